@@ -17,7 +17,7 @@ _READ = {
 _WRITE = {
     400: "the request body is invalid",
     401: _READ[401],
-    403: f"{_READ[403]}, or the token has the role `read`",
+    403: f"{_READ[403]}, or the token has the `read` role",
     408: "the request body does not arrive in time",
     413: "the request body is larger than 64 KiB",
     415: "the content type of the request is not `application/json`",
@@ -135,7 +135,7 @@ ROUTES = (
         parameters=(
             Parameter("id", "query", "A unique ID of the picker"),
             Parameter("address", "query", "The address to which other pickers send their counts, as IP:PORT; requires "
-            "a token with the role `picker` or `operate`"),
+            "a token with the `picker` or `operate` role"),
         ),
     ),
     ApiRoute("overrides", "GET", "/api/v1/overrides", "List the active overrides", schema.Overrides),

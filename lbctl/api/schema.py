@@ -567,7 +567,7 @@ class RolloutEvaluation(Struct, frozen=True):
 
 
 class RolloutAnalysis(Struct, frozen=True):
-    """The evidence collected by a rollout in the mode `analysis`."""
+    """The evidence collected by a rollout in `analysis` mode."""
 
     waits_for: str | None
     """The condition that must be met, in addition to the hold, before the step ends; null if there is no such condition
@@ -595,7 +595,7 @@ class Rollout(Struct, frozen=True):
     """The target pool, to which the rollout moves traffic."""
     mode: RolloutMode
     """The mode, which is `manual` (an operator ends each step), `timed` (a step ends after its hold) or `analysis` (a
-    step ends after its hold if evaluations are good)."""
+    step ends after its hold if evaluations pass)."""
     phase: RolloutPhase
     """The phase. `waiting`: the rollout has not started. `progressing`: a step is active. `paused`: the share does not
     change. `promoted`: all steps are complete. `aborted`: the split in the files applies again. `rolled_back`: the
@@ -776,8 +776,8 @@ class _ProxyStatus(Struct, frozen=True):
     proxy: str | None
     """The proxy's name in `proxies`; null if the node is not listed in `proxies`."""
     kind: str
-    """The kind of proxy, which is `envoy`, `haproxy`, `nginx`, or `reader` for the commands `lbctl xds get` and `lbctl
-    xds watch`."""
+    """The kind of proxy: `envoy`, `haproxy`, `nginx`, or `reader` (the `lbctl xds get` and `lbctl xds watch`
+    commands)."""
     connected: bool
     """Whether the proxy is currently connected."""
     since: Timestamp
@@ -1732,6 +1732,6 @@ class Series(Struct, frozen=True):
     """The times of the values, in seconds since the Unix epoch, oldest first."""
     total: tuple[Number | None, ...]
     """The values for the whole pool if the request does not specify `replica`: the sum of requests, the mean of a ratio
-    or a temperature, or the number of replicas in the state `in`. Empty if the request specifies `replica`."""
+    or a temperature, or the number of replicas in the `in` state. Empty if the request specifies `replica`."""
     replicas: tuple[ReplicaSeries, ...]
     """The requested replicas, in the order of the fleet file."""

@@ -2,7 +2,7 @@
 
 A line of the token file is `name:role:token`. The role `read` may read, `operate` may also write, and `picker` may
 subscribe to the tables of replicas and join the exchange of pickers. A line without a name is a token with the name
-`operator` and the role `operate`. Empty lines and lines that begin with `#` are ignored.
+`operator` and the `operate` role. Empty lines and lines that begin with `#` are ignored.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class _Options:
     "--server",
     metavar="URL",
     callback=server_url,
-    help="URL of a running lbctl serve, to render the current splits of its rollouts.",
+    help="URL of a running lbctl serve instance, to render the current splits of its rollouts.",
 )
 @option("--token-file", metavar="FILE", help="File with the API token, if the API needs one.")
 @option("--tls-ca", metavar="FILE", help="CA bundle to verify the API's certificate (default: system CAs).")
@@ -200,7 +200,7 @@ def _with_rollouts(topology: Topology, server: ServeClient) -> Topology:
 
 
 def _report_losses(prepared: Prepared, proxy: Proxy, diagnostics: Diagnostics, *, moved: bool) -> None:
-    """Report the features that this file cannot express. Settings of `serve` itself do not affect the file of a proxy.
+    """Report the features that this file cannot express. `serve`'s own settings do not affect a proxy's file.
 
     Features that `serve` implements for a proxy that it manages are listed in one line, not as losses.
     """

@@ -21,7 +21,7 @@ from lbctl.cli.server_options import server_options
 _PATH = "/api/v1/rollouts"
 _DEGRADED = 3
 _LOOK_INTERVAL = 0.5
-"""Seconds between two polls of `--wait`."""
+"""Seconds between polls of `--wait`."""
 _SHOWN = 5
 """Number of evaluations of each rollout in the table."""
 _EVALUATIONS = ("ROUTE", "AT", "STEP", "VERDICT", "NEW", "OLD", "METRICS", "WHY")
@@ -94,7 +94,7 @@ def _allow_unavailable(function: _Command) -> _Command:
 @_options(wait=_TO_ITS_END)
 @_allow_unavailable
 def start(route: str, wait: bool, **more: Any) -> int:
-    """Start a rollout, or restart an ended one."""
+    """Start a rollout, or restart a rollout that has ended."""
     return _act(route, "start", wait, **more)
 
 

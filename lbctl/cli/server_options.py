@@ -24,7 +24,7 @@ from lbctl.base.printable import plain
 from lbctl.base.urls import without_user
 from lbctl.cli.options import options_of
 
-_WRITING = f"File with the API token, required for changes (default for the default server: {TOKEN})."
+_WRITING = f"File with the API token, required for changes (default: {TOKEN}, for the default server only)."
 _CA = "CA bundle to verify the API's certificate (default: system CAs)."
 _CA = "CA bundle to verify the API's certificate (default: system CAs)."
 _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -47,7 +47,7 @@ def server_options(*, writes: bool = False, tls: bool = True) -> _Decorator:
     added = (
         option(
             "--server", metavar="URL", default=DEFAULT_SERVER, show_default=True, callback=server_url,
-            help="URL of a running lbctl serve.",
+            help="URL of a running lbctl serve instance.",
         ),
         option("--token-file", metavar="FILE", help=token),
         option(

@@ -2,7 +2,7 @@
 
 As in Envoy, the first result decides alone: waiting for three failures at the start would send requests to a replica
 that is known to be down. Before the first result, a replica that existed before lbctl started counts as good, and a
-replica that joins later counts as ejected. Times are arguments, in seconds since the epoch.
+replica that joins later counts as ejected. Times are passed as arguments, in seconds since the epoch.
 """
 
 from __future__ import annotations

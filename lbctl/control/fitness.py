@@ -23,6 +23,6 @@ def lacks_fit_replica(states: Iterable[str]) -> bool:
 
     This is also true for an empty pool.
 
-    A replica in the state `unknown` may be able to answer.
+    A replica in the `unknown` state may be able to answer.
     """
     return not any(state in FIT or state == UNKNOWN for state in states)

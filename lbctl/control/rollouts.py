@@ -3,7 +3,7 @@
 A rollout is identified by its route, its target pool, the model of that pool, and its steps. Its state applies to the
 route until the files change the split or the rollout itself. While it runs, a change of an old pool's model also ends
 it, because the comparison used a different model. The hold of a step runs while a proxy has the step, and is paused
-otherwise. In the mode `analysis`, a step ends after its hold if the evidence since its beginning is good, and the
+otherwise. In `analysis` mode, a step ends after its hold if the evidence since its beginning is good, and the
 rollout ends when too many evaluations in a row are bad. In every mode, a step does not begin while the target pool has
 no available replica, and a running rollout ends in that case, unless an operator has allowed it to continue. The
 functions are pure: times are arguments, in seconds since the epoch.
@@ -35,7 +35,7 @@ PHASES: tuple[Phase, ...] = (
 )  # fmt: skip
 Action = Literal["start", "promote", "pause", "resume", "set", "abort"]
 DEFAULT_ANALYSIS = Analysis(max_error_rate=1.0)
-"""The criteria of a rollout in the mode `analysis` that does not define any."""
+"""The criteria of a rollout in `analysis` mode that does not define any."""
 _HUNDREDTHS = 10_000
 _KEPT = 20
 """Number of earlier rollouts of a route whose ends are kept, equal to the number of earlier fleets."""
@@ -190,7 +190,7 @@ def reconcile(
 ) -> Rollouts:
     """Return the states of the rollouts in the current files. `unchecked`: the pools that have not been checked yet.
 
-    A new rollout waits in the mode `manual`, while its target pool is unchecked, and during an outage of the pool;
+    A new rollout waits in `manual` mode, while its target pool is unchecked, and during an outage of the pool;
     otherwise, it starts. An unchanged rollout continues. If the files contain an earlier rollout again, for example
     after a rollback, it keeps its end state. A changed split in the files ends an otherwise unchanged rollout, and a
     changed model of an old pool ends a running rollout.
@@ -260,8 +260,8 @@ def advance(
 ) -> Rollouts:
     """Return the states after automatic changes: starts, ends, and at most one step for each rollout.
 
-    `in_force`: the routes whose current step a proxy has. The holds of the other routes are paused. `unchecked`: the
-    pools that have not been checked yet. Rollouts to these pools do not start.
+    `in_force`: the routes whose current step has reached a proxy. The holds of the other routes are paused.
+    `unchecked`: the pools that have not been checked yet. Rollouts to these pools do not start.
     """
     rollouts = {route.name: rollout for route, rollout in _rollouts(topology)}
     return tuple(
@@ -335,7 +335,7 @@ def _advanced(
 def next_step(state: RolloutState, rollout: Rollout) -> float | None:
     """Return when the current step ends automatically; None if an operator must end it, or while its hold is paused.
 
-    In the mode `analysis`, it ends later while there is a `blocker`.
+    In `analysis` mode, it ends later while there is a `blocker`.
     """
     hold = _hold(state, rollout)
     return None if hold is None or state.held_since is None else state.held_since + hold - state.elapsed

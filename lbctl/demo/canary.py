@@ -23,7 +23,7 @@ from lbctl.demo.replica import HOST
 from lbctl.simulate.load import conversation
 
 _BLOCK = 1.0
-"""Seconds of arrivals that are generated at once."""
+"""Seconds' worth of arrivals to generate at a time."""
 _FIRST_BYTE_TIMEOUT = 5.0
 _INTERVAL = 0.5
 _TIMEOUT = aiohttp.ClientTimeout(total=5.0)

@@ -48,7 +48,7 @@ class PacedReplica:
         self.connections: set[ReplicaConnection] = set()
         self.wedged = False
         self.silent = False
-        """Whether `/metrics` answers 503."""
+        """Whether `/metrics` returns 503."""
         self.error_rate = 0.0
         """Share of requests that are answered with 500 immediately, from 0 to 1, spread evenly."""
         self._owed_errors = 0.0

@@ -30,7 +30,7 @@ _SETTLING = 1.0
 """Seconds without load after the start, during which the health checks detect that all replicas are healthy."""
 _STATE, _TOKEN = "state", "api-token"
 _BLOCK = 60.0
-"""Seconds of arrivals that are generated at once."""
+"""Seconds' worth of arrivals to generate at a time."""
 
 
 class DemoError(Exception):

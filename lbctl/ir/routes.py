@@ -314,7 +314,7 @@ class Rollout:
     steps: tuple[RolloutStep, ...]
     """The steps, in order."""
     analysis: Analysis | None = None
-    """Criteria of the mode `analysis`; None: the defaults."""
+    """Criteria for the `analysis` mode; None: the defaults."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,5 +409,5 @@ def busy_statuses(route: Route, pool: Pool) -> tuple[int, ...]:
 
 
 def busy_statuses_of_pool(pool: Pool, routes: Iterable[Route]) -> tuple[int, ...]:
-    """Return the statuses that mean a busy replica for at least one of `routes`, which all lead to `pool`."""
+    """Return the statuses that indicate a busy replica for at least one of `routes`, all of which lead to `pool`."""
     return tuple(sorted({status for route in routes for status in busy_statuses(route, pool)}))

@@ -27,7 +27,7 @@ _KNOWN_FORM = re.compile(
     r"|\bxox[abpr]-[A-Za-z0-9-]{10,}|\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.|(?i:\b(?:bearer|basic))\s+(?=\S*(?:[0-9]|[a-z][A-Z]))[\w.~+/=-]{8,}"
     r"|(?i:[?&](?:token|api_?key|key|password|secret|sig)=[^&{]{4,})"
 )
-"""Known formats of secrets. Strings that might be prose match only with a digit or a change of case."""
+"""Known secret formats. Strings that might be prose match only with a digit or a change of case."""
 
 
 def looks_like_secret(text: str) -> bool:

@@ -49,7 +49,7 @@ class Ignore:
 
 @dataclass(frozen=True, slots=True)
 class Comments:
-    """The ignore comments of a fleet."""
+    """The ignore comments in the files of a fleet."""
 
     usable: tuple[Ignore, ...]
     """Comments with codes that can be silenced."""

@@ -179,7 +179,7 @@ def _filled(line: str) -> str:
 def _feature(feature: Feature) -> CodePage:
     keys = ", ".join(f"`{key.replace('@cleartext', '').replace('=', ': ')}`" for key in feature.keys)
     protects = (
-        " The setting protects its routes. On a proxy that does not support it, these routes answer 503 "
+        " The setting protects its routes. On a proxy that does not support it, these routes return 503 "
         "and do not forward requests."
     )
     unsupported = f"{keys}: a proxy in the fleet does not support this setting, or supports only part of it."

@@ -114,7 +114,7 @@ class Proxy(Section):
         "below /etc and no replica is a unix socket, otherwise none.",
     )
     agent_check: AgentCheck | None = Field(
-        None, description="HAProxy reads its weights from `serve` every 2 s, with agent checks."
+        None, description="HAProxy uses agent checks to read its weights from `serve` every 2 s."
     )
     slots: Annotated[int, Field(ge=0, le=4096)] | None = Field(
         None,
@@ -181,7 +181,7 @@ class Api(Section):
     )
     token_file: v.FilePath | None = Field(
         None,
-        description="File with the tokens, one per line: `name:role:token` with the role read, operate or picker, "
+        description="File with the tokens, one per line: `name:role:token` with the read, operate or picker role, "
         "or only a token. Default: `serve` creates a token in the state directory.",
     )
     tls: ApiTls | None = Field(None, description="TLS of the endpoint. Default: plain text, on loopback only.")

@@ -298,7 +298,7 @@ class Discovery(Section):
 class PoolTls(Section):
     ca: v.FilePath | None = Field(
         None,
-        description="CA bundle to verify the replicas' certificates, PEM; `system` uses the system CAs. Default: no "
+        description="PEM CA bundle for verifying the replicas' certificates; `system` uses the system CAs. Default: no "
         "verification.",
     )
     server_name: v.Host | None = Field(

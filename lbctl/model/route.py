@@ -384,10 +384,10 @@ class Rollout(Section):
     mode: Literal["manual", "timed", "analysis"] = Field(
         "analysis",
         description="How a step ends. With `manual`, an operator ends it. With `timed`, it ends after `hold`. With "
-        "`analysis`, it ends after `hold` if the evaluations are good.",
+        "`analysis`, it ends after `hold` if the evaluations pass.",
     )
     steps: Annotated[list[Step], Field(min_length=1)] = Field(description="Steps of the rollout, in order.")
-    analysis: Analysis | None = Field(None, description="Criteria of the mode `analysis`.")
+    analysis: Analysis | None = Field(None, description="Criteria for the `analysis` mode.")
 
 
 class Route(Section):

@@ -163,7 +163,7 @@ class AffinityMemory:
         return taken
 
     def restore(self, saved: Sequence[AffinityChanges]) -> None:
-        """Add saved entries to an empty memory, the oldest generation first. Later entries of a key replace others."""
+        """Load saved entries into an empty memory, oldest generation first. Later entries of a key replace others."""
         for part in saved:
             self._old, self._young, self._turned = self._young, {}, part.began
             self._names.update({number: name for number, (_, name) in part.replicas.items()})

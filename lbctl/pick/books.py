@@ -1,9 +1,9 @@
-"""The work in flight at each replica: requests, and prompt tokens that were sent there but are not computed yet.
+"""The work in flight at each replica: requests, and prompt tokens that were sent there but have not been computed yet.
 
 The books are exact and current for this picker's own requests: `started`, `first_token` and `finished` update them
 immediately. Reports of engines (`reconcile`) and counts of other pickers (`merge`) correct them, and requests whose end
 was never reported are removed by age. Counts never go below zero, and a report never removes a request that is still
-running. Times are arguments, in seconds on one clock.
+running. Times are passed as arguments, in seconds on one clock.
 """
 
 from __future__ import annotations

@@ -41,9 +41,9 @@ class Candidate:
     zone: str | None = None
     """Zone within the region."""
     queue: float | None = None
-    """Requests that wait in the engine, from the last scrape."""
+    """Requests waiting in the engine, as of the last scrape."""
     kv: float | None = None
-    """Used share of the KV cache, 0 to 1, from the last scrape."""
+    """Used share of the KV cache, 0 to 1, as of the last scrape."""
     speed: float | None = None
     """Measured correction of `weight`; 1.0: none. None if `weight` already includes it or nothing is measured."""
     limit: int | None = None

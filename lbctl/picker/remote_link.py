@@ -121,8 +121,8 @@ class RemoteLink:
                 raise
             if not self._has_warned:
                 log.warn(
-                    "this picker does not exchange counts and answers requests without a key: "
-                    "its token needs the role `picker`",
+                    "this picker does not exchange counts, and it answers requests without a key: "
+                    "its token needs the `picker` role",
                     why=str(error),
                 )
             self._has_warned = True

@@ -1,4 +1,4 @@
-"""Metrics tables of engines that need no separate module, each followed by the peculiarities of its page."""
+"""Metrics tables of engines that need no separate module, each followed by the quirks of its metrics page."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ TRTLLM = MetricsTable(
             MetricSeries("trtllm_request_success_total"),
         ),
     },
-    no_evidence="the engine does not count steps, so the batch size for a time between tokens is unknown",
+    no_evidence="the engine does not count steps, so the batch size for a given time between tokens is unknown",
     heartbeat="requests",
     reserves_memory=True,
     notes=(
@@ -80,7 +80,7 @@ LMDEPLOY = MetricsTable(
         "itl_count": (MetricSeries("lmdeploy:time_per_output_token_seconds_count"),),
         "finished": (MetricSeries("lmdeploy:e2e_request_latency_seconds_count"),),
     },
-    no_evidence="the engine does not count steps, so the batch size for a time between tokens is unknown",
+    no_evidence="the engine does not count steps, so the batch size for a given time between tokens is unknown",
     heartbeat="steps",
     reserves_memory=True,
     notes=(
@@ -104,7 +104,7 @@ NIM = MetricsTable(
         "itl_count": (MetricSeries("time_per_output_token_seconds_count"),),
         "finished": (MetricSeries("request_finish_total"),),
     },
-    no_evidence="the engine does not count steps, so the batch size for a time between tokens is unknown",
+    no_evidence="the engine does not count steps, so the batch size for a given time between tokens is unknown",
     heartbeat="steps",
     reserves_memory=True,
     notes=("The metrics page is `/v1/metrics`. For newer NIMs with vLLM's metrics, use `kind: vllm`.",),

@@ -1,4 +1,4 @@
-"""Metrics tables of GPU exporters, each followed by the peculiarities of its page."""
+"""Metrics tables for GPU exporters, each followed by the quirks of its metrics page."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def _others() -> str:
 
 `custom` reads the metric that is named in `metric` and uses it as the signal in `signal`. Set `unit` if the metric's
 unit differs from the signal's unit. For `ttft` and `token_latency`, the metric may be a histogram. For `throughput`, a
-metric in `tokens` is a counter.
+metric with the unit `tokens` must be a counter.
 
 `prometheus` sends `query` to a server that supports PromQL (`/api/v1/query`). The result is the value of `signal`, in
 `unit`. If the result has several series, lbctl combines them according to the signal. Without a series, the signal is

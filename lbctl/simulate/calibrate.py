@@ -25,7 +25,7 @@ _NEEDED = ("decode_tokens", "prefill_tokens", "itl_seconds", "itl_count", "finis
 _COUNTED, _REPORTED = "iterations", "running"
 """Metrics of which one is required for the number of sequences in an iteration."""
 _MIN_SAMPLES = 3
-"""Minimum number of differences with tokens for a fit."""
+"""Minimum number of intervals with generated tokens that a fit requires."""
 _RIDGE = 1e-3
 """Weight of the reference's proportions relative to the measurement."""
 
@@ -38,7 +38,7 @@ class Calibration:
     error: float
     """Median relative error of the time of an iteration."""
     samples: int
-    """Number of differences between scrapes."""
+    """Number of intervals between scrapes that the fit uses."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The balancing of each proxy with weights. Each instance knows only about its own requests.
 
-The weights are the ones that the targets write for each proxy. A replica with the weight None gets no requests.
+The weights are the ones that the targets write for each proxy. A replica with a weight of None gets no requests.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ class _BoundedConnection:
 
 
 class _BoundedReader:
-    """The stream of a connection. It raises an error of the client if a response, or a value, is too large.
+    """The stream of a connection. It raises a client error if a response or a value is too large.
 
     Received data is read without a pause, so other tasks get a turn periodically.
     """

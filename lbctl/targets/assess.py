@@ -2,7 +2,7 @@
 
 Every feature that the YAML uses is looked up in the target's table of capabilities. An unsupported feature becomes a
 warning with the reason, the replacement, and the position in the YAML. If that feature *protects* the routes that it
-covers, they are closed: on this proxy they answer 503 instead of being served without protection. A proxy that does not
+covers, they are closed: on this proxy they return 503 instead of being served without protection. A proxy that does not
 read bodies also closes the routes by which a client could reach a protected model without its protection.
 """
 
@@ -31,7 +31,7 @@ CLOSED = Respond(
 _MOOT = {"pool.balance.hash.bounded_load": ("pool.balance.hash.json_body", "pool.balance.hash.prompt_prefix")}
 """Maps a feature to the features without which it has no effect. A bound on an uncomputed hash needs no warning."""
 _CLOSED_ROUTE = "CLOSED"
-"""Name of the route that answers 503. User-defined names contain no capitals."""
+"""Name of the route that returns 503. User-defined names contain no capitals."""
 _TWO_FEATURES = "listener.http2"
 """The key of this feature represents two features; `cleartext` decides between them."""
 
@@ -92,7 +92,7 @@ def _ways_around(view: View) -> dict[tuple[str, str], str]:
 
 def _way_around(target: Target, sources: SourceMap, listener: str, route: str, protected: str) -> Diagnostic:
     message = (
-        f"{target.kind} does not read request bodies: on listener {listener}, route {route} answers 503, because it "
+        f"{target.kind} does not read request bodies: on listener {listener}, route {route} returns 503, because it "
         f"would serve the model of route {protected} without its protection"
     )
     hint = f"protect both routes in the same way, or give {protected} a separate listener, host or path"
@@ -165,7 +165,7 @@ def _warning(
     target: Target, feature: Feature, loss: NotYet | Unsupported, path: Path, sources: SourceMap
 ) -> Diagnostic:
     position = position_of(sources.root, path)
-    closes = "; the affected routes answer 503 on this proxy" if feature.protects else ""
+    closes = "; the affected routes return 503 on this proxy" if feature.protects else ""
     if isinstance(loss, NotYet):
         note = f": {loss.note}" if loss.note else ""
         message = f"lbctl does not render this for {target.kind} yet: {feature.title}{note}{closes}"

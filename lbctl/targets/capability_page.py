@@ -30,7 +30,7 @@ how each proxy supports the feature:
   that cell, the reason, and the substitute.
 
 Features marked with † protect routes. If a proxy does not support such a feature, or lbctl does not render it yet, the
-affected routes answer 503 on that proxy instead of being served without protection.
+affected routes return 503 on that proxy instead of being served without protection.
 """
 
 

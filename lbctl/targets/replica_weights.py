@@ -1,10 +1,10 @@
 """The proxies' weights for each algorithm, as the integers that they accept, and the rounding errors (LB206).
 
 Each replica should answer requests at its `rate`, and then has `rate` × the duration of a request in flight. A proxy
-that distributes arrivals needs the rate as weight. A proxy that distributes requests in flight needs the room as
-weight: a replica at half speed holds each request twice as long, and half the weight would leave it a quarter of the
-requests. Envoy's least request is between the two: it gives each replica weight ÷ (requests there + 1), so its weight
-must be the product of both.
+that distributes requests as they arrive needs each replica's rate as its weight. A proxy that distributes requests in
+flight needs each replica's room as its weight: a replica at half speed holds each request twice as long, and half the
+weight would leave it a quarter of the requests. Envoy's least request is between the two: it gives each replica
+weight ÷ (requests there + 1), so its weight must be the product of both.
 
 The room of a replica is the number of requests that it processes at the same time. A replica with few slots has the
 same room as every other, whatever its rate: more requests in flight would only wait (`Pool.few_slots`).

@@ -72,7 +72,7 @@ def _tables(url: str, role: str, query: dict[str, str]) -> tuple[int, list[str]]
 def test_token_that_may_read_cannot_join_the_pickers(url: str) -> None:
     status, (reason,) = _tables(url, "read", _JOIN)
     assert status == 403
-    assert "role picker" in reason
+    assert "picker role" in reason
 
 
 @pytest.mark.parametrize("role", ["picker", "operate"])
@@ -89,7 +89,7 @@ def test_tables_alone_have_no_key_and_no_other_picker(url: str, role: str) -> No
 def test_token_of_a_picker_does_nothing_else(url: str) -> None:
     answer = requests.post(f"{url}/api/v1/reload", json={}, headers=_bearer("picker"), timeout=60)
     assert answer.status_code == 403
-    assert "role picker" in answer.json()["error"]
+    assert "picker role" in answer.json()["error"]
 
 
 def test_token_of_a_picker_reads_no_status(tokens: Path) -> None:
@@ -116,7 +116,7 @@ def test_picker_that_may_only_read_follows_the_tables(url: str, caplog: pytest.L
     assert found == {"begin"}
     (record,) = [item for item in caplog.records if "does not exchange counts" in item.getMessage()]
     assert record.levelno == logging.WARNING
-    assert "role picker" in str(record.__dict__["fields"])
+    assert "picker role" in str(record.__dict__["fields"])
 
 
 def test_picker_with_its_role_joins_the_others(url: str) -> None:

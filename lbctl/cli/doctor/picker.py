@@ -30,7 +30,7 @@ def picker(bind: Address | None, url: str, status: AnyVersionStatus | None) -> D
         return _without_report(bind, url, is_served=status is not None) if bind is not None else None
     what = f"picker {reported.listens}"
     if status is not None and status.dry_run:
-        return DoctorResult(what, "skipped", "serve runs with --dry-run and does not start a picker")
+        return DoctorResult(what, "skipped", "serve is running with --dry-run, so it does not start a picker")
     if not reported.running:
         reason = reported.reason or "it is starting"
         return DoctorResult(what, "failed", f"not running: {reason}", _HINT, absent=True)

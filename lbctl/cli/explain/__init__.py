@@ -1,7 +1,7 @@
 """`lbctl explain`: explains decisions.
 
 `weight` explains how a replica's signals result in the weight that the proxies received. `route` explains the route and
-pool of a request. `pick` explains the replica of a request.
+pool of a request. `pick` explains which replica a request is sent to.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def pick(
     \b
     Columns:
       RATE    Weight of the replica, including slow start.
-      WORK    Tokens of requests in flight that are not computed yet.
+      WORK    Tokens of in-flight requests that have not been computed yet.
       CACHED  Prompt tokens that may be in the cache of the replica.
       WAIT    WORK divided by RATE, plus the request's own tokens
               divided by the weight.

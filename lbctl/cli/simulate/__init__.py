@@ -146,12 +146,11 @@ _tokens = click.FloatRange(1, 1_000_000)
 def command(**values: Any) -> int:
     """Simulate how a pool handles a request trace.
 
-    lbctl replays the load once for each algorithm, in the way that each proxy implements it. The simulated engines use
-    continuous batching and bounded caches, replicas can fail, and weights follow the control loop of serve. lbctl sends
-    no requests to the replicas. Use the results to compare algorithms and fleets; docs/reference/simulate.md describes
-    their accuracy.
+    lbctl replays the load once for each algorithm, as implemented by each proxy. The simulated engines use continuous
+    batching and bounded caches. Replicas can fail, and weights follow serve's control loop. lbctl sends no requests to
+    the replicas. Use the results to compare algorithms and fleets; docs/reference/simulate.md describes their accuracy.
 
-    TOKENS/S and BUSY cover the time until the last answer ends, including the tail after the last arrival.
+    TOKENS/S and BUSY cover the time until the last response ends, including the tail after the last arrival.
 
     --against, --slow, --kill, --join, --lose, --gpu and --price can be repeated. SECONDS are counted from the
     start of the load.

@@ -55,8 +55,8 @@ def recommendation(summaries: Sequence[Summary], loads: Mapping[str, float]) -> 
     ranked = sorted(fitting, key=lambda item: (round(item.unanswered, 3), item.ttft.p99))
     best, rest = ranked[0], ranked[1:]
     if not rest:
-        others = " among those that are not overloaded" if len(summaries) > 1 else ""
-        return f"{best.row} has no other row to compare with{others}: its 99th percentile is {_figures(best)}."
+        others = " that is not overloaded" if len(summaries) > 1 else ""
+        return f"{best.row} is the only row{others}: its 99th percentile is {_figures(best)}."
     worst = rest[-1]
     if worst.unanswered > best.unanswered + 0.001:
         least_text, most = _percent(best.unanswered), _percent(worst.unanswered)
@@ -132,11 +132,9 @@ def _reason(best: Summary, worst: Summary, loads: Mapping[str, float]) -> str:
         else f"It sends {_percent(share)} of the requests to {name}, the other {_percent(other)}"
     )
     if _busy(best) != _busy(worst):
-        return (
-            f"{given}; engines are busy for {_busy(best)} of the time with it, and for {_busy(worst)} with the other."
-        )
+        return f"{given}; engines are busy {_busy(best)} of the time with it, and {_busy(worst)} with the other."
     when = "; only the arrival times at the replicas differ" if is_alike else ""
-    return f"{given}, and engines are busy for {_busy(best)} of the time with both{when}."
+    return f"{given}, and engines are busy {_busy(best)} of the time with both{when}."
 
 
 def best_answer(answers: Sequence[tuple[str, float | None, float | None]], *, most: bool) -> str:

@@ -17,7 +17,7 @@ from lbctl.cli.server_options import server_options
 from lbctl.cli.top.rows import COLUMNS, ReplicaRow, rows_of, sorted_rows
 
 _INTERVAL = 2.0
-"""Seconds between two polls."""
+"""Seconds between polls."""
 _KEY_INTERVAL = 0.2
 """Maximum seconds before new data is drawn."""
 
@@ -34,7 +34,7 @@ def command(remote: ServeClient) -> int:
     Keys:
       q               Quit.
       left, right     Sort by the previous or next column.
-      letter          Sort by the column of this letter, or reverse the order.
+      letter          Sort by the column with that letter, or reverse the order.
       p               Show one pool after another, then all pools.
       space           Pause.
       up, down        Show the previous or next page.

@@ -31,7 +31,7 @@ MATERIAL_RATIO = 1.5
 MATERIAL_PART = 0.25
 """A rate below this fraction of `max_error_rate` never matters."""
 _MIN_OUTAGE_REQUESTS = 20
-"""Minimum number of requests on each side for a certain outage of the new pool."""
+"""Minimum number of requests to the new pool, and to the old pools if compared, for reporting an outage."""
 _OUTAGE_RATE, _HEALTHY_RATE = 0.9, 0.05
 """The minimum error rate of a pool with an outage, and the error rate below which the old pools have no outage."""
 STEP_LEVEL = 0.05

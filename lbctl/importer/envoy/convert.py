@@ -70,7 +70,7 @@ def _routes(context: EnvoyImport, manager: Manager) -> None:
         config = context.route_configs[named]
         context.imply("the dump contains its routes", manager.view.get("rds"))
     if not config:
-        reason = "a control plane sends its routes: import the `config_dump` of the running Envoy"
+        reason = "the routes come from a control plane; import the running Envoy's `config_dump` instead"
         context.omit(manager.view.get("rds") or manager.view, reason, manager.path)
         return
     for name in ("name", "validate_clusters"):

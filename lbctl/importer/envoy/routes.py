@@ -41,7 +41,7 @@ class RouteWithHost:
     is_lost: bool = False
     """Whether the match expresses only a part of the condition."""
     hidden: tuple[ConfigView, ...] = ()
-    """Later routes that handle requests of a closed route."""
+    """Later routes that handle requests for a closed route."""
 
 
 def routes(context: EnvoyImport, listener: Path, config: ConfigView, filters: Filters) -> None:

@@ -28,7 +28,7 @@ class FrontendRoute:
     excludes: tuple[Match, ...] = ()
     """Requests of the match that later rules handle."""
     hidden: tuple[Statement, ...] = ()
-    """Lines of later rules that handle requests of a closed route."""
+    """Lines of later rules that handle requests for a closed route."""
 
 
 def effective(all_rules: list[rules.HaproxyRule]) -> list[rules.HaproxyRule]:

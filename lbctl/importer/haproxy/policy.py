@@ -54,7 +54,7 @@ def times(context: HaproxyImport, route: Path, section: HaproxySection) -> None:
         draft.put((*route, "timeouts", "idle"), value, idle)
         if (values.milliseconds(idle.args[1]) or 0) < _SHORT:
             message = f"timeout server {idle.args[1]} cuts off a model that takes longer to send its first token"
-            ledger.advise(idle, message, "increase `timeouts.idle`, or remove it for lbctl's default of 5m")
+            ledger.advise(idle, message, "increase `timeouts.idle`, or remove it to use lbctl's default of 5m")
     tunnel = section.last("timeout", "tunnel")
     if tunnel is not None:
         draft.put((*route, "websocket"), True, tunnel)

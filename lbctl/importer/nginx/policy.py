@@ -79,7 +79,8 @@ def _idle(context: NginxImport, route: Path, item: Statement) -> None:
     context.draft.put((*route, "timeouts", "idle"), duration(written), item)
     if item.name.endswith("read_timeout") and written < _SHORT:
         message = f"{item.name} {item.args[0]} cuts off a model that takes longer to send its first token"
-        context.draft.ledger.advise(item, message, "increase `timeouts.idle`, or remove it for lbctl's default of 5m")
+        hint = "increase `timeouts.idle`, or remove it to use lbctl's default of 5m"
+        context.draft.ledger.advise(item, message, hint)
 
 
 def _send(context: NginxImport, route: Path, item: Statement) -> None:

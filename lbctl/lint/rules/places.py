@@ -23,7 +23,7 @@ def zone_loss_sheds_pool(fleet: FleetView) -> Iterator[RuleFinding]:
         zone, in_zone = zones.most_common(1)[0]
         remaining = 100 * (len(active) - in_zone) / len(active)
         if remaining < pool.load_shedding.min_healthy:
-            message = f"if zone {zone} fails, {remaining:.0f} % of the replicas remain, and the whole pool answers 503"
+            message = f"if zone {zone} fails, {remaining:.0f} % of the replicas remain, and the whole pool returns 503"
             hint = (
                 f"set at most {remaining:.0f}%, or add replicas in other zones"
                 if remaining

@@ -49,4 +49,5 @@ def keep_alive_longer_than_server(fleet: FleetView) -> Iterator[RuleFinding]:
         path = ("pools", pool.name, "connections", "idle")
         kept = "forever" if idle is None else f"for {idle / 1000:g} s"
         message = f"idle connections are kept {kept}, but uvicorn closes them after 5 s, so a POST may fail"
-        yield RuleFinding(path, message, "idle: 4s, or less than the server's own keep-alive", Edit(path, "4s"))
+        hint = "idle: 4s, or any value below the server's own keep-alive timeout"
+        yield RuleFinding(path, message, hint, Edit(path, "4s"))

@@ -157,12 +157,12 @@ def _check_role(principal: Principal, request: web.Request, *, reading: bool) ->
     """Raise RefusedRequest if the role of a token does not permit the request."""
     name = principal.name
     if principal.role == "picker" and _canonical(request) != _TABLES:
-        raise RefusedRequest(403, f"the token of {name} has the role picker and can only read the tables for pickers")
+        raise RefusedRequest(403, f"the token of {name} has the picker role and can only read the tables for pickers")
     if principal.role == "read" and not reading:
         raise RefusedRequest(403, f"the token of {name} allows read access only")
     if principal.role == "read" and joins(request):
         raise RefusedRequest(
-            403, f"the token of {name} allows read access only: a picker needs a token with the role picker"
+            403, f"the token of {name} allows read access only: a picker needs a token with the picker role"
         )
 
 

@@ -46,11 +46,11 @@ def _effect(route: Route, pool: str, regions: Mapping[str, list[str | None]]) ->
     share = of_pools(route.action).get(pool, 0.0)
     if not share:
         pinned = any(pin.pool == pool for pin in route.action.pins)
-        return f"route {route.name} answers 503 to requests that are pinned to it" if pinned else ""
+        return f"route {route.name} returns 503 for requests that are pinned to it" if pinned else ""
     part = "" if share == 1 else f" for {share * 100:.3g} % of its requests"
     if route.action.fallback and _is_fit(route, route.action.fallback, regions):
         return f"route {route.name} uses its fallback {route.action.fallback}{part}"
-    return f"route {route.name} answers 503{part}"
+    return f"route {route.name} returns 503{part}"
 
 
 def _is_fit(route: Route, pool: str, regions: Mapping[str, list[str | None]]) -> bool:

@@ -186,7 +186,7 @@ class LiveFleet:
         discovered = await self._discovery.first(_FIRST_ANSWER)
         while missing := unresolved(topology, discovered):
             if self.served is not None or asyncio.get_running_loop().time() > deadline:
-                log.warn("pools without resolved addresses; they answer 503", pools=",".join(missing))
+                log.warn("pools without resolved addresses; they return 503", pools=",".join(missing))
                 break
             await asyncio.sleep(0.1)
             discovered = self._discovery.current

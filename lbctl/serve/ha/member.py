@@ -1,8 +1,8 @@
 """This process as a member of a control plane: it leads, or it follows the leader.
 
-The leader decides, drives nginx and HAProxy, and writes. A follower reads the leader's records, and sends the same
-resources with the same versions to any Envoy. A member that becomes the leader continues from the state that it
-followed: the weights move on from their current values, with the normal rate limit.
+The leader makes the decisions, drives nginx and HAProxy, and writes to the store. A follower reads the leader's
+records, and sends the same resources with the same versions to any Envoy. A member that becomes the leader continues
+from the state that it followed: the weights move on from their current values, with the normal rate limit.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from lbctl.store.interface import StoreError
 from lbctl.store.saved import SavedState
 
 _INTERVAL = 1.0
-"""Seconds between two checks of the clock and the files."""
+"""Seconds between checks of the clock and the files."""
 _MAX_REASON = 200
 """Maximum length of a saved reason, in characters."""
 _Record = tuple[str, str, str, str]
@@ -37,7 +37,7 @@ _Record = tuple[str, str, str, str]
 OnChange = Callable[[Rollouts, Rollouts], None]
 """Called with the states before and after a change."""
 InForce = Callable[[Rollouts, Topology], Collection[str]]
-"""Returns the routes with a rollout in the files whose current step a proxy has."""
+"""Returns the routes with a rollout in the files whose current step has reached a proxy."""
 Unavailable = Callable[[Collection[str]], Mapping[str, str]]
 """Returns why each of these pools has no available replica; a pool with an available replica is absent or has an empty
 reason."""

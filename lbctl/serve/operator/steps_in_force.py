@@ -63,12 +63,12 @@ class StepsInForce:
         self._announced = announced
 
     def routes(self, states: Rollouts, topology: Topology) -> frozenset[str]:
-        """Return the routes whose current step a proxy has, including proxies of other members."""
+        """Return the routes whose current step has reached a proxy, including other members' proxies."""
         in_force = {*self.own(states, topology), *self._announced()}
         return frozenset(item.route for item in states if step_id(item) in in_force)
 
     def own(self, states: Rollouts, topology: Topology | None) -> tuple[str, ...]:
-        """Return the ids of the current steps that proxies of this member have.
+        """Return the ids of the current steps that have reached a proxy of this member.
 
         `topology`: the topology of the files.
         """

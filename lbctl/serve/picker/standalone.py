@@ -1,4 +1,4 @@
-"""An `lbctl picker` at the address of `serve`'s own picker: an operator has started it for the proxies of this fleet.
+"""An `lbctl picker` at the address of `serve`'s own picker, started by an operator for this fleet's proxies.
 
 `serve` then does not start a picker. It reads that picker's counts over HTTP, and uses it to explain picks. The process
 may belong to any user, so reports are limited in bytes, depth and time, and the types of their values are checked.

@@ -82,7 +82,7 @@ class DecisionSaver:
         return self._size
 
     def restart(self, output: LoopOutput) -> None:
-        """Treat the decisions of this output as recorded, and save the output again: the store may not have it."""
+        """Treat the decisions in this output as recorded, and save it again, because the store may not have it."""
         self._audit.adopt(output)
         self._saved, self._saved_at = LoopOutput(), 0.0
 

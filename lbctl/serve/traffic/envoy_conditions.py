@@ -3,7 +3,7 @@
 Load reports do not contain it. So `/clusters` is read every few seconds if the fleet names the `admin` of a proxy. It
 is also read if an Envoy on the Unix socket reports its admin address, as with the bootstrap of `lbctl bootstrap`. An
 entry with several `instances` has only one `admin`, which may belong to any of them, so it is not read. The page of a
-fleet with 10,000 replicas has about ten megabytes. Longer, late and invalid pages are ignored.
+fleet with 10,000 replicas is about ten megabytes. Longer, late and invalid pages are ignored.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from lbctl.targets import xds_kinds
 from lbctl.xds.protocol.load_reports import Place
 
 INTERVAL = 5.0
-"""Seconds between two reads of a page."""
+"""Seconds between reads of a page."""
 MAX_BYTES = 24 << 20
 """Maximum size of a page."""
 MAX_VALUES = 1_000_000

@@ -196,7 +196,7 @@ CAPABILITIES: dict[str, Capability] = {
     "pool.health.passive.consecutive_5xx": Rendered(),
     "pool.health.passive.connect_failures": Rendered("Resets and timeouts before a response also count"),
     "pool.health.passive.error_rate": Rendered("Each Envoy measures the rate in consecutive windows"),
-    "pool.health.passive.ejection": Rendered("The ejection lasts for whole windows of error_rate"),
+    "pool.health.passive.ejection": Rendered("The ejection lasts a whole number of error_rate windows"),
     "pool.health.passive.max_ejection": Rendered(),
     "pool.health.fail_open": Rendered(
         "Envoy enters panic mode if less than 1 % of the replicas are healthy. In a pool of more than 100 "
@@ -212,8 +212,8 @@ CAPABILITIES: dict[str, Capability] = {
     ),
     "pool.discovery.file": Rendered("The file is read when the configuration is rendered"),
     "pool.tls": Rendered(
-        "Without `ca`, the certificate is not verified. An IP address is not compared with the certificate, so set "
-        "server_name. A separate health port is checked without TLS"
+        "Without `ca`, the certificate is not verified. IP addresses are not checked against the certificate, so "
+        "set server_name. A separate health port is checked without TLS"
     ),
     "pool.tls.client_certificate": Rendered(),
     "pool.credentials": Rendered(
@@ -237,7 +237,7 @@ CAPABILITIES: dict[str, Capability] = {
         "is the policy for all other requests"
     ),
     "pool.balance.pick.body": Rendered(
-        "The picker reads the first 64 KiB of the body, for which the request waits. WebSocket routes and gRPC are "
+        "The request waits while the picker reads the first 64 KiB of the body. WebSocket routes and gRPC are "
         "not supported"
     ),
     **CONTROL_PLANE,

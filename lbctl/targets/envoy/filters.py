@@ -147,7 +147,7 @@ def _request_id(listener: Listener) -> list[dict[str, object]]:
 
 
 def _max_body(view: View, listener: Listener) -> list[dict[str, object]]:
-    """Return the filter that holds a request until it is complete, and answers 413 as soon as it exceeds the limit."""
+    """Return the filter that holds a request until it is complete, and returns 413 as soon as it exceeds the limit."""
     if listener.max_body is not None:
         return [extension(BUFFER, _limited_body(listener))]
     idle = extension(BUFFER, buffer_pb2.Buffer(max_request_bytes={"value": reading.held(listener)}))

@@ -89,7 +89,7 @@ def outlier_detection(check: PassiveCheck) -> outlier_detection_pb2.OutlierDetec
     """Return the outlier detection. Detectors that are on by default in Envoy are off unless the fleet configures them.
 
     A replica of a pool of any size may be ejected, because Envoy's minimum of five hosts is meant for statistics over
-    many. A passing `/health` does not readmit a replica that answers 500 to everything else.
+    many. A passing `/health` does not readmit a replica that returns 500 for everything else.
     """
     return outlier_detection_pb2.OutlierDetection(
         interval=duration(check.error_window),

@@ -105,7 +105,7 @@ def chunked_http_10() -> dict[str, object]:
 
 
 def unread_model(match: route_components_pb2.RouteMatch) -> route_components_pb2.RouteMatch:
-    """Return the match restricted to requests with a content coding whose body could not be read as JSON."""
+    """Return the match, restricted to requests with a content coding whose body could not be parsed as JSON."""
     narrowed = route_components_pb2.RouteMatch()
     narrowed.CopyFrom(match)
     narrowed.headers.add(name=MODEL_HEADER, present_match=True, invert_match=True)

@@ -165,7 +165,7 @@ def http_filters(listener: Listener) -> list[dict[str, object]]:
 
 
 def unclear(match: route_components_pb2.RouteMatch) -> route_components_pb2.RouteMatch:
-    """Return the match restricted to requests whose model is ambiguous.
+    """Return the match, restricted to requests whose model is ambiguous.
 
     The model of a WebSocket request is always ambiguous.
     """

@@ -1,4 +1,7 @@
-"""The operator's own HTTP filters: files with one typed filter in YAML, in the format of Envoy's documentation."""
+"""The operator's own HTTP filters.
+
+Each file contains one typed filter in YAML, in the format used in Envoy's documentation.
+"""
 
 from __future__ import annotations
 

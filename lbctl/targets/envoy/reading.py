@@ -20,7 +20,7 @@ HELD = 1_048_576
 CODINGS = ("gzip", "zstd", "br")
 """Content codings that Envoy decodes before it reads a body."""
 JSON = r"(?i)(application/((.*\+)?json|x-www-form-urlencoded)|text/.*)(\s*;.*)?"
-"""Content types that may be JSON; curl declares it as a form. Streams and uploads are not held."""
+"""Content types that a JSON body may have; curl labels it as a form by default. Streams and uploads are not held."""
 _METHODS = """
 ACL BIND CHECKOUT CONNECT COPY DELETE GET HEAD LINK LOCK MERGE MKACTIVITY MKCALENDAR MKCOL MOVE MSEARCH NOTIFY OPTIONS
 PATCH POST PROPFIND PROPPATCH PURGE PUT REBIND REPORT SEARCH SOURCE SUBSCRIBE TRACE UNBIND UNLINK UNLOCK UNSUBSCRIBE

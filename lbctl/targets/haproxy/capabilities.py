@@ -92,7 +92,8 @@ _NOTES = {
     "route.auth.api_keys": "The keys are stored as hashes in a separate file. With `forward_tenant`, a request "
     "with a body for HTTP/1 replicas needs a Content-Length header, because trailers could name another tenant. "
     "Otherwise, it receives a 411 response, as does an HTTP/2 request with an empty body in a separate frame",
-    "proxies.metrics": "The Prometheus exporter, which is part of Debian's and the official builds, serves `/metrics`",
+    "proxies.metrics": "The Prometheus exporter, which is included in both the Debian and the official builds, serves "
+    "`/metrics`",
     "route.auth.basic": "The passwords are stored as hashes in a separate file. The rules for bodies are the same "
     "as with API keys",
     "route.auth.jwt": "A token must have an expiry time, which is checked without clock tolerance. Only the first "
@@ -141,7 +142,7 @@ _NOTES = {
     "pool.discovery.dns": "The pool has at most max_replicas replicas, all with the same weight. If the name is "
     "removed (NXDOMAIN), HAProxy keeps the last addresses",
     "pool.discovery.file": "The file is read when the configuration is rendered",
-    "pool.tls": "An IP address is not compared with the certificate, so set server_name. A separate health port is "
+    "pool.tls": "IP addresses are not checked against the certificate, so set server_name. A separate health port is "
     "checked without TLS",
     "pool.credentials": "The credentials are set in the pool's backend. The key is looked up in a separate file, "
     "including for checks",

@@ -116,7 +116,7 @@ def _about_busy(pool: Pool, route: Route, version: tuple[int, ...]) -> Iterator[
 
 def _about_refused(pool: Pool, route: Route) -> Diagnostic:
     message = (
-        f"if a replica of {pool.name} refuses an HTTP/2 connection in cleartext, HAProxy answers 502 without a retry "
+        f"if a replica of {pool.name} refuses an HTTP/2 connection in cleartext, HAProxy returns 502 without a retry "
         "until the active check ejects the replica"
     )
     return _warning(

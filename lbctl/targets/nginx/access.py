@@ -63,7 +63,7 @@ def unknown(context: RenderContext, listener: Listener, route: Route) -> bool:
         key = "allow_from" if (route if own else listener).allow_from is not None else "deny_from"
         message = (
             f"nginx does not see the client's address on listener {listener.name} (LB406), so route {route.name} "
-            "answers 503"
+            "returns 503"
         )
         context.warn("route.access" if own else "listener.access", (*path, key), message)
     return takes_balancer

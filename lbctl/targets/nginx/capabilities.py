@@ -12,7 +12,7 @@ _BY_CONNECT = (
     "failures (max_fails); `lbctl serve` runs the checks"
 )
 _DONE = Rendered()
-_ACCESS = Rendered("If nginx cannot distinguish a load balancer from the client (see LB406), the routes answer 503")
+_ACCESS = Rendered("If nginx cannot distinguish a load balancer from the client (see LB406), the routes return 503")
 
 _LISTENERS: Mapping[str, Capability] = {
     "listener.bind": _DONE,
@@ -63,7 +63,7 @@ _ROUTES: Mapping[str, Capability] = {
     "route.match": Rendered("A long path that exceeds the limits of a regular expression receives a 400 response"),
     "route.match.model": Rendered(
         "nginx reads the model from the header x-model or from the query of a GET request, because its core cannot "
-        "read JSON. A route that bypasses the protection of a model answers 503"
+        "read JSON. A route that bypasses the protection of a model returns 503"
     ),
     "route.pool": _DONE,
     "route.split": Rendered("Shares have a precision of a hundredth of a percent"),
@@ -88,7 +88,7 @@ _ROUTES: Mapping[str, Capability] = {
     "route.queue_priority": Unsupported("nginx has no queue", "requests are served in order of arrival"),
     "route.websocket": Rendered(
         "On other routes, a WebSocket is rejected with a 400 response, and an upgrade to another protocol is "
-        "forwarded as plain HTTP. If a replica nevertheless answers 101, nginx opens a tunnel to the client"
+        "forwarded as plain HTTP. If a replica nevertheless returns 101, nginx opens a tunnel to the client"
     ),
     "route.timeouts.request": Unsupported(
         "nginx has no timeout for a whole request", "the idle timeout is at most the request timeout"
@@ -115,7 +115,7 @@ _ROUTES: Mapping[str, Capability] = {
     ),
     "route.rate_limit": Rendered("Limits are whole numbers of requests per second or per minute"),
     "route.rate_limit.concurrent": Rendered(
-        "Such a route also answers 429 if the pool's circuit breaker rejects a request"
+        "Such a route also returns 429 if the pool's circuit breaker rejects a request"
     ),
     "route.auth.api_keys": Rendered(
         "The keys are stored in plain text. A key that is configured only as a hash is rejected"
@@ -170,7 +170,7 @@ _HEALTH: Mapping[str, Capability] = {
     "pool.health.grpc": Unsupported(_NO_CHECKS, _BY_CONNECT),
     "pool.health.tcp": Unsupported(_NO_CHECKS, _BY_CONNECT),
     "pool.health.passive.consecutive_5xx": Unsupported(
-        "nginx counts a response as a failure only if it also repeats the request, which it never does for a POST",
+        "nginx counts a response as a failure only if it also retries the request, which it never does for a POST",
         "nginx counts failed connections and incomplete responses",
     ),
     "pool.health.passive.connect_failures": Rendered(
@@ -187,7 +187,7 @@ _HEALTH: Mapping[str, Capability] = {
     ),
     "pool.health.fail_open": Rendered("In this case, `lbctl serve`, which runs the checks, keeps all replicas"),
     "pool.load_shedding": Unsupported(
-        "nginx cannot determine how many replicas are healthy", "nginx answers 503 if no replica is left"
+        "nginx cannot determine how many replicas are healthy", "nginx returns 503 if no replica is left"
     ),
 }
 
@@ -214,7 +214,7 @@ _POOLS: Mapping[str, Capability] = {
     "pool.connections.idle": _DONE,
     "pool.connections.max_requests": _DONE,
     "pool.timeouts.connect": _DONE,
-    "pool.timeouts.queue": Unsupported("nginx has no queue", "nginx immediately answers 503 above its limits"),
+    "pool.timeouts.queue": Unsupported("nginx has no queue", "nginx immediately returns 503 above its limits"),
     "pool.circuit_breaker": Rendered(
         "The limit applies to requests in flight, except requests that reach the pool as a fallback. nginx has no "
         "queue, so max_pending_requests and max_retries have no effect"

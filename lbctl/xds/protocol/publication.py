@@ -43,7 +43,7 @@ class Publication:
 
     @cached_property
     def load_interval(self) -> float:
-        """Seconds between two load reports from a node."""
+        """Seconds between load reports from a node."""
         return interval_of(self.cached_snapshot.snapshot.topology)
 
     def assign(self, identity: NodeIdentity) -> Proxy | RefusedNode:
@@ -74,7 +74,7 @@ class EndedNodes:
         self._kept: dict[tuple[str, str | None], tuple[float, Resources]] = {}
 
     def keep(self, node_id: str, only: str | None, resources: Resources) -> None:
-        """Store a node's resources at the end of its stream; `only` is the type of a per-type service."""
+        """Store a node's resources at the end of its stream. `only`: the resource type of a per-type service."""
         self._kept.pop((node_id, only), None)
         self._kept[node_id, only] = (self._clock(), resources)
         self.forget()

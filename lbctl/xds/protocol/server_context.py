@@ -27,7 +27,7 @@ _MAX_DENIALS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A method of a discovery service. `only` is the type of a per-type service."""
+    """A method of a discovery service. `only` is the resource type that a per-type service serves."""
 
     delta: bool
     """Whether it uses the delta variant."""

@@ -43,9 +43,9 @@ class _Held:
 class Stream:
     """The subscriptions of one stream.
 
-    `only` is the type of a per-type service, None for all types. `before` holds the resources that the node had when
-    its last stream ended. `share` is its part of the memory budget. `settle` is the time in seconds between the last
-    use of a resource and its removal.
+    `only` is the resource type that a per-type service serves; None: all types. `before` contains the resources that
+    the node had when its last stream ended. `share` is its part of the memory budget. `settle` is the time in seconds
+    between the last use of a resource and its removal.
     """
 
     def __init__(

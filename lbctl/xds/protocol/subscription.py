@@ -264,7 +264,7 @@ class Subscription:
         return self.waiting is None and bool(self._dirty or self._must_send or self._answer_wildcard)
 
     def next(self, content: Mapping[str, Resource], held: Collection[str], *, gated: bool) -> Response | None:
-        """Return the next response, which counts as sent, or None. Call it only if `is_due`.
+        """Return the next response and count it as sent, or return None if there is none. Call it only if `is_due`.
 
         `held`: names whose removal is postponed. `gated`: whether the client keeps its content of this type, because
         resources of another type must be acknowledged first.

@@ -1,4 +1,4 @@
-"""Every proxy answers 400 to a path that two servers could read differently; every other path arrives unchanged.
+"""Every proxy returns 400 for a path that two servers could read differently; every other path arrives unchanged.
 
 The path that the proxy compares with its routes and the path that the replica gets must be the same. Otherwise an open
 route accepts a request, and the replica serves a protected one.

@@ -14,7 +14,7 @@ _DELAY = 0.5
 
 
 def test_connections_beyond_the_limit_wait_or_are_refused(kind: Kind) -> None:
-    """HAProxy lets them wait, nginx answers 503, Envoy closes the connection."""
+    """HAProxy lets them wait, nginx returns 503, Envoy closes the connection."""
     refused = 0 if kind == "haproxy" else 2
     with replicas("a") as (a,), running(kind, fleet_of([a], listener={"max_connections": 2})) as gateway:
         a.held = True

@@ -126,7 +126,7 @@ def _h2(port: int, body: bytes | None, trailers: bool, *more: tuple[str, str]) -
 
 
 class _Recording(socketserver.BaseRequestHandler):
-    """Stores all bytes of a request until the peer is silent, and answers 200."""
+    """Stores all bytes of a request until the peer is silent, and returns 200."""
 
     received: list[bytes]
 

@@ -108,7 +108,7 @@ def test_calls_spread_and_survive_a_refusing_replica(kind: Kind, tmp_path: Path)
         eventually(lambda: not has_clients(b.port))  # data sent on a connection that ends is lost, and not sent again
         replies = gateway.grpc_load(_ECHO, 12, 4)
         messages = gateway.messages
-    assert ("answers 502 without a retry" in messages) == loses
+    assert ("returns 502 without a retry" in messages) == loses
     assert {reply.code for reply in replies} == ({"OK", "UNAVAILABLE"} if loses else {"OK"})
     assert {reply.replica for reply in replies if reply.code == "OK"} == {"a"}
 

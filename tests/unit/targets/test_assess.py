@@ -158,7 +158,7 @@ def test_route_with_unsupported_protection_answers_503(loss: Capability) -> None
     action = rendered.routes["limited"].action
     assert isinstance(action, Respond)
     assert (action.status, action.content_type) == (503, "application/json")
-    assert "answer 503" in assessment.diagnostics[0].message
+    assert "return 503" in assessment.diagnostics[0].message
     assert [rule.route for rule in rendered.listeners[0].rules] == [
         rule.route for rule in assessed({})[1].listeners[0].rules
     ]

@@ -23,7 +23,7 @@ BUDGET = 32 * 1024 * 1024
 MAX_SAMPLES = 720
 METRICS = cast(tuple[schema.SeriesMetric, ...], choices(schema.SeriesMetric))
 STATES = ("in", "ramping", "slow", "hot", "unknown", "starting", "draining", "drained", "ejected", "down", "removed")
-"""The states in the order of their numbers, from best to worst."""
+"""The states in numeric order, from best to worst."""
 _STATE_NUMBERS = {name: float(number) for number, name in enumerate(STATES)}
 _BYTES_A_REPLICA = len(METRICS) * array("f").itemsize
 

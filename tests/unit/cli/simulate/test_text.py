@@ -44,23 +44,23 @@ def test_lowest_percentile_wins_in_any_order() -> None:
         (
             {"share": {"r": 0.3, "s": 0.7}},
             {},
-            "It sends 30.0% of the requests to r, the other 50.0%, and engines are busy for 50–60% of the time",
+            "It sends 30.0% of the requests to r, the other 50.0%, and engines are busy 50–60% of the time",
         ),
         (
             {"share": {"r": 1.0, "s": 0.0}, "utilisation": {"r": 0.9, "s": 0.0}, "spread": 0.9},
             {},
-            "the other 50.0%; engines are busy for 0–90% of the time with it, and for 50–60% with the other.",
+            "the other 50.0%; engines are busy 0–90% of the time with it, and 50–60% with the other.",
         ),
         ({"share": {"t": 1.0}}, {}, "It sends 100.0% of the requests to t, the other 0%, and engines"),
         (
             {"utilisation": {"r": 0.4, "s": 0.6}, "spread": 0.2},
             {},
-            "Both send about the same number of requests to every replica; engines are busy for 40–60% of the time",
+            "Both send about the same number of requests to every replica; engines are busy 40–60% of the time",
         ),
         (
             {},
             {"share": {"r": 0.504, "s": 0.496}},
-            "engines are busy for 50–60% of the time with both; only the arrival times at the replicas differ.",
+            "engines are busy 50–60% of the time with both; only the arrival times at the replicas differ.",
         ),
     ],
 )
@@ -81,15 +81,13 @@ def test_equal_rows_are_not_ranked() -> None:
 
 
 def test_single_row_has_a_sentence() -> None:
-    assert recommendation_text(ITEM).startswith(
-        "nginx:random has no other row to compare with: its 99th percentile is 1 s"
-    )
+    assert recommendation_text(ITEM).startswith("nginx:random is the only row: its 99th percentile is 1 s")
 
 
 def test_overloaded_fleet_is_not_recommended() -> None:
     weak, strong = replace(ITEM, fleet="weak"), replace(OTHER, fleet="strong")
     text = recommendation_text(weak, strong, weak=1.2, strong=0.6)
-    assert text.startswith("strong/envoy:random has no other row to compare with among those that are not overloaded")
+    assert text.startswith("strong/envoy:random is the only row that is not overloaded")
     none = recommendation([weak, strong], {"weak": 3.0, "strong": 2.04})
     assert none.startswith("The fleet is overloaded with every algorithm. 2.9 times as many replicas")
 

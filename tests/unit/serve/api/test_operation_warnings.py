@@ -36,10 +36,10 @@ def _warnings(changed_pool: str, **states: str) -> list[str]:
 def test_warning_names_503_and_fallback_of_an_unserved_pool() -> None:
     (text,) = _warnings("stable", stable="drained")
     assert text == (
-        "pool stable has no available replica: route chat answers 503 for 90 % of its requests; route safe uses its "
+        "pool stable has no available replica: route chat returns 503 for 90 % of its requests; route safe uses its "
         "fallback spare, until a replica becomes available"
     )
-    assert "route safe answers 503, until" in _warnings("stable", stable="draining", spare="down")[0]
+    assert "route safe returns 503, until" in _warnings("stable", stable="draining", spare="down")[0]
 
 
 @pytest.mark.parametrize("state", ["in", "ramping", "slow", "hot", "unknown"])

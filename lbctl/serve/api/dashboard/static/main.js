@@ -134,7 +134,7 @@ byId("access").addEventListener("click", async () => {
   if (hasToken()) setToken("");
   else
     await askToken(
-      "An action needs a token with the role operate. The token is kept only in this tab, until you close the tab or choose “Forget token”.",
+      "An action needs a token with the operate role. The token is kept only in this tab, until you close the tab or choose “Forget token”.",
     );
 });
 onToken(() => {
