@@ -85,7 +85,7 @@ def on_env(env: Environment, config: MkDocsConfig, files: Files) -> None:
         if (
             file.src_dir == config.docs_dir
             and file.inclusion is not InclusionLevel.EXCLUDED
-            and file.src_uri not in _shown
+            and file.src_uri not in (*_shown, *config.extra_css)
         ):
             _log.warning("no page shows the image docs/%s", file.src_uri)
 
