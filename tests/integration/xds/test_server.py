@@ -367,6 +367,7 @@ def test_frequent_pings_are_allowed() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("streams", [1, 150])
 def test_stop_ends_every_stream_within_the_grace_period(streams: int) -> None:
     async def scenario() -> None:

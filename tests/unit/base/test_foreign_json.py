@@ -15,6 +15,7 @@ _VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(_VALUES)
 def test_json_of_bounded_depth_is_parsed_as_it_is(value: object) -> None:
     text = json.dumps(value)

@@ -56,6 +56,7 @@ def slurm(tmp_path: Path) -> _Slurm:
     return _Slurm(tmp_path)
 
 
+@pytest.mark.slow
 def test_running_job_is_a_replica_at_its_first_node(slurm: _Slurm) -> None:
     assert slurm.run("--gpu", "H100-SXM", "--partition", "gpu").returncode == 0
     assert slurm.addresses() == {

@@ -315,6 +315,7 @@ def test_a_common_stall_does_not_hide_a_slow_pool() -> None:
     assert cluster_of([*[usual] * 4, only_old, *[usual] * 4]) > 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", [row for row in ROWS if row.name in ("equal, 1 %", "equal, 0.1 % in clusters of 10")])
 def test_an_equal_pool_is_hardly_ever_rolled_back(row: Any) -> None:
     ends = simulate(row, 60, 7)

@@ -189,6 +189,7 @@ def test_composite_ignores_absent_signals() -> None:
     assert multipliers("composite", none) == [None, None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [0.3, 0.5])
 def test_noise_moves_no_weight_however_reports_are_grouped(noise: float) -> None:
     together, one_by_one = (share_of_moved_weights(noise, each) for each in (False, True))

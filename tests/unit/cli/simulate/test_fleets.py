@@ -108,6 +108,7 @@ def test_requests_above_a_limit_of_the_proxy_are_shed(tmp_path: Path, capsys: py
     assert rate < 2.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [[], ["--find", "rate", "--slo", "ttft p99 < 2s"]])
 def test_terminal_shows_the_progress(tmp_path: Path, more: list[str]) -> None:
     command = [*synthetic(tmp_path), "--policy", "nginx:random,envoy:random", *more]

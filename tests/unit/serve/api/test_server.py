@@ -543,6 +543,7 @@ def test_snapshot_age_restarts_only_with_new_content() -> None:
     assert "abc" not in metrics.page().decode()
 
 
+@pytest.mark.slow
 def test_idle_connections_do_not_block_requests(fleet: Fleet, token: Path) -> None:
     """The oldest idle connections are closed for new ones."""
 
@@ -594,6 +595,7 @@ class _Member(Fleet):
         return MemberRequests("cp-1", Keyring(), lambda: 1000.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["/api/v1/picks/explain", "/api/v1/reload"])
 def test_connections_without_their_body_block_no_client(token: Path, path: str) -> None:
     async def script(ask: Ask) -> None:
@@ -743,6 +745,7 @@ def test_missing_body_is_answered_with_408(fleet: Fleet, token: Path, monkeypatc
     conversation(fleet, token, script)
 
 
+@pytest.mark.slow
 def test_connection_accepted_during_a_stop_is_closed() -> None:
     async def run() -> None:
         for turns in range(8):

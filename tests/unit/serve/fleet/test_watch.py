@@ -51,6 +51,7 @@ def test_simultaneous_changes_are_one_event(fleet: Path) -> None:
     watching(test, fleet)
 
 
+@pytest.mark.slow
 def test_slowly_written_file_is_one_event(fleet: Path) -> None:
     file = fleet / "a.yaml"
 

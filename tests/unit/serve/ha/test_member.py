@@ -71,6 +71,7 @@ def test_rollback_ended_during_an_outage_stays_ended(redis: RedisServer, tmp_pat
     asyncio.run(work())
 
 
+@pytest.mark.slow
 def test_writes_wait_for_the_end_of_a_takeover(
     redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,6 +118,7 @@ def test_takeover_does_not_wait_for_an_uncancellable_reader(
     assert swallowed
 
 
+@pytest.mark.slow
 def test_failed_takeover_is_retried(redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         save = OverrideService.save

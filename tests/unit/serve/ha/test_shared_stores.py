@@ -162,6 +162,7 @@ def test_emptied_store_has_no_leader_and_a_new_epoch(
     opener.run(work)
 
 
+@pytest.mark.slow
 def test_members_are_listed_until_their_announcement_expires(opener: Opener) -> None:
     async def work() -> None:
         first, second = opener("cp-1"), opener("cp-2")

@@ -91,6 +91,7 @@ async def _at_rest(member: Running) -> None:
         await asyncio.sleep(1)
 
 
+@pytest.mark.slow
 def test_takeover_moves_no_weight_by_more_than_max_step(tmp_path: Path) -> None:
     prefix, port = f"test:{secrets.token_hex(4)}", shared_server("redis").port
 

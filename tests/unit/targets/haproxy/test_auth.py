@@ -18,6 +18,7 @@ from tests.support.jwks import CURVES, EC, JWT, RSA, ec_jwk, jwks, public_pem, r
 from tests.support.processes.tokens import b64
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", [2048, 2056, 3072, 4096])
 def test_rsa_key_has_the_same_pem_as_in_cryptography(bits: int) -> None:
     key = rsa.generate_private_key(65537, bits).public_key()

@@ -65,6 +65,7 @@ def test_oldest_idle_connections_are_closed(monkeypatch: pytest.MonkeyPatch, has
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_new_connections_stay_up_to_a_larger_limit() -> None:
     async def run() -> None:
         with _listening() as (port, connect):
