@@ -1,8 +1,8 @@
-"""Receiver of datagrams that reads all available datagrams in each iteration of the event loop.
+"""Receiver of datagrams that reads all available datagrams at once, and then pauses for some milliseconds.
 
 An asyncio datagram endpoint reads only one datagram per iteration, although an iteration responds to every connection
 with a query. Under load, reports of ended requests arrived faster than they were read, and the kernel dropped three out
-of four.
+of four. The pause saves an iteration for each report, and lets queries go first.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ _UNSUPPORTED = {
     ),
     "listener.tracing": Unsupported(
         "HAProxy does not support OTLP",
-        "there is no tracing, and traceparent headers are forwarded unchanged",
+        "requests are not traced, and traceparent headers are forwarded unchanged",
     ),
     "route.mirror": Unsupported("HAProxy cannot copy a request", "nothing is mirrored"),
     "route.timeouts.request": Unsupported(

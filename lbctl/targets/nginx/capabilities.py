@@ -111,7 +111,7 @@ _ROUTES: Mapping[str, Capability] = {
         "nginx does not count retries across requests", "each request has its own number of attempts"
     ),
     "route.retry.backoff": Unsupported(
-        "nginx tries the next replica immediately", "there is no pause between attempts"
+        "nginx tries the next replica immediately", "attempts follow each other without a pause"
     ),
     "route.rate_limit": Rendered("Limits are whole numbers of requests per second or per minute"),
     "route.rate_limit.concurrent": Rendered(
