@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -28,12 +29,17 @@ _option = options_of("picker")
 @_option("--tls-cert", metavar="FILE", help="Certificate of the gRPC endpoint; required beyond loopback.")
 @_option("--tls-key", metavar="FILE", help="Private key of the certificate.")
 @_option("--tls-client-ca", metavar="FILE", help="CA bundle to verify the proxies' client certificates.")
+@_option(
+    "--state", metavar="DIR", type=click.Path(path_type=Path),
+    help="Directory for the memory of sessions and prompts, which a restarted picker reads; without it, not saved.",
+)  # fmt: skip
 @server_options()
 def command(
     bind: str,
     tls_cert: str | None,
     tls_key: str | None,
     tls_client_ca: str | None,
+    state: Path | None,
     remote: ServeClient,
 ) -> int:
     """Run a picker on a machine without serve.
@@ -56,6 +62,7 @@ def command(
     return run(
         PickerEndpoints(place, tls),
         ControlPlane(remote.url, remote.token_for_stream, remote.ca),
+        state / "picker-memory" if state else None,
     )
 
 

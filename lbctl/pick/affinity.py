@@ -13,13 +13,15 @@ Sessions and prompts belong to a tenant, so a tenant cannot find out another ten
 There are few adapters, because configuration files list them. For each adapter, the memory keeps the time of the last
 request at every replica, regardless of the tenant.
 
-A process can save the memory: `take_changes` returns what is new since the last call, and `restore` accepts saved
-entries. Keys of entries are hashes of Python, so both processes need the same secret (`launch`).
+A process can save and share the memory: `take_changes` returns what is new since the last call, `restore` accepts saved
+entries, and `merge` accepts entries of another picker. Keys of entries are hashes of Python, so all processes need the
+same secret (`launch`). Entries of other pickers are kept apart, so they cannot displace the picker's own entries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import NamedTuple
@@ -27,14 +29,33 @@ from typing import NamedTuple
 from lbctl.pick.features import Features
 
 LIMIT = 1_000_000
-"""Upper bound on the number of entries: blocks of prompts and sessions."""
+"""Upper bound on the number of own entries (blocks of prompts and sessions), and also on other pickers' entries."""
 TTL = 3600.0
 """Seconds after which an unused entry is forgotten. It may be forgotten after half of this time."""
-_MAX_HOLDERS = 4
+MAX_HOLDERS = 4
 _GROWTH = 1.25
 """Growth of a session's prompt, as a factor, at which its entry counts as changed."""
 BLOCK = -1
 """Tokens of a change that concerns a block of a prompt, not a session."""
+_BATCH = 2_000
+"""Upper bound on the entries of a batch."""
+_RECENT = 2
+"""The number of calls of `take_changes` after which another picker knows an own entry for certain."""
+
+
+class _Session(NamedTuple):
+    """The entry of a session."""
+
+    holder: int
+    """Number of the replica."""
+    tokens: int
+    """Tokens of the newest prompt."""
+    recorded: int
+    """Tokens in the newest change of this entry."""
+
+
+_Entry = _Session | tuple[int, ...]
+"""The entry of a session, or the numbers of the replicas of a block, the last one first."""
 
 
 class CachedPrefix(NamedTuple):
@@ -61,25 +82,70 @@ class AffinityChanges:
     """Numbers of replicas that have lost their caches."""
 
 
-class AffinityMemory:
-    """The memory of one picker. `is_saved`: whether the process calls `take_changes` from time to time."""
+class AffinityBatch(NamedTuple):
+    """Entries for other pickers. Their number is limited, so that a batch fits into a message."""
 
-    def __init__(self, limit: int = LIMIT, ttl: float = TTL, *, is_saved: bool = False) -> None:
+    replicas: Mapping[int, tuple[str, str]]
+    """Number → the pool and the name of a replica, for all numbers in `entries`."""
+    entries: Sequence[int]
+    """Three numbers for each entry, as in `AffinityChanges`."""
+
+
+class _OtherEntries:
+    """The entries of other pickers, in two generations."""
+
+    def __init__(self, half: int, ttl: float) -> None:
+        self._half, self._ttl = half, ttl
+        self.young: dict[int, _Entry] = {}
+        self.old: dict[int, _Entry] = {}
+        self._turned = 0.0
+
+    def __len__(self) -> int:
+        return len(self.young) + len(self.old)
+
+    def get(self, key: int) -> _Entry | None:
+        entry = self.young.get(key)
+        if entry is None and (entry := self.old.get(key)) is not None:
+            self.young[key] = entry
+        return entry
+
+    def put(self, key: int, entry: _Entry, now: float) -> None:
+        self.turn(now)
+        self.young[key] = entry
+
+    def discard(self, key: int) -> None:
+        self.young.pop(key, None)
+        self.old.pop(key, None)
+
+    def turn(self, now: float) -> None:
+        if len(self.young) >= self._half or now - self._turned >= self._ttl / 2:
+            self.old, self.young, self._turned = self.young, {}, now
+
+
+class AffinityMemory:
+    """The memory of one picker. `records_changes`: whether the process calls `take_changes` from time to time."""
+
+    def __init__(self, limit: int = LIMIT, ttl: float = TTL, *, records_changes: bool = False) -> None:
         self._half, self._ttl = max(1, limit // 2), ttl
-        self._is_saved = is_saved
+        self._records_changes = records_changes
         self._changes = [AffinityChanges(0, 0.0)]
         """The changes of each generation since they were taken last, the newest generation last."""
-        self._young: dict[int, tuple[int, ...]] = {}
-        self._old: dict[int, tuple[int, ...]] = {}
+        self._recent: deque[Sequence[AffinityChanges]] = deque(maxlen=_RECENT)
+        """The changes that were taken last."""
+        self._young: dict[int, _Entry] = {}
+        self._old: dict[int, _Entry] = {}
         self._turned = 0.0
+        self._others = _OtherEntries(self._half, ttl)
+        self._has_others = False
+        """Whether other pickers have sent entries."""
         self._ids: dict[tuple[str, str], int] = {}
-        self._names: dict[int, str] = {}
+        self._replicas: dict[int, tuple[str, str]] = {}
         self._adapters: dict[tuple[str, str], dict[int, float]] = {}
         self._next = 0
 
     def __len__(self) -> int:
-        """The number of entries."""
-        return len(self._young) + len(self._old)
+        """The number of entries, including other pickers' entries."""
+        return len(self._young) + len(self._old) + len(self._others)
 
     def home(self, features: Features, now: float) -> CachedPrefix | None:
         """Return the replica that served the request's session last."""
@@ -87,9 +153,9 @@ class AffinityMemory:
         if features.session is None:
             return None
         entry = self._session(_session_key(features))
-        if entry is None or entry[0] not in self._names:
+        if entry is None or entry[0] not in self._replicas:
             return None
-        return CachedPrefix(self._names[entry[0]], min(entry[1], features.prompt_tokens))
+        return CachedPrefix(self._replicas[entry[0]][1], min(entry[1], features.prompt_tokens))
 
     def holders(self, features: Features, now: float) -> tuple[CachedPrefix, ...]:
         """Return the replicas that have seen a prefix of the prompt, with its length, the longest first."""
@@ -102,10 +168,10 @@ class AffinityMemory:
                 continue
             seen = entry
             for holder in entry:
-                name = self._names.get(holder)
-                if name is not None:
-                    depths.setdefault(name, depth)
-            if len(depths) >= _MAX_HOLDERS:
+                replica = self._replicas.get(holder)
+                if replica is not None:
+                    depths.setdefault(replica[1], depth)
+            if len(depths) >= MAX_HOLDERS:
                 break
         share = features.prompt_tokens / len(hashes) if hashes else 0.0
         return tuple([CachedPrefix(name, depth * share) for name, depth in depths.items()])
@@ -115,7 +181,7 @@ class AffinityMemory:
         if features.adapter is None:
             return frozenset()
         used = self._adapters.get((features.pool, features.adapter), {})
-        return frozenset(self._names[holder] for holder, at in used.items() if now - at <= self._ttl)
+        return frozenset(self._replicas[holder][1] for holder, at in used.items() if now - at <= self._ttl)
 
     def remember(self, features: Features, replica: str, now: float) -> None:
         """Record that a replica was picked for the request."""
@@ -134,23 +200,27 @@ class AffinityMemory:
     def _remember_session(self, key: int, holder: int, tokens: int) -> None:
         before = self._young.get(key)
         if before is not None and before[0] == holder and tokens <= before[2] * _GROWTH:
-            self._young[key] = (holder, tokens, before[2])
+            self._young[key] = _Session(holder, tokens, before[2])
             return
-        self._young[key] = (holder, tokens, tokens)
-        if self._is_saved:
+        if before is None and self._has_others:
+            self._others.discard(key)
+        self._young[key] = _Session(holder, tokens, tokens)
+        if self._records_changes:
             self._changes[-1].entries += (key, holder, tokens)
 
     def _remember_block(self, key: int, holder: int, holders: tuple[int, ...]) -> None:
-        self._young[key] = (holder, *(item for item in holders if item != holder))[:_MAX_HOLDERS]
-        if self._is_saved:
+        if self._has_others:
+            self._others.discard(key)
+        self._young[key] = (holder, *(item for item in holders if item != holder))[:MAX_HOLDERS]
+        if self._records_changes:
             self._changes[-1].entries += (key, holder, BLOCK)
 
     def forget(self, pool: str, replica: str) -> None:
         """Forget a replica that has restarted or left: it has lost its cache and its adapters."""
         holder = self._ids.pop((pool, replica), None)
         if holder is not None:
-            del self._names[holder]
-            if self._is_saved:
+            del self._replicas[holder]
+            if self._records_changes:
                 self._changes[-1].forgotten.append(holder)
             for used in self._adapters.values():
                 used.pop(holder, None)
@@ -160,46 +230,110 @@ class AffinityMemory:
         taken = [part for part in self._changes if part.entries or part.replicas or part.forgotten]
         newest = self._changes[-1]
         self._changes = [AffinityChanges(newest.generation, newest.began)]
+        self._recent.append(taken)
         return taken
+
+    def batches(self, changes: Sequence[AffinityChanges]) -> Iterator[AffinityBatch]:
+        """Yield changes for other pickers."""
+        entries = [number for part in changes for number in part.entries]
+        for start in range(0, len(entries), 3 * _BATCH):
+            yield self._batch(entries[start : start + 3 * _BATCH])
+
+    def all_batches(self) -> Iterator[AffinityBatch]:
+        """Yield all entries, older ones first, for a new picker. The memory may change between two batches."""
+        for known in (self._others.old, self._others.young, self._old, self._young):
+            keys = tuple(known)
+            for start in range(0, len(keys), _BATCH // MAX_HOLDERS):
+                entries: list[int] = []
+                for key in keys[start : start + _BATCH // MAX_HOLDERS]:
+                    entries += _numbers(key, known.get(key, ()))
+                yield self._batch(entries)
+
+    def _batch(self, entries: Sequence[int]) -> AffinityBatch:
+        """Return a batch without the entries of forgotten replicas."""
+        replicas = {number: self._replicas[number] for number in set(entries[1::3]) if number in self._replicas}
+        return AffinityBatch(replicas, entries)
+
+    def merge(self, batch: AffinityBatch, now: float, *, yields: bool) -> None:
+        """Accept entries of another picker.
+
+        If both pickers have chosen a replica for a session at the same time, the choice of the other picker counts if
+        this picker `yields`, which must be true for exactly one of the two.
+        """
+        self._turn(now)
+        self._has_others = True
+        numbers = {number: self._id(*replica) for number, replica in batch.replicas.items()}
+        unknown_to_other: frozenset[int] | None = None
+        values = iter(batch.entries)
+        for key, number, tokens in zip(values, values, values, strict=True):
+            holder, own = numbers.get(number), self._young.get(key)
+            if holder is None:
+                continue
+            if tokens == BLOCK:
+                before = own or self._others.get(key) or self._old.get(key) or ()
+                entry: _Entry = (holder, *(item for item in before if item != holder))[:MAX_HOLDERS]
+            elif own is not None and own[0] != holder and not yields:
+                unknown_to_other = self._recent_keys() if unknown_to_other is None else unknown_to_other
+                entry = own if key in unknown_to_other else _Session(holder, tokens, tokens)
+            else:
+                entry = _Session(holder, tokens, tokens)
+            if own is not None:
+                self._young[key] = entry
+            else:
+                self._old.pop(key, None)
+                self._others.put(key, entry, now)
+
+    def _recent_keys(self) -> frozenset[int]:
+        """Return the keys of the own changes that another picker may not have received yet."""
+        parts = [part for taken in (*self._recent, self._changes) for part in taken]
+        return frozenset(key for part in parts for key in part.entries[::3])
 
     def restore(self, saved: Sequence[AffinityChanges]) -> None:
         """Load saved entries into an empty memory, oldest generation first. Later entries of a key replace others."""
         for part in saved:
             self._old, self._young, self._turned = self._young, {}, part.began
-            self._names.update({number: name for number, (_, name) in part.replicas.items()})
+            self._replicas.update(part.replicas)
             self._ids.update({replica: number for number, replica in part.replicas.items()})
             self._next = max(self._next, *part.replicas) if part.replicas else self._next
             for number in part.forgotten:
-                self._names.pop(number, None)
+                self._replicas.pop(number, None)
             for at in range(0, len(part.entries), 3):
                 key, holder, tokens = part.entries[at : at + 3]
                 if tokens == BLOCK:
                     others = self._young.get(key) or self._old.get(key) or ()
-                    self._young[key] = (holder, *(item for item in others if item != holder))[:_MAX_HOLDERS]
+                    self._young[key] = (holder, *(item for item in others if item != holder))[:MAX_HOLDERS]
                 else:
-                    self._young[key] = (holder, tokens, tokens)
+                    self._young[key] = _Session(holder, tokens, tokens)
             self._changes = [AffinityChanges(part.generation, part.began)]
-        self._ids = {replica: number for replica, number in self._ids.items() if number in self._names}
+        self._ids = {replica: number for replica, number in self._ids.items() if number in self._replicas}
 
-    def _session(self, key: int) -> tuple[int, ...] | None:
+    def _session(self, key: int) -> _Entry | None:
         entry = self._young.get(key)
-        if entry is None and (entry := self._old.get(key)) is not None:
-            self._remember_session(key, entry[0], entry[1])
+        if entry is not None:
+            return entry
+        entry = self._old.get(key)
+        if entry is None:
+            return self._others.get(key) if self._has_others else None
+        self._remember_session(key, entry[0], entry[1])
         return entry
 
-    def _block(self, key: int) -> tuple[int, ...] | None:
+    def _block(self, key: int) -> _Entry | None:
         entry = self._young.get(key)
-        if entry is None and (entry := self._old.get(key)) is not None:
-            self._young[key] = entry
-            if self._is_saved:
-                for holder in reversed(entry):
-                    self._changes[-1].entries += (key, holder, BLOCK)
+        if entry is not None:
+            return entry
+        entry = self._old.get(key)
+        if entry is None:
+            return self._others.get(key) if self._has_others else None
+        self._young[key] = entry
+        if self._records_changes:
+            self._changes[-1].entries += _numbers(key, entry)
         return entry
 
     def _turn(self, now: float) -> None:
+        self._others.turn(now)
         if len(self._young) >= self._half or now - self._turned >= self._ttl / 2:
             self._old, self._young, self._turned = self._young, {}, now
-            if self._is_saved:
+            if self._records_changes:
                 replicas = {number: replica for replica, number in self._ids.items()}
                 before = self._changes[-1]
                 self._changes = [before, AffinityChanges(before.generation + 1, now, replicas)]
@@ -208,8 +342,8 @@ class AffinityMemory:
         number = self._ids.get((pool, replica))
         if number is None:
             number = self._ids[pool, replica] = self._next = self._next + 1
-            self._names[number] = replica
-            if self._is_saved:
+            self._replicas[number] = pool, replica
+            if self._records_changes:
                 self._changes[-1].replicas[number] = (pool, replica)
         return number
 
@@ -219,6 +353,13 @@ def stored_depths(length: int) -> Sequence[int]:
     """Return the numbers of the blocks to store for a prompt of `length` blocks, including the last one."""
     depths = [depth for depth in range(1, length + 1) if depth <= 8 or depth % (1 << (depth.bit_length() - 3)) == 0]
     return depths if not length or depths[-1] == length else [*depths, length]
+
+
+def _numbers(key: int, entry: _Entry) -> list[int]:
+    """Return an entry as triples of a key, the number of a replica, and the tokens."""
+    if isinstance(entry, _Session):
+        return [key, entry.holder, entry.tokens]
+    return [number for holder in reversed(entry) for number in (key, holder, BLOCK)]
 
 
 def _session_key(features: Features) -> int:

@@ -6,7 +6,7 @@ from random import Random
 from typing import NamedTuple
 
 from lbctl.pick import features
-from lbctl.pick.affinity import AffinityMemory
+from lbctl.pick.affinity import AffinityBatch, AffinityMemory
 from lbctl.pick.books import Books, Counts
 from lbctl.pick.decide import pick, why_not
 from lbctl.pick.explain import Explanation, explain
@@ -72,6 +72,10 @@ class Decider:
     def merge(self, peer: str, counts: Counts, now: float) -> None:
         """Replace the counts of another picker."""
         self.books.merge(peer, counts, now)
+
+    def merge_affinity(self, batch: AffinityBatch, now: float, yields: bool) -> None:
+        """Accept entries of another picker's affinity memory."""
+        self._affinity.merge(batch, now, yields=yields)
 
     def forget_departed(self, before: PoolTable | None, after: PoolTable | None) -> None:
         """Forget the replicas that have left a pool."""

@@ -1,8 +1,9 @@
-"""Exchange of the requests in flight between pickers that serve the same pools, up to twenty times per second.
+"""Exchange of requests in flight and of affinity memories between pickers that serve the same pools.
 
-Each picker opens one stream to every other picker that the control plane knows. It sends its counts when they have
-changed, and otherwise once per second to confirm them. Messages are not acknowledged: lost counts are replaced 50 ms
-later. If a picker cannot be reached, the sender retries, and the requests of that picker are unknown until it succeeds.
+Each picker opens a stream to every other picker that the control plane knows. It sends its counts up to twenty times
+per second when they have changed, and otherwise once per second to confirm them. Messages are not acknowledged: lost
+counts are replaced 50 ms later. If a picker cannot be reached, the sender retries, and the requests of that picker are
+unknown until it succeeds. A second stream sends the changes of the affinity memory (`shared_memory`).
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ import grpc
 
 from lbctl.base.errors import reason_of
 from lbctl.pick.books import Count, Counts
+from lbctl.picker.shared_memory import SharedMemory
 from lbctl.runtime import log
-from lbctl.runtime.guard import Guard
+from lbctl.runtime.guard import Guard, until_one_ends
 
 INTERVAL = 0.05
 """Seconds between checks of whether the picker's own counts have changed."""
@@ -35,18 +37,19 @@ _MAX_REQUESTS, _MAX_TOKENS = 1_000_000, 10**15
 class Exchange:
     """The exchange of one picker.
 
-    `own` is its id, `counts` returns its counts, and `merge` accepts the id and the counts of another picker.
+    `counts` returns its counts, and `merge` accepts the id and the counts of another picker.
     """
 
     def __init__(
         self,
-        own: str,
+        memory: SharedMemory,
         counts: Callable[[], Counts],
         merge: Callable[[str, Counts], None],
         credentials: grpc.ChannelCredentials | None,
         guard: Guard,
     ) -> None:
-        self.own = own
+        self.own = memory.own
+        self._memory = memory
         self._counts = counts
         self._merge = merge
         self._credentials = credentials
@@ -56,6 +59,7 @@ class Exchange:
         """Ids of the other pickers. Messages of other senders are ignored."""
         self._failing: set[str] = set()
         """Unreachable addresses that the log already contains."""
+        self._copying: asyncio.Task[NoReturn] | None = None
 
     @property
     def peers(self) -> int:
@@ -63,17 +67,23 @@ class Exchange:
         return len(self._tasks)
 
     def follow(self, peers: Mapping[str, str]) -> None:
-        """Exchange counts with these pickers from now on: id → address."""
-        wanted = {(name, address) for name, address in peers.items() if name != self.own}
-        self._peer_ids = frozenset(name for name, _ in wanted)
-        self._failing &= {address for _, address in wanted}
+        """Exchange counts and memories with these pickers from now on: id → address."""
+        others = {name: address for name, address in peers.items() if name != self.own}
+        wanted = set(others.items())
+        self._peer_ids = frozenset(others)
+        self._memory.follow(others)
+        self._failing &= set(others.values())
         for key in self._tasks.keys() - wanted:
             self._tasks.pop(key).cancel()
         for key in wanted - self._tasks.keys():
             self._tasks[key] = self._start(key[1])
+        if others and self._copying is None:
+            self._copying = self._guard.start("memory of another picker", lambda: self._memory.copy(self._channel))
 
     def close(self) -> None:
         """End all streams."""
+        if self._copying is not None:
+            self._copying.cancel()
         self.follow({})
 
     # ── Sending ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -92,24 +102,30 @@ class Exchange:
             await asyncio.sleep(_PAUSE)
 
     async def _send(self, address: str) -> None:
+        """Send counts and memory until the other picker ends a stream. Raises grpc.RpcError."""
+        loop = asyncio.get_running_loop()
+        async with self._channel(address) as channel:
+            works = self._send_counts(channel, address), self._memory.send(channel, address)
+            await until_one_ends([loop.create_task(work) for work in works])
+
+    async def _send_counts(self, channel: grpc.aio.Channel, address: str) -> None:
         """Send the counts until the other picker ends the stream.
 
         The method writes the messages itself: gRPC would hide an exception in an iterator of messages, because it only
         cancels the call. Raises grpc.RpcError.
         """
         loop = asyncio.get_running_loop()
-        async with self._channel(address) as channel:
-            method: grpc.aio.StreamUnaryMultiCallable[bytes, bytes] = channel.stream_unary(f"/{_SERVICE}/{_METHOD}")
-            call = method()
-            before, sent_at = b"", 0.0
-            while not call.done():
-                message = json.dumps({"from": self.own, "counts": self._counts()}, separators=(",", ":")).encode()
-                if message != before or loop.time() - sent_at >= _REPEAT:
-                    before, sent_at = message, loop.time()
-                    await call.write(message)
-                    self._failing.discard(address)
-                await asyncio.sleep(INTERVAL)
-            await call
+        method: grpc.aio.StreamUnaryMultiCallable[bytes, bytes] = channel.stream_unary(f"/{_SERVICE}/{_METHOD}")
+        call = method()
+        before, sent_at = b"", 0.0
+        while not call.done():
+            message = json.dumps({"from": self.own, "counts": self._counts()}, separators=(",", ":")).encode()
+            if message != before or loop.time() - sent_at >= _REPEAT:
+                before, sent_at = message, loop.time()
+                await call.write(message)
+                self._failing.discard(address)
+            await asyncio.sleep(INTERVAL)
+        await call
 
     def _channel(self, address: str) -> grpc.aio.Channel:
         if self._credentials is None:

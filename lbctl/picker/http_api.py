@@ -96,7 +96,7 @@ class HttpApi:
         if path == "/health":
             return HttpAnswer(200, b"ok\n")
         if path == _READY:
-            return HttpAnswer(200, b"lbctl picker ready\n") if self._service.tables else HttpAnswer(503)
+            return HttpAnswer(200, b"lbctl picker ready\n") if self._service.is_ready else HttpAnswer(503)
         if path == "/metrics":
             return HttpAnswer(200, self._metrics(), {"content-type": "text/plain; version=0.0.4; charset=utf-8"})
         return HttpAnswer(404)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+from typing import NoReturn
 
 _DEFAULTS = {"GRPC_EXPERIMENTS": "-event_engine_listener"}
 
@@ -25,6 +26,16 @@ def environment(key: str = "") -> dict[str, str]:
     seed = hashlib.blake2b(key.encode(), digest_size=4, person=b"picker-memory").digest()
     variables = {"PYTHONHASHSEED": str(int.from_bytes(seed, "big"))} if key else {}
     return {**_DEFAULTS, **os.environ, **variables}
+
+
+def is_seeded_by(key: str) -> bool:
+    """Return whether the hashes of this process have the seed of the key; empty: any seed is right."""
+    return not key or os.environ.get("PYTHONHASHSEED") == environment(key)["PYTHONHASHSEED"]
+
+
+def restart(key: str) -> NoReturn:
+    """Replace this process by one with the same command line, and with the seed of the key."""
+    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment(key))
 
 
 def command(link: int, datagrams: int) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import gc
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,8 @@ import grpc
 from lbctl.base.errors import reason_of
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import ServerTls, picker_http, picker_http_remote
-from lbctl.pick.affinity import AffinityMemory
+from lbctl.pick.affinity import AffinityChanges, AffinityMemory
+from lbctl.pick.table import PoolTable
 from lbctl.picker import wire
 from lbctl.picker.admission import QuestionKey
 from lbctl.picker.child_link import explanation_line, report
@@ -37,9 +38,11 @@ from lbctl.picker.health import PickerHealth
 from lbctl.picker.http_api import HttpApi, RequestEnds
 from lbctl.picker.http_certificate import HttpCertificate
 from lbctl.picker.http_protocol import HttpProtocol
+from lbctl.picker.launch import is_seeded_by, restart
 from lbctl.picker.received_tables import TableFollower
 from lbctl.picker.saved_memory import INTERVAL, SavedMemory
 from lbctl.picker.service import PickService
+from lbctl.picker.shared_memory import JOIN_TIMEOUT, SharedMemory
 from lbctl.picker.spop import FIRST_BYTE, SpopApi, SpopProtocol
 from lbctl.picker.statistics import page
 from lbctl.runtime import log
@@ -93,27 +96,30 @@ class PickerProcess:
         """
         self._places = places
         self._link = link
-        self._affinity = AffinityMemory(is_saved=memory is not None)
+        self._affinity = AffinityMemory(records_changes=True)
         self._saved = SavedMemory(memory, time.monotonic(), time.time()) if memory is not None else None
         if self._saved is not None and (count := self._saved.restore(self._affinity, time.monotonic())):
             log.event("the picker has restored its memory", entries=count)
-        self.service = PickService(affinity=self._affinity)
+        self.service = PickService(affinity=self._affinity, is_joining=True)
         self._is_alone = is_alone
         service = self.service
         self._guard = Guard(service.statistics.task_failed)
         credentials = _credentials(places.tls)
         self._certificate = HttpCertificate(places.tls)
         self._watches: list[asyncio.Task[Any]] = []
-        self.exchange = Exchange(own, service.counts, service.merge, _channel_credentials(places.tls), self._guard)
+        self._join_timer: asyncio.TimerHandle | None = None
+        self._shared = SharedMemory(own, self._affinity, service.merge_affinity, service.joined)
+        peer_credentials = _channel_credentials(places.tls)
+        self.exchange = Exchange(self._shared, service.counts, service.merge, peer_credentials, self._guard)
         self._key = QuestionKey()
         self.follower = TableFollower(
-            service.set_table, service.sampled, self.exchange.follow, service.assigned, self._key.set
+            self._set_table, service.sampled, self.exchange.follow, service.assigned, self._use_key
         )
-        health = PickerHealth(lambda: bool(self.service.tables), _polled)
+        health = PickerHealth(lambda: service.is_ready, _polled)
         ends = EnvoyEnds(self.service)
         is_guarded = places.tls is not None and places.tls.client_ca is not None
         self._key_afar = None if is_guarded else self._key
-        handlers = self.exchange.handler(), ends.handler()
+        handlers = self.exchange.handler(), self._shared.handler(), ends.handler()
         self._grpc = GrpcServer(self.service, health, credentials, *handlers, key=self._key_afar)
         self._ends = RequestEnds(self.service)
 
@@ -128,17 +134,27 @@ class PickerProcess:
         works = (stop.wait(), self._link(self.follower, self.service))
         tasks: list[asyncio.Task[Any]] = [loop.create_task(work) for work in works]
         tasks += [self._guard.start("sweep of lost picks", self._sweep), *self._watches]
-        if self._saved is not None:
-            tasks.append(self._guard.start("saving of the memory", self._save))
+        tasks.append(self._guard.start("saving and sharing of the memory", self._save_and_share))
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
             task.cancel()
         self.exchange.close()
         await self._grpc.stop(_GRACE)
-        await self._write()
+        await self._save(self._affinity.take_changes())
         for task in done:
             task.result()
         return 0
+
+    def _set_table(self, pool: str, table: PoolTable | None) -> None:
+        if self._join_timer is None:
+            self._join_timer = asyncio.get_running_loop().call_later(JOIN_TIMEOUT, self.service.joined)
+        self.service.set_table(pool, table)
+
+    def _use_key(self, key: str) -> None:
+        if self._is_alone and not self.service.tables and not is_seeded_by(key):
+            log.event("the picker starts again with the seed of the picker key, to share its memory with other pickers")
+            restart(key)
+        self._key.set(key)
 
     async def _listen(self) -> None:
         """Listen at all addresses. Raises CannotBindError."""
@@ -177,14 +193,15 @@ class PickerProcess:
             self.service.sweep()
             self._certificate.renew()
 
-    async def _save(self) -> None:
+    async def _save_and_share(self) -> None:
         while True:
             await asyncio.sleep(INTERVAL)
-            await self._write()
+            changes = self._affinity.take_changes()
+            self._shared.publish(changes)
+            await self._save(changes)
 
-    async def _write(self) -> None:
+    async def _save(self, changes: Sequence[AffinityChanges]) -> None:
         """Save new entries in a thread, because picks must not wait for a disk."""
-        changes = self._affinity.take_changes()
         if changes and self._saved is not None:
             await asyncio.to_thread(self._saved.write, changes)
 
@@ -192,6 +209,8 @@ class PickerProcess:
         gauges = {
             "lbctl_picker_streams": self._grpc.streams,
             "lbctl_picker_peers": self.exchange.peers,
+            "lbctl_picker_memory_entries": len(self._affinity),
+            "lbctl_picker_memory_unsaved": self._saved is not None and self._saved.has_failed,
             "lbctl_pick_open": self.service.open_picks,
             "lbctl_picker_malformed_datagrams": self._ends.malformed,
             "lbctl_picker_refused_questions": self._key.refused,

@@ -14,6 +14,7 @@ import ssl
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import aiohttp
 
@@ -48,13 +49,16 @@ class ControlPlane:
     """Path of the CA bundle to verify its certificate; None: system CAs."""
 
 
-def run(places: PickerEndpoints, control_plane: ControlPlane) -> int:
-    """Run a picker with the tables of this control plane until a signal ends it. Return its exit code."""
+def run(places: PickerEndpoints, control_plane: ControlPlane, memory: Path | None = None) -> int:
+    """Run a picker with the tables of this control plane until a signal ends it. Return its exit code.
+
+    `memory`: the directory for its affinity memory; None: the memory is not saved.
+    """
     handler = log.start(sys.stderr)
     raise_limit()
     return_large_pieces()
     try:
-        return asyncio.run(_run(places, control_plane))
+        return asyncio.run(_run(places, control_plane, memory))
     except (CannotBindError, UnusableAuthorityError) as error:
         log.error(str(error))
         return 1
@@ -62,9 +66,10 @@ def run(places: PickerEndpoints, control_plane: ControlPlane) -> int:
         log.stop(handler)
 
 
-async def _run(places: PickerEndpoints, control_plane: ControlPlane) -> int:
+async def _run(places: PickerEndpoints, control_plane: ControlPlane, memory: Path | None) -> int:
     own = secrets.token_hex(8)
-    return await PickerProcess(places, RemoteLink(control_plane, own, str(places.bind)).run, own, is_alone=True).run()
+    link = RemoteLink(control_plane, own, str(places.bind))
+    return await PickerProcess(places, link.run, own, is_alone=True, memory=memory).run()
 
 
 class UnusableAuthorityError(Exception):
@@ -89,11 +94,10 @@ class RemoteLink:
 
     async def run(self, follower: TableFollower, service: PickService) -> None:
         """Apply the lines of the control plane until the task is cancelled."""
-        del service
         pause, is_away = _FIRST_PAUSE, False
         while True:
             try:
-                async for line in self._joined_lines():
+                async for line in self._joined_lines(service):
                     follower.apply(line)
                     pause, is_away = _FIRST_PAUSE, False
                 reason = "the stream has ended"
@@ -107,15 +111,16 @@ class RemoteLink:
             await asyncio.sleep(pause * random.uniform(0.7, 1.3))
             pause = min(2 * pause, _MAX_PAUSE)
 
-    async def _joined_lines(self) -> AsyncIterator[bytes]:
+    async def _joined_lines(self, service: PickService) -> AsyncIterator[bytes]:
         """Yield the lines of one stream, with only the tables if the token may not join.
 
         Raises the exceptions of aiohttp and _RefusedError.
         """
         try:
-            async for line in self._lines(self._query if self._control_plane.token() else {}):
-                yield line
-            return
+            if self._control_plane.token():
+                async for line in self._lines(self._query):
+                    yield line
+                return
         except _RefusedError as error:
             if error.status != _FORBIDDEN:
                 raise
@@ -126,6 +131,7 @@ class RemoteLink:
                     why=str(error),
                 )
             self._has_warned = True
+        service.joined()  # it learns of no other pickers
         async for line in self._lines({}):
             yield line
 

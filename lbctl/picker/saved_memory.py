@@ -39,7 +39,7 @@ class SavedMemory:
         self._generation = -1
         """The generation in the file that was written last; -1: none."""
         self._lock = threading.Lock()
-        self._has_failed = False
+        self.has_failed = False
         """Whether the last write failed, so that the log contains the reason."""
 
     def restore(self, memory: AffinityMemory, now: float) -> int:
@@ -59,11 +59,11 @@ class SavedMemory:
                 for part in changes:
                     self._append(part)
             except OSError as error:
-                if not self._has_failed:
+                if not self.has_failed:
                     log.warn("the picker cannot save its memory", directory=self._directory, why=reason_of(error))
-                self._has_failed = True
+                self.has_failed = True
             else:
-                self._has_failed = False
+                self.has_failed = False
 
     def _append(self, part: AffinityChanges) -> None:
         is_new = part.generation != self._generation
@@ -75,7 +75,7 @@ class SavedMemory:
             if is_new:
                 head = {
                     "format": _FORMAT,
-                    "hash": _hash(),
+                    "hash": hash_version(),
                     "generation": part.generation,
                     "began": part.began + self._offset,
                 }
@@ -87,7 +87,7 @@ class SavedMemory:
         try:
             head, *lines = path.read_bytes().split(b"\n")
             values = json.loads(head)
-            if (values["format"], values["hash"]) != (_FORMAT, _hash()):
+            if (values["format"], values["hash"]) != (_FORMAT, hash_version()):
                 return None
             part = AffinityChanges(int(values["generation"]), float(values["began"]) - self._offset)
         except (OSError, ValueError, LookupError, TypeError):
@@ -113,7 +113,7 @@ def _numbers(values: list[Any]) -> list[int]:
     return values
 
 
-def _hash() -> int:
+def hash_version() -> int:
     """Return a value that changes whenever the keys of entries change because of the seed or the Python version."""
     return hash(("lbctl", hash(b"picker")))
 

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from lbctl.pick.affinity import AffinityMemory
+from lbctl.pick.affinity import AffinityBatch, AffinityMemory
 from lbctl.pick.books import MAX_AGE, Counts
 from lbctl.pick.explain import Explanation
 from lbctl.pick.suspects import Suspects
@@ -38,16 +38,22 @@ MAX_ADDRESSES = 4
 
 
 class PickService:
-    """The service of one process. `clock` returns seconds. `affinity` is empty, or has been restored."""
+    """The service of one process. `clock` returns seconds. `affinity` is empty, or has been restored.
+
+    `is_joining`: whether it is not ready until `joined` is called.
+    """
 
     def __init__(
         self,
         clock: Callable[[], float] = time.monotonic,
         generator: random.Random | None = None,
         affinity: AffinityMemory | None = None,
+        *,
+        is_joining: bool = False,
     ) -> None:
         self.statistics = Statistics()
         self.tables: dict[str, PoolTable] = {}
+        self._is_joining = is_joining
         self._clock = clock
         self._decider = Decider(generator or random.Random(), AffinityMemory() if affinity is None else affinity)
         self.suspects = Suspects()
@@ -57,6 +63,15 @@ class PickService:
         self._ended: dict[str, float] = {}
         """Id of a pick, chosen by a proxy, whose end arrived before its query → time of the end."""
         self._logged_at = float("-inf")
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether replicas can be picked, with the affinity memory of other pickers if there are any."""
+        return bool(self.tables) and not self._is_joining
+
+    def joined(self) -> None:
+        """Be ready as soon as there are tables."""
+        self._is_joining = False
 
     @property
     def open_picks(self) -> int:
@@ -100,6 +115,18 @@ class PickService:
             if (table := self.tables.get(pool)) is not None
         }
         self._decider.merge(peer, accepted, self._clock())
+
+    def merge_affinity(self, batch: AffinityBatch, yields: bool) -> None:
+        """Accept entries of another picker's affinity memory, for the replicas that this picker knows.
+
+        `yields`: whether the other picker's choice counts if both choose a replica for a session at the same time.
+        """
+        known = {
+            number: (pool, name)
+            for number, (pool, name) in batch.replicas.items()
+            if (table := self.tables.get(pool)) is not None and name in table.names
+        }
+        self._decider.merge_affinity(AffinityBatch(known, batch.entries), self._clock(), yields)
 
     def pick(self, question: PickerQuestion) -> PickerAnswer:
         """Return the replicas for a request, in the order in which a proxy should try them; none after an error."""

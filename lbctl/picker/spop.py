@@ -44,8 +44,8 @@ class SpopApi:
 
     @property
     def is_ready(self) -> bool:
-        """Whether any pool can be picked."""
-        return bool(self._service.tables)
+        """Whether replicas can be picked."""
+        return self._service.is_ready
 
     def variables(self, arguments: Sequence[tuple[bytes, Value]]) -> tuple[tuple[bytes, bytes], ...]:
         """Return the variables of the response to a query."""

@@ -25,6 +25,7 @@ from tests.support import spop
 from tests.support.hostile_clients import HOST, Attack, Target, calls, connections, flood
 
 PROCESS, COUNTS = "/envoy.service.ext_proc.v3.ExternalProcessor/Process", "/lbctl.picker.Exchange/Counts"
+MEMORY, COPY = "/lbctl.picker.Affinity/Changes", "/lbctl.picker.Affinity/Table"
 AGGREGATED = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
 NODE = "edge"
 _RANDOM = bytes((index * 7919 + index // 251) % 256 for index in range(50_000))
@@ -201,10 +202,10 @@ LISTENERS = (
         "picker",
         _grpc(PROCESS, _question().SerializeToString()),
         {
-            "endless": [calls(COUNTS, 150, b"[", length=1_200_000)] * 2,
-            "slow": [calls(COUNTS, 200)],
-            "deep": [calls(COUNTS, 20, b"[" * 50_000)],
-            "malformed": [calls(COUNTS, 20, _RANDOM)],
+            "endless": [calls(method, 150, b"[", length=1_200_000) for method in (COUNTS, MEMORY)],
+            "slow": [calls(COUNTS, 100), calls(MEMORY, 100)],
+            "deep": [calls(method, 20, b"[" * 50_000) for method in (COUNTS, MEMORY)],
+            "malformed": [calls(method, 20, _RANDOM) for method in (COUNTS, MEMORY, COPY)],
         },
     ),
     Listener(

@@ -1,4 +1,4 @@
-"""A picker that starts again sends sessions and prompts to the replicas that had them before."""
+"""Pickers send sessions and prompts to the replicas that had them before: after a restart, and with another picker."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import requests
 
 from tests.support.processes.control import ControlPlane, controlling
 from tests.support.processes.fleet import entry, fleet_of
-from tests.support.processes.picker import key_of, picker_section, pid_of
-from tests.support.processes.ports import HOST
+from tests.support.processes.picker import alone, key_of, picker_section, pid_of
+from tests.support.processes.ports import HOST, free_pair
 from tests.support.processes.replicas import replicas
 from tests.support.processes.waiting import eventually
 
@@ -28,8 +28,13 @@ class _Proxy:
         self._control = control
         self._place = HOST, port + 1
 
-    def homes(self) -> list[str]:
-        """Return the replica of each prompt, and then of each session."""
+    def remembered(self) -> float:
+        """Return the number of entries in the picker's memory."""
+        lines = requests.get("http://{}:{}/metrics".format(*self._place), timeout=30).text.splitlines()
+        return next(float(line.split()[1]) for line in lines if line.startswith("lbctl_picker_memory_entries "))
+
+    def homes(self, name: str = "s") -> list[str]:
+        """Return the replica of each prompt, and then of each session. `name` distinguishes groups of them."""
         url, key = "http://{}:{}/pick/pool".format(*self._place), key_of(self._control)
         with closing(requests.Session()) as http, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as ends:
             ends.connect(self._place)
@@ -41,9 +46,9 @@ class _Proxy:
                 ends.send(b'<190>Nov 23 19:00:00 lbctl: {"pick":"%s"}' % pick.encode())
                 return answer.headers["x-lbctl-pick"]
 
-            prompts = [json.dumps({"prompt": f"{number} is a number. " * 200}).encode() for number in range(SESSIONS)]
+            prompts = [json.dumps({"prompt": f"{number} is in {name}. " * 200}).encode() for number in range(SESSIONS)]
             homes = [replica({}, body) for body in prompts]
-            return homes + [replica({"x-session-id": f"s{number}"}, b"") for number in range(SESSIONS)]
+            return homes + [replica({"x-session-id": f"{name}{number}"}, b"") for number in range(SESSIONS)]
 
     def is_ready(self) -> bool:
         try:
@@ -91,3 +96,24 @@ def test_restarted_picker_knows_sessions_and_prompts() -> None:
             eventually(proxy.is_ready)
             assert _kept(before, proxy.homes()) >= 0.99, "serve was stopped"
             assert [item.stat().st_mode & 0o777 for item in (memory, *memory.iterdir())] == [0o700, 0o600]
+
+
+def test_two_pickers_send_sessions_and_prompts_to_the_same_replicas() -> None:
+    with replicas("a", "b", "c", "d") as pool:
+        section = picker_section()
+        port = int(section["control"]["picker"]["bind"].rpartition(":")[2])
+        fleet = fleet_of({"replicas": list(map(entry, pool)), "balance": {"algorithm": "pick"}}, **section)
+        with controlling(fleet) as control:
+            first = _Proxy(control, port)
+            eventually(first.is_ready)
+            before = first.homes("before")
+            with alone(control, other := free_pair()):
+                second = _Proxy(control, other)
+                eventually(second.is_ready)
+                assert second.homes("before") == before, "the second picker has copied the memory of the first one"
+                known = first.remembered()
+                after = second.homes("after")
+                eventually(lambda: first.remembered() >= known + SESSIONS)
+                entries = second.remembered()
+                eventually(lambda: first.remembered() == entries)
+                assert first.homes("after") == after

@@ -106,7 +106,7 @@ _STEPS = st.lists(
 
 @given(_STEPS, st.integers(4, 60))
 def test_a_restored_memory_knows_what_the_saved_one_knew(steps: list[tuple[Any, ...]], limit: int) -> None:
-    memory, taken, now = AffinityMemory(limit, ttl=100, is_saved=True), _Taken(), 0.0
+    memory, taken, now = AffinityMemory(limit, ttl=100, records_changes=True), _Taken(), 0.0
     for step, *values in steps:
         if step == "session":
             memory.remember(session(str(values[0]), values[2]), values[1], now)
@@ -160,3 +160,106 @@ def test_stored_depths_are_few_and_include_the_last_block() -> None:
     assert len(stored_depths(128)) <= 25
     for shared in range(1, 129):
         assert max(depth for depth in stored_depths(128) if depth <= shared) >= 0.8 * shared
+
+
+# ── Several pickers ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _pair(limit: int = 1000) -> tuple[AffinityMemory, AffinityMemory]:
+    return AffinityMemory(limit, records_changes=True), AffinityMemory(limit, records_changes=True)
+
+
+def _send(sender: AffinityMemory, *receivers: AffinityMemory, now: float = 0.0, yields: bool = True) -> int:
+    """Send the changes of a memory to others. Return the number of entries."""
+    batches = list(sender.batches(sender.take_changes()))
+    for receiver in receivers:
+        for batch in batches:
+            receiver.merge(batch, now, yields=yields)
+    return sum(len(batch.entries) // 3 for batch in batches)
+
+
+def test_sessions_and_prompts_of_another_picker_are_known() -> None:
+    first, second = _pair()
+    second.remember(session("other"), "x", 0)
+    first.remember(session("s", 300), "a", 0)
+    first.remember(prompt(1, 2, 3), "b", 0)
+    _send(first, second)
+    assert holders(second, session("s", 400)) == {"a": 300}
+    assert holders(second, prompt(1, 2, 3)) == {"b": 30}
+    assert holders(second, session("other")) == {"x": 100}
+    assert sum(len(part.entries) for part in second.take_changes()) == 3, "only the own entry is sent"
+
+
+def test_replicas_that_have_seen_a_prompt_add_up_over_pickers() -> None:
+    first, second = _pair()
+    first.remember(prompt(1, 2), "a", 0)
+    second.remember(prompt(1, 2), "b", 0)
+    _send(first, second)
+    _send(second, first)
+    assert holders(first, prompt(1, 2)).keys() == holders(second, prompt(1, 2)).keys() == {"a", "b"}
+
+
+def test_session_that_another_picker_has_moved_is_followed() -> None:
+    first, second = _pair()
+    first.remember(session("s"), "a", 0)
+    _send(first, second)
+    second.remember(session("s"), "b", 10)
+    for _ in range(3):
+        first.take_changes()
+    _send(second, first, now=10, yields=False)
+    assert holders(first, session("s"), 10) == holders(second, session("s"), 10) == {"b": 100}
+
+
+def test_session_placed_by_two_pickers_stays_at_one_replica() -> None:
+    first, second = _pair()
+    first.remember(session("s"), "a", 0)
+    second.remember(session("s"), "b", 0)
+    batches = list(first.batches(first.take_changes()))
+    _send(second, first, yields=False)
+    for batch in batches:
+        second.merge(batch, 0, yields=True)
+    assert holders(first, session("s")) == holders(second, session("s")) == {"a": 100}
+
+
+def test_new_picker_takes_all_entries_of_another() -> None:
+    first, second = _pair()
+    third = AffinityMemory(1000)
+    first.remember(session("before"), "a", 0)
+    first.remember(session("moved"), "a", 0)
+    first.remember(prompt(1, 2, 3), "a", 0)
+    first.home(session("none"), 2000)  # a new generation
+    second.remember(session("moved"), "b", 2000)
+    second.remember(prompt(1, 2, 3), "b", 2000)
+    _send(second, first, now=2000)
+    for batch in first.all_batches():
+        third.merge(batch, 2000, yields=True)
+    for features in (session("before"), session("moved"), prompt(1, 2, 3), prompt(1, 2)):
+        assert holders(third, features, 2000) == holders(first, features, 2000) != {}
+
+
+def test_entries_of_other_pickers_do_not_displace_own_entries() -> None:
+    own, other = AffinityMemory(100, records_changes=True), AffinityMemory(10**6, records_changes=True)
+    own.remember(session("s"), "a", 0)
+    for number in range(1000):
+        other.remember(session(str(number)), "b", 0)
+    _send(other, own)
+    assert holders(own, session("s")) == {"a": 100}
+    assert len(own) <= 201
+
+
+def test_session_that_only_another_picker_uses_stays_known() -> None:
+    first, second = AffinityMemory(ttl=100, records_changes=True), AffinityMemory(ttl=100, records_changes=True)
+    for now in range(0, 400, 10):
+        assert holders(first, session("s"), now) in ({}, {"a": 100})
+        first.remember(session("s"), "a", now)
+        _send(first, second, now=now)
+    assert holders(second, session("s"), 400) == {"a": 100}
+
+
+def test_forgotten_replica_is_not_sent() -> None:
+    first, second = _pair()
+    first.remember(session("s"), "a", 0)
+    first.forget("p", "a")
+    first.remember(session("t"), "b", 0)
+    _send(first, second)
+    assert (holders(second, session("s")), holders(second, session("t"))) == ({}, {"b": 100})

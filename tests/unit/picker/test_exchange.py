@@ -1,38 +1,61 @@
-"""Two pickers exchange their requests in flight over real gRPC."""
+"""Two pickers exchange their requests in flight and their affinity memories over real gRPC."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
 
 from lbctl.ir.address import Address
+from lbctl.ir.pools import PickPolicy
+from lbctl.pick.affinity import AffinityBatch, AffinityMemory
 from lbctl.pick.books import Count, Counts
+from lbctl.pick.features import Features
+from lbctl.pick.table import Candidate, PoolTable
+from lbctl.picker import shared_memory
 from lbctl.picker.exchange import Exchange, parse
 from lbctl.picker.grpc_server import GrpcServer
 from lbctl.picker.health import PickerHealth
 from lbctl.picker.service import PickService
+from lbctl.picker.shared_memory import SharedMemory
 from lbctl.runtime.guard import Guard
 from tests.support.processes.ports import HOST, free_port
 
 
 class _Picker:
-    """The exchange of a picker, its own counts, and the counts that it received."""
+    """The exchange of a picker, its own counts and affinity memory, and the counts that it received."""
 
     def __init__(self, name: str) -> None:
         self.own: Counts = {}
         self.received: dict[str, Counts] = {}
         self.failures: list[str] = []
+        self.affinity = AffinityMemory(records_changes=True)
+        self.service = PickService(affinity=self.affinity, is_joining=True)
+        self.service.set_table("chat", PoolTable("chat", PickPolicy(()), tuple(Candidate(item, item) for item in "ab")))
+        self.shared = SharedMemory(name, self.affinity, self.service.merge_affinity, self.service.joined)
         guard = Guard(self.failures.append, first_pause=0.01)
-        self.exchange = Exchange(name, lambda: self.own, self.received.__setitem__, None, guard)
+        self.exchange = Exchange(self.shared, lambda: self.own, self.received.__setitem__, None, guard)
+
+    def place(self, session: str, replica: str) -> None:
+        """Record that a session was sent to a replica."""
+        self.affinity.remember(_session(session), replica, time.monotonic())
+
+    def share(self) -> None:
+        self.shared.publish(self.affinity.take_changes())
+
+    def home(self, session: str) -> str | None:
+        home = self.affinity.home(_session(session), time.monotonic())
+        return home.replica if home else None
 
     @asynccontextmanager
-    async def listening(self, port: int = 0) -> AsyncIterator[str]:
-        """Listen, and yield the address."""
+    async def listening(self, port: int = 0, *, shares: bool = True) -> AsyncIterator[str]:
+        """Listen, and yield the address. `shares`: whether the version of the picker shares its memory."""
         health = PickerHealth(lambda: True, self._never)
-        server = GrpcServer(PickService(), health, None, self.exchange.handler())
+        shared = [self.shared.handler()] if shares else []
+        server = GrpcServer(PickService(), health, None, self.exchange.handler(), *shared)
         port = await server.start(Address(HOST, port))
         try:
             yield f"{HOST}:{port}"
@@ -43,6 +66,10 @@ class _Picker:
     async def _never(self) -> AsyncIterator[None]:
         await asyncio.Event().wait()
         yield
+
+
+def _session(name: str) -> Features:
+    return Features("chat", session=name, prompt_tokens=100.0)
 
 
 async def _until(true: Callable[[], bool]) -> None:
@@ -175,3 +202,126 @@ def test_each_outage_of_another_picker_is_logged_once(caplog: pytest.LogCaptureF
         first.exchange.close()
 
     asyncio.run(run())
+
+
+# ── The affinity memory ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_session_is_known_to_the_other_picker() -> None:
+    async def run() -> None:
+        first, second = _Picker("first"), _Picker("second")
+        async with first.listening() as here, second.listening() as there:
+            peers = {"first": here, "second": there}
+            first.exchange.follow(peers)
+            second.exchange.follow(peers)
+            await _until(lambda: first.service.is_ready and second.service.is_ready)
+            for number in range(5000):  # more than a message contains
+                first.place(f"s{number}", "ab"[number % 2])
+            first.share()
+            await _until(lambda: second.home("s4999") == "b")
+            assert [second.home(f"s{number}") for number in range(5000)] == ["a", "b"] * 2500
+            first.place("s0", "b")
+            first.share()
+            await _until(lambda: second.home("s0") == "b")
+
+    asyncio.run(run())
+
+
+def test_picker_that_joins_is_ready_with_the_memory_of_another() -> None:
+    async def run() -> None:
+        first, second = _Picker("first"), _Picker("second")
+        async with first.listening() as here, second.listening() as there:
+            first.exchange.follow({"first": here})
+            assert first.service.is_ready, "there is no other picker"
+            for number in range(5000):
+                first.place(f"s{number}", "ab"[number % 2])
+            first.share()
+            peers = {"gone": f"{HOST}:1", "first": here, "second": there}
+            second.exchange.follow(peers)
+            assert not second.service.is_ready
+            await asyncio.sleep(0.2)  # the first picker hears of the second one later
+            assert not second.service.is_ready
+            first.exchange.follow(peers)
+            await _until(lambda: second.service.is_ready)
+            assert [second.home(f"s{number}") for number in range(5000)] == ["a", "b"] * 2500
+
+    asyncio.run(run())
+
+
+def test_picker_is_ready_if_no_other_picker_responds(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        picker = _Picker("here")
+        picker.exchange.follow({"gone": f"{HOST}:1"})
+        await _until(lambda: picker.service.is_ready)
+        picker.exchange.close()
+
+    monkeypatch.setattr(shared_memory, "JOIN_TIMEOUT", 0.3)
+    asyncio.run(run())
+
+
+def test_counts_reach_a_picker_of_an_older_version(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        first, second = _Picker("first"), _Picker("second")
+        async with first.listening() as here, second.listening(shares=False) as there:
+            second.exchange.follow({"first": here})
+            first.exchange.follow({"second": there})
+            await _until(lambda: "has an older version of lbctl" in caplog.text)
+            first.own = {"chat": {"a": Count(1, 1)}}
+            await _until(lambda: second.received.get("first") == first.own)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("sender", ["stranger", "second"])
+def test_memory_of_a_stranger_or_with_other_hashes_is_ignored(
+    sender: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = _Picker("first"), _Picker(sender)
+    first.shared.follow({"second": f"{HOST}:1"})
+    second.place("s", "a")
+    (batch,) = second.affinity.batches(second.affinity.take_changes())
+    if sender == "second":
+        monkeypatch.setattr(shared_memory, "hash_version", lambda: 1)
+    message = shared_memory.encode(sender, batch)
+    monkeypatch.undo()
+    for _ in range(2):
+        assert first.shared.merge(message) == 0
+    assert first.home("s") is None
+    assert caplog.text.count("does not share its memory") == (sender == "second")
+
+
+def test_stranger_cannot_copy_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        first, stranger = _Picker("first"), _Picker("stranger")
+        first.place("s", "a")
+        async with first.listening() as here:
+            first.exchange.follow({"second": f"{HOST}:1"})
+            stranger.exchange.follow({"first": here})
+            await _until(lambda: stranger.service.is_ready)
+            stranger.exchange.close()
+        assert stranger.home("s") is None
+
+    monkeypatch.setattr(shared_memory, "JOIN_TIMEOUT", 0.5)
+    asyncio.run(run())
+
+
+_HEAD = b'{"from":"x","hash":1,"replicas":{"1":["chat","a"]}}'
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"", b"\xff\n", b"{}\n", b"[" * 100_000, _HEAD + b"\n" + bytes(23), _HEAD + b"\n" + bytes(16),
+        _HEAD + b"\n" + bytes(16) + b"\xfe" + 7 * b"\xff", _HEAD + b"\n" + bytes(20) + b"\x01" + bytes(3),
+        _HEAD.replace(b'"x"', b'"' + b"x" * 65 + b'"') + b"\n", _HEAD.replace(b"1,", b'"1",') + b"\n",
+        _HEAD.replace(b'"a"', b'"a","b"') + b"\n", _HEAD.replace(b'"1":', b'"one":') + b"\n",
+    ],
+)  # fmt: skip
+def test_invalid_memory_message_is_rejected(message: bytes) -> None:
+    assert shared_memory.parse(message) is None
+
+
+def test_entries_of_unknown_replicas_are_ignored() -> None:
+    first = _Picker("first")
+    first.service.merge_affinity(AffinityBatch({1: ("chat", "x"), 2: ("other", "a")}, (7, 1, 5, 8, 2, 5)), False)
+    assert len(first.affinity) == 0

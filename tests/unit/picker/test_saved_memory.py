@@ -20,7 +20,7 @@ PROMPT = Features("p", prefix=tuple(range(1000, 1020)), prompt_tokens=2000.0)
 
 def _saved(directory: Path, now: float = 5000.0) -> None:
     """Save sessions 0 to 49 at replicas r0 to r4, and a prompt at r1 and then at r2, in several writes."""
-    memory, files = AffinityMemory(is_saved=True), SavedMemory(directory, now, WALL)
+    memory, files = AffinityMemory(records_changes=True), SavedMemory(directory, now, WALL)
     for number, features in enumerate(SESSIONS):
         memory.remember(features, f"r{number % 5}", now)
         files.write(memory.take_changes())
@@ -49,7 +49,7 @@ def test_another_process_restores_sessions_and_prompts(tmp_path: Path) -> None:
 
 def test_restored_memory_is_saved_again(tmp_path: Path) -> None:
     _saved(tmp_path)
-    memory, files = AffinityMemory(is_saved=True), SavedMemory(tmp_path, 20.0, WALL)
+    memory, files = AffinityMemory(records_changes=True), SavedMemory(tmp_path, 20.0, WALL)
     files.restore(memory, 20.0)
     memory.remember(SESSIONS[0], "new", 20.0)
     memory.forget("p", "r1")
@@ -59,7 +59,7 @@ def test_restored_memory_is_saved_again(tmp_path: Path) -> None:
 
 
 def test_older_generation_is_kept_in_the_other_file(tmp_path: Path) -> None:
-    memory, files = AffinityMemory(is_saved=True), SavedMemory(tmp_path, 0.0, WALL)
+    memory, files = AffinityMemory(records_changes=True), SavedMemory(tmp_path, 0.0, WALL)
     for number, features in enumerate(SESSIONS):
         memory.remember(features, "old" if number < 25 else "young", 3000.0 + number * TTL / 75)
         files.write(memory.take_changes())
@@ -76,7 +76,7 @@ def test_memory_of_another_time_is_ignored(tmp_path: Path, later: float) -> None
 
 def test_memory_with_another_seed_of_hashes_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _saved(tmp_path)
-    monkeypatch.setattr(saved_memory, "_hash", lambda: 1)
+    monkeypatch.setattr(saved_memory, "hash_version", lambda: 1)
     assert _restored(tmp_path) == NOTHING
 
 
