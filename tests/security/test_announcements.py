@@ -18,7 +18,7 @@ from lbctl.store.records import UNREADABLE
 
 GOOD = MemberInfo(
     "cp-1", "leader", 1_795_900_000_000, "https://cp-1.example:18080", "[2001:db8::1]:18000", "1.2.3", "08b611c8",
-    "58c7ae98", 0.5, -2.0, 0.01, "", 1_795_900_000.5, True, ("r/1/20",), "eJw=",
+    "58c7ae98", 0.5, -2.0, 0.01, "", 1_795_900_000.5, True, ("r/1/20",), ("p1 10.0.0.1:18001 ",), "eJw=",
 )  # fmt: skip
 ODD: dict[str, Any] = {
     "text": "x",

@@ -7,7 +7,6 @@ until the client reads.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -15,7 +14,6 @@ from typing import Protocol
 
 from aiohttp import web
 
-from lbctl.base.hosts import is_ip, is_loopback
 from lbctl.serve.api.authorization import ACTOR, joins
 from lbctl.serve.api.connections import connection_of
 from lbctl.serve.api.dashboard.http import takes_gzip
@@ -25,6 +23,7 @@ from lbctl.serve.api.handlers import handler
 from lbctl.serve.api.interface import SERVING
 from lbctl.serve.api.responses import HEADERS, RefusedRequest
 from lbctl.serve.picker.feed import TableEvents
+from lbctl.serve.picker.peers import Peer, is_valid, remote_peer
 
 HEARTBEAT = 15.0
 """Seconds without an event after which a stream sends a comment, so that proxies in between keep it open."""
@@ -37,7 +36,6 @@ _WRITE_TIMEOUT = 15.0
 """Seconds that a client may take to read the data that is sent to it."""
 ANONYMOUS_STREAMS: web.AppKey[Counter[str]] = web.AppKey("anonymous_streams")
 """The application key of the open streams of clients without a token, by path."""
-_PICKER_ID, _PICKER_ADDRESS = re.compile(r"[0-9A-Za-z]{1,64}"), re.compile(r"(?:[0-9.]+|\[[0-9A-Fa-f:]+\]):[0-9]{1,5}")
 
 
 class StreamParts(Protocol):
@@ -132,15 +130,14 @@ class _WithHeartbeat:
             return b": heartbeat\n\n"
 
 
-def _peer(request: web.Request) -> tuple[str, str] | None:
-    """Return the id and address of the picker that requests tables; None if the request contains none.
+def _peer(request: web.Request) -> Peer | None:
+    """Return the picker that requests tables; None if other pickers cannot reach it.
 
-    A loopback address counts only from this machine. Raises RefusedRequest.
+    Raises RefusedRequest.
     """
     own, address = request.query.get("id", ""), request.query.get("address", "")
     if not own and not address:
         return None
-    host = address.rpartition(":")[0].strip("[]")
-    if not _PICKER_ID.fullmatch(own) or not _PICKER_ADDRESS.fullmatch(address) or not is_ip(host):
+    if not is_valid(own, address):
         raise RefusedRequest(400, "id must be 1 to 64 letters and digits, and address must be IP:PORT")
-    return None if is_loopback(host) and not is_loopback(request.remote or "") else (own, address)
+    return remote_peer(own, address, request.remote or "")

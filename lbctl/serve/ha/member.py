@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
@@ -158,10 +158,14 @@ class FleetMember:
     # ── The start ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def prepare(self) -> None:
-        """Read the leader's published fleet, so that the first fleet of this process is the same. Raises StoreError."""
+        """Read the leader's published fleet, so that the first fleet of this process is the same. Raises StoreError.
+
+        The pickers of the other members are also read, so that the picker of this process copies their memory.
+        """
         for entry in await self._state.entries(FOLLOWED):
             self.records.take(entry.key, entry.value)
         self._parts.reconciler.serve_leader(self.records.fleet if await self.store.leader() else None)
+        self._use_pickers(read_infos(await self.store.members()))
 
     # ── The tasks ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -253,10 +257,16 @@ class FleetMember:
             self.sharing.check()
             if announced is not None:
                 self._known.replace(tuple(replace(item, samples="") for item in announced))
+                self._use_pickers(announced)
                 self._tell_differing()
             if self.leads:
                 await self.sharing.lead(announced)
             await asyncio.sleep(INTERVAL)
+
+    def _use_pickers(self, infos: Iterable[MemberInfo]) -> None:
+        self._parts.pickers.use_announcements(
+            picker for item in infos if item.name != self.name for picker in item.pickers
+        )
 
     def _tell_differing(self) -> None:
         before, self._differing = self._differing, self.differing
@@ -292,4 +302,5 @@ class FleetMember:
             problem=self.election.problem or self.refused,
             shares=True,
             steps=self._steps.own(self._parts.live.inputs.rollouts, self._parts.live.topology),
+            pickers=self._parts.pickers.announcement(),
         )

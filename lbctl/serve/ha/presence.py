@@ -62,6 +62,8 @@ class MemberInfo:
     """Whether it scrapes the pools that a leader assigns to it."""
     steps: tuple[str, ...] = ()
     """The ids of the rollout steps that its proxies have."""
+    pickers: tuple[str, ...] = ()
+    """The pickers that subscribe to it, as `lbctl.serve.picker.peers` writes them."""
     samples: str = ""
     """Samples that it has scraped for the leader; empty if there are none."""
 
@@ -140,6 +142,7 @@ _FIELDS: Mapping[str, Callable[[str, object], Any]] = {
     "at": fields.time,
     "shares": fields.flag,
     "steps": fields.texts,
+    "pickers": fields.texts,
     "samples": lambda field, value: fields.raw_text(field, value, MAX_SAMPLES),
 }
 """Field of an announcement → the function that checks it."""

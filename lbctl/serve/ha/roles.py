@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from lbctl.runtime.guard import Work
 from lbctl.serve.fleet.history import FleetHistory
@@ -15,6 +16,16 @@ from lbctl.serve.telemetry.control_loop import ControlLoop
 from lbctl.serve.telemetry.deciding import DecisionPublisher
 from lbctl.serve.telemetry.saving import DecisionSaver
 from lbctl.serve.telemetry.scraping import FleetScraper
+
+
+class AnnouncedPickers(Protocol):
+    """The pickers of this member, and of the other members."""
+
+    def announcement(self) -> tuple[str, ...]:
+        """Return this member's pickers as texts for the other members."""
+
+    def use_announcements(self, announcements: Iterable[str]) -> None:
+        """Use the pickers of the other members."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +50,8 @@ class SharedParts:
     """Moves rollouts."""
     history: FleetHistory
     """Provides the previously published fleets."""
+    pickers: AnnouncedPickers
+    """Lets the pickers of all members reach each other."""
 
 
 @dataclass(frozen=True, slots=True)

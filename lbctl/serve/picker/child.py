@@ -24,6 +24,7 @@ from lbctl.picker.launch import command, environment
 from lbctl.picker.messages import PickerQuestion
 from lbctl.picker.reports import PickerReport, report_of
 from lbctl.serve.picker.feed import Feed
+from lbctl.serve.picker.peers import local_peer
 from lbctl.serve.picker.ports import CannotKeepError, PickerPorts
 
 _SILENT = 10.0
@@ -207,7 +208,7 @@ class PickerChild:
         line = wire.line("settings", id=own, bind=[bind.host, bind.port], tls=files, memory=memory and str(memory))
         writer.write(line)
         self._writer = writer
-        with suppress(ConnectionError), self._feed.subscribe((own, str(bind)), trusted=True) as subscription:
+        with suppress(ConnectionError), self._feed.subscribe(local_peer(own, bind), trusted=True) as subscription:
             while (lines := await subscription.next()) is not None:
                 writer.write(lines)
                 await writer.drain()

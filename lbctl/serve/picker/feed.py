@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 from lbctl.control.slow_start import Factors, Ramps
 from lbctl.pick.table import PoolTable
 from lbctl.picker import wire
 from lbctl.serve.fleet.publisher import PublishedFleet
-from lbctl.serve.picker import tables
+from lbctl.serve.picker import peers, tables
+from lbctl.serve.picker.peers import Peer
 from lbctl.serve.picker.tables import FleetMeasurements, NewSamples
 
 _INTERVAL = 0.25
@@ -89,7 +90,9 @@ class Feed:
         self._tables: dict[str, PoolTable] | None = None
         self._ramps = Ramps()
         self._samples = NewSamples()
-        self._subscriptions: dict[FeedSubscription, tuple[str, str] | None] = {}
+        self._subscriptions: dict[FeedSubscription, Peer | None] = {}
+        self._of_members: tuple[Peer, ...] = ()
+        """The pickers of the other members of the control plane."""
         self._key = ""
         self._trusted: set[FeedSubscription] = set()
         """The subscriptions that also get data that only pickers may have."""
@@ -127,11 +130,21 @@ class Feed:
         """The number of pickers that get the tables."""
         return len(self._subscriptions)
 
+    def announcement(self) -> tuple[str, ...]:
+        """Return the subscribed pickers that others can reach, as texts for the other members of the control plane."""
+        return peers.written(self._peers())
+
+    def use_announcements(self, announcements: Iterable[str]) -> None:
+        """Let the pickers exchange counts and memories with the announced pickers of other members, too."""
+        before, self._of_members = self._of_members, tuple(peers.read(announcements))
+        if self._of_members != before:
+            self._put_peers()
+
     @contextmanager
-    def subscribe(self, peer: tuple[str, str] | None = None, *, trusted: bool = False) -> Iterator[FeedSubscription]:
+    def subscribe(self, peer: Peer | None = None, *, trusted: bool = False) -> Iterator[FeedSubscription]:
         """Yield a subscription that begins with complete tables.
 
-        `peer`: the id of the picker and the address at which other pickers reach it; None: it exchanges no counts.
+        `peer`: the picker; None: it does not exchange counts.
         `trusted`: it also gets the key for picker requests, and the ids of the other pickers, by which they recognise
         each other.
         """
@@ -182,8 +195,13 @@ class Feed:
                 self._put(news)
 
     def _put_peers(self) -> None:
-        peers = dict(peer for peer in self._subscriptions.values() if peer is not None)
-        self._put_trusted(wire.line("peers", peers=peers))
+        everyone = *self._peers(), *self._of_members
+        for subscription in self._trusted:
+            own = self._subscriptions.get(subscription)
+            subscription.put(wire.line("peers", peers=peers.others(everyone, own)))
+
+    def _peers(self) -> Iterator[Peer]:
+        return (peer for peer in self._subscriptions.values() if peer is not None)
 
     def _put_trusted(self, line: bytes) -> None:
         for subscription in self._trusted:

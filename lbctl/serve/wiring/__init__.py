@@ -31,6 +31,7 @@ from lbctl.serve.ha.presence import KnownMembers
 from lbctl.serve.ha.roles import RoleTasks, SharedParts
 from lbctl.serve.metrics.instruments import Metrics
 from lbctl.serve.operator.steps_in_force import StepsInForce
+from lbctl.serve.picker.feed import Feed
 from lbctl.serve.picker.manager import PickerManager
 from lbctl.serve.settings import Options
 from lbctl.serve.wiring import builders
@@ -80,7 +81,7 @@ def build(inputs: Inputs) -> Services:
     acting = _acting_tasks(telemetry, operator, fleet.live, supervisor)
     not_acting = {"checks of picked pools": supervisor.check_picked}
     tasks = RoleTasks(deciding, acting, not_acting)
-    member = _member(inputs, fleet, telemetry, operator, guard, tasks, events, steps, known)
+    member = _member(inputs, fleet, telemetry, operator, guard, tasks, events, steps, known, picker.feed)
     state = _served_state(
         inputs, fleet, telemetry, operator, supervisor, events, observed, recent, picker, replicas, member
     )
@@ -153,7 +154,7 @@ def _acting_tasks(
 
 def _member(
     inputs: Inputs, fleet: FleetParts, telemetry: TelemetryParts, operator: OperatorParts, guard: Guard,
-    role_tasks: RoleTasks, events: EventLog, steps: StepsInForce, known: KnownMembers,
+    role_tasks: RoleTasks, events: EventLog, steps: StepsInForce, known: KnownMembers, feed: Feed,
 ) -> FleetMember | None:  # fmt: skip
     """Build the election and the parts that depend on it; None if this process is the only one."""
     shared, endpoints = inputs.shared, inputs.endpoints
@@ -161,7 +162,7 @@ def _member(
         return None
     parts = SharedParts(
         fleet.live, fleet.reconciler, telemetry.loop, telemetry.scraping, telemetry.deciding, telemetry.saving,
-        operator.overrides, operator.rollouts, fleet.history,
+        operator.overrides, operator.rollouts, fleet.history, feed,
     )  # fmt: skip
     election = Election(
         shared.store, inputs.state, shared.authority, shared.ttl, partial(events.store_changed, shared.name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
 import socket
 from contextlib import closing
@@ -13,10 +14,12 @@ import requests
 
 from tests.support.processes.control import ControlPlane, controlling
 from tests.support.processes.fleet import entry, fleet_of
+from tests.support.processes.members import PICKER_KEY, members
 from tests.support.processes.picker import alone, key_of, picker_section, pid_of
 from tests.support.processes.ports import HOST, free_pair
 from tests.support.processes.replicas import replicas
 from tests.support.processes.waiting import eventually
+from tests.support.stores import RedisServer
 
 SESSIONS = 150
 
@@ -24,18 +27,23 @@ SESSIONS = 150
 class _Proxy:
     """Queries the picker as a proxy does, and reports the end of each request at once."""
 
-    def __init__(self, control: ControlPlane, port: int) -> None:
+    def __init__(self, control: ControlPlane, port: int, key: str = "") -> None:
         self._control = control
+        self._key = key
         self._place = HOST, port + 1
+
+    def metric(self, name: str) -> float:
+        """Return the value of a metric of the picker."""
+        lines = requests.get("http://{}:{}/metrics".format(*self._place), timeout=30).text.splitlines()
+        return next(float(line.split()[1]) for line in lines if line.startswith(f"{name} "))
 
     def remembered(self) -> float:
         """Return the number of entries in the picker's memory."""
-        lines = requests.get("http://{}:{}/metrics".format(*self._place), timeout=30).text.splitlines()
-        return next(float(line.split()[1]) for line in lines if line.startswith("lbctl_picker_memory_entries "))
+        return self.metric("lbctl_picker_memory_entries")
 
     def homes(self, name: str = "s") -> list[str]:
         """Return the replica of each prompt, and then of each session. `name` distinguishes groups of them."""
-        url, key = "http://{}:{}/pick/pool".format(*self._place), key_of(self._control)
+        url, key = "http://{}:{}/pick/pool".format(*self._place), self._headers()
         with closing(requests.Session()) as http, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as ends:
             ends.connect(self._place)
 
@@ -49,6 +57,9 @@ class _Proxy:
             prompts = [json.dumps({"prompt": f"{number} is in {name}. " * 200}).encode() for number in range(SESSIONS)]
             homes = [replica({}, body) for body in prompts]
             return homes + [replica({"x-session-id": f"{name}{number}"}, b"") for number in range(SESSIONS)]
+
+    def _headers(self) -> dict[str, str]:
+        return {"x-lbctl-pick-key": self._key} if self._key else key_of(self._control)
 
     def is_ready(self) -> bool:
         try:
@@ -98,7 +109,7 @@ def test_restarted_picker_knows_sessions_and_prompts() -> None:
             assert [item.stat().st_mode & 0o777 for item in (memory, *memory.iterdir())] == [0o700, 0o600]
 
 
-def test_two_pickers_send_sessions_and_prompts_to_the_same_replicas() -> None:
+def test_two_pickers_share_their_memories() -> None:
     with replicas("a", "b", "c", "d") as pool:
         section = picker_section()
         port = int(section["control"]["picker"]["bind"].rpartition(":")[2])
@@ -111,9 +122,26 @@ def test_two_pickers_send_sessions_and_prompts_to_the_same_replicas() -> None:
                 second = _Proxy(control, other)
                 eventually(second.is_ready)
                 assert second.homes("before") == before, "the second picker has copied the memory of the first one"
-                known = first.remembered()
-                after = second.homes("after")
-                eventually(lambda: first.remembered() >= known + SESSIONS)
-                entries = second.remembered()
-                eventually(lambda: first.remembered() == entries)
-                assert first.homes("after") == after
+                _share(first, second)
+
+
+def test_pickers_of_two_members_share_their_memories(redis: RedisServer) -> None:
+    url, ports = f"redis://127.0.0.1:{redis.port}/0", (free_pair(), free_pair())
+    with replicas("a", "b", "c", "d") as pool:
+        section = {"control": {"picker": {"key_file": "picker-key"}}}
+        fleet = fleet_of({"replicas": list(map(entry, pool)), "balance": {"algorithm": "pick"}}, **section)
+        with members(fleet, url, lease="10s", pickers=ports) as planes:
+            first, second = (_Proxy(plane.control, port, PICKER_KEY) for plane, port in zip(planes, ports, strict=True))
+            eventually(lambda: first.is_ready() and second.is_ready())
+            eventually(lambda: first.metric("lbctl_picker_peers") == second.metric("lbctl_picker_peers") == 1)
+            _share(second, first)
+            _share(first, second)
+
+
+def _share(first: _Proxy, second: _Proxy) -> None:
+    """Assert that the first picker knows where the second one has sent new sessions and prompts."""
+    name = secrets.token_hex(4)
+    known = first.remembered()
+    homes = second.homes(name)
+    eventually(lambda: first.remembered() > known and first.remembered() == second.remembered())
+    assert first.homes(name) == homes

@@ -23,6 +23,7 @@ from tests.support.processes.waiting import eventually
 
 TOKEN = "a-token-that-all-members-have"
 KEY = "a-key-that-all-members-sign-with"
+PICKER_KEY = "a-key-that-all-pickers-have-0123456789abcdef"
 
 
 class MemberPlane:
@@ -76,10 +77,11 @@ def members(
     url_of: Callable[[int], str] | None = None,
     start: bool = True,
     signed: bool = False,
+    pickers: Sequence[int] = (),
 ) -> Iterator[tuple[MemberPlane, ...]]:
     """Run `count` members. `url_of` returns the URL by which a member reaches the store, if it is not `url`.
 
-    `signed`: whether they sign stored values.
+    `signed`: whether they sign stored values. `pickers`: the ports of their pickers, which need `picker-key`.
     """
     prefix = f"test:{secrets.token_hex(4)}"
     with ExitStack() as stack:
@@ -87,9 +89,11 @@ def members(
         for number in range(count):
             name = f"cp-{number + 1}"
             own = with_store(fleet, url_of(number) if url_of else url, prefix, lease, signed=signed)
-            control = stack.enter_context(
-                controlling(own, files={"token": TOKEN, "keys": KEY}, options=["--member", name], start=start)
-            )
+            options = ["--member", name]
+            if pickers:
+                options += ["--picker-bind", f"{HOST}:{pickers[number]}"]
+            files = {"token": TOKEN, "keys": KEY, "picker-key": PICKER_KEY}
+            control = stack.enter_context(controlling(own, files=files, options=options, start=start))
             planes.append(MemberPlane(name, control))
             if start and number == 0:
                 eventually(lambda: planes[0].leads)

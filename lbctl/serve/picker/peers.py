@@ -1,0 +1,90 @@
+"""The pickers that exchange counts and memories: they subscribe to this process, or to another member.
+
+A picker that listens on loopback can only be reached from its own machine. Members announce such a picker together with
+the identity of their loopback interface.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from lbctl.base.hosts import is_ip, is_loopback
+from lbctl.ir.address import Address
+
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_NETWORK = Path("/proc/self/ns/net")
+_ID = re.compile(r"[0-9A-Za-z]{1,64}")
+_ADDRESS = re.compile(r"(?:[0-9.]+|\[[0-9A-Fa-f:]+\]):[0-9]{1,5}")
+
+
+class Peer(NamedTuple):
+    """A picker that other pickers can reach."""
+
+    id: str
+    address: str
+    """Its gRPC address as IP:PORT."""
+    interface: str = ""
+    """The identity of the loopback interface that the picker can use; empty if it is not known."""
+
+
+def local_peer(own: str, bind: Address) -> Peer:
+    """Return the picker of this machine that listens at `bind`."""
+    return Peer(own, str(bind.from_here), own_interface())
+
+
+@cache
+def own_interface() -> str:
+    """Return the identity of the loopback interface of this process; empty if the system does not show it."""
+    try:
+        return f"{_BOOT.read_text().strip()}/{os.stat(_NETWORK).st_ino}"  # noqa: PTH116 -- a link to no file
+    except OSError:
+        return ""
+
+
+def others(peers: Iterable[Peer], own: Peer | None) -> Mapping[str, str]:
+    """Return the pickers that a picker can reach: id → address. None: other pickers do not know this one."""
+    if own is None:
+        return {}
+    return {peer.id: peer.address for peer in peers if peer.id != own.id and _can_reach(own, peer)}
+
+
+def remote_peer(own: str, address: str, client: str) -> Peer | None:
+    """Return the picker with this address that has connected from `client`; None if others cannot reach it."""
+    bind = Address(_host(address), int(address.rpartition(":")[2]))
+    if is_loopback(client):
+        return local_peer(own, bind)
+    if bind.on_loopback:
+        return None
+    return Peer(own, address if bind.from_here == bind else str(replace(bind, host=client)))
+
+
+def written(peers: Iterable[Peer]) -> tuple[str, ...]:
+    """Return the announcement of the pickers of this process."""
+    return tuple(" ".join(peer) for peer in sorted(peers))
+
+
+def read(announcement: Iterable[str]) -> Iterator[Peer]:
+    """Yield the pickers of an announcement. Texts that no member writes are left out."""
+    for text in announcement:
+        parts = text.split(" ")
+        if len(parts) == 3 and is_valid(*parts[:2]):
+            yield Peer(*parts)
+
+
+def is_valid(own: str, address: str) -> bool:
+    """Return whether a picker can have this id and this address."""
+    return bool(_ID.fullmatch(own) and _ADDRESS.fullmatch(address)) and is_ip(_host(address))
+
+
+def _can_reach(own: Peer, other: Peer) -> bool:
+    return not is_loopback(_host(other.address)) or own.interface == other.interface != ""
+
+
+def _host(address: str) -> str:
+    return address.rpartition(":")[0].strip("[]")
