@@ -106,6 +106,9 @@ def scenarios() -> Iterator[Scenario]:
     alone = ("weights, least conn", "one picker", "16 pickers alone", "16 pickers, 50 ms", "16 pickers, 500 ms")
     yield Scenario("several, equal", equal, _azure(equal, 0.8), alone)
     yield Scenario("several, 5:2:1", mixed, _azure(mixed, 0.8), alone)
+    shared = (*(f"{count} pickers, shared" for count in (1, 2, 4, 8)), "8 pickers, own memories")
+    yield Scenario("shared, sessions", equal, lambda seed: traces.sessions(0.7, 8, _SECONDS, seed), shared)
+    yield Scenario("shared, Mooncake", equal, lambda seed: traces.mooncake(1.0 + 0.2 * seed), shared)
 
 
 def outcome(scenario: Scenario, policy: str, seed: int) -> Outcome:
@@ -117,6 +120,9 @@ def outcome(scenario: Scenario, policy: str, seed: int) -> Outcome:
     if policy.startswith("16"):
         fleet.proxies = 16
         fleet.exchange = {"50": 0.05, "500": 0.5}.get(policy.split()[-2])
+    if policy.endswith(("shared", "own memories")):
+        fleet.proxies, fleet.exchange = int(policy.split()[0]), 0.05
+        fleet.share = 0.1 if policy.endswith("shared") else None
     if "corrected" in policy:
         capacities = list(scenario.corrected)
     return run(fleet, scenario.arrivals(seed), _make(policy, capacities))

@@ -145,7 +145,7 @@ class Picker:
         noise: float = 0.3, counting: bool = False,
     ) -> None:  # fmt: skip
         self.name, self._rng, self._memory, self._noise, self._counting = name, rng, memory, noise, counting
-        self.books, self._affinity = Books(), AffinityMemory()
+        self.books, self.affinity = Books(), AffinityMemory(records_changes=True)
         self._table = PoolTable(
             POOL,
             PickPolicy((), Prefix(), bound),
@@ -156,11 +156,11 @@ class Picker:
         tokens = 0.0 if self._counting else arrival.prompt * self._rng.lognormvariate(0.0, self._noise)
         features = Features(POOL, arrival.session if self._memory else None, arrival.blocks if self._memory else ())
         features = _with_tokens(features, tokens)
-        found = pick(features, self._table, self.books, self._affinity, now, self._rng)
+        found = pick(features, self._table, self.books, self.affinity, now, self._rng)
         choice = found.ordered[0]
         self.books.started(str(number), POOL, choice.name, found.tokens, now)
         if self._memory:
-            self._affinity.remember(features, choice.name, now)
+            self.affinity.remember(features, choice.name, now)
         return int(choice.name)
 
     def first(self, number: int, now: float) -> None: ...

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from lbctl.base.percentiles import percentile_of
 from lbctl.ir.weight import Weight
+from lbctl.pick.affinity import AffinityBatch
 from lbctl.pick.books import Count
 from lbctl.simulate.engine import Engine, EngineCounters, PrefixCache, SimulatedRequest, cache_tokens
 from lbctl.simulate.scenario import SimulatedReplica
@@ -18,7 +19,8 @@ from tests.benchmarks.picking.policies import POOL, Picker, Policy
 from tests.benchmarks.picking.traces import BLOCK, Arrival
 
 TIMEOUT = 60.0
-_ARRIVE, _STEP, _SCRAPE, _REPORT, _EXCHANGE, _CONTROL = range(6)
+_TRANSIT = 0.1
+_ARRIVE, _STEP, _SCRAPE, _REPORT, _EXCHANGE, _CONTROL, _SHARE, _SHARED = range(8)
 _NONE = Count(0, 0)
 
 
@@ -46,6 +48,8 @@ class Fleet:
     interval: float = 1.0
     delay: float = 0.2
     exchange: float | None = None
+    share: float | None = None
+    """Seconds between exchanges of the pickers' memories, which arrive after another tenth of a second."""
     cache: float = 0.7
     adaptive: bool = False
     """Whether weights follow the reports of the engines, by the law of `serve`."""
@@ -79,6 +83,10 @@ class _Run:
         self._reports: list[tuple[float, EngineCounters]] = [(0.0, copy(engine.counters)) for engine in self._engines]
         self._number = {id(request): index for index, request in enumerate(self._requests)}
         self._events: list[tuple[float, int, int, object]] = []
+        self._handlers = (
+            self._arrive, self._step, self._scrape, self._report, self._exchange, self._weigh, self._share,
+            self._receive_shared,
+        )  # fmt: skip
         self._sequence = 0
         self._last: dict[str, int] = {}
         self._moved = 0
@@ -96,9 +104,11 @@ class _Run:
             self._at(self._fleet.interval, _CONTROL, None)
         if self._fleet.exchange:
             self._at(0.0, _EXCHANGE, None)
+        if self._fleet.share:
+            self._at(0.0, _SHARE, None)
         while self._events and self._events[0][0] < end:
             now, _, kind, data = heapq.heappop(self._events)
-            (self._arrive, self._step, self._scrape, self._report, self._exchange, self._weigh)[kind](now, data)
+            self._handlers[kind](now, data)
         return self._outcome()
 
     def _at(self, when: float, kind: int, data: object) -> None:
@@ -163,6 +173,20 @@ class _Run:
             others = {name: _without(total[name], own.get(name, _NONE)) for name in names}
             picker.books.merge("others", {POOL: others}, now)
         self._at(now + self._fleet.exchange, _EXCHANGE, None)
+
+    def _share(self, now: float, _: object) -> None:
+        """Send the new entries of each picker's memory to the others."""
+        pickers = [policy for policy in self._policies if isinstance(policy, Picker)]
+        for sender in pickers:
+            for batch in sender.affinity.batches(sender.affinity.take_changes()):
+                self._at(now + _TRANSIT, _SHARED, (sender, batch, pickers))
+        self._at(now + self._fleet.share, _SHARE, None)
+
+    def _receive_shared(self, now: float, sent: tuple[Picker, AffinityBatch, Sequence[Picker]]) -> None:
+        sender, batch, pickers = sent
+        for receiver in pickers:
+            if receiver is not sender:
+                receiver.affinity.merge(batch, now, yields=receiver.name > sender.name)
 
     def _outcome(self) -> Outcome:
         counted = [item for item in self._requests if item.arrived >= self._fleet.warm_up]
