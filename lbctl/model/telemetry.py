@@ -13,8 +13,8 @@ Kind = Literal[
     "kserve", "dcgm", "nvidia_gpu_exporter", "amd", "prometheus", "custom",
 ]  # fmt: skip
 Signal = Literal[
-    "queue", "running", "kv_cache", "gpu", "gpu_memory_free", "temperature", "throttle", "xid", "ttft",
-    "token_latency", "throughput", "cache_hits", "progress",
+    "queue", "deferred", "running", "kv_cache", "gpu", "gpu_memory_free", "temperature", "throttle", "xid",
+    "ttft", "token_latency", "throughput", "cache_hits", "progress",
 ]  # fmt: skip
 
 

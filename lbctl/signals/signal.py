@@ -33,7 +33,8 @@ class SignalSpec:
 
 
 SIGNALS: Mapping[str, SignalSpec] = {
-    "queue": SignalSpec("requests", 1e7, "sum", "requests that wait in the engine"),
+    "queue": SignalSpec("requests", 1e7, "sum", "requests that wait in the engine for capacity"),
+    "deferred": SignalSpec("requests", 1e7, "sum", "requests that wait for an adapter or a transfer, not for capacity"),
     "running": SignalSpec("requests", 1e7, "sum", "requests that the engine is processing"),
     "kv_cache": SignalSpec("ratio", 1.0, "mean", "utilisation of the key-value cache"),
     "gpu": SignalSpec("ratio", 1.0, "mean", "share of time in which the GPU was busy"),

@@ -10,16 +10,22 @@ from __future__ import annotations
 from lbctl.signals.source import MetricSeries, MetricsTable
 
 _V0 = "v0, and v1 before 0.11"
+_BY_REASON = "v1 from 2026-04 (#38435)"
 
 
 def series(prefix: str = "vllm:") -> dict[str, tuple[MetricSeries, ...]]:
     """Return the aliases, with `prefix` in place of `vllm:`."""
 
-    def read(name: str, versions: str = "") -> MetricSeries:
-        return MetricSeries(prefix + name, versions=versions)
+    def read(name: str, versions: str = "", **labels: str) -> MetricSeries:
+        where = tuple((label, (value,)) for label, value in labels.items())
+        return MetricSeries(prefix + name, where=where, versions=versions)
 
     return {
-        "queue": (read("num_requests_waiting"),),
+        "queue": (
+            read("num_requests_waiting_by_reason", _BY_REASON, reason="capacity"),
+            read("num_requests_waiting", "older; includes deferred requests"),
+        ),
+        "deferred": (read("num_requests_waiting_by_reason", _BY_REASON, reason="deferred"),),
         "running": (read("num_requests_running"),),
         "kv_cache": (
             read("kv_cache_usage_perc", "v1 from 0.9"),

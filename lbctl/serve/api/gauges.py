@@ -92,7 +92,7 @@ class Gauges(Collector):
             labels=["pool"],
         )
         queue = GaugeMetricFamily(
-            "lbctl_pool_queue", "The number of requests waiting in the pool's engines.", labels=["pool"]
+            "lbctl_pool_queue", "The number of requests waiting for capacity in the pool's engines.", labels=["pool"]
         )
         mode = GaugeMetricFamily(
             "lbctl_pool_mode",

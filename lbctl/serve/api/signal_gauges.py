@@ -10,7 +10,12 @@ from lbctl.ir.pools import Pool
 from lbctl.serve.telemetry.reports import ScrapeReport
 
 _FAMILIES = (
-    ("queue", "lbctl_replica_queue", "The number of requests waiting in a replica's engine."),
+    ("queue", "lbctl_replica_queue", "The number of requests waiting for capacity in a replica's engine."),
+    (
+        "deferred",
+        "lbctl_replica_deferred",
+        "The number of requests that a replica's engine has deferred, for a reason other than its capacity.",
+    ),
     ("kv_cache", "lbctl_replica_kv_cache_ratio", "The utilisation of a replica's key-value cache, from 0 to 1."),
     (
         "cache_hits",

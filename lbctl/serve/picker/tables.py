@@ -144,11 +144,17 @@ def _sample(report: ScrapeReport, now: float, *, restarted: bool) -> EngineSampl
         report.pool,
         report.replica,
         signals.get("running"),
-        signals.get("queue"),
+        _waiting(report),
         report.first_tokens,
         restarted,
         round(max(0.0, now - taken), 3),
     )
+
+
+def _waiting(report: ScrapeReport) -> float | None:
+    """Return all waiting requests, for the comparison with the requests that the picker has sent."""
+    queue = report.signals.get("queue")
+    return None if queue is None else queue + (report.signals.get("deferred") or 0.0)
 
 
 def _restart(report: ScrapeReport) -> EngineSample:

@@ -18,6 +18,7 @@ from tests.support import init as fake
 from tests.support.init import LLAMA, Answers, fleet_of_every_kind, serving, text_from_urls
 from tests.support.lint import findings
 from tests.support.paths import ROOT
+from tests.support.signals import kind_of
 
 Output = pytest.CaptureFixture[str]
 
@@ -91,10 +92,7 @@ def test_v2_routes_exclude_administration(name: str) -> None:
 
 def test_kind_of_server_is_recognised_by_its_metrics() -> None:
     for page in sorted(fake.METRICS.glob("*.prom")):
-        kind = "kserve" if page.stem.startswith("kserve") else page.stem
-        for name in ("_v0", "_v1", "_mig", "_older", "_mi2xx", "_ranks", "_trtllm", "_vllm"):
-            kind = kind.removesuffix(name)
-        assert page_kind(page.read_bytes()) == kind, page.name
+        assert page_kind(page.read_bytes()) == kind_of(page.stem), page.name
 
 
 USUAL = '{kind: kserve, url: "http://{host}:8082/metrics"}'

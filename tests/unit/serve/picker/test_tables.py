@@ -225,6 +225,15 @@ def test_engine_sample_is_sent_once_with_its_age() -> None:
     assert len(samples.of(pools, FleetMeasurements(51.0, {A: _report(50.0, running=5.0)}))) == 1
 
 
+def test_sample_counts_deferred_requests_as_waiting() -> None:
+    """The picker compares the sum with the requests that it has sent; a difference would end some of them."""
+    reports = {A: _report(48.0, running=5.0, queue=0.0, deferred=3.0)}
+    measured = FleetMeasurements(50.0, reports)
+    (sample,) = NewSamples().of(tables.picked_pools(_published()), measured)
+    assert (sample.running, sample.queue) == (5.0, 3.0)
+    assert not _candidates(_table(_published(), measured))["a"].is_congested
+
+
 def test_repeated_values_are_not_a_new_sample() -> None:
     """A failed scrape and a scrape of another source repeat the values of the engine."""
     served, samples = _published(), NewSamples()
