@@ -848,7 +848,8 @@ class Proxies(Struct, frozen=True):
 
 
 ReplicaState = OneOf[
-    "in", "ramping", "slow", "hot", "unknown", "starting", "down", "ejected", "draining", "drained", "removed",
+    "in", "ramping", "slow", "hot", "unknown", "starting", "down", "ejected", "asleep", "draining", "drained",
+    "removed",
 ]  # fmt: skip
 
 
@@ -1169,7 +1170,7 @@ class Decision(Struct, frozen=True):
     picker_ramp: Number
     """The slow-start factor in the picker, from 0 to 1."""
     verdict: str
-    """The verdict of the deep health check, which is `in`, `floor` or `out`."""
+    """The verdict of the deep health check, which is `in`, `floor`, `out` or `asleep`."""
     reasons: tuple[str, ...]
     """The reasons for the verdict, and any missing signals."""
     overrides: tuple[Override, ...]

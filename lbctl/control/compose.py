@@ -15,6 +15,7 @@ from typing import Literal
 
 from lbctl.control import drains, overrides, rollouts, splits
 from lbctl.control.drains import Since
+from lbctl.control.health import ASLEEP
 from lbctl.control.loop_output import LoopOutput, Reasons
 from lbctl.control.overrides import Override, Overrides
 from lbctl.control.rollouts import Rollouts
@@ -24,9 +25,10 @@ from lbctl.ir.shares import of_replicas
 from lbctl.ir.snapshot import Snapshot, drained_of, weights_of
 from lbctl.ir.weight import Weight
 
-ReplicaStatus = Literal["in", "drained", "ejected", "removed"]
-"""in: the replica gets requests. drained: it gets no new requests and finishes its current ones. ejected: deep health
-keeps requests and clients away from it. removed: its drain deadline has passed, and the proxies no longer have it."""
+ReplicaStatus = Literal["in", "drained", "asleep", "ejected", "removed"]
+"""in: the replica gets requests. drained: it gets no new requests and finishes its current ones. asleep: its engine
+sleeps, so requests and clients are kept away from it. ejected: deep health keeps requests and clients away from it.
+removed: its drain deadline has passed, and the proxies no longer have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,8 @@ class Composed:
     """Pool → replicas whose drain deadline has passed."""
     ejected: Mapping[str, Reasons]
     """Pool → replica → why deep health has ejected it."""
+    asleep: Mapping[str, frozenset[str]]
+    """Pool → the replicas whose engines are asleep."""
     overrides: Overrides
     """The operators' overrides that apply to this fleet now."""
 
@@ -103,6 +107,8 @@ class Composed:
             return "removed"
         if replica in self.ejected.get(pool, ()):
             return "ejected"
+        if replica in self.asleep.get(pool, ()):
+            return "asleep"
         return "drained" if (pool, replica) in self.drains else "in"
 
     def _reasons(
@@ -110,6 +116,8 @@ class Composed:
     ) -> tuple[str, ...]:
         reasons = ["its drain deadline has passed"] if status == "removed" else []
         reasons += self.ejected.get(pool, {}).get(replica.name, ())
+        if status == "asleep":
+            reasons.append(ASLEEP)
         if replica.drain:
             reasons.append(f"drained by {source}")
         return (*reasons, *map(_override_reason, active))
@@ -137,9 +145,9 @@ def compose(
     live = output.within(topology)
     weights = overrides.apply_weights(active, live.weights)
     served = splits.apply(topology, rollouts.splits(moving, topology) | overrides.splits(active))
-    whole = replace(fleet, topology=served, weights=weights, drained=by_operator, out=live.ejected)
+    whole = replace(fleet, topology=served, weights=weights, drained=by_operator, out=live.out)
     snapshot = replace(whole, topology=drains.without(served, removed)) if removed else whole
-    return Composed(snapshot, whole, since, removed, live.ejections, active)
+    return Composed(snapshot, whole, since, removed, live.ejections, live.asleep, active)
 
 
 def weight_changes(before: Composed, after: Composed) -> dict[str, dict[str, Weight]]:

@@ -13,8 +13,9 @@ from typing import Literal
 
 from lbctl.ir.weight import Weight
 
-Verdict = Literal["in", "floor", "out"]
-"""in: the replica gets its weight. floor: it gets as few requests as possible. out: it gets no new requests."""
+Verdict = Literal["in", "floor", "out", "asleep"]
+"""in: the replica gets its weight. floor: it gets as few requests as possible. out: it gets no new requests because of
+a fault. asleep: it gets no new requests because its engine sleeps, which is not a fault."""
 Mode = Literal["acting", "frozen", "blind", "held"]
 """acting: evidence moves weights. frozen: more than half look slow, hot or stale, and no weight moves. blind: more than
 half are stale or have never been sampled, and weights return to the capacities. held: an operator has frozen the

@@ -22,6 +22,8 @@ class FleetChanged:
     """Pool → replica → the weight sent before a restart."""
     ejections: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
     """Pool → replica → why deep health had ejected it before a restart."""
+    asleep: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Pool → the replicas whose engines were asleep before a restart."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from typing import Literal
 
 StateName = Literal[
-    "in", "ramping", "slow", "hot", "unknown", "starting", "down", "ejected", "draining", "drained", "removed",
+    "in", "ramping", "slow", "hot", "unknown", "starting", "down", "ejected", "asleep", "draining", "drained",
+    "removed",
 ]  # fmt: skip
 """The state of a replica; `replica_state.state_of` decides it."""
 FIT = frozenset({"in", "ramping", "slow", "hot"})

@@ -22,12 +22,18 @@ def with_fleet(state: State, event: FleetChanged) -> State:
 
 
 def _new_pool(pool: Pool, event: FleetChanged) -> PoolState:
-    """Weights from before a restart count as current evidence; replicas that were ejected are ejected again."""
+    """Weights from before a restart count as current evidence; replicas that were ejected or asleep are so again."""
     weights, ejections = event.weights.get(pool.name, {}), event.ejections.get(pool.name, {})
-    replicas = tuple(
+    replicas = [
         _restored(item, weights.get(item.name), ejections.get(item.name), pool, event.now) for item in pool.replicas
-    )
-    return PoolState(pool, rules_of(pool), replicas, _indices(pool))
+    ]
+    asleep = event.asleep.get(pool.name, frozenset())
+    if asleep:
+        replicas = [
+            item._replace(health=item.health._replace(is_asleep=True)) if item.replica.name in asleep else item
+            for item in replicas
+        ]
+    return PoolState(pool, rules_of(pool), tuple(replicas), _indices(pool))
 
 
 def _restored(

@@ -13,6 +13,9 @@ ten) each replica is readmitted on trial at the floor weight. It is in after the
 progress during the trial, and ejected again at any complaint. While it still has a complaint, the trial comes after ten
 times as long: a leaked gauge must not eject it forever.
 
+An engine that reports that it is asleep gets no requests, and is not judged, until it is awake or its samples are
+stale. This is not a fault: it does not count for `max_ejection`, and the replica returns with its whole weight.
+
 Observations count once per interval, regardless of the number of sources that report.
 """
 
@@ -44,6 +47,8 @@ _UNHEALTHY_THRESHOLD, _HEALTHY_THRESHOLD = 3, 2
 _STALLED = "stalled: requests are in flight, but its progress counter does not change"
 _LOW_MEMORY = "free GPU memory below the limit"
 _OVERHEATED = "temperature above the limit"
+ASLEEP = "its engine is asleep"
+"""The reason for the verdict "asleep"."""
 
 Phase = Literal["in", "trial", "out"]
 
@@ -107,17 +112,22 @@ class DeepHealth(NamedTuple):
     """Number of ejections since it was last healthy."""
     ejection_denied: bool = False
     """Whether it would be ejected if the pool had not reached `max_ejection`."""
+    is_asleep: bool = False
+    """Whether its engine reports that it is asleep."""
 
     @property
     def is_healthy(self) -> bool:
-        """Whether there is no complaint about the replica."""
-        return self.phase == "in" and not (self.complaints or self.ejection_denied or self.temperature.exceeded)
+        """Whether the replica is awake, and there is no complaint about it."""
+        complained = self.complaints or self.ejection_denied or self.temperature.exceeded
+        return self.phase == "in" and not (complained or self.is_asleep)
 
     @property
     def verdict(self) -> Verdict:
         """The effect of the health on the weight."""
         if self.phase == "out":
             return "out"
+        if self.is_asleep:
+            return "asleep"
         return "floor" if self.phase == "trial" or self.temperature.exceeded or self.ejection_denied else "in"
 
     @property
@@ -125,6 +135,8 @@ class DeepHealth(NamedTuple):
         """Why the verdict is not "in"; empty if it is."""
         if self.verdict == "in":
             return ()
+        if self.verdict == "asleep":
+            return (ASLEEP,)
         return (*self.reasons, *((_OVERHEATED,) if self.temperature.exceeded else ()))
 
 
@@ -174,6 +186,11 @@ def assess(
     observed_at, progress_before, _, counted_at, _ = watch
     if at <= observed_at:
         return health, watch
+    awake = signals.values.get("awake")
+    if awake is not None and not awake.value:
+        return _sleeping(health), ProgressWatch(at, watch.progress, None, at, observation.requests.answered)
+    if health.is_asleep:
+        health = health._replace(is_asleep=False)
     since = health.since
     counts = at - (counted_at if counted_at > since else since) >= rules.interval * _MIN_INTERVAL_PART
     if counts:
@@ -206,6 +223,10 @@ def assess(
         complaints=complaints,
     )
     return changed, after
+
+
+def _sleeping(health: DeepHealth) -> DeepHealth:
+    return health if health.is_asleep else health._replace(is_asleep=True, complaints=(), ejection_denied=False)
 
 
 def _changes_nothing(rules: HealthRules, health: DeepHealth, observation: Observation) -> bool:
@@ -249,6 +270,8 @@ def without_samples(health: DeepHealth, watch: ProgressWatch) -> tuple[DeepHealt
         health = health._replace(
             complaints=(), ejection_denied=False, good_count=0, memory=_WITHIN_LIMIT, temperature=_WITHIN_LIMIT
         )
+    if health.is_asleep:
+        health = health._replace(is_asleep=False)
     return health, watch._replace(still_since=None) if watch.still_since is not None else watch
 
 
@@ -269,8 +292,8 @@ def next_phase(rules: HealthRules, health: DeepHealth, watch: ProgressWatch, may
 
 
 def readmitted(health: DeepHealth, now: float) -> DeepHealth:
-    """Return the health after an operator has readmitted the replica: only its XIDs are remembered."""
-    return DeepHealth(since=now, xids=health.xids)
+    """Return the health after an operator has readmitted the replica: only its XIDs and its sleep are remembered."""
+    return DeepHealth(since=now, xids=health.xids, is_asleep=health.is_asleep)
 
 
 # ── One signal each ──────────────────────────────────────────────────────────────────────────────────────────────────

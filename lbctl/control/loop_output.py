@@ -19,22 +19,31 @@ Reasons = Mapping[str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class LoopOutput:
-    """Weights and ejections by pool."""
+    """Weights, ejections and sleeping replicas by pool."""
 
     weights: Mapping[str, Mapping[str, Weight]] = field(default_factory=dict)
     """Pool → replica → weight; pools at their capacities are absent."""
     ejections: Mapping[str, Reasons] = field(default_factory=dict)
     """Pool → replica → why deep health has ejected it."""
 
+    asleep: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Pool → the replicas whose engines are asleep."""
+
     @property
-    def ejected(self) -> dict[str, frozenset[str]]:
-        """Pool → the replicas that deep health has ejected."""
-        return {pool: frozenset(replicas) for pool, replicas in self.ejections.items()}
+    def out(self) -> dict[str, frozenset[str]]:
+        """Pool → the replicas that get no requests: deep health has ejected them, or their engines are asleep."""
+        out = {pool: frozenset(replicas) for pool, replicas in self.ejections.items()}
+        return out | {pool: out.get(pool, frozenset()) | replicas for pool, replicas in self.asleep.items()}
 
     def within(self, topology: Topology) -> LoopOutput:
         """Return the part for the fleet's controlled pools and their replicas."""
         replicas = {pool.name: frozenset(item.name for item in pool.replicas) for pool in controlled(topology)}
-        return LoopOutput(_within(self.weights, replicas), _within(self.ejections, replicas))
+        asleep = {pool: names & replicas[pool] for pool, names in self.asleep.items() if pool in replicas}
+        return LoopOutput(
+            _within(self.weights, replicas),
+            _within(self.ejections, replicas),
+            {pool: names for pool, names in asleep.items() if names},
+        )
 
     def after(self, effects: Sequence[Effect]) -> LoopOutput:
         """Return the output with these effects applied, in their order."""
@@ -42,6 +51,7 @@ class LoopOutput:
             return self
         weights = dict(self.weights)
         ejections: dict[str, dict[str, tuple[str, ...]]] = {}
+        asleep = dict(self.asleep)
         for effect in effects:
             match effect:
                 case WeightsChanged():
@@ -52,9 +62,15 @@ class LoopOutput:
                         pool[effect.replica] = effect.reasons
                     else:
                         pool.pop(effect.replica, None)
+                    sleeping, names = asleep.get(effect.pool, frozenset()), frozenset({effect.replica})
+                    asleep[effect.pool] = sleeping | names if effect.verdict == "asleep" else sleeping - names
                 case ModeChanged():
                     pass  # proxies get no mode
-        return LoopOutput(_without_empty(weights), _without_empty({**self.ejections, **ejections}))
+        return LoopOutput(
+            _without_empty(weights),
+            _without_empty({**self.ejections, **ejections}),
+            {pool: names for pool, names in asleep.items() if names},
+        )
 
 
 def controlled(topology: Topology) -> tuple[Pool, ...]:

@@ -48,6 +48,8 @@ def decide(before: PoolState, state: PoolState, observations: Mapping[str, Obser
 
 def _assess(rules: HealthRules, replica: ReplicaState, latest: Observation | None, now: float) -> Assessment:
     observation = replica.observation if latest is None else latest
+    if observation is None and now - replica.since <= rules.stale_after:
+        return observation, False, replica.health, replica.progress_watch  # it may be asleep since before a restart
     if observation is None or now - observation.at > rules.stale_after:
         return (observation, False, *health.without_samples(replica.health, replica.progress_watch))
     if latest is None:
@@ -59,7 +61,13 @@ def _assess(rules: HealthRules, replica: ReplicaState, latest: Observation | Non
 def _proposals(state: PoolState, assessments: Sequence[Assessment], now: float) -> list[Proposal]:
     rules = state.pool.weighting
     subjects = [
-        (item.replica, item.peers, observation, item.proposal.estimate, fresh and assessed.phase != "out")
+        (
+            item.replica,
+            item.peers,
+            observation,
+            item.proposal.estimate,
+            fresh and assessed.phase != "out" and not assessed.is_asleep,
+        )
         for item, (observation, fresh, assessed, _) in zip(state.replicas, assessments, strict=True)
     ]
     return STRATEGIES.get(rules.strategy)(rules, subjects, state.rules.stale_after, now)
@@ -79,7 +87,7 @@ def _with_mode(
     for item, (observation, fresh, assessed, _), is_healthy, proposal in zip(
         state.replicas, assessments, healthy, proposals, strict=True
     ):
-        if item.replica.drain or (not is_healthy and assessed.phase == "out"):
+        if item.replica.drain or assessed.is_asleep or (not is_healthy and assessed.phase == "out"):
             continue
         total += 1
         if not fresh:
@@ -117,11 +125,11 @@ def _never_sampled(state: PoolState, replica: ReplicaState, now: float) -> bool:
 def _next_healths(
     state: PoolState, assessments: Sequence[Assessment], healthy: Sequence[bool], now: float
 ) -> list[DeepHealth]:
-    """Replicas that proxies eject or that are drained do not count for `max_ejection`."""
+    """Replicas that proxies eject, that are drained or that are asleep do not count for `max_ejection`."""
     ejections_left = _ejections_left(state, assessments)
     healths = []
     for replica, (_, _, current, watch), is_healthy in zip(state.replicas, assessments, healthy, strict=True):
-        if is_healthy:
+        if is_healthy or current.is_asleep:
             healths.append(current)
             continue
         counts = not replica.replica.drain and replica.replica.name not in state.ejected
@@ -136,7 +144,7 @@ def _ejections_left(state: PoolState, assessments: Sequence[Assessment]) -> int:
     """The number of further replicas that `max_ejection` allows to eject."""
     total = ejected = 0
     for replica, (_, _, assessed, _) in zip(state.replicas, assessments, strict=True):
-        if not replica.replica.drain:
+        if not replica.replica.drain and not assessed.is_asleep:
             total += 1
             ejected += assessed.phase == "out" or replica.replica.name in state.ejected
     passive = state.pool.passive

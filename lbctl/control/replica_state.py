@@ -159,9 +159,11 @@ def _unknown_in_flight(facts: ReplicaFacts) -> str:
 
 
 def _out(facts: ReplicaFacts) -> StateWithReason | None:
-    """Return the state of a replica to which a check prevents requests."""
+    """Return the state of a replica that gets no requests because it sleeps, or because of a check."""
     if facts.effective.status == "ejected":
         return StateWithReason("ejected", f"ejected by deep health: {'; '.join(facts.effective.reasons)}")
+    if facts.effective.status == "asleep":
+        return StateWithReason("asleep", f"{'; '.join(facts.effective.reasons)}; it gets requests when it is awake")
     return (
         _down(facts)
         or _by_proxies(facts, "ejected", "ejected by the passive check of {proxies}")

@@ -46,6 +46,7 @@ SIGNALS: Mapping[str, SignalSpec] = {
     "token_latency": SignalSpec("seconds", 1e6, "mean", "mean time between tokens since the last scrape"),
     "throughput": SignalSpec("tokens/s", 1e9, "sum", "tokens per second since the last scrape"),
     "cache_hits": SignalSpec("ratio", 1.0, "mean", "share of prompt tokens that were in the prefix cache"),
+    "awake": SignalSpec("ratio", 1.0, "min", "0 while the engine is asleep, otherwise 1"),
     "progress": SignalSpec(
         "count", _MAX_COUNTER, "sum", "a number that changes with each step or request of the engine"
     ),

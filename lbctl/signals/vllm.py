@@ -55,6 +55,7 @@ def series(prefix: str = "vllm:") -> dict[str, tuple[MetricSeries, ...]]:
             read("time_per_output_token_seconds_count", _V0),
         ),
         "finished": (read("request_success_total"), read("request_success")),
+        "awake": (read("engine_sleep_state", "v1 from 2025-11 (#24176)", sleep_state="awake"),),
     }
 
 

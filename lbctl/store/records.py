@@ -123,7 +123,8 @@ def read_drains(text: str) -> dict[tuple[str, str], float]:
 
 def write_loop_output(output: LoopOutput, at: float) -> str:
     """Serialize the output of the control loop; `at` is its time in seconds since the epoch."""
-    return json.dumps({"at": at, "output": {"weights": output.weights, "out": output.ejections}})
+    asleep = {pool: sorted(names) for pool, names in output.asleep.items()}
+    return json.dumps({"at": at, "output": {"weights": output.weights, "out": output.ejections, "asleep": asleep}})
 
 
 def read_loop_output(text: str) -> tuple[LoopOutput, float]:
@@ -137,7 +138,8 @@ def read_loop_output(text: str) -> tuple[LoopOutput, float]:
     ejections = {
         pool: {name: tuple(map(_text, reasons)) for name, reasons in each.items()} for pool, each in body["out"].items()
     }
-    return LoopOutput(weights, ejections), _time(record["at"])
+    asleep = {pool: frozenset(map(_text, names)) for pool, names in body.get("asleep", {}).items()}
+    return LoopOutput(weights, ejections, asleep), _time(record["at"])
 
 
 def write_overrides(overrides: Overrides) -> str:

@@ -9,7 +9,7 @@ from lbctl.api import schema
 
 _SAME = 0.01
 """Maximum difference of two shares that count as equal."""
-_LEFT = ("draining", "drained", "removed", "ejected")
+_LEFT = ("draining", "drained", "removed", "ejected", "asleep")
 """States of a replica that gets no new requests."""
 
 

@@ -19,7 +19,7 @@ COLOURS: Mapping[str, str] = {
     "GONE": "bright_black", "NOT DRIVEN": "bright_black",
     "in": "green", "ramping": "cyan", "slow": "yellow", "hot": "yellow", "unknown": "yellow",
     "starting": "cyan", "down": "red", "ejected": "red",
-    "draining": "magenta", "drained": "magenta", "removed": "bright_black",
+    "draining": "magenta", "drained": "magenta", "removed": "bright_black", "asleep": "bright_black",
 }  # fmt: skip
 """Maps the state of a proxy or a replica to its colour on a terminal."""
 _PROXIES = ("NODE", "PROXY", "KIND", "STATE", "VERSION", "SINCE", "LACKS")

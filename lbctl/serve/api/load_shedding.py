@@ -21,7 +21,7 @@ def shedding(pool: Pool, routes: Iterable[Route], kinds: Iterable[str], states: 
     actions = [item.action for item in routes if isinstance(item.action, Forward) and pool.name in item.action.pools]
     have_fallback = [action.fallback not in (None, pool.name) for action in actions]
     present = [state for state in states if state != "removed"]
-    lost = _DRAINED | ({"starting", "down", "ejected"} if pool.active is not None else {"ejected"})
+    lost = _DRAINED | {"ejected", "asleep"} | ({"starting", "down"} if pool.active is not None else frozenset())
     for kind in kinds:
         counted = target(kind).sheds(pool, have_fallback)
         if counted == "none":

@@ -18,6 +18,7 @@ from lbctl.apply.permit import Permit, always
 from lbctl.base.errors import reason_of
 from lbctl.compile.files import files_on_disk
 from lbctl.control.compose import ForProxy
+from lbctl.control.health import ASLEEP
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
 from lbctl.runtime import log
@@ -90,7 +91,7 @@ class HaproxyDriver:
             for pool, by_replica in composed.ejected.items()
             for name, reasons in by_replica.items()
             if reasons
-        }
+        } | {(pool, name): ASLEEP for pool, names in composed.asleep.items() for name in names}
         try:
             return await self._driver.apply(self._prepared[1], removed, snapshot.addresses, ejected)
         except OSError as error:

@@ -89,7 +89,7 @@ class ControlLoop:
         if self._audit is not None:
             self._audit.keep(current)
         before = self.output.within(topology)
-        self._handle(FleetChanged(self._clock(), pools, before.weights, before.ejections), before)
+        self._handle(FleetChanged(self._clock(), pools, before.weights, before.ejections, before.asleep), before)
         self.freeze(self._frozen)
 
     def adopt(self, output: LoopOutput) -> None:
@@ -177,7 +177,7 @@ class ControlLoop:
                 self._audit.note(effect)
             match effect:
                 case HealthChanged():
-                    level = log.event if effect.verdict == "in" else log.warn
+                    level = log.event if effect.verdict in ("in", "asleep") else log.warn
                     reasons = "; ".join(effect.reasons) or None
                     level(
                         f"a replica is {_VERDICTS[effect.verdict]}",
@@ -191,7 +191,7 @@ class ControlLoop:
                     pass  # an override may replace these weights; the published ones are logged instead
 
 
-_VERDICTS = {"in": "in", "floor": "at the floor weight", "out": "out"}
+_VERDICTS = {"in": "in", "floor": "at the floor weight", "out": "out", "asleep": "asleep"}
 _MODES = {
     "acting": "following the signals",
     "frozen": "frozen",

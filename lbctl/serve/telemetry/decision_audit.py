@@ -15,7 +15,12 @@ from lbctl.control.loop_output import LoopOutput
 from lbctl.runtime.errors import NotSavedError
 from lbctl.store.audit import CONTROL_PLANE, AuditLog
 
-_ACTIONS: dict[Verdict, str] = {"out": "eject", "floor": "keep at the floor weight", "in": "readmit"}
+_ACTIONS: dict[Verdict, str] = {
+    "out": "eject",
+    "floor": "keep at the floor weight",
+    "in": "readmit",
+    "asleep": "asleep",
+}
 _MAX_PENDING = 1000
 """Maximum number of decisions that wait while the audit log cannot be written; later ones are lost."""
 _SLOW, _FAST = 0.75, 0.9
@@ -44,6 +49,7 @@ class DecisionAudit:
     def adopt(self, output: LoopOutput) -> None:
         """Treat the earlier decisions that are in effect as recorded."""
         self._verdicts = {(pool, name): "out" for pool, names in output.ejections.items() for name in names}
+        self._verdicts |= {(pool, name): "asleep" for pool, names in output.asleep.items() for name in names}
         self._slow = {
             (pool, name)
             for pool, weights in output.weights.items()
@@ -56,9 +62,12 @@ class DecisionAudit:
         match effect:
             case HealthChanged():
                 key = effect.pool, effect.replica
-                if self._verdicts.get(key) != effect.verdict:
+                before = self._verdicts.get(key)
+                if before != effect.verdict:
                     self._verdicts[key] = effect.verdict
-                    self._add(_Decision(_ACTIONS[effect.verdict], *key, "; ".join(effect.reasons)))
+                    woke = (before, effect.verdict) == ("asleep", "in")
+                    action = "awake" if woke else _ACTIONS[effect.verdict]
+                    self._add(_Decision(action, *key, "; ".join(effect.reasons)))
             case ModeChanged():
                 self._add(_Decision(f"mode {effect.mode}", effect.pool, "", effect.reason))
             case WeightsChanged():

@@ -35,6 +35,12 @@ def _health(envoy: XdsEnvoy, engine: Engine) -> str:
     return str(envoy.hosts("pool")[engine.address]["health_status"].get("eds_health_status", "HEALTHY"))
 
 
+def _state(control: ControlPlane, replica: str) -> tuple[str, str]:
+    (pool,) = control.get("pools")["pools"]
+    row = next(item for item in pool["replicas"] if item["name"] == replica)
+    return row["state"], row["state_reason"]
+
+
 def _has_samples(control: ControlPlane) -> bool:
     return control.metric("lbctl_sample_to_decision_seconds_count") > 0
 
@@ -78,6 +84,27 @@ def test_wedged_engine_gets_no_requests_until_it_recovers() -> None:
                 members[0].wedged = False
                 eventually(lambda: _health(envoy, members[0]) == "HEALTHY")
                 eventually(lambda: members[0].requests > count + 3)
+            load.load.assert_no_failure()
+
+
+def test_sleeping_engine_gets_no_requests_and_no_warning() -> None:
+    state = 'vllm:engine_sleep_state{sleep_state="awake"} %d\n'
+    with engines("a", "b", "c") as members:
+        for engine in members:
+            engine.more = state % 1
+        with controlling(_fleet(members)) as control, control.envoy("edge", ["edge"]) as envoy:
+            with envoy.client().steady(30, _GENERATE) as load:
+                eventually(lambda: _has_samples(control))
+                members[0].more = state % 0
+                eventually(lambda: _health(envoy, members[0]) == "UNHEALTHY")
+                count = at_rest(lambda: members[0].requests)
+                eventually(lambda: _state(control, "a")[0] == "asleep")
+                assert _state(control, "a")[1] == "its engine is asleep; it gets requests when it is awake"
+                assert control.status["problems"] == []
+                assert members[0].requests == count
+                members[0].more = state % 1
+                eventually(lambda: members[0].requests > count + 3)
+                eventually(lambda: _state(control, "a")[0] == "in")
             load.load.assert_no_failure()
 
 

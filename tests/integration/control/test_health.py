@@ -283,6 +283,38 @@ def stall(talk: Talk, who: tuple[str, ...], times: int) -> None:
         talk.look({name: {"progress": 1.0 if name in who else count, "running": 3.0} for name in NAMES})
 
 
+def test_a_sleeping_engine_gets_no_traffic_and_is_not_judged() -> None:
+    """Its requests wait for it, its counter does not move, and nevertheless it is not a fault."""
+    history = PoolHistory().looks(3, awake=1.0)
+    history.looks(10, moving=False, awake=0.0, in_flight=2)
+    assert (history.verdict, history.reasons) == ("asleep", ("its engine is asleep",))
+    history.looks(1, moving=False, awake=1.0)
+    assert history.verdict == "in"
+    assert history.talk.weights[BAD] == 1.0
+    assert history.looks(3, moving=False, awake=1.0).verdict == "out", "it is judged again"
+
+
+def test_all_replicas_may_sleep() -> None:
+    talk = Talk(pool())
+    for awake, verdict in ((0.0, "asleep"), (1.0, "in")):
+        talk.look({name: {"awake": awake} for name in NAMES})
+        assert set(talk.verdicts.values()) == {verdict}
+    assert talk.mode == "acting"
+
+
+def test_a_sleeping_engine_counts_as_awake_without_samples() -> None:
+    history = PoolHistory().looks(3, awake=1.0).looks(1, awake=0.0)
+    assert history.verdict == "asleep"
+    history.talk.wait(20.0)
+    assert history.verdict == "in"
+
+
+def test_sleep_neither_ends_nor_hides_an_ejection() -> None:
+    history = ejected_by_xid().looks(30, awake=0.0, **XID)
+    assert history.verdict == "out", "a trial needs an engine that works"
+    assert history.looks(1, awake=1.0, **XID).verdict == "floor"
+
+
 def test_max_ejection_limits_ejections() -> None:
     talk = Talk(pool(passive=PassiveCheck(max_ejection=25.0)))
     stall(talk, NAMES[:2], 5)

@@ -8,7 +8,7 @@ from typing import Any
 from lbctl.control.check_thresholds import CheckState
 from lbctl.control.compose import EffectiveReplica, ReplicaStatus
 from lbctl.control.fitness import lacks_fit_replica
-from lbctl.control.health import DeepHealth, Level
+from lbctl.control.health import ASLEEP, DeepHealth, Level
 from lbctl.control.replica_state import ReplicaCondition, ReplicaFacts, StateWithReason, state_of
 from lbctl.ir.weight import Weight, from_capacity
 from lbctl.serve.api.replica_times import StateTimes
@@ -103,6 +103,12 @@ def test_reason_names_the_check_that_keeps_requests_away() -> None:
     )
 
 
+def test_sleeping_replica_is_asleep_even_if_its_checks_pass() -> None:
+    assert state_of(facts("asleep", ASLEEP, conditions={"ha": ReplicaCondition("up")}, passed_by=1)) == StateWithReason(
+        "asleep", "its engine is asleep; it gets requests when it is awake"
+    )
+
+
 def test_replica_with_unfinished_first_checks_is_starting() -> None:
     new = facts(check=replace(REFUSED, at=None), checked_for=("site",))
     assert state_of(new) == StateWithReason("starting", "lbctl's active check for site has no result yet")
@@ -170,7 +176,7 @@ def test_replica_that_a_proxy_reaches_is_in_whatever_lbctl_finds() -> None:
 
 def test_pool_lacks_a_fit_replica_unless_one_may_answer() -> None:
     assert lacks_fit_replica([])
-    assert lacks_fit_replica(["down", "drained", "ejected", "removed", "draining", "starting"])
+    assert lacks_fit_replica(["down", "drained", "ejected", "asleep", "removed", "draining", "starting"])
     assert not lacks_fit_replica(["down", "slow"])
     assert not lacks_fit_replica(["unknown"])
 

@@ -15,10 +15,10 @@ _GIB = 2.0**30
 _EXPECTED = {
     "vllm_v1": {"queue": 3, "running": 21, "kv_cache": 0.375, "iterations": 2000, "prefill_tokens": 300_000,
                 "decode_tokens": 75_000, "ttft_seconds": 270, "ttft_count": 900, "itl_seconds": 1850,
-                "itl_count": 74_000, "finished": 902, "cache_lookups": 1900},
+                "itl_count": 74_000, "finished": 902, "cache_lookups": 1900, "awake": 1},
     "vllm_0_33": {"queue": 2, "deferred": 4, "running": 32, "kv_cache": 0.375, "iterations": 2, "prefill_tokens": 8000,
                   "decode_tokens": 32, "cache_lookups": 8000, "cache_found": 2000, "ttft_seconds": 1.5,
-                  "ttft_count": 3, "itl_seconds": 1.3125, "itl_count": 30, "finished": 0},
+                  "ttft_count": 3, "itl_seconds": 1.3125, "itl_count": 30, "finished": 0, "awake": 1},
     "vllm_v0": {"queue": 2, "running": 3, "kv_cache": 0.125, "prefill_tokens": 90, "decode_tokens": 2546,
                 "ttft_seconds": 0.51, "ttft_count": 9, "itl_seconds": 98.35, "itl_count": 2537, "finished": 6},
     "sglang": {"queue": 1, "running": 4, "kv_cache": 0.28, "cache_hits": 0.0075, "throughput": 86.5,
@@ -97,6 +97,15 @@ def test_impossible_values_yield_no_signal(name: str, value: str) -> None:
         line if line.startswith("#") or not line else f"{line.rpartition(' ')[0]} {value}" for line in lines
     )
     assert reading(kind_of(name), bad.encode()).quantities == {}
+
+
+def test_a_sleeping_engine_is_not_awake() -> None:
+    page = fixture("vllm_0_33")
+    for engine in (b"0", b"1"):
+        line = b'sleep_state{engine="%s",model_name="acme/llama-70b",sleep_state=' % engine
+        page = page.replace(line + b'"awake"} 1.0', line + b'"awake"} 0.0')
+        page = page.replace(line + b'"weights_offloaded"} 0.0', line + b'"weights_offloaded"} 1.0')
+    assert reading("vllm", page).quantities["awake"] == 0
 
 
 def test_one_unreadable_engine_makes_a_sum_unknown() -> None:

@@ -22,7 +22,10 @@ BUDGET = 32 * 1024 * 1024
 """Maximum bytes of all samples together."""
 MAX_SAMPLES = 720
 METRICS = cast(tuple[schema.SeriesMetric, ...], choices(schema.SeriesMetric))
-STATES = ("in", "ramping", "slow", "hot", "unknown", "starting", "draining", "drained", "ejected", "down", "removed")
+STATES = (
+    "in", "ramping", "slow", "hot", "unknown", "starting", "asleep", "draining", "drained", "ejected", "down",
+    "removed",
+)  # fmt: skip
 """The states in numeric order, from best to worst."""
 _STATE_NUMBERS = {name: float(number) for number, name in enumerate(STATES)}
 _BYTES_A_REPLICA = len(METRICS) * array("f").itemsize

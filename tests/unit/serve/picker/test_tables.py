@@ -99,6 +99,8 @@ def test_drained_and_ejected_replicas_are_unfit() -> None:
     assert _unfit(_table(_published(drain=True))) == {"b": "drained by the files"}
     drained = Override("drain", "chat", "a", reason="new driver")
     assert _unfit(_table(_published(LoopOutput(), drained))) == {"a": "drained by an operator: new driver"}
+    asleep = LoopOutput(asleep={"chat": frozenset({"b"})})
+    assert _unfit(_table(_published(asleep))) == {"b": "its engine is asleep"}
     ejected = LoopOutput(ejections={"chat": {"c": ("XID 79",)}})
     assert _unfit(_table(_published(ejected))) == {"c": "XID 79"}
 

@@ -129,7 +129,7 @@ def test_stalled_replica_is_ejected_and_can_be_readmitted() -> None:
     _stalled(running, "a", 6)
     assert set(running.loop.output.ejections) == {NAME}
     assert "stalled" in running.loop.output.ejections[NAME]["a"][0]
-    assert running.loop.output.ejected == {NAME: frozenset({"a"})}
+    assert running.loop.output.out == {NAME: frozenset({"a"})}
     running.loop.readmit(NAME, "a")
     assert running.loop.output.ejections == {}
 
@@ -197,6 +197,16 @@ def test_decisions_survive_a_restart() -> None:
     assert running.sent("c") == 0.05
 
 
+def test_sleep_survives_a_restart_until_samples_are_due() -> None:
+    kept = LoopOutput(asleep={NAME: frozenset({"c"})})
+    running = _Running(_pool_of("a", "b", "c"), kept=kept)
+    assert running.loop.output == kept
+    running.look(a={"awake": 1.0}, b={"awake": 1.0})
+    assert running.loop.output == kept
+    running.look(30.0, a={"awake": 1.0}, b={"awake": 1.0})
+    assert running.loop.output == LoopOutput()
+
+
 # ── Saved state ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -208,11 +218,12 @@ def state(tmp_path: Path) -> Iterator[OpenState]:
 
 
 def test_saved_weights_expire_but_ejections_do_not(state: OpenState) -> None:
-    live = LoopOutput({"p": {"a": Weight(0.5, 0.8, 0.7)}}, {"p": {"b": ("stalled",)}})
+    asleep = {"p": frozenset({"c"})}
+    live = LoopOutput({"p": {"a": Weight(0.5, 0.8, 0.7)}}, {"p": {"b": ("stalled",)}}, asleep)
     assert asyncio.run(saved_loop_output(state.state, 1000.0)) == LoopOutput()
     state.save_loop_output(live, 1000.0)
     assert asyncio.run(saved_loop_output(state.state, 1050.0)) == live
-    assert asyncio.run(saved_loop_output(state.state, 2000.0)) == LoopOutput({}, live.ejections)
+    assert asyncio.run(saved_loop_output(state.state, 2000.0)) == LoopOutput({}, live.ejections, asleep)
 
 
 def test_overrides_are_restored(state: OpenState) -> None:

@@ -56,6 +56,16 @@ def test_adopted_decisions_are_not_recorded_again() -> None:
     assert [row[1:3] for row in records.rows] == [("no longer slow", "chat/a"), ("readmit", "chat/b")]
 
 
+def test_sleep_is_recorded_as_such() -> None:
+    records = Records()
+    audit = DecisionAudit(records)
+    audit.adopt(LoopOutput(asleep={"chat": frozenset({"a"})}))
+    for effect in (health("a", "asleep", "its engine is asleep"), health("a", "in"), health("a", "asleep")):
+        audit.note(effect)
+    asyncio.run(audit.save())
+    assert [row[1:3] for row in records.rows] == [("awake", "chat/a"), ("asleep", "chat/a")]
+
+
 def test_weights_and_new_reasons_are_not_recorded() -> None:
     records = Records()
     audit = DecisionAudit(records)

@@ -10,6 +10,7 @@ export const STATES = {
   hot: "fuller or hotter than its peers",
   unknown: "no report shows that it is reachable, or that it answers",
   starting: "its first checks are not finished",
+  asleep: "gets no requests until its engine is awake",
   draining: "finishes its requests",
   drained: "gets no requests",
   ejected: "gets no requests because of failures",

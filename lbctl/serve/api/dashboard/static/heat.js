@@ -14,6 +14,7 @@ const STATE_COLOURS = {
   hot: "#f97316",
   unknown: "#ca8a04",
   starting: "#0e7490",
+  asleep: "#475569",
   draining: "#a78bfa",
   drained: "#7c6bb3",
   ejected: "#ef4444",
