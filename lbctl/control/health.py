@@ -1,17 +1,18 @@
 """Deep health of one replica, from telemetry: faults that are not visible in a 200 on /health.
 
-A new fatal XID, a stalled engine and too little memory eject a replica; a temperature above the limit lowers it to the
-floor weight. An XID that existed before, a saturated engine that still makes progress, a throttled GPU and unknown
-values have no effect. If progress is counted in requests, not in steps, a long response looks like a stall: a stall
-then takes four times as long to be detected. The same applies if only proxies report requests in flight. The stall
-timer restarts whenever the proxies have all their responses: then the page is late, not the engine.
+A new fatal XID, a failed row remap, a stalled engine and too little memory eject a replica; a temperature above the
+limit lowers it to the floor weight. An XID that existed before, a saturated engine that still makes progress, a
+throttled GPU and unknown values have no effect. If progress is counted in requests, not in steps, a long response looks
+like a stall: a stall then takes four times as long to be detected. The same applies if only proxies report requests in
+flight. The stall timer restarts whenever the proxies have all their responses: then the page is late, not the engine.
 
 A stalled replica returns after `healthy_threshold` good observations and progress of the counter that caused its
 ejection. An ejected replica gets no requests and may have no work to make progress with, and its remaining requests
 provide no evidence about a broken GPU or about memory. So after `ejection_time` (times the number of ejections, at most
 ten) each replica is readmitted on trial at the floor weight. It is in after the same number of good observations with
 progress during the trial, and ejected again at any complaint. While it still has a complaint, the trial comes after ten
-times as long: a leaked gauge must not eject it forever.
+times as long: a leaked gauge must not eject it forever. A GPU with a failed row remap needs a replacement, so its
+replica stays ejected until the page no longer shows the failure, or until an operator readmits it.
 
 An engine that reports that it is asleep gets no requests, and is not judged, until it is awake or its samples are
 stale. This is not a fault: it does not count for `max_ejection`, and the replica returns with its whole weight.
@@ -46,11 +47,13 @@ _UNHEALTHY_THRESHOLD, _HEALTHY_THRESHOLD = 3, 2
 """The default thresholds for a pool without an active check."""
 _STALLED = "stalled: requests are in flight, but its progress counter does not change"
 _LOW_MEMORY = "free GPU memory below the limit"
+_REMAP_FAILED = "a GPU could not remap a faulty row of its memory: replace the GPU"
 _OVERHEATED = "temperature above the limit"
 ASLEEP = "its engine is asleep"
 """The reason for the verdict "asleep"."""
 
 Phase = Literal["in", "trial", "out"]
+RemapFailure = Literal["", "failed", "accepted"]
 
 
 class Level(NamedTuple):
@@ -112,6 +115,8 @@ class DeepHealth(NamedTuple):
     """Number of ejections since it was last healthy."""
     ejection_denied: bool = False
     """Whether it would be ejected if the pool had not reached `max_ejection`."""
+    remap_failure: RemapFailure = ""
+    """Whether the newest observation shows a failed row remap, and whether an operator has accepted it."""
     is_asleep: bool = False
     """Whether its engine reports that it is asleep."""
 
@@ -204,19 +209,22 @@ def assess(
     if not still_for and health.good_count >= rules.healthy_threshold and _changes_nothing(rules, health, observation):
         return health, after
     xids, fatal_xid = _xids(rules, health, signals)
+    remap_failure = _remap_failure(health, signals)
     memory, temperature = health.memory, health.temperature
     if counts:
         memory = _memory(rules, memory, observation)
         temperature = _temperature(rules, temperature, signals.values.get("temperature"))
-    suspicious = still_for or fatal_xid is not None or memory.exceeded
-    complaints = _complaints(rules, fatal_xid, still_for, observation, memory) if suspicious else ()
+    suspicious = still_for or fatal_xid is not None or remap_failure or memory.exceeded
+    complaints = _complaints(rules, fatal_xid, remap_failure, still_for, observation, memory) if suspicious else ()
     good_count = 0 if complaints else min(health.good_count + counts, rules.healthy_threshold)
-    same_levels = memory is health.memory and temperature is health.temperature and good_count == health.good_count
+    same_levels = memory is health.memory and temperature is health.temperature
+    same_levels = same_levels and good_count == health.good_count and remap_failure == health.remap_failure
     if same_levels and fatal_xid == health.fatal_xid and xids == health.xids and complaints == health.complaints:
         return health, after
     changed = health._replace(
         xids=xids,
         fatal_xid=fatal_xid,
+        remap_failure=remap_failure,
         memory=memory,
         temperature=temperature,
         good_count=good_count,
@@ -235,6 +243,9 @@ def _changes_nothing(rules: HealthRules, health: DeepHealth, observation: Observ
     if not within_limits or health.fatal_xid is not None or health.complaints:
         return False
     values, highest, least = observation.signals.values, rules.deep.max_temperature, rules.deep.min_free_memory
+    failure = values.get("row_remap_failure")
+    if health.remap_failure or (failure is not None and failure.value):
+        return False
     xid = values.get("xid")
     if xid is not None and (xid.value or health.xids is not _NO_XIDS):
         return False
@@ -292,8 +303,13 @@ def next_phase(rules: HealthRules, health: DeepHealth, watch: ProgressWatch, may
 
 
 def readmitted(health: DeepHealth, now: float) -> DeepHealth:
-    """Return the health after an operator has readmitted the replica: only its XIDs and its sleep are remembered."""
-    return DeepHealth(since=now, xids=health.xids, is_asleep=health.is_asleep)
+    """Return the health after an operator has readmitted the replica.
+
+    Only its XIDs, its failed row remap and its sleep are remembered.
+    """
+    failed = _REMAP_FAILED in (*health.reasons, *health.complaints) or health.remap_failure
+    remap_failure: RemapFailure = "accepted" if failed else ""
+    return DeepHealth(since=now, xids=health.xids, remap_failure=remap_failure, is_asleep=health.is_asleep)
 
 
 # ── One signal each ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -326,6 +342,13 @@ def _xids(
     return current, next(fatal, health.fatal_xid)
 
 
+def _remap_failure(health: DeepHealth, signals: Signals) -> RemapFailure:
+    signal = signals.values.get("row_remap_failure")
+    if signal is None or not signal.value:
+        return ""
+    return health.remap_failure or "failed"
+
+
 def _memory(rules: HealthRules, level: Level, observation: Observation) -> Level:
     limit = rules.deep.min_free_memory
     free = observation.signals.values.get("gpu_memory_free") if limit is not None else None
@@ -351,12 +374,19 @@ def _level(rules: HealthRules, level: Level, bad: bool, good: bool) -> Level:
 
 
 def _complaints(
-    rules: HealthRules, fatal_xid: int | None, still_for: float, observation: Observation, memory: Level
+    rules: HealthRules,
+    fatal_xid: int | None,
+    remap_failure: RemapFailure,
+    still_for: float,
+    observation: Observation,
+    memory: Level,
 ) -> tuple[str, ...]:
     """`still_for`: the seconds without progress while requests were in flight."""
     complaints: tuple[str, ...] = ()
     if fatal_xid is not None:
         complaints += (f"XID {fatal_xid}",)
+    if remap_failure == "failed":
+        complaints += (_REMAP_FAILED,)
     if still_for and rules.stalled_after is not None:
         certain = observation.signals.by_steps and not _reports_idle(observation)
         limit = rules.stalled_after * (1 if certain else UNCERTAIN_STALL_FACTOR)
@@ -401,6 +431,8 @@ def _recovered(rules: HealthRules, health: DeepHealth, watch: ProgressWatch, now
     progressed = watch.progress is not None and watch.progress != health.initial_progress
     if health.reasons == (_STALLED,) and health.good_count >= rules.healthy_threshold and progressed:
         return _returned(health, now)
+    if _REMAP_FAILED in health.complaints:
+        return health
     pause = rules.ejection_time * min(health.ejections, MAX_BACKOFF) * (MAX_BACKOFF if health.complaints else 1)
     if now - health.since < pause:
         return health

@@ -14,7 +14,7 @@ Kind = Literal[
 ]  # fmt: skip
 Signal = Literal[
     "queue", "deferred", "running", "kv_cache", "gpu", "gpu_memory_free", "temperature", "throttle", "xid",
-    "ttft", "token_latency", "throughput", "cache_hits", "awake", "progress",
+    "row_remap_failure",     "ttft", "token_latency", "throughput", "cache_hits", "awake", "progress",
 ]  # fmt: skip
 
 

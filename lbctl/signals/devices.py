@@ -26,6 +26,8 @@ class GpuLabels:
     """The label of a slice, if any."""
     index: str = ""
     """A metric whose value is the index of the GPU that its labels identify."""
+    renamed: tuple[str, ...] = ()
+    """The names that one label has in different versions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class LineFilter:
 
         `whole`: the metric describes a whole GPU, and thus each of its slices.
         """
-        if any(labels.get(key) not in values for key, values in self.selection.labels):
+        if any(self._value(labels, key) not in values for key, values in self.selection.labels):
             return False
         devices, gpus = self.selection.devices, self.gpus
         if not devices or gpus is None:
@@ -72,6 +74,12 @@ class LineFilter:
             return True
         instance = labels.get(gpus.instance, "") if gpus.instance else ""
         return any(_matches_device(device, names, instance, whole) for device in devices)
+
+    def _value(self, labels: Labels, key: str) -> str | None:
+        value = labels.get(key)
+        if value is None and self.gpus is not None and key in self.gpus.renamed:
+            return next((labels[name] for name in self.gpus.renamed if name in labels), None)
+        return value
 
     def _names(self, labels: Labels, gpus: GpuLabels) -> set[str]:
         identifiers = {normalized(labels[name]) for name in gpus.names if labels.get(name)}

@@ -42,6 +42,7 @@ SIGNALS: Mapping[str, SignalSpec] = {
     "temperature": SignalSpec("celsius", 200.0, "max", "temperature of the hottest GPU"),
     "throttle": SignalSpec("ratio", 1.0, "max", "above 0 while a GPU is throttled because of heat or power"),
     "xid": SignalSpec("code", 1e6, "fatal", "last error that the driver reported; a fatal one takes precedence"),
+    "row_remap_failure": SignalSpec("ratio", 1.0, "max", "1 if a GPU could not replace a faulty row of its memory"),
     "ttft": SignalSpec("seconds", 1e6, "mean", "mean time to first token since the last scrape"),
     "token_latency": SignalSpec("seconds", 1e6, "mean", "mean time between tokens since the last scrape"),
     "throughput": SignalSpec("tokens/s", 1e9, "sum", "tokens per second since the last scrape"),

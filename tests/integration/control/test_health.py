@@ -243,6 +243,28 @@ def test_an_xid_on_another_gpu_of_the_replica_is_new() -> None:
     assert history.verdict == "out"
 
 
+def test_a_failed_row_remap_ejects_until_the_gpu_is_replaced() -> None:
+    """The driver keeps the failure over a restart, so the first observation counts, too."""
+    history = PoolHistory().looks(1, row_remap_failure=1.0)
+    assert (history.verdict, history.reasons) == (
+        "out",
+        ("a GPU could not remap a faulty row of its memory: replace the GPU",),
+    )
+    assert history.looks(100, row_remap_failure=1.0).verdict == "out"
+    assert history.looks(1, row_remap_failure=0.0).verdict == "floor"
+    assert history.looks(3, row_remap_failure=0.0).verdict == "in"
+
+
+def test_an_operator_may_accept_a_failed_row_remap() -> None:
+    history = PoolHistory().looks(2, row_remap_failure=1.0)
+    history.talk.say(Readmitted(history.talk.now + 1, NAME, BAD))
+    assert history.looks(3, row_remap_failure=1.0).verdict == "in"
+    history.looks(3, moving=False, row_remap_failure=1.0)
+    assert (history.verdict, history.reasons) == ("out", (STALLED,))
+    assert history.looks(3, row_remap_failure=1.0).verdict == "in"
+    assert history.looks(1, row_remap_failure=0.0).looks(1, row_remap_failure=1.0).verdict == "out", "another failure"
+
+
 def test_low_memory_ejects_until_a_margin_is_free() -> None:
     limit = 2.0 * 2**30
     history = PoolHistory().looks(2, gpu_memory_free=limit - 1)

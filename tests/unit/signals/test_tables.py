@@ -52,6 +52,7 @@ _EXPECTED = {
     "kserve": {"compute_seconds": 6, "compute_count": 40, "finished": 40},
     "kserve_mlserver": {"running": 3, "finished": 90},
     "dcgm": {"gpu": 0.5, "gpu_memory_free": _GIB, "temperature": 88, "throttle": 1, "xid": 79},
+    "dcgm_4_8": {"gpu": 0.75, "gpu_memory_free": 2 * _GIB, "temperature": 61, "xid": 64, "row_remap_failure": 1},
     "dcgm_mig": {"gpu": 0.4, "gpu_memory_free": 4 * _GIB, "temperature": 70, "xid": 48},
     "nvidia_gpu_exporter": {"gpu": 0.52, "gpu_memory_free": 1e9, "temperature": 91, "throttle": 1},
     "nvidia_gpu_exporter_older": {"gpu": 0.52, "gpu_memory_free": 1e9, "temperature": 91, "throttle": 1},
@@ -170,6 +171,18 @@ def test_a_fatal_xid_counts_before_a_larger_code() -> None:
     assert source_reading.xids == (("0", 119), ("1", 48))
 
 
+@pytest.mark.parametrize("name", ["dcgm", "dcgm_4_8"])
+@pytest.mark.parametrize("label", ["hostname", "Hostname"])
+def test_both_names_of_the_hosts_label_select_lines(name: str, label: str) -> None:
+    assert reading("dcgm", fixture(name), **{label: "node-1"}) == reading("dcgm", fixture(name))
+    assert reading("dcgm", fixture(name), **{label: "node-2"}).quantities == {}
+
+
+def test_a_row_remap_fails_on_the_gpu_of_the_replica() -> None:
+    failed = [reading("dcgm", fixture("dcgm_4_8"), device).quantities["row_remap_failure"] for device in ("0", "1")]
+    assert failed == [0, 1]
+
+
 def test_a_mig_slice_has_the_temperature_of_its_gpu() -> None:
     first, second = (reading("dcgm", fixture("dcgm_mig"), f"0:{number}").quantities for number in (1, 2))
     assert first == {"gpu": 0.75, "gpu_memory_free": 4 * _GIB, "temperature": 70, "xid": 48}
@@ -221,7 +234,8 @@ _REAL = {
     "torchserve/torchserve-custom_metrics-README-block1.prom": {"finished": 1},
     "nvidia_gpu_exporter/linux-x86_64__nvidia-l40s__595.80__load.prom": {
         "gpu": 0.09, "gpu_memory_free": 4.63732736e10, "temperature": 54, "throttle": 0},
-    "nvidia_gpu_exporter/linux-x86_64__nvidia-h200__590.48.01__idle.prom": {"gpu": 0, "throttle": 0},
+    "nvidia_gpu_exporter/linux-x86_64__nvidia-h200__590.48.01__idle.prom": {
+        "gpu": 0, "throttle": 0, "row_remap_failure": 0},
     "dcgm/dcgm-exporter-README-block1.prom": {},
     "amd/rocm-metricslist-block2.prom": {},
 }  # fmt: skip
