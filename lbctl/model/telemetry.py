@@ -14,7 +14,8 @@ Kind = Literal[
 ]  # fmt: skip
 Signal = Literal[
     "queue", "deferred", "running", "kv_cache", "gpu", "gpu_memory_free", "temperature", "throttle", "xid",
-    "row_remap_failure",     "ttft", "token_latency", "throughput", "cache_hits", "awake", "progress",
+    "row_remap_failure", "ttft", "token_latency", "throughput", "preemptions", "rejections", "cache_hits", "awake",
+    "progress",
 ]  # fmt: skip
 
 

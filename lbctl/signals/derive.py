@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lbctl.signals.signal import COUNTERS, SIGNALS
+from lbctl.signals.signal import COUNTERS, RATES, SIGNALS
 from lbctl.signals.source import MetricsTable, SourceReading
 
 _STEPS = ("iterations", "decode_tokens", "prefill_tokens")
@@ -147,13 +147,14 @@ def _progress(table: MetricsTable, quantities: Mapping[str, float], moves: int) 
 
 
 def _rates(delta: _CounterDelta, seconds: float) -> dict[str, float]:
-    tokens = delta("decode_tokens")
     rates = {
         "ttft": delta.ratio("ttft_seconds", "ttft_count"),
         "token_latency": delta.ratio("itl_seconds", "itl_count"),
         "cache_hits": delta.ratio("cache_found", "cache_lookups"),
-        "throughput": None if tokens is None else tokens / seconds,
     }
+    for name, counter in RATES.items():
+        growth = delta(counter)
+        rates[name] = None if growth is None else growth / seconds
     return {name: value for name, value in rates.items() if value is not None and value <= SIGNALS[name].maximum}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from lbctl.signals import KINDS, table
-from lbctl.signals.signal import COUNTERS, SIGNALS, UNITS
+from lbctl.signals.signal import COUNTERS, RATES, SIGNALS, UNITS
 from lbctl.signals.source import MetricSeries, MetricsTable
 
 _INTRODUCTION = """\
@@ -60,8 +60,8 @@ def _signals_of(table: MetricsTable) -> Iterator[str]:
 _DERIVED = {
     "ttft": {"ttft_seconds", "ttft_count"},
     "token_latency": {"itl_seconds", "itl_count"},
-    "throughput": {"decode_tokens"},
     "cache_hits": {"cache_found", "cache_lookups"},
+    **{name: {counter} for name, counter in RATES.items()},
 }
 
 

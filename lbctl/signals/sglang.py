@@ -47,6 +47,7 @@ TABLE = MetricsTable(
             MetricSeries("sglang:time_per_output_token_seconds_count", versions="older"),
         ),
         "finished": (MetricSeries("sglang:num_requests_total"),),
+        "preempted": (_of_scheduler("num_retracted_requests_total"),),
     },
     evidence="tokens",
     heartbeat="requests",

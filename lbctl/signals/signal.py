@@ -46,6 +46,8 @@ SIGNALS: Mapping[str, SignalSpec] = {
     "ttft": SignalSpec("seconds", 1e6, "mean", "mean time to first token since the last scrape"),
     "token_latency": SignalSpec("seconds", 1e6, "mean", "mean time between tokens since the last scrape"),
     "throughput": SignalSpec("tokens/s", 1e9, "sum", "tokens per second since the last scrape"),
+    "preemptions": SignalSpec("requests/s", 1e6, "sum", "requests preempted per second because the cache is full"),
+    "rejections": SignalSpec("requests/s", 1e6, "sum", "requests rejected per second because the queue is full"),
     "cache_hits": SignalSpec("ratio", 1.0, "mean", "share of prompt tokens that were in the prefix cache"),
     "awake": SignalSpec("ratio", 1.0, "min", "0 while the engine is asleep, otherwise 1"),
     "progress": SignalSpec(
@@ -69,8 +71,13 @@ COUNTERS: Mapping[str, str] = {
     "batches": "executions of the model",
     "items": "inputs in those executions",
     "finished": "requests answered",
+    "preempted": "requests preempted",
+    "rejected": "requests rejected",
 }
 """Quantities that only grow; a smaller value than before means a restart."""
+
+RATES: Mapping[str, str] = {"throughput": "decode_tokens", "preemptions": "preempted", "rejections": "rejected"}
+"""Signals that are the growth of a counter per second."""
 
 UNITS: Mapping[str, tuple[str, float]] = {
     "requests": ("requests", 1.0),
@@ -92,6 +99,7 @@ UNITS: Mapping[str, tuple[str, float]] = {
     "microseconds": ("seconds", 1e-6),
     "nanoseconds": ("seconds", 1e-9),
     "tokens/s": ("tokens/s", 1.0),
+    "requests/s": ("requests/s", 1.0),
 }
 """Unit of a source → the unit that lbctl uses, and the conversion factor."""
 

@@ -10,15 +10,17 @@ from __future__ import annotations
 from lbctl.signals.source import MetricSeries, MetricsTable
 
 _V0 = "v0, and v1 before 0.11"
+_REJECTIONS = "v1 from 2026-09 (#55812)"
 _BY_REASON = "v1 from 2026-04 (#38435)"
 
 
 def series(prefix: str = "vllm:") -> dict[str, tuple[MetricSeries, ...]]:
     """Return the aliases, with `prefix` in place of `vllm:`."""
 
-    def read(name: str, versions: str = "", **labels: str) -> MetricSeries:
+    def read(name: str, versions: str = "", also: str = "", **labels: str) -> MetricSeries:
         where = tuple((label, (value,)) for label, value in labels.items())
-        return MetricSeries(prefix + name, where=where, versions=versions)
+        others = (prefix + also,) if also else ()
+        return MetricSeries(prefix + name, where=where, also=others, versions=versions)
 
     return {
         "queue": (
@@ -40,8 +42,8 @@ def series(prefix: str = "vllm:") -> dict[str, tuple[MetricSeries, ...]]:
             read("gpu_prefix_cache_queries_total", "v1 before 0.9"),
         ),
         "cache_found": (
-            read("prefix_cache_hits_total", "v1 from 0.9"),
-            read("prefix_cache_hits", "v1 from 0.9"),
+            read("prefix_cache_hits_total", "v1 from 0.9", also="external_prefix_cache_hits_total"),
+            read("prefix_cache_hits", "v1 from 0.9", also="external_prefix_cache_hits"),
             read("gpu_prefix_cache_hits_total", "v1 before 0.9"),
         ),
         "ttft_seconds": (read("time_to_first_token_seconds_sum"),),
@@ -55,6 +57,8 @@ def series(prefix: str = "vllm:") -> dict[str, tuple[MetricSeries, ...]]:
             read("time_per_output_token_seconds_count", _V0),
         ),
         "finished": (read("request_success_total"), read("request_success")),
+        "preempted": (read("num_preemptions_total"), read("num_preemptions")),
+        "rejected": (read("admission_rejections_total", _REJECTIONS), read("admission_rejections", _REJECTIONS)),
         "awake": (read("engine_sleep_state", "v1 from 2025-11 (#24176)", sleep_state="awake"),),
     }
 
@@ -66,6 +70,10 @@ VLLM = MetricsTable(
     evidence="tokens",
     heartbeat="steps",
     reserves_memory=True,
+    notes=(
+        "Hits in external caches (KV connectors) are cache hits, too. A replica that only decodes has a share near 1.",
+        "Rejections need `--max-num-queued-reqs` or `--max-num-queued-tokens`.",
+    ),
     removed={
         "vllm:gpu_cache_usage_perc": "vllm:kv_cache_usage_perc",
         "vllm:time_per_output_token_seconds": "vllm:inter_token_latency_seconds",

@@ -13,6 +13,7 @@ from lbctl.ir.pools import MetricsSource, Pool, Replica, Telemetry
 from lbctl.lint.fleet_view import FleetView, sources_of, telemetries
 from lbctl.lint.rule import Edit, RuleFinding, rule
 from lbctl.signals import KINDS, table
+from lbctl.signals.signal import RATES
 
 _MAX_INTERVAL = 60_000
 _MAX_DELAY = 30_000
@@ -23,8 +24,8 @@ _MAX_SWING_OTHERWISE = 0.5
 _DERIVED = {
     "ttft": ("ttft_seconds", "ttft_count"),
     "token_latency": ("itl_seconds", "itl_count"),
-    "throughput": ("decode_tokens",),
     "cache_hits": ("cache_found", "cache_lookups"),
+    **{name: (counter,) for name, counter in RATES.items()},
 }
 
 

@@ -16,6 +16,16 @@ _FAMILIES = (
         "lbctl_replica_deferred",
         "The number of requests that a replica's engine has deferred, for a reason other than its capacity.",
     ),
+    (
+        "preemptions",
+        "lbctl_replica_preemptions_per_second",
+        "The number of requests per second that a replica's engine preempted between the last two scrapes.",
+    ),
+    (
+        "rejections",
+        "lbctl_replica_rejections_per_second",
+        "The number of requests per second that a replica's engine rejected between the last two scrapes.",
+    ),
     ("kv_cache", "lbctl_replica_kv_cache_ratio", "The utilisation of a replica's key-value cache, from 0 to 1."),
     (
         "cache_hits",

@@ -54,6 +54,13 @@ def test_cache_hits_cover_the_tokens_between_two_readings() -> None:
     assert "cache_hits" not in derived_values("vllm", reading_of(10, before), reading_of(15, increased(before)))
 
 
+def test_preemptions_and_rejections_are_rates() -> None:
+    before = reading("vllm", fixture("vllm_0_33"), at=10)
+    after = SourceReading(15, increased(dict(before.quantities), {"preempted": 10.0, "rejected": 2.0}), before.lines)
+    values = derived_values("vllm", before, after)
+    assert (values["preemptions"], values["rejections"]) == (2, 0.4)
+
+
 def test_one_reading_yields_only_gauges() -> None:
     assert set(derived_values("vllm", None, reading_of(10, _VLLM))) == {"queue", "kv_cache", "progress"}
 
