@@ -46,6 +46,15 @@ TRTLLM = MetricsTable(
         "cache_hits": (MetricSeries("trtllm_kv_cache_hit_rate"),),
         "prefill_tokens": (MetricSeries("trtllm_prompt_tokens_total"),),
         "decode_tokens": (MetricSeries("trtllm_generation_tokens_total"),),
+        "cache_lookups": (MetricSeries("trtllm_prompt_tokens_total"),),
+        "cache_found": (MetricSeries("trtllm_prompt_cached_tokens_total", versions="from 2026-04"),),
+        "batches": (
+            MetricSeries(
+                "trtllm_prefill_batch_tokens_count",
+                also=("trtllm_kv_cache_gen_alloc_blocks_total",),
+                versions="from 2026-04",
+            ),
+        ),
         "ttft_seconds": (MetricSeries("trtllm_time_to_first_token_seconds_sum"),),
         "ttft_count": (MetricSeries("trtllm_time_to_first_token_seconds_count"),),
         "itl_seconds": (MetricSeries("trtllm_time_per_output_token_seconds_sum"),),
@@ -58,12 +67,18 @@ TRTLLM = MetricsTable(
     no_evidence="the engine does not count steps, so the batch size for a given time between tokens is unknown",
     heartbeat="requests",
     reserves_memory=True,
+    page="/prometheus/metrics",
     notes=(
-        "Histograms need `return_perf_metrics: true`. Older versions lack the metrics for queue, running and cache.",
+        "The metrics page is `/prometheus/metrics`; `/metrics` is JSON.",
+        "Queue, running and cache need `enable_iter_perf_stats: true`, and older versions do not have them.",
+        "Histograms, tokens and cached tokens need `return_perf_metrics: true`.",
         "The time between tokens is a mean for each request.",
     ),
 )
-"""trtllm-serve. Its step metrics are gauges of the last step, and its histograms are updated when a request ends."""
+"""trtllm-serve. Its step metrics are gauges of the last step, and its histograms are updated when a request ends.
+
+Two counters change during a long request: one for each step with a prompt, and one for each cache block of a response.
+"""
 
 LMDEPLOY = MetricsTable(
     kind="lmdeploy",
@@ -107,6 +122,7 @@ NIM = MetricsTable(
     no_evidence="the engine does not count steps, so the batch size for a given time between tokens is unknown",
     heartbeat="steps",
     reserves_memory=True,
+    page="/v1/metrics",
     notes=("The metrics page is `/v1/metrics`. For newer NIMs with vLLM's metrics, use `kind: vllm`.",),
 )
 """NVIDIA NIM for language models: names without a prefix, at `/v1/metrics`.
@@ -176,7 +192,9 @@ TFSERVING = MetricsTable(
     },
     evidence="batches",
     heartbeat="requests",
+    page="/monitoring/prometheus/metrics",
     notes=(
+        "The metrics page is `/monitoring/prometheus/metrics`.",
         "Evidence is available only with `--enable_batching`. The server does not report the queue length.",
         "The server needs a monitoring configuration with `prometheus_config { enable: true }`.",
     ),

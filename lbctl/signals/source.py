@@ -92,6 +92,8 @@ class MetricsTable:
     """Whether the engine reserves the GPU's memory when it starts, so that free memory has no meaning."""
     gpus: GpuLabels | None = None
     """The labels by which its pages identify GPUs; None if they do not identify them."""
+    page: str = ""
+    """The path of the metrics page if it is not `/metrics`."""
     removed: Mapping[str, str] = field(default_factory=dict)
     """Names that newer versions no longer have → their replacements."""
     notes: tuple[str, ...] = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from urllib.parse import urlsplit
 
 from lbctl.serve.telemetry.fetch import Fetched, Reason
 from lbctl.serve.telemetry.reports import ScrapeReport, SourceState
@@ -13,6 +14,8 @@ from lbctl.signals.merge import SourceSignals, merge
 from lbctl.signals.plan import ScrapePlan, ScrapeSource
 from lbctl.signals.source import MetricsTable, SourceReading
 
+_WRONG_PAGE = frozenset({"status", "redirect", "html", "json"})
+"""Reasons for a failed scrape that a wrong path may cause."""
 _MAX_REFUSED = 20
 """Maximum number of rejected metrics of one page in a report."""
 
@@ -74,7 +77,7 @@ class ReplicaSources:
             self.states[index],
             scraped_at=ended,
             reason=fetched.reason,
-            message=fetched.message,
+            message=fetched.message + (_page_hint(self.plan.sources[index]) if fetched.reason in _WRONG_PAGE else ""),
             size=fetched.size,
             seconds=ended - started,
             refused=refused,
@@ -122,6 +125,13 @@ class ReplicaSources:
 def _identity(source: ScrapeSource) -> tuple[object, ...]:
     names = source.table.names() if source.table else None
     return (source.kind, source.url, source.query, source.signal, source.unit, source.selection, names)
+
+
+def _page_hint(source: ScrapeSource) -> str:
+    table = source.table
+    if table is None or not table.page or urlsplit(source.url).path.endswith(table.page):
+        return ""
+    return f"; the metrics page of {table.title} is {table.page}"
 
 
 def _refused(page: MetricsPage) -> tuple[tuple[str, str], ...]:

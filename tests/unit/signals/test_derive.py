@@ -61,6 +61,21 @@ def test_preemptions_and_rejections_are_rates() -> None:
     assert (values["preemptions"], values["rejections"]) == (2, 0.4)
 
 
+def test_cached_tokens_of_trtllm_replace_its_hit_rate() -> None:
+    """The gauge covers the whole life of the engine, and is near 0 after long prompts."""
+    before = reading("trtllm", fixture("trtllm_iterations"), at=10)
+    growth = {"cache_lookups": 4000.0, "cache_found": 3000.0}
+    after = SourceReading(15, increased(dict(before.quantities), growth), before.lines)
+    assert derived_values("trtllm", None, before)["cache_hits"] == 0.0625
+    assert derived_values("trtllm", before, after)["cache_hits"] == 0.75
+
+
+def test_trtllm_progresses_during_long_requests() -> None:
+    before = derived_values("trtllm", None, reading("trtllm", fixture("trtllm_iterations")))
+    page = fixture("trtllm_iterations").replace(b"} 500.0", b"} 501.0")
+    assert derived_values("trtllm", None, reading("trtllm", page))["progress"] == before["progress"] + 1
+
+
 def test_one_reading_yields_only_gauges() -> None:
     assert set(derived_values("vllm", None, reading_of(10, _VLLM))) == {"queue", "kv_cache", "progress"}
 

@@ -17,7 +17,8 @@ from lbctl.ir.address import Address
 from lbctl.ir.pools import Balance, MetricsSource, PickPolicy, Pool, Replica, Telemetry
 from lbctl.runtime.guard import Guard
 from lbctl.runtime.net.http_client import session
-from lbctl.serve.telemetry.fetch import fetch
+from lbctl.serve.telemetry.fetch import Fetched, fetch
+from lbctl.serve.telemetry.replica_sources import ReplicaSources
 from lbctl.serve.telemetry.reports import ScrapeReport
 from lbctl.serve.telemetry.scraper import Scraper
 from lbctl.signals.derive import TokenEvidence
@@ -157,6 +158,20 @@ _BOMB = gzip.compress(b"a" * 20_000_000)
 )
 def test_invalid_page_yields_a_reason_and_no_signals(reason: str, handler: Handler) -> None:
     assert _reason(handler) == reason
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "hint"),
+    [
+        ("trtllm", "/metrics", "; the metrics page of trtllm-serve is /prometheus/metrics"),
+        ("trtllm", "/prometheus/metrics", ""),
+        ("vllm", "/metrics", ""),
+    ],
+)
+def test_a_wrong_path_is_followed_by_the_right_one(kind: str, path: str, hint: str) -> None:
+    sources = ReplicaSources(_replica("a", MetricsSource(kind, f"http://127.0.0.1:8000{path}")))
+    report = sources.failed(0, Fetched(reason="json", message="JSON, not a metrics page"), 0.0, 0.1)
+    assert report.sources[0].message == f"JSON, not a metrics page{hint}"
 
 
 def test_redirect_is_not_followed() -> None:
