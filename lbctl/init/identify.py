@@ -21,6 +21,9 @@ _PAGES = {
     "dcgm": r"DCGM_FI_",
     "nvidia_gpu_exporter": r"nvidia_smi_",
     "amd": r"(?:amd_)?gpu_(?:gfx_activity|junction_temperature|edge_temperature|free_vram|total_vram)",
+    "dynamo": r"dynamo_frontend_",
+    "smg": r"smg_",
+    "llm_d": r"llm_d_epp_",
     "triton": r"nv_",
     "ray": r"ray_",
     "vllm": r"vllm:",
@@ -36,7 +39,8 @@ _PAGES = {
 }
 """Maps a kind of telemetry to the prefixes of its metric names.
 
-The order matters if a page contains the metrics of several kinds: Triton with its vLLM backend, or vLLM inside Ray.
+The order matters if a page contains the metrics of several kinds: Triton with its vLLM backend, vLLM inside Ray, or an
+engine behind a router.
 """
 _PAGE_PATTERNS = {
     kind: re.compile(rf"^(?:# (?:HELP|TYPE) )?(?:{names})".encode(), re.M) for kind, names in _PAGES.items()

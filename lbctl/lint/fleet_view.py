@@ -15,8 +15,10 @@ from lbctl.ir.topology import Topology
 from lbctl.model.node import Node, descend
 from lbctl.targets.load import Loaded
 
-GENERATIVE_KINDS = frozenset({"vllm", "sglang", "tgi", "trtllm", "lmdeploy", "nim", "llamacpp"})
-"""Engines that generate tokens."""
+GENERATIVE_KINDS = frozenset(
+    {"vllm", "sglang", "tgi", "trtllm", "lmdeploy", "nim", "llamacpp", "dynamo", "smg", "llm_d"}
+)
+"""Engines that generate tokens, and routers in front of them."""
 _NOT_GENERATIVE = re.compile(
     r"embed|rerank|classif|score|pooling|moderation|\bbge\b|\bgte\b|\be5\b|clip|whisper|resnet|yolo|bert"
 )

@@ -68,6 +68,8 @@ class RefusedLine:
     """Why the line has no usable value."""
     labels: Labels | None = None
     """The labels if they could be read, so that other series are not affected."""
+    is_negative: bool = False
+    """Whether the value is a negative number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +142,7 @@ def _read(rest: bytes, grammar: re.Pattern[bytes]) -> Sample | RefusedLine:
         return RefusedLine("a label occurs twice or is not UTF-8")
     value = float(match.group(2))
     if not math.isfinite(value) or value < 0:
-        return RefusedLine("the value is not a finite number of at least 0", labels)
+        return RefusedLine("the value is not a finite number of at least 0", labels, is_negative=value < 0)
     return Sample(labels, value)
 
 

@@ -38,6 +38,8 @@ class MetricSeries:
     """Labels whose values repeat the same number (ranks that run in step): only the largest counts."""
     less: str = ""
     """A metric to subtract, line by line."""
+    gone: bool = False
+    """Whether a negative value means that the subject of the line is gone, so that the line does not count."""
     code: str = ""
     """The label that contains the code of a line that counts events."""
     whole: bool = False
@@ -178,7 +180,9 @@ def _matches(page: MetricsPage, series: MetricSeries, line_filter: LineFilter | 
                 if value is not None:
                     values.append((sample.labels, value))
         refused = refused or any(
-            line.labels is None or _concerns(line.labels, series, line_filter) for line in page.refused.get(name, ())
+            line.labels is None or _concerns(line.labels, series, line_filter)
+            for line in page.refused.get(name, ())
+            if not (series.gone and line.is_negative)
         )
     return _Matches(_without_repeats(values, series.repeats) if series.repeats else values, refused, series.combine)
 

@@ -142,7 +142,7 @@ def test_a_language_model_in_triton_yields_no_batch_evidence() -> None:
     assert derived.by_steps
 
 
-@pytest.mark.parametrize("kind", ["trtllm", "lmdeploy", "nim", "kserve", "torchserve"])
+@pytest.mark.parametrize("kind", ["trtllm", "lmdeploy", "nim", "kserve", "torchserve", "dynamo", "smg", "llm_d"])
 def test_a_source_without_batch_size_yields_no_evidence(kind: str) -> None:
     before = reading(kind, fixture(kind), at=10)
     after = SourceReading(15, increased(dict(before.quantities), dict.fromkeys(COUNTERS, 10.0)), before.lines)

@@ -57,6 +57,14 @@ _EXPECTED = {
     "tfserving": {"compute_seconds": 6, "compute_count": 200, "batches": 50, "items": 200, "finished": 200},
     "kserve": {"compute_seconds": 6, "compute_count": 40, "finished": 40},
     "kserve_mlserver": {"running": 3, "finished": 90},
+    "dynamo": {"queue": 2, "running": 12, "prefill_tokens": 760_000, "decode_tokens": 96_000, "cache_lookups": 760_000,
+               "cache_found": 570_000, "ttft_seconds": 95, "ttft_count": 380, "itl_seconds": 1900, "itl_count": 95_000,
+               "finished": 400, "rejected": 20},
+    "smg": {"queue": 3, "running": 10, "kv_cache": 0.5, "cache_hits": 0.25, "throughput": 412.5, "finished": 7,
+            "rejected": 2},
+    "llm_d": {"queue": 7, "running": 14, "kv_cache": 0.625, "prefill_tokens": 1_000_000, "decode_tokens": 60_000,
+              "cache_lookups": 1_000_000, "cache_found": 600_000, "ttft_seconds": 150, "ttft_count": 500,
+              "itl_seconds": 900, "itl_count": 45_000, "finished": 500, "rejected": 3},
     "dcgm": {"gpu": 0.5, "gpu_memory_free": _GIB, "temperature": 88, "throttle": 1, "xid": 79},
     "dcgm_4_8": {"gpu": 0.75, "gpu_memory_free": 2 * _GIB, "temperature": 61, "xid": 64, "row_remap_failure": 1},
     "dcgm_mig": {"gpu": 0.4, "gpu_memory_free": 4 * _GIB, "temperature": 70, "xid": 48},
@@ -113,6 +121,14 @@ def test_a_sleeping_engine_is_not_awake() -> None:
         page = page.replace(line + b'"awake"} 1.0', line + b'"awake"} 0.0')
         page = page.replace(line + b'"weights_offloaded"} 0.0', line + b'"weights_offloaded"} 1.0')
     assert reading("vllm", page).quantities["awake"] == 0
+
+
+def test_a_removed_worker_of_smg_does_not_count() -> None:
+    """Its gauges become -1, because the exporter cannot delete a series. A value that cannot be read is unknown."""
+    page = fixture("smg")
+    assert b'smg_engine_waiting_requests{worker="http://10.0.0.8:8000"' in page
+    unreadable = page.replace(b'dp_rank="0"} -1', b'dp_rank="0"} NaN')
+    assert {"queue", "kv_cache", "throughput"}.isdisjoint(reading("smg", unreadable).quantities)
 
 
 def test_one_unreadable_engine_makes_a_sum_unknown() -> None:
