@@ -34,11 +34,11 @@ def fleet_file(tmp_path: Path) -> str:
 
 def test_choice_and_reason_come_first(fleet_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     body = tmp_path / "body.json"
-    body.write_text(json.dumps({"model": "sql", "prompt": "a" * 4000}))
+    body.write_text(json.dumps({"model": "sql", "prompt": "word " * 1000}))
     assert run(["explain", "pick", "llama", fleet_file, "--body", str(body)]) == 0
     first, *others = capsys.readouterr().out.splitlines()
     assert first == "big gets the request: no cache is known to help, and it has the least expected wait."
-    assert "prompt         about 1000 tokens, 15 blocks for prefix matching" in others
+    assert "prompt         about 971 tokens, 19 blocks for prefix matching" in others
     assert "model          sql, an adapter" in others
     assert others[-1].split(maxsplit=6) == ["gone", "10.0.0.3:8000", "-", "-", "-", "-", "drained by the files"]
 
