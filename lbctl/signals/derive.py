@@ -40,7 +40,7 @@ class TokenEvidence:
     decode_tokens: float
     """Generated tokens per step, on average."""
     prefill_tokens: float
-    """Prompt tokens per step, on average."""
+    """Prompt tokens that were computed per step, on average."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,10 +166,22 @@ def _evidence(table: MetricsTable, delta: _CounterDelta, at: float) -> Evidence 
 
 def _of_tokens(delta: _CounterDelta, at: float) -> TokenEvidence | None:
     count, seconds = delta("itl_count"), delta("itl_seconds")
-    decode, prefill = delta.ratio("decode_tokens", "iterations"), delta.ratio("prefill_tokens", "iterations")
-    if not count or not seconds or decode is None:
+    decode, steps = delta("decode_tokens"), delta("iterations")
+    if not count or not seconds or decode is None or not steps:
         return None
-    return TokenEvidence(at, count, seconds, decode, prefill or 0.0)
+    return TokenEvidence(at, count, seconds, decode / steps, _computed_tokens(delta) / steps)
+
+
+def _computed_tokens(delta: _CounterDelta) -> float:
+    """Return the number of prompt tokens that the engine computed, 0 if unknown.
+
+    Without a counter for them, it is the difference between all prompt tokens and those found in the cache. An engine
+    may count the latter some seconds earlier, so that there are more of them between two readings.
+    """
+    computed = delta("computed_tokens")
+    if computed is not None:
+        return computed
+    return max(0.0, (delta("prefill_tokens") or 0.0) - (delta("cache_found") or 0.0))
 
 
 def _of_batches(delta: _CounterDelta, at: float) -> BatchEvidence | None:

@@ -32,6 +32,7 @@ TABLE = MetricsTable(
             _of_scheduler("realtime_tokens_total", mode="prefill_compute"),
             MetricSeries("sglang:prompt_tokens_total", versions="all versions; changes when a request ends"),
         ),
+        "computed_tokens": (_of_scheduler("realtime_tokens_total", mode="prefill_compute"),),
         "decode_tokens": (
             _of_scheduler("realtime_tokens_total", mode="decode"),
             MetricSeries("sglang:generation_tokens_total", versions="all versions; changes when a request ends"),

@@ -59,6 +59,7 @@ SIGNALS: Mapping[str, SignalSpec] = {
 COUNTERS: Mapping[str, str] = {
     "iterations": "engine steps",
     "prefill_tokens": "prompt tokens read",
+    "computed_tokens": "prompt tokens computed, without those found in a cache",
     "decode_tokens": "tokens made",
     "cache_lookups": "prompt tokens looked up in the prefix cache",
     "cache_found": "prompt tokens found there",

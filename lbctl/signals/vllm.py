@@ -35,6 +35,9 @@ def series(prefix: str = "vllm:") -> dict[str, tuple[MetricSeries, ...]]:
         ),
         "iterations": (read("iteration_tokens_total_count"),),
         "prefill_tokens": (read("prompt_tokens_total"), read("prompt_tokens")),
+        "computed_tokens": (
+            MetricSeries(f"{prefix}prompt_tokens_by_source_total", where=(("source", ("local_compute",)),)),
+        ),
         "decode_tokens": (read("generation_tokens_total"), read("generation_tokens")),
         "cache_lookups": (
             read("prefix_cache_queries_total", "v1 from 0.9"),

@@ -76,6 +76,21 @@ def test_trtllm_progresses_during_long_requests() -> None:
     assert derived_values("trtllm", None, reading("trtllm", page))["progress"] == before["progress"] + 1
 
 
+def evidence_of(before: dict[str, float], after: dict[str, float]) -> TokenEvidence:
+    evidence = derive(table("vllm"), reading_of(10, before), reading_of(15, after)).evidence
+    assert isinstance(evidence, TokenEvidence)
+    return evidence
+
+
+def test_cached_prompt_tokens_do_not_count_as_computed() -> None:
+    before = {**_VLLM, "cache_found": 100.0}
+    assert evidence_of(before, increased(before, {**_GROWTH, "cache_found": 1500.0})).prefill_tokens == 10
+    assert evidence_of(before, increased(before, {**_GROWTH, "cache_found": 2500.0})).prefill_tokens == 0
+    exact = {**before, "computed_tokens": 50.0}
+    after = increased(exact, {**_GROWTH, "cache_found": 1500.0, "computed_tokens": 800.0})
+    assert evidence_of(exact, after).prefill_tokens == 16
+
+
 def test_one_reading_yields_only_gauges() -> None:
     assert set(derived_values("vllm", None, reading_of(10, _VLLM))) == {"queue", "kv_cache", "progress"}
 
