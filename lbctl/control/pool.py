@@ -59,7 +59,6 @@ def _assess(rules: HealthRules, replica: ReplicaState, latest: Observation | Non
 
 
 def _proposals(state: PoolState, assessments: Sequence[Assessment], now: float) -> list[Proposal]:
-    rules = state.pool.weighting
     subjects = [
         (
             item.replica,
@@ -70,7 +69,7 @@ def _proposals(state: PoolState, assessments: Sequence[Assessment], now: float) 
         )
         for item, (observation, fresh, assessed, _) in zip(state.replicas, assessments, strict=True)
     ]
-    return STRATEGIES.get(rules.strategy)(rules, subjects, state.rules.stale_after, now)
+    return STRATEGIES.get(state.pool.weighting.strategy)(state.pool, subjects, state.rules.stale_after, now)
 
 
 # ── The mode of the pool ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -10,12 +10,13 @@ needs samples that predict the speed of a full engine.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from lbctl.control.inputs import NEVER, Observation
 from lbctl.control.weighting.curves import reference_time
-from lbctl.control.weighting.step_times import WINDOW, Sums, throughput, total, with_sample
+from lbctl.control.weighting.step_times import Sums, prompt_share, throughput, total, with_sample
 from lbctl.control.weighting.strategy import (
     WHOLE,
     Estimate,
@@ -26,7 +27,7 @@ from lbctl.control.weighting.strategy import (
     Unsteady,
     new_tuple,
 )
-from lbctl.ir.pools import Weighting
+from lbctl.ir.pools import Pool, Weighting
 from lbctl.signals.derive import Evidence
 
 MIN_COUNT = 20.0
@@ -49,6 +50,8 @@ _TURNS, _CALM = 1.5, 1.0
 than the second number."""
 _FEW, _SMALL = 0.05, 0.01
 """The number of turns and the variance below which a replica is steady again."""
+_FIRST_VARIANCE = 0.02
+"""The assumed variance of the first samples. So a single sample changes a weight only from a factor of 1.8 on."""
 _CLIPPED, _CLIPPED_MEAN, _LEAST_VARIANCE = 3.0, 0.8, 4e-4
 """A change counts as at most three variances, so that a sudden slow-down is not taken for noise; and the mean of the
 square of a normal variable of variance 1 after this clipping."""
@@ -63,7 +66,9 @@ _Measured = tuple[Estimate, float, "_Group | None"]
 class _Group:
     """Replicas that are compared with each other."""
 
-    __slots__ = ("across", "capacities", "error", "full", "per_capacity", "ratios", "speed", "speeds", "sums")
+    __slots__ = (
+        "across", "across_error", "capacities", "error", "full", "per_capacity", "ratios", "speed", "speeds", "sums",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.ratios: list[float] = []
@@ -82,13 +87,19 @@ class _Group:
         """The standard error of the natural logarithm of `full`."""
         self.across = 0.0
         """The natural logarithm of `full` relative to `full` of all replicas."""
+        self.across_error = 0.0
+        """The standard error of `across`."""
 
-    def compare(self) -> None:
-        """Determine the medians, and the throughput of a full replica."""
+    def fit(self, steps: Sums, share: float | None) -> None:
+        """Determine the medians, and the throughput of a full replica with this share of prompt tokens."""
         self.per_capacity, self.speed = _upper_median(self.ratios), _upper_median(self.speeds)
-        fitted = throughput(total(self.sums)) if self.sums else None
+        fitted = throughput(steps, share)
         if fitted is not None:
             self.full, self.error = fitted.rate / _upper_median(self.capacities), fitted.error
+
+    def compare(self, reference: _Group) -> None:
+        """Compare the throughput of a full replica with a full replica of another group."""
+        self.across, self.across_error = math.log(self.full / reference.full), math.hypot(self.error, reference.error)
 
 
 class _Bands(NamedTuple):
@@ -105,10 +116,10 @@ class _Bands(NamedTuple):
         return cls(rules.act_above / 100, rules.release_below / 100, rules.across_types / 100, rules.smoothing / 1000)
 
 
-def adaptive(rules: Weighting, subjects: Sequence[Subject], stale: float, now: float) -> list[Proposal]:
+def adaptive(pool: Pool, subjects: Sequence[Subject], stale: float, now: float) -> list[Proposal]:
     """Propose weights in proportion to the measured speed, relative to peers and to other GPU types."""
-    measured = _measured(rules, subjects, now - stale)
-    bands = _Bands.of(rules)
+    measured = _measured(pool, subjects, now - stale)
+    bands = _Bands.of(pool.weighting)
     above, types = bands.above, bands.types
     proposals = []
     for (replica, _, observation, before, _), (estimate, ratio, group) in zip(subjects, measured, strict=True):
@@ -125,9 +136,9 @@ def adaptive(rules: Weighting, subjects: Sequence[Subject], stale: float, now: f
     return proposals
 
 
-def _measured(rules: Weighting, subjects: Sequence[Subject], oldest: float) -> list[_Measured]:
+def _measured(pool: Pool, subjects: Sequence[Subject], oldest: float) -> list[_Measured]:
     """Group by kind of evidence and peers: speed in tokens is not comparable with speed in batches."""
-    smoothing = rules.smoothing / 1000
+    smoothing = pool.weighting.smoothing / 1000
     several = len({peers for _, peers, _, _, _ in subjects}) > 1
     measured: list[_Measured] = []
     groups: dict[_Key, _Group] = {}
@@ -148,7 +159,8 @@ def _measured(rules: Weighting, subjects: Sequence[Subject], oldest: float) -> l
             group.sums.append(sums)
             group.capacities.append(capacity)
         measured.append((estimate, ratio, group))
-    _compare(groups)
+    for kind in {kind for kind, _ in groups}:
+        _compare([group for key, group in groups.items() if key[0] is kind], is_picked=pool.balance.pick is not None)
     return measured
 
 
@@ -163,8 +175,7 @@ def _updated(observation: Observation | None, before: Estimate, smoothing: float
     expected, took, count = reference_time(evidence)
     if several and count >= MIN_COUNT:
         usage = observation.signals.values.get("kv_cache")
-        keep = math.exp((before_at - at) / WINDOW)
-        sums = with_sample(sums or Sums(), evidence, usage.value if usage is not None else None, keep)
+        sums = with_sample(sums or Sums(), evidence, usage.value if usage is not None else None, at - before_at)
     if kind is before_kind:
         elapsed = (at - before_at) / smoothing
         if unsteady is not None or not _STEADY < expected / took * before_took / before_expected < 1 / _STEADY:
@@ -176,38 +187,42 @@ def _updated(observation: Observation | None, before: Estimate, smoothing: float
             before_took * keep + took,
             before_total * keep + count,
         )
+    else:
+        unsteady = Unsteady(expected / took, expected / took, _FIRST_VARIANCE, samples=1.0)
     return new_tuple(Estimate, (expected, took, count, at, acting, across, kind, unsteady, sums))
 
 
 def _with_speed(unsteady: Unsteady, speed: float, elapsed: float) -> Unsteady:
     """Include the speed of one sample; `elapsed` is in smoothing times."""
-    last, short, variance, away, turns, held, _ = unsteady
+    last, short, variance, away, turns, held, _, samples = unsteady
     change = (speed - last) / (speed + last)
     change = min(2.0 * change * change, _CLIPPED * variance) / _CLIPPED_MEAN  # half the squared change of the logarithm
     variance = max(change + (variance - change) * math.exp(-elapsed / _NOISE_MEMORY), _LEAST_VARIANCE)
-    return Unsteady(speed, speed + (short - speed) * math.exp(-elapsed * _SHORT), variance, away, turns, held, elapsed)
+    short = speed + (short - speed) * math.exp(-elapsed * _SHORT)
+    samples = samples * math.exp(-elapsed) + 1.0
+    return Unsteady(speed, short, variance, away, turns, held, elapsed, samples)
 
 
-def _noise(variance: float, gap: float) -> float:
-    """The deviation of a mean over samples with this variance that may be noise; `gap` is as in `Unsteady`.
+def _noise(unsteady: Unsteady, faster: float = 1.0) -> float:
+    """The deviation of the mean speed that may be noise. `faster`: how much faster than `smoothing` the mean adapts.
 
     The gap is stored, because most decisions are made for another replica and bring this one no new sample.
     """
-    keep = math.exp(-gap)
-    return _NOISE * math.sqrt(variance * (1.0 - keep) / (1.0 + keep))
+    keep = math.exp(-unsteady.gap * faster)
+    newest = max(1.0 / unsteady.samples, 1.0 - keep)  # the share of the newest sample in the mean
+    return _NOISE * math.sqrt(unsteady.variance * (2.0 * newest - 1.0 + keep) / (1.0 + keep))
 
 
-def _compare(groups: Mapping[_Key, _Group]) -> None:
-    """Compare each group with all groups that have the same kind of evidence."""
-    kinds: dict[type[Evidence] | None, list[float]] = {}
-    for (kind, _), group in groups.items():
-        group.compare()
+def _compare(groups: Sequence[_Group], *, is_picked: bool) -> None:
+    """Compare groups that have the same kind of evidence."""
+    steps = [total(group.sums) if group.sums else Sums() for group in groups]
+    share = prompt_share(steps) if is_picked else None
+    for group, sums in zip(groups, steps, strict=True):
+        group.fit(sums, share)
+    by_full = sorted((group for group in groups if group.full for _ in group.ratios), key=attrgetter("full"))
+    for group in groups:
         if group.full:
-            kinds.setdefault(kind, []).extend([group.full] * len(group.ratios))
-    every = {kind: _upper_median(values) for kind, values in kinds.items()}
-    for (kind, _), group in groups.items():
-        if group.full:
-            group.across = math.log(group.full / every[kind])
+            group.compare(by_full[len(by_full) // 2])
 
 
 def _upper_median(values: list[float]) -> float:
@@ -221,10 +236,10 @@ def _proposal(
     across, unsteady, held, noise = group.across, estimate.unsteady, False, 0.0
     if unsteady is not None:
         unsteady = _with_turn(unsteady, math.log(unsteady.short / capacity / group.per_capacity), bands, elapsed)
-        held, noise = unsteady.held, _noise(unsteady.variance, unsteady.gap)
+        held, noise = unsteady.held, _noise(unsteady)
     band = bands.below if estimate.acting else max(bands.above, noise)
     outside = not -band <= off <= band
-    between = bands.types * bands.below / bands.above if estimate.across else bands.types + 3.0 * group.error
+    between = bands.types * bands.below / bands.above if estimate.across else bands.types + 3.0 * group.across_error
     apart = not -between <= across <= between
     is_steady = unsteady is None or (not outside and _is_calm(unsteady))
     estimate = estimate._replace(acting=outside, across=apart, unsteady=None if is_steady else unsteady)
@@ -245,7 +260,7 @@ def _with_turn(unsteady: Unsteady, away_by: float, bands: _Bands, elapsed: float
     if unsteady.away:
         away = away_by < -_BACK * bands.above
     else:
-        away = away_by < -max(_LEFT * bands.above, _noise(unsteady.variance, _SHORT * unsteady.gap))
+        away = away_by < -max(_LEFT * bands.above, _noise(unsteady, _SHORT))
     turns = unsteady.turns * math.exp(-elapsed / (_MEMORY * bands.smoothing)) + (away is not unsteady.away)
     held = turns > (_CALM if unsteady.held else _TURNS)
     return unsteady._replace(away=away, turns=turns, held=held)

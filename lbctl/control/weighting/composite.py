@@ -13,15 +13,16 @@ from collections.abc import Mapping, Sequence
 
 from lbctl.control.inputs import Observation
 from lbctl.control.weighting.strategy import Estimate, Proposal, Subject
-from lbctl.ir.pools import Weighting
+from lbctl.ir.pools import Pool
 
 DEFAULT = (("gpu", 0.3), ("kv_cache", 0.2), ("queue", 0.4), ("ttft", 0.1))
 _RATIOS = frozenset({"gpu", "kv_cache", "throttle"})
 _MIN_LEFT = 0.05
 
 
-def composite(rules: Weighting, subjects: Sequence[Subject], stale: float, now: float) -> list[Proposal]:
+def composite(pool: Pool, subjects: Sequence[Subject], stale: float, now: float) -> list[Proposal]:
     """Propose less weight for replicas with a higher score of load signals."""
+    rules = pool.weighting
     terms = rules.composite or DEFAULT
     maxima = {name: _maximum(name, subjects, now - stale) for name, _ in terms}
     estimates = [

@@ -2,9 +2,13 @@
 
 A step with n sequences and q prompt tokens takes a + b·n + p·q. All three depend on the model and the GPU. GPUs with a
 different balance between memory and compute also have different ratios, so that no common curve can compare them. Each
-type has a separate line, fitted by least squares to its samples. With the measured number of prompt tokens per
-sequence, a full engine generates n ÷ (a + b·n + p·q) tokens per second. An engine is full if its cache is full, or if
-it has 256 sequences (`max_num_seqs` of vLLM, `--max-running-requests` of others).
+type has a separate line, fitted by least squares to its samples. With a given number of prompt tokens per sequence, a
+full engine generates n ÷ (a + b·n + p·q) tokens per second. An engine is full if its cache is full, or if it has 256
+sequences (`max_num_seqs` of vLLM, `--max-running-requests` of others).
+
+If proxies choose the replicas, all types get the same mix of requests, and q ÷ n is the type's own. The picker sends
+long prompts to fast GPUs. With their own q ÷ n, fast types would look too slow for their capacity, so the types of a
+picked pool are compared at the mix of the whole pool.
 """
 
 from __future__ import annotations
@@ -15,18 +19,21 @@ from typing import NamedTuple
 
 from lbctl.signals.derive import Evidence, TokenEvidence
 
-WINDOW = 300.0
+_WINDOW = 300.0
 """Time in seconds after which a sample counts 1/e."""
 _MAX_SEQUENCES = 256.0
 _MIN_SAMPLES = 40.0
 """Minimum number of samples for a line with three parameters."""
+_WHOLE_SAMPLE = 5.0
+"""Time in seconds after which a sample counts as one. Samples in quick succession are of the same requests, so they
+count less."""
 
 
 class Sums(NamedTuple):
     """Decayed sums over the samples of a replica."""
 
     samples: float = 0.0
-    """The number of samples."""
+    """The number of samples, each of which counts at most 1."""
     n: float = 0.0
     """Sum of n, the number of sequences in a step."""
     q: float = 0.0
@@ -60,18 +67,19 @@ class Throughput(NamedTuple):
     """The standard error of its natural logarithm."""
 
 
-def with_sample(sums: Sums, evidence: Evidence, cache: float | None, keep: float) -> Sums:
+def with_sample(sums: Sums, evidence: Evidence, cache: float | None, gap: float) -> Sums:
     """Return the sums with a sample.
 
-    `keep` is the factor on the earlier samples, `cache` the used fraction of the cache.
+    `cache` is the used fraction of the cache, `gap` the time since the last sample in seconds.
     """
     if isinstance(evidence, TokenEvidence):
         n, q, y = evidence.decode_tokens, evidence.prefill_tokens, evidence.itl_seconds / evidence.itl_count
     else:
         n, q, y = evidence.items, 0.0, evidence.compute_seconds / evidence.compute_count
     u = cache or 0.0
+    keep, weight = math.exp(-gap / _WINDOW), min(1.0, gap / _WHOLE_SAMPLE)
     return Sums(*(
-        old * keep + new
+        old * keep + new * weight
         for old, new in zip(sums, (1.0, n, q, y, n * n, n * q, q * q, n * y, q * y, y * y, u * n, u * u), strict=True)
     ))  # fmt: skip
 
@@ -81,8 +89,24 @@ def total(parts: Iterable[Sums]) -> Sums:
     return Sums(*map(sum, zip(*parts, strict=True)))
 
 
-def throughput(sums: Sums) -> Throughput | None:
-    """Return the throughput of a full engine according to the line; None if there is no line, or if it is too short."""
+def prompt_share(parts: Iterable[Sums]) -> float:
+    """Return the number of prompt tokens per generated token of several types together.
+
+    Each type counts by its tokens per second.
+    """
+    prompts = tokens = 0.0
+    for part in parts:
+        if part.y:
+            per_second = part.samples / part.y
+            prompts, tokens = prompts + part.q * per_second, tokens + part.n * per_second
+    return prompts / tokens if tokens else 0.0
+
+
+def throughput(sums: Sums, share: float | None = None) -> Throughput | None:
+    """Return the throughput of a full engine according to the line; None if there is no line, or if it is too short.
+
+    `share` is the number of prompt tokens per generated token; None means the number in the samples.
+    """
     if sums.samples < _MIN_SAMPLES or not sums.n:
         return None
     scale = (1.0, sums.n / sums.samples, max(sums.q, sums.n) / sums.samples)
@@ -97,7 +121,7 @@ def throughput(sums: Sums) -> Throughput | None:
     line = [sum(value * other for value, other in zip(row, right, strict=True)) for row in inverse]
     squares = max(0.0, sums.yy - sum(value * other for value, other in zip(line, right, strict=True)))
     full = min(_MAX_SEQUENCES, _full(sums))
-    at = (1.0, full / scale[1], full * sums.q / sums.n / scale[2])
+    at = (1.0, full / scale[1], full * (sums.q / sums.n if share is None else share) / scale[2])
     seconds = sum(value * other for value, other in zip(line, at, strict=True))
     if seconds <= 0:
         return None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from lbctl.control.inputs import NEVER, Observation
 from lbctl.control.weighting.step_times import Sums
-from lbctl.ir.pools import Replica, Weighting
+from lbctl.ir.pools import Pool, Replica
 from lbctl.signals.derive import Evidence
 
 Peers = tuple[str, int] | tuple[float]
@@ -23,7 +24,7 @@ class Unsteady(NamedTuple):
     """The speed over the last few samples."""
     variance: float = 0.05
     """Variance of the natural logarithm of `last`, as half the mean square of its changes (von Neumann 1941), which is
-    hardly affected by a drift."""
+    hardly affected by a drift. At first it is an assumption."""
     away: bool = False
     """Whether `short` is slower than the peers and has not become as fast as the peers again."""
     turns: float = 0.0
@@ -32,6 +33,8 @@ class Unsteady(NamedTuple):
     """Whether `away` has changed so often that the replica is held at its capacity."""
     gap: float = 0.0
     """The time between the last two samples, in units of `smoothing`."""
+    samples: float = math.inf
+    """The decayed number of samples; infinite if unknown because the speed was steady before."""
 
 
 class Estimate(NamedTuple):
@@ -102,6 +105,6 @@ class Proposal(NamedTuple):
 new_tuple = tuple.__new__
 """`new_tuple(Proposal, (…))` creates a named tuple of all fields in order. Calling the class would run Python code
 for each replica, which takes a tenth of the time of an observation."""
-Strategy = Callable[[Weighting, Sequence[Subject], float, float], "list[Proposal]"]
-"""(rules, replicas, seconds after which evidence is stale, current time in seconds) → one proposal for each replica, in
+Strategy = Callable[[Pool, Sequence[Subject], float, float], "list[Proposal]"]
+"""(pool, replicas, seconds after which evidence is stale, current time in seconds) → one proposal for each replica, in
 the same order."""

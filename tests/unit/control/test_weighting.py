@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import pytest
 
@@ -15,12 +16,13 @@ from lbctl.control.step import step
 from lbctl.control.weighting import STRATEGIES
 from lbctl.control.weighting.curves import reference_time
 from lbctl.control.weighting.strategy import Estimate, Proposal, Subject
-from lbctl.ir.pools import Weighting
+from lbctl.ir.pools import Balance, PickPolicy, Pool
 from lbctl.signals.derive import BatchEvidence, TokenEvidence
 from lbctl.signals.merge import Signal, Signals
 from tests.support.control import pool, replica, seen, started
 
-RULES = Weighting()
+POOL = pool(0)
+PICKED = pool(0, balance=Balance(pick=PickPolicy(())))
 STALE = 15.0
 
 
@@ -33,8 +35,8 @@ def subjects(*speeds: float | None, at: float = 100.0, gpus: str = "") -> list[S
     return replicas
 
 
-def proposals_of(name: str, replicas: list[Subject], now: float = 100.0, rules: Weighting = RULES) -> list[Proposal]:
-    return STRATEGIES.get(name)(rules, replicas, STALE, now)
+def proposals_of(name: str, replicas: list[Subject], now: float = 100.0, of_pool: Pool = POOL) -> list[Proposal]:
+    return STRATEGIES.get(name)(of_pool, replicas, STALE, now)
 
 
 def multipliers(name: str, replicas: list[Subject]) -> list[float | None]:
@@ -62,51 +64,85 @@ def test_a_replica_without_evidence_gets_no_proposal() -> None:
     assert multipliers("adaptive", subjects(1.0, None, 0.5)) == [1.0, None, pytest.approx(0.5)]
 
 
-def proposals_over_time(*looks: list[Subject], rules: Weighting = RULES) -> list[list[Proposal]]:
-    """Return the proposals of looks that are five seconds apart; each look continues the estimates of the last one."""
+def proposals_over_time(*looks: list[Subject], of_pool: Pool = POOL, interval: float = 5.0) -> list[list[Proposal]]:
+    """Return the proposals of looks that are `interval` seconds apart; each continues the estimates of the last one."""
     results: list[list[Proposal]] = []
     for number, look in enumerate(looks):
         before = [proposal.estimate for proposal in results[-1]] if results else [item[3] for item in look]
         known_before = [(*item[:3], estimate, item[4]) for item, estimate in zip(look, before, strict=True)]
-        results.append(proposals_of("adaptive", known_before, 100.0 + 5.0 * number, rules))
+        results.append(proposals_of("adaptive", known_before, 100.0 + interval * number, of_pool))
     return results
 
 
-def subject_of_type(gpu: str, capacity: float, step: tuple[float, float, float], look: int, place: int) -> Subject:
-    """Return a replica whose steps take a + b·n + p·q milliseconds; its batches differ from look to look."""
+class GpuType(NamedTuple):
+    """Two replicas of a type. A step with n sequences and q prompt tokens takes a + b·n + p·q milliseconds."""
+
+    name: str
+    step: tuple[float, float, float]
+    capacity: float = 1.0
+    prompts: float = 6.0
+    """Mean number of prompt tokens per sequence."""
+    noise: float = 0.0
+    """Standard deviation of the logarithm of a step's measured time."""
+
+
+def subject_of_type(kind: GpuType, look: int, place: int, at: float, rng: random.Random) -> Subject:
+    """Return a replica of this type. Its batches differ from look to look."""
     n = 20.0 + 13.0 * ((look * 7 + place * 3) % 11)
-    q = n * (4.0 + (look * 5 + place) % 5)
-    at = 100.0 + 5.0 * look
-    evidence = TokenEvidence(at, 500.0, 0.5 * (step[0] + step[1] * n + step[2] * q), n, q)
+    q = n * kind.prompts * (4.0 + (look * 5 + place) % 5) / 6.0
+    a, b, p = kind.step
+    evidence = TokenEvidence(at, 500.0, 0.5 * (a + b * n + p * q) * math.exp(rng.gauss(0.0, kind.noise)), n, q)
     observation = Observation(at, Signals({"kv_cache": Signal(n / 256, at, 0)}, {}, evidence, (), True))
-    return replica(f"{gpu}{place}", capacity=capacity, gpu=gpu), (gpu, 1), observation, Estimate(), True
+    name = f"{kind.name}{place}"
+    return replica(name, capacity=kind.capacity, gpu=kind.name), (kind.name, 1), observation, Estimate(), True
 
 
-_MEMORY_BOUND, _CORE_BOUND = (10.0, 0.05, 0.03), (8.6, 0.2, 0.18)
-"""Step times of 8B models: the first on an H100, the second on an H20."""
-_FULL = (10.0 + 256 * (0.05 + 6 * 0.03)) / (8.6 + 256 * (0.2 + 6 * 0.18))
-"""Throughput of a full engine of the second type relative to the first."""
+_H100, _H20 = GpuType("H100", (10.0, 0.05, 0.03)), GpuType("H20", (8.6, 0.2, 0.18))
+"""Step times of an 8B model."""
 
 
-def last_multipliers_of_two_types(second: float, looks: int = 30) -> list[float | None]:
-    """Return the last multipliers of four replicas, two of each type; the second type has this capacity."""
-    types = (("H", 1.0, _MEMORY_BOUND), ("C", second, _CORE_BOUND))
-    look = [[subject_of_type(*kind, number, place) for kind in types for place in range(2)] for number in range(looks)]
-    return [proposal.multiplier for proposal in proposals_over_time(*look)[-1]]
+def share_of_h20(prompts: float) -> float:
+    """Return the throughput of a full H20 relative to an H100, with this number of prompt tokens per sequence."""
+    first, second = (a + 256 * (b + prompts * p) for a, b, p in (_H100.step, _H20.step))
+    return first / second
+
+
+def last_multipliers(
+    *types: GpuType, looks: int = 30, interval: float = 5.0, of_pool: Pool = POOL
+) -> list[float | None]:
+    """Return the last multipliers of two replicas of each type."""
+    rng = random.Random(1)
+    look = [
+        [subject_of_type(kind, number, place, 100.0 + interval * number, rng) for kind in types for place in (0, 1)]
+        for number in range(looks)
+    ]
+    return [proposal.multiplier for proposal in proposals_over_time(*look, of_pool=of_pool, interval=interval)[-1]]
 
 
 def test_different_gpu_types_are_compared_at_full_engines() -> None:
-    assert last_multipliers_of_two_types(_FULL) == [1.0] * 4
-    assert last_multipliers_of_two_types(2 * _FULL) == [
-        1.0,
-        1.0,
-        pytest.approx(0.5, rel=0.05),
-        pytest.approx(0.5, rel=0.05),
-    ]
+    capacity, half = share_of_h20(6.0), pytest.approx(0.5, rel=0.05)
+    assert last_multipliers(_H100, _H20._replace(capacity=capacity)) == [1.0] * 4
+    assert last_multipliers(_H100, _H20._replace(capacity=2 * capacity)) == [1.0, 1.0, half, half]
 
 
 def test_gpu_types_are_not_compared_before_enough_steps() -> None:
-    assert last_multipliers_of_two_types(2 * _FULL, looks=8) == [1.0] * 4
+    slow = _H20._replace(capacity=2 * share_of_h20(6.0))
+    assert last_multipliers(_H100, slow, looks=8) == [1.0] * 4
+    assert last_multipliers(_H100, slow, looks=40, interval=1.0) == [1.0] * 4
+
+
+def test_picked_gpu_types_are_compared_at_the_mix_of_the_pool() -> None:
+    """The picker sends long prompts to the fast type, so that the pool's mix is 8.5 prompt tokens per sequence."""
+    fast, slow = _H100._replace(prompts=12.0), _H20._replace(prompts=3.0)
+    capacity, half = share_of_h20(8.5), pytest.approx(0.5, rel=0.05)
+    assert last_multipliers(fast, slow._replace(capacity=capacity), of_pool=PICKED) == [1.0] * 4
+    assert last_multipliers(fast, slow._replace(capacity=2 * capacity), of_pool=PICKED) == [1.0, 1.0, half, half]
+
+
+def test_noise_in_the_fastest_type_moves_no_other_type() -> None:
+    slow = _H20._replace(capacity=2.2 * share_of_h20(6.0))
+    assert last_multipliers(_H100, slow)[2:] == [pytest.approx(1 / 2.2, rel=0.05)] * 2
+    assert last_multipliers(_H100._replace(noise=0.3), slow) == [1.0] * 4
 
 
 def proposals_for_a_flapping_replica(turns: Sequence[int]) -> list[list[Proposal]]:
@@ -144,6 +180,11 @@ def test_noise_in_samples_moves_no_weight() -> None:
     ]
     moved = [proposal.multiplier for look in proposals_over_time(*noisy)[40:] for proposal in look]
     assert sum(multiplier != 1.0 for multiplier in moved) < len(moved) / 50
+
+
+def test_first_samples_count_as_noisy() -> None:
+    first, second = proposals_over_time(subjects(1.0, 1.0, 0.65), subjects(1.0, 1.0, 0.65, at=105.0))
+    assert (first[2].multiplier, second[2].multiplier) == (1.0, pytest.approx(0.65))
 
 
 def test_old_evidence_fades_with_the_smoothing() -> None:
