@@ -79,11 +79,16 @@ class EngineCounters:
 
     iterations: float = 0.0
     prefill_tokens: float = 0.0
+    """Prompt tokens computed."""
+    cached_tokens: float = 0.0
+    """Prompt tokens found in the prefix cache."""
     decode_tokens: float = 0.0
     itl_seconds: float = 0.0
     itl_count: float = 0.0
     running: int = 0
     waiting: int = 0
+    usage: float = 0.0
+    """Used fraction of the KV cache, at most 1."""
 
 
 class PrefixCache:
@@ -172,6 +177,7 @@ class Engine:
         count, counters = len(self._running), self.counters
         counters.iterations += 1
         counters.prefill_tokens += tokens
+        counters.cached_tokens += sum(request.cached for request in read)
         counters.decode_tokens += count + len(read)
         counters.itl_seconds += count * seconds
         counters.itl_count += count
@@ -188,6 +194,7 @@ class Engine:
             self._context -= request.prompt - request.cached + request.answer - 1
             done.append(request)
         counters.running, counters.waiting = len(self._running) + len(self._reading), len(self._waiting)
+        counters.usage = min(1.0, self.usage)
         return done
 
     def _factor(self, now: float) -> tuple[float, float, float]:

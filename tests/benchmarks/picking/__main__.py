@@ -5,6 +5,7 @@ A row has the figures of a policy in a scenario, over the seeds:
 - the mean time of each further token, in milliseconds,
 - the share of prompt tokens that were in a cache,
 - sessions that changed their replica,
+- changes of weights by the control loop,
 - requests without a first token within a minute.
 
 docs/develop/picking-study.md has the figures of a run. `python -m tests.benchmarks.picking.speed` measures the speed of
@@ -20,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from lbctl.simulate.engine import Engine, SpeedFault
+from lbctl.simulate.engine import CostModel, Engine, SpeedFault
 from lbctl.simulate.scenario import SimulatedReplica, heterogeneous, homogeneous
 from tests.benchmarks.picking import traces
 from tests.benchmarks.picking.plot import bars
@@ -30,7 +31,12 @@ from tests.benchmarks.picking.traces import Arrival
 
 Make = Callable[[int, Sequence[Engine]], Policy]
 _SECONDS = 300.0
-_HEAD = f"{'SCENARIO':<32} {'POLICY':<34} {'P50':>7} {'P99':>7} {'TOKEN':>6} {'HITS':>6} {'MOVED':>6} {'FAILED':>6}"
+_A100 = CostModel(a=44.2e-3, b=0.2e-3, c=3.1e-7, p=0.154e-3)
+"""The cost of an iteration of Llama-2-70B on 8 A100 (Splitwise's profile)."""
+_HEAD = (
+    f"{'SCENARIO':<32} {'POLICY':<34} {'P50':>7} {'P99':>7} {'TOKEN':>6} {'HITS':>6} {'MOVED':>6} {'CHANGES':>7} "
+    f"{'FAILED':>6}"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +54,8 @@ class Scenario:
     """Seconds between scrapes of a replica."""
     spread: bool = False
     """Whether the replicas are scraped at different times, instead of all at once."""
+    restarts: float | None = None
+    """Seconds between two restarts of `serve`; None for no restarts."""
     corrected: tuple[float, ...] = ()
     """The capacities after corrections by the weights law; empty if no corrections are needed."""
 
@@ -81,6 +89,7 @@ def scenarios() -> Iterator[Scenario]:
             fleet = (changed, *mixed[1:])
             also = ("pick", "pick, adaptive") if proxies == 1 else ()
             yield Scenario(f"{name}, {proxies} proxies", fleet, _azure(fleet, load), (*ill, *also), proxies)
+    yield from _capacities()
     for name, members in (("equal", equal), ("5:2:1", mixed)):
         for load in (0.6, 0.8):
             for interval in (0.25, 1.0, 2.5, 5.0):
@@ -111,11 +120,26 @@ def scenarios() -> Iterator[Scenario]:
     yield Scenario("shared, Mooncake", equal, lambda seed: traces.mooncake(1.0 + 0.2 * seed), shared)
 
 
+def _capacities() -> Iterator[Scenario]:
+    """Yield healthy fleets with correct capacities, and one with wrong capacities."""
+    a100 = SimulatedReplica(capacity=0.57, gpu="A100-80GB", curve=_A100)
+    pairs, mixed = homogeneous(4, *(a100,) * 4), heterogeneous()
+    both = ("weights, Envoy", "adaptive, Envoy", "pick", "pick, adaptive")
+    yield Scenario("4 H100 and 4 A100", pairs, _azure(pairs, 0.85), both)
+    yield Scenario("5:2:1, code", mixed, _azure(mixed, 0.8, "code"), both)
+    for name, members, load in (("4 H100 and 4 A100", pairs, 0.85), ("5:2:1", mixed, 0.8)):
+        yield Scenario(f"{name}, restarts", members, _azure(members, load), both, restarts=100.0)
+    equal = homogeneous(8)
+    yield Scenario("Mooncake, adaptive", equal, lambda seed: traces.mooncake(1.0 + 0.2 * seed), both, cache=2.5)
+    yield Scenario("5:2:1, small ones configured ×2", heterogeneous(small=0.4), _azure(mixed, 0.8), both)
+
+
 def outcome(scenario: Scenario, policy: str, seed: int) -> Outcome:
     """Run a policy once."""
     capacities = [item.capacity for item in scenario.members]
     fleet = Fleet(scenario.members, proxies=scenario.proxies if policy.startswith(("weights", "adaptive")) else 1)
     fleet.cache, fleet.interval, fleet.adaptive = scenario.cache, scenario.interval, "adaptive" in policy
+    fleet.restarts = scenario.restarts if fleet.adaptive else None
     fleet.spread = scenario.spread or policy.startswith("adaptive")  # only picked pools are scraped all at once
     if policy.startswith("16"):
         fleet.proxies = 16
@@ -148,9 +172,11 @@ def _make(policy: str, capacities: Sequence[float]) -> Make:
     return make
 
 
-def _azure(members: Sequence[SimulatedReplica], load: float) -> Callable[[int], list[Arrival]]:
-    speed = sum(item.speed for item in members)
-    return lambda seed: traces.azure(load, speed, _SECONDS, seed)
+def _azure(
+    members: Sequence[SimulatedReplica], load: float, kind: str = "conversation"
+) -> Callable[[int], list[Arrival]]:
+    speed = sum(item.capacity for item in members)
+    return lambda seed: traces.azure(load, speed, _SECONDS, seed, kind)
 
 
 def _common_prompt(rate: float) -> Callable[[int], list[Arrival]]:
@@ -177,8 +203,10 @@ def main() -> None:
 def _line(scenario: Scenario, policy: str, total: _Sum) -> str:
     p50, p99 = (total.mean(lambda item, percent=percent: item.percentile(percent)) for percent in (50, 99))  # type: ignore[misc]
     token = 1000 * total.mean(lambda item: sum(item.per_token) / len(item.per_token))
-    hits, moved, failed = (total.mean(value) for value in (lambda i: i.hits, lambda i: i.moved, lambda i: i.failed))
-    return f"{scenario.name:<32} {policy:<34} {p50:7.3f} {p99:7.2f} {token:6.1f} {hits:6.2f} {moved:6.0f} {failed:6.1f}"
+    hits, moved = total.mean(lambda item: item.hits), total.mean(lambda item: item.moved)
+    changes, failed = total.mean(lambda item: item.changes), total.mean(lambda item: item.failed)
+    times = f"{p50:7.3f} {p99:7.2f} {token:6.1f}"
+    return f"{scenario.name:<32} {policy:<34} {times} {hits:6.2f} {moved:6.0f} {changes:7.1f} {failed:6.1f}"
 
 
 def _write(directory: Path, groups: dict[str, dict[str, float]]) -> None:

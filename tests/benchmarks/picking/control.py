@@ -6,14 +6,16 @@ from collections.abc import Sequence
 
 from lbctl.control.effects import HealthChanged, WeightsChanged
 from lbctl.control.events import FleetChanged, Observed
-from lbctl.control.inputs import Observation
+from lbctl.control.inputs import Observation, ProxyRequests
 from lbctl.control.state import State
 from lbctl.control.step import step
 from lbctl.ir.address import Address
-from lbctl.ir.pools import DeepCheck, Pool, Replica, Telemetry, Weighting
+from lbctl.ir.pools import Balance, DeepCheck, PickPolicy, Pool, Replica, Telemetry, Weighting
 from lbctl.ir.weight import Weight, from_capacity
-from lbctl.signals.derive import TokenEvidence
+from lbctl.signals import table
+from lbctl.signals.derive import derive
 from lbctl.signals.merge import Signal, Signals
+from lbctl.signals.source import SourceReading
 from lbctl.simulate.engine import EngineCounters
 from lbctl.simulate.scenario import SimulatedReplica
 
@@ -23,17 +25,27 @@ _POOL = "pool"
 class Control:
     """Adaptive weights and deep health of one pool."""
 
-    def __init__(self, members: Sequence[SimulatedReplica], interval: float) -> None:
+    def __init__(self, members: Sequence[SimulatedReplica], interval: float, *, is_picked: bool) -> None:
         replicas = tuple(
             Replica(str(place), Address(str(place), 1), item.capacity, gpu=item.gpu)
             for place, item in enumerate(members)
         )
-        telemetry = Telemetry(int(interval * 1000), stale_after=15_000)
-        pool = Pool(_POOL, replicas, weighting=Weighting(strategy="adaptive"), telemetry=telemetry, deep=DeepCheck())
-        self._state, _ = step(State(), FleetChanged(0.0, (pool,)))
+        self._pool = Pool(
+            _POOL,
+            replicas,
+            balance=Balance(pick=PickPolicy(()) if is_picked else None),
+            weighting=Weighting(strategy="adaptive"),
+            telemetry=Telemetry(int(interval * 1000), stale_after=15_000),
+            deep=DeepCheck(),
+        )
         self._weights = {item.name: from_capacity(item.capacity) for item in replicas}
         self._out: set[str] = set()
-        self._before: dict[str, EngineCounters] = {}
+        self.start(0.0)
+
+    def start(self, now: float) -> None:
+        """Start, or restart with the last weights and without any earlier reports."""
+        self._state, _ = step(State(), FleetChanged(now, (self._pool,), {_POOL: self._weights}))
+        self._before: dict[str, SourceReading] = {}
 
     def observe(
         self, reports: Sequence[tuple[float, EngineCounters]], in_flight: Sequence[int], now: float
@@ -52,24 +64,28 @@ class Control:
         return [None if name in self._out else self._weights[name] for name in samples]
 
     def _observation(self, name: str, counters: EngineCounters, in_flight: int, taken: float) -> Observation:
-        before, self._before[name] = self._before.get(name), counters
+        reading = _reading(counters, taken)
+        before, self._before[name] = self._before.get(name), reading
         values = {
             "progress": Signal(counters.iterations, taken, 0),
             "running": Signal(counters.running, taken, 0),
             "queue": Signal(counters.waiting, taken, 0),
+            "kv_cache": Signal(min(1.0, counters.usage), taken, 0),
         }
-        signals = Signals(values, {}, _evidence(before, counters, taken), (), by_steps=True)
-        return Observation(taken, signals, in_flight, True)
+        signals = Signals(values, {}, derive(table("vllm"), before, reading).evidence, (), by_steps=True)
+        return Observation(taken, signals, ProxyRequests(in_flight), True)
 
 
-def _evidence(before: EngineCounters | None, counters: EngineCounters, now: float) -> TokenEvidence | None:
-    if before is None or counters.itl_count <= before.itl_count:
-        return None
-    steps = counters.iterations - before.iterations
-    return TokenEvidence(
-        now,
-        counters.itl_count - before.itl_count,
-        counters.itl_seconds - before.itl_seconds,
-        (counters.decode_tokens - before.decode_tokens) / steps,
-        (counters.prefill_tokens - before.prefill_tokens) / steps,
+def _reading(counters: EngineCounters, taken: float) -> SourceReading:
+    """Return the counters of vLLM, whose prompt tokens include the cached ones."""
+    return SourceReading(
+        taken,
+        {
+            "iterations": counters.iterations,
+            "prefill_tokens": counters.prefill_tokens + counters.cached_tokens,
+            "cache_found": counters.cached_tokens,
+            "decode_tokens": counters.decode_tokens,
+            "itl_count": counters.itl_count,
+            "itl_seconds": counters.itl_seconds,
+        },
     )

@@ -9,7 +9,7 @@ from copy import copy
 from dataclasses import dataclass
 
 from lbctl.base.percentiles import percentile_of
-from lbctl.ir.weight import Weight
+from lbctl.ir.weight import Weight, from_capacity
 from lbctl.pick.affinity import AffinityBatch
 from lbctl.pick.books import Count
 from lbctl.simulate.engine import Engine, EngineCounters, PrefixCache, SimulatedRequest, cache_tokens
@@ -20,19 +20,23 @@ from tests.benchmarks.picking.traces import BLOCK, Arrival
 
 TIMEOUT = 60.0
 _TRANSIT = 0.1
-_ARRIVE, _STEP, _SCRAPE, _REPORT, _EXCHANGE, _CONTROL, _SHARE, _SHARED = range(8)
+_ARRIVE, _STEP, _SCRAPE, _REPORT, _EXCHANGE, _CONTROL, _SHARE, _SHARED, _RESTART = range(9)
 _NONE = Count(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The results of all clients, in seconds. A client that gave up counts with its patience."""
+    """The results of all clients, in seconds. A client that gave up counts with its patience.
+
+    `changes`: how often the control loop has changed weights.
+    """
 
     first: list[float]
     per_token: list[float]
     hits: float
     failed: int
     moved: int
+    changes: int
     imbalance: float
 
     def percentile(self, percent: float) -> float:
@@ -53,6 +57,8 @@ class Fleet:
     cache: float = 0.7
     adaptive: bool = False
     """Whether weights follow the reports of the engines, by the law of `serve`."""
+    restarts: float | None = None
+    """Seconds between two restarts of `serve`; None for no restarts."""
     spread: bool = False
     """Whether the replicas are scraped at different times. `serve` scrapes them all at once for the picker."""
     warm_up: float = 30.0
@@ -68,13 +74,18 @@ class _Run:
         self._fleet = fleet
         self._engines = [
             Engine(
-                item.speed, item.faults, prefix_cache=PrefixCache(fleet.cache * cache_tokens(item.speed) / BLOCK, BLOCK)
+                item.speed,
+                item.faults,
+                item.curve,
+                PrefixCache(fleet.cache * cache_tokens(item.speed, item.curve) / BLOCK, BLOCK),
             )
             for item in fleet.members
         ]
         self._policies = [policy(index, self._engines) for index in range(fleet.proxies)]
-        self._control = Control(fleet.members, fleet.interval) if fleet.adaptive else None
-        self._weights: list[Weight | None] = []
+        is_picked = isinstance(self._policies[0], Picker)
+        self._control = Control(fleet.members, fleet.interval, is_picked=is_picked) if fleet.adaptive else None
+        self._weights: list[Weight | None] = [from_capacity(item.capacity) for item in fleet.members]
+        self._changes = 0
         self._active = [0] * len(self._engines)
         self._rng = random.Random(5)
         self._requests = [SimulatedRequest(item.at, item.prompt, item.answer, blocks=item.blocks) for item in arrivals]
@@ -85,7 +96,7 @@ class _Run:
         self._events: list[tuple[float, int, int, object]] = []
         self._handlers = (
             self._arrive, self._step, self._scrape, self._report, self._exchange, self._weigh, self._share,
-            self._receive_shared,
+            self._receive_shared, self._restart,
         )  # fmt: skip
         self._sequence = 0
         self._last: dict[str, int] = {}
@@ -102,6 +113,8 @@ class _Run:
             self._at(phase * self._fleet.interval, _SCRAPE, place)
         if self._control is not None:
             self._at(self._fleet.interval, _CONTROL, None)
+        if self._fleet.restarts:
+            self._at(self._fleet.restarts, _RESTART, None)
         if self._fleet.exchange:
             self._at(0.0, _EXCHANGE, None)
         if self._fleet.share:
@@ -159,9 +172,14 @@ class _Run:
         """Update the weights from the newest report of each engine."""
         before, self._weights = self._weights, self._control.observe(self._reports, self._active, now)
         if self._weights != before:
+            self._changes += 1
             for policy in self._policies:
                 policy.use_weights(self._weights)
         self._at(now + self._fleet.interval, _CONTROL, None)
+
+    def _restart(self, now: float, _: object) -> None:
+        self._control.start(now)
+        self._at(now + self._fleet.restarts, _RESTART, None)
 
     def _exchange(self, now: float, _: object) -> None:
         """Send each picker the sum of the counts of the others."""
@@ -202,7 +220,7 @@ class _Run:
         work = [0.0] * len(self._engines)
         for item in done:
             work[item.replica] += (item.prompt - item.cached) / self._fleet.members[item.replica].speed
-        return Outcome(first, per_token, hits, failed, self._moved, max(work) / (sum(work) / len(work)))
+        return Outcome(first, per_token, hits, failed, self._moved, self._changes, max(work) / (sum(work) / len(work)))
 
 
 def _added(counts: Iterable[Count]) -> Count:

@@ -1,7 +1,8 @@
 """Requests to replay: two public traces, and generated sessions, which no public trace contains.
 
-The traces are read from the folder that `LBCTL_DATA` names: Azure's LLM inference trace of 2023 (conversation,
-CC-BY-4.0) and the first 1,000 requests of Mooncake's (Apache-2.0), whose `hash_ids` name blocks of 512 prompt tokens.
+The traces are read from the folder that `LBCTL_DATA` names: Azure's LLM inference traces of 2023 (conversation and
+code, CC-BY-4.0) and the first 1,000 requests of Mooncake's (Apache-2.0), whose `hash_ids` name blocks of 512 prompt
+tokens.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ class Arrival:
     session: str | None = None
 
 
-def azure(load: float, speed: float, seconds: float, seed: int) -> list[Arrival]:
-    """Return the lengths and bursts of Azure's trace, from a random position, at this load of replicas with these
-    speeds."""
-    rows = list(csv.DictReader((_data() / "azure-2023-conversation.csv").open(encoding="utf-8")))
+def azure(load: float, speed: float, seconds: float, seed: int, kind: str = "conversation") -> list[Arrival]:
+    """Return the lengths and bursts of one of Azure's traces, from a random position, at this load of replicas with
+    these speeds."""
+    rows = list(csv.DictReader((_data() / f"azure-2023-{kind}.csv").open(encoding="utf-8")))
     times = [datetime.fromisoformat(row["TIMESTAMP"][:26]).timestamp() for row in rows]
     lengths = [(max(1, int(row["ContextTokens"])), max(1, int(row["GeneratedTokens"]))) for row in rows]
     prompt, answer = (sum(column) / len(rows) for column in zip(*lengths, strict=True))
