@@ -7,7 +7,7 @@ import math
 import random
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from lbctl.base.percentiles import percentile_of
 from lbctl.control.effects import Effect, HealthChanged, ModeChanged, WeightsChanged
@@ -90,6 +90,21 @@ def run(scenario: Scenario, seed: int) -> SimulationResult:
     return _Simulation(scenario, seed).go()
 
 
+@dataclass(slots=True)
+class _Loaded:
+    """A proxy with the weights that it uses."""
+
+    offset: float
+    """Seconds that a reload for measured weights is delayed."""
+    worker: int = -1
+    """The index of its worker for new requests."""
+    weights: tuple[Weight | None, ...] = ()
+    proxy_weights: Sequence[float | None] = ()
+    at: float = -math.inf
+    """When it last got weights, in seconds."""
+    patience: ReloadPatience = field(default_factory=ReloadPatience)
+
+
 class _Simulation:
     """The state of one run."""
 
@@ -101,8 +116,10 @@ class _Simulation:
         self._engines = [Engine(member.speed, member.faults, member.curve) for member in members]
         self._kind = BALANCERS[scenario.algorithm]
         self._proxies: list[Balancer] = []
-        """The last `scenario.proxies` instances get requests. The others are workers that a reload has replaced."""
-        self._start_proxies()
+        """All workers of the proxies, also those that a reload has replaced."""
+        self._loaded = [_Loaded(place / scenario.proxies * scenario.push_every) for place in range(scenario.proxies)]
+        for loaded in self._loaded:
+            self._start(loaded)
         self._names = tuple(f"r{place}" for place in range(len(members)))
         self._rate = scenario.load * sum(
             saturated_rate(member.speed, _MEAN_PROMPT, _MEAN_ANSWER, member.curve)
@@ -116,16 +133,12 @@ class _Simulation:
         self._patient: deque[SimulatedRequest] = deque()
         self._state = State()
         self._weights: dict[str, Weight] = {}
-        self._pushed: Sequence[float | None] = ()
         self._joined: dict[str, float] = {}
         self._ramps: dict[str, float] = {}
         self._out: set[str] = set()
         self._history: list[tuple[float, tuple[float | None, ...]]] = []
-        self._pushed_at = float("-inf")
         self._push_due = math.inf
         """Time of the next pending change of weights."""
-        self._patience = ReloadPatience()
-        self._loaded: tuple[Weight | None, ...] = (None,) * len(members)
 
     def go(self) -> SimulationResult:
         """Run all events and return the result."""
@@ -176,7 +189,7 @@ class _Simulation:
         self._at(now + rng.expovariate(self._rate / burst), _ARRIVAL, None)
 
     def _send(self, request: SimulatedRequest) -> None:
-        request.proxy += len(self._proxies) - self._scenario.proxies
+        request.proxy = self._loaded[request.proxy].worker
         proxy = self._proxies[request.proxy]
         place = proxy.pick()
         proxy.active[place] += 1
@@ -225,7 +238,7 @@ class _Simulation:
             "progress": Signal(counters.iterations, now, 0),
             "running": Signal(counters.running, now, 0),
             "queue": Signal(counters.waiting, now, 0),
-            "kv_cache": Signal(min(1.0, self._engines[place].usage), now, 0),
+            "kv_cache": Signal(counters.usage, now, 0),
         }
         flight = None if self._kind.reloads else sum(proxy.active[place] for proxy in self._proxies)
         return Observation(
@@ -296,30 +309,39 @@ class _Simulation:
             self._push(now, urgent)
 
     def _push(self, now: float, urgent: bool = False) -> None:
-        due = self._pushed_at + self._scenario.push_every
         weights = tuple(self._weight(name) for name in self._names)
-        if self._kind.reloads:
-            pairs = zip(self._loaded, weights, strict=True)
-            self._patience = self._patience.observe(((old, new) for old, new in pairs if old and new), now)
-            due = max(due, self._patience.due(self._scenario.push_every) or due)
-        if not urgent and now < due - 1e-9:
-            if due != self._push_due:
-                self._push_due = due
+        dues = [self._load(loaded, weights, now, urgent) for loaded in self._loaded]
+        due = min(dues)
+        if due != self._push_due:
+            self._push_due = due
+            if due < math.inf:
                 self._at(due, _PUSH, None)
-            return
-        self._pushed_at, self._loaded, self._patience = now, weights, ReloadPatience()
-        proxy_weights = self._kind.proxy_weights(weights)
-        if proxy_weights != self._pushed:
-            self._pushed = proxy_weights
-            self._history.append((now, tuple(weight and weight.rate for weight in weights)))
-            if self._kind.reloads and len(self._history) > 1:
-                self._start_proxies()
-            for proxy in self._proxies[-self._scenario.proxies :]:
-                proxy.use_weights(proxy_weights)
 
-    def _start_proxies(self) -> None:
-        count = len(self._scenario.members)
-        self._proxies.extend(self._kind.make(count, self._rng) for _ in range(self._scenario.proxies))
+    def _load(self, loaded: _Loaded, weights: tuple[Weight | None, ...], now: float, urgent: bool) -> float:
+        """Load the weights into a proxy, or return when they are due; infinity if nothing is due."""
+        due = loaded.at + self._scenario.push_every
+        if self._kind.reloads:
+            pairs = zip(loaded.weights, weights, strict=False)
+            loaded.patience = loaded.patience.observe(((old, new) for old, new in pairs if old and new), now)
+            lasted = loaded.patience.due(self._scenario.push_every)
+            due = due if lasted is None else max(due, lasted + loaded.offset)
+        if not urgent and now < due - 1e-9:
+            return due
+        loaded.at, loaded.weights, loaded.patience = now, weights, ReloadPatience()
+        proxy_weights = self._kind.proxy_weights(weights)
+        if proxy_weights != loaded.proxy_weights:
+            rates = tuple(weight and weight.rate for weight in weights)
+            if not self._history or self._history[-1][1] != rates:
+                self._history.append((now, rates))
+            if self._kind.reloads and loaded.proxy_weights:
+                self._start(loaded)
+            loaded.proxy_weights = proxy_weights
+            self._proxies[loaded.worker].use_weights(proxy_weights)
+        return math.inf
+
+    def _start(self, loaded: _Loaded) -> None:
+        loaded.worker = len(self._proxies)
+        self._proxies.append(self._kind.make(len(self._scenario.members), self._rng))
 
     def _factors(self, now: float) -> dict[str, float]:
         """Map replicas below full weight to the factor of the proxies' own slow start, by Envoy's formula."""

@@ -119,6 +119,7 @@ SCENARIOS: Mapping[str, Scenario] = {
     "throttled to .5, 1 proxy": replace(_HALF, proxies=1),
     "throttled to .5, 8 proxies": replace(_HALF, proxies=8),
     "throttled to .5, 32 proxies": replace(_HALF, proxies=32),
+    "5:2:1, a big one to .5, 32 proxies": Scenario(_big_throttled(), proxies=32),
     "5:2:1, load .85, delay 30 s": replace(_MIX, delay=30, stale_after=60),
     "5:2:1, load .85, noise 30 %": replace(_MIX, noise=0.3),
     "5:2:1, load .85, 32 proxies": replace(_MIX, proxies=32),

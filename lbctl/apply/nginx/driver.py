@@ -131,17 +131,18 @@ class NginxUpdater:
 
     # ── When ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def want(self, newest: Prepared, why: Reason | None = None, *, evidence: bool = False) -> None:
+    def want(self, newest: Prepared, why: Reason | None = None, *, evidence: bool = False, offset: float = 0.0) -> None:
         """Set the wanted view. Call it only from the event loop.
 
         If `why` is None, it is computed from the difference. `evidence`: weights differ only because of the replicas'
-        signals.
+        signals; then, the reload is delayed by `offset` seconds.
         """
         before = self._wanted.view if self._wanted else None
         self._wanted = newest
         why = why or reason(before, newest.view)
         why = "evidence" if evidence and why == "weights" else why
-        self._schedule = self._schedule.observe(self._accepted, newest.view, self._clock()).want(why)
+        schedule = replace(self._schedule, offset=offset)
+        self._schedule = schedule.observe(self._accepted, newest.view, self._clock()).want(why)
         self._changed.set()
 
     async def run(self, record: Callable[[NginxResult], None]) -> None:

@@ -1,19 +1,21 @@
 """Decides when nginx may be reloaded. Each reload leaves old workers that finish their requests, so reloads are spaced.
 
 Changed weights wait for the fleet's `min_interval`. If only the evidence has changed them, they also wait until the
-change has lasted (`lbctl.control.reload_patience`). All other changes (health, drains, removals, a new fleet) are
-applied after a short pause, which also batches related changes. Only the newest configuration is loaded. This module
-does no I/O: times are seconds of a monotonic clock, passed as arguments.
+change has lasted (`lbctl.control.reload_patience`), and several nginx reload at different times. All other changes
+(health, drains, removals, a new fleet) are applied after a short pause, which also batches related changes. Only the
+newest configuration is loaded. This module does no I/O: times are seconds of a monotonic clock, passed as arguments.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
+from zlib import crc32
 
 from lbctl.control.reload_patience import ReloadPatience
+from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
 from lbctl.ir.weight import Weight
 
@@ -29,6 +31,8 @@ class ReloadSchedule:
     """The schedule of one proxy. `min_interval` is in seconds; `wanted` is the most urgent reason for a reload."""
 
     min_interval: float
+    offset: float = 0.0
+    """Seconds that a reload for evidence is delayed, so that several nginx reload at different times."""
     last: float = -math.inf
     """Time of the last reload, in seconds."""
     wanted: Reason | None = None
@@ -54,7 +58,7 @@ class ReloadSchedule:
         if self.wanted == "evidence":
             earliest = self.last + self.min_interval
             lasted = self.patience.due(self.min_interval)
-            return earliest if lasted is None else max(lasted, earliest)
+            return earliest if lasted is None else max(lasted + self.offset, earliest)
         pause = self.min_interval if self.wanted == "weights" else min(PAUSE, self.min_interval)
         return self.last + pause
 
@@ -75,6 +79,15 @@ def _weight_pairs(running: View | None, wanted: View) -> Iterator[tuple[Weight, 
         for item, weight in zip(wanted.pools[name].replicas, wanted.weights[name], strict=True):
             if item.name in before and item.name not in drained:
                 yield before[item.name], weight
+
+
+def offset_of(proxy: Proxy, proxies: Iterable[Proxy], host: str, min_interval: float) -> float:
+    """Return the offset of this nginx on this host, less than `min_interval` seconds; 0 if it is the only nginx.
+
+    All nginx get new weights at the same time. If all of them reloaded then, no requests in flight would be known.
+    """
+    count = sum(item.instances for item in proxies if item.kind == proxy.kind)
+    return crc32(f"{proxy.name} {host}".encode()) / 2**32 * min_interval if count > 1 else 0.0
 
 
 def retry_after(refusals: int) -> float:

@@ -7,6 +7,7 @@ A new snapshot is compared with the last one: nginx is reloaded only if its conf
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -14,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from lbctl.apply.nginx.driver import NginxResult, NginxUpdater, prepared
+from lbctl.apply.nginx.reload_schedule import offset_of
 from lbctl.apply.permit import Permit, always
 from lbctl.compile.files import files_on_disk
 from lbctl.control.compose import ForProxy, for_proxy
@@ -124,7 +126,9 @@ class NginxDriver:
         if before is None or before[0] is not served.loaded or before[1].view != newest.view:
             self._files = files_on_disk(served.loaded.source)
             self._wanted = (*self._wanted, (newest.view, version))
-            self._driver.want(newest, evidence=evidence)
+            proxies = served.composed.whole.topology.proxies
+            offset = offset_of(proxy, proxies, socket.gethostname(), self._interval)
+            self._driver.want(newest, evidence=evidence, offset=offset)
             self.status = replace(self.status, state="WAITING", reason=self._next_reload)
         else:
             self._wanted = (*self._wanted[:-1], (self._wanted[-1][0], version))
@@ -138,7 +142,7 @@ class NginxDriver:
         every = f"{self._interval:g} s"
         return (
             f"its next reload is due; it reloads at most every {every} for weights, and for measured weights only if "
-            "they last that long"
+            "they last that long, or longer for small changes"
         )
 
     def _record(self, applied: NginxResult) -> None:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lbctl.apply.nginx.master import Workers, judge
-from lbctl.apply.nginx.reload_schedule import ReloadSchedule, reason, retry_after, same_shape, with_live_state
+from lbctl.apply.nginx.reload_schedule import (
+    ReloadSchedule,
+    offset_of,
+    reason,
+    retry_after,
+    same_shape,
+    with_live_state,
+)
 from lbctl.ir.address import Address
 from lbctl.ir.pools import Pool, Replica
 from lbctl.ir.proxies import Proxy
@@ -40,14 +47,40 @@ def test_measured_weights_wait_until_the_change_has_lasted() -> None:
     large = schedule_after_evidence(after, 100.0, 1.0, 0.5)
     assert large.due() == 130.0
     assert schedule_after_evidence(large, 110.0, 1.0, 0.3).due() == 130.0
-    assert schedule_after_evidence(after, 100.0, 1.0, 0.9).due() == 220.0
-    assert schedule_after_evidence(large, 110.0, 1.0, 0.9).due() == 220.0
+    assert schedule_after_evidence(after, 100.0, 1.0, 0.75).due() == 220.0
+    assert schedule_after_evidence(large, 110.0, 1.0, 0.75).due() == 220.0
     assert schedule_after_evidence(large, 110.0, 1.0, 1.0).due() == 30.0, (
         "weights that are as they were are applied, which needs no reload"
     )
     assert large.want("weights").due() == 30.0
     assert large.want("health").due() == 5.0
     assert schedule_after_evidence(large.done(120.0, reloaded=True), 121.0, 1.0, 0.5).due() == 151.0
+
+
+def test_small_changes_after_a_reload_do_not_cause_another_soon() -> None:
+    after = schedule_after_evidence(ReloadSchedule(30.0, last=0.0), 100.0, 1.0, 0.5).done(130.0, reloaded=True)
+    running, desired = view_of("1", "2", weights=(1.0, 0.5)), view_of("1", "2", weights=(1.0, 0.55))
+    assert after.observe(running, desired, 140.0).want("evidence").due() == 140.0 + 16 * 30
+
+
+def test_several_nginx_reload_at_different_times() -> None:
+    names = [f"edge-{number}" for number in range(32)]
+    proxies = [Proxy(name, "nginx", (1, 22)) for name in names]
+    offsets = [offset_of(proxy, proxies, "host", 30.0) for proxy in proxies]
+    schedules = [ReloadSchedule(30.0, offset, last=0.0) for offset in offsets]
+    dues = [schedule_after_evidence(schedule, 100.0, 1.0, 0.5).due() or 0.0 for schedule in schedules]
+    assert 130.0 <= min(dues) <= max(dues) < 160.0
+    assert max(sum(due <= other < due + 3.0 for other in dues) for due in dues) <= 8, "of 32 within 3 s of 30"
+    assert offset_of(proxies[0], proxies[:1], "host", 30.0) == 0.0
+    several = Proxy("edge", "nginx", (1, 22), instances=2)
+    assert offset_of(several, [several], "one", 30.0) != offset_of(several, [several], "other", 30.0)
+
+
+def test_only_reloads_for_evidence_are_spread() -> None:
+    schedule = schedule_after_evidence(ReloadSchedule(30.0, 20.0, last=0.0), 100.0, 1.0, 0.5)
+    assert schedule.due() == 150.0
+    assert schedule.want("weights").due() == 30.0
+    assert schedule.want("health").due() == 5.0
 
 
 def test_repeated_large_change_waits_as_long_as_a_small_one() -> None:
