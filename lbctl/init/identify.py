@@ -137,7 +137,10 @@ def _by_info(info: Any) -> k.ServerKind | None:
 
 def _by_page(answers: ServerResponses) -> k.ServerKind | None:
     """Identify engines by their metrics, which are public even if the list of models needs a key."""
-    engines = {"vllm": k.VLLM, "sglang": k.SGLANG, "tgi": k.TGI, "lmdeploy": k.LMDEPLOY, "llamacpp": k.LLAMACPP}
+    engines = {
+        "vllm": k.VLLM, "sglang": k.SGLANG, "tgi": k.TGI, "lmdeploy": k.LMDEPLOY, "llamacpp": k.LLAMACPP,
+        "dynamo": k.DYNAMO,
+    }  # fmt: skip
     if page_kind(answers.page("/prometheus/metrics")) == "trtllm":
         return k.TRTLLM
     if page_kind(answers.page("/monitoring/prometheus/metrics")) == "tfserving":

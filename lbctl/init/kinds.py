@@ -50,6 +50,7 @@ TEI = ServerKind("Text Embeddings Inference", "", "openai", ("/health",), (*_V1,
 LLAMACPP = ServerKind("llama.cpp", "llamacpp", "openai", ("/health",), _V1, switch="--metrics")
 TRTLLM = ServerKind("trtllm-serve", "trtllm", "openai", ("/health",), _V1, page="/prometheus/metrics")
 LMDEPLOY = ServerKind("LMDeploy", "lmdeploy", "openai", ("/health",), _V1, switch="--enable-metrics")
+DYNAMO = ServerKind("Dynamo frontend", "dynamo", "openai", ("/health",), _V1)
 NIM = ServerKind("NVIDIA NIM", "nim", "openai", ("/v1/health/ready",), _V1, page="/v1/metrics")
 NIM_VLLM = ServerKind("NVIDIA NIM", "vllm", "openai", ("/v1/health/ready",), _V1, page="/v1/metrics")
 OPENAI = ServerKind("an OpenAI-compatible server", "", "openai", ("/v1/models",), _V1)

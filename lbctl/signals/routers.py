@@ -38,6 +38,7 @@ DYNAMO = MetricsTable(
     notes=(
         "The queue is the queue of the KV router, with `--router-queue-threshold`.",
         "Do not set `DYN_METRICS_PREFIX`. A metric appears after the first request for a model.",
+        "Cached tokens are counted when a response ends, so their share in a short interval is rough.",
     ),
 )
 """Dynamo's HTTP frontend (`python -m dynamo.frontend`), on its own port.

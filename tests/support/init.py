@@ -99,6 +99,7 @@ TRTLLM: Answers = {
     "/prometheus/metrics": metrics("trtllm"),
 }
 LMDEPLOY: Answers = {LISTED: listing("lmdeploy", LLAMA, root=LLAMA, parent=None), "/metrics": metrics("lmdeploy")}
+DYNAMO: Answers = {LISTED: listing("nvidia", LLAMA), "/metrics": metrics("dynamo")}
 _METADATA = {"version": "1.8.4", "modelInfo": [{"shortName": "llama", "modelUrl": "ngc://x"}], "assetInfo": []}
 NIM: Answers = {
     LISTED: listing("system", LLAMA, root=LLAMA, parent=None),

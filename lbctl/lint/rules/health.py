@@ -21,7 +21,7 @@ _UNRELATED_PATHS = frozenset({"/", "/metrics", "/version", "/docs"})
 _READINESS_PATHS = {
     "vllm": "/health", "sglang": "/health_generate", "tgi": "/health", "triton": "/v2/health/ready",
     "trtllm": "/health", "lmdeploy": "/health", "nim": "/v1/health/ready", "llamacpp": "/health",
-    "kserve": "/v2/health/ready",
+    "kserve": "/v2/health/ready", "dynamo": "/health",
 }  # fmt: skip
 """Maps a kind of server to its readiness path."""
 _GPU_HEALTH = frozenset({"temperature", "throttle", "xid"})

@@ -52,6 +52,7 @@ CASES: dict[str, tuple[Answers, str | None, str | None, str | None, str]] = {
     "llama.cpp without metrics": (fake.llamacpp(page=False), "/health", None, None, "/v1/"),
     "trtllm-serve": (fake.TRTLLM, "/health", "trtllm", "/prometheus/metrics", "/v1/"),
     "LMDeploy": (fake.LMDEPLOY, "/health", "lmdeploy", "/metrics", "/v1/"),
+    "Dynamo": (fake.DYNAMO, "/health", "dynamo", "/metrics", "/v1/"),
     "NIM": (fake.NIM, "/v1/health/ready", "nim", "/v1/metrics", "/v1/"),
     "NIM on vLLM": (fake.NIM_NEWER, "/v1/health/ready", "vllm", "/v1/metrics", "/v1/"),
     "Triton": (fake.v2("triton", "a", "b"), "/v2/health/ready", "triton", ":8002", "/v2/models/"),

@@ -27,6 +27,7 @@ def _shedding(kind: str, states: str, *, route: dict[str, Any] | None = None, **
 @pytest.mark.parametrize("kind", ["haproxy", "envoy"])
 def test_pool_sheds_below_its_limit(kind: str) -> None:
     assert _shedding(kind, "in down ejected") == _WHY
+    assert _shedding(kind, "in down asleep") == _WHY
     assert _shedding(kind, "in down unknown") is None
     assert _shedding(kind, "in down down", route={"fallback": "spare"}) is None
     assert _shedding(kind, "in down down", health={"load_shedding": {"min_healthy": "50%"}}) is None
