@@ -3,7 +3,7 @@
 Engines compute prompts in the order of arrival and count first tokens. Each reported count gives the number of the
 oldest prompts that are computed, regardless of the picker that sent them. Prompts of other pickers are therefore in the
 same queue. Without such reports, prompts leave one by one when their responses begin, and prompts of other pickers are
-not kept here.
+not kept here. A proxy may also report the first byte of a response's body, at which the prompt leaves immediately.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Prompt:
 class Backlog:
     """The prompts of one replica. Times are seconds on one clock."""
 
-    __slots__ = ("_counted", "_credit", "_heard", "_waiting", "tokens")
+    __slots__ = ("_counted", "_credit", "_firsts", "_heard", "_waiting", "tokens")
 
     def __init__(self) -> None:
         self.tokens = 0
@@ -41,6 +41,8 @@ class Backlog:
         self._counted: float | None = None
         self._heard = 0.0
         self._credit = 0
+        self._firsts: deque[float] = deque()
+        """Times of the first bytes that the engine's last count did not include."""
 
     @property
     def is_counted(self) -> bool:
@@ -66,13 +68,22 @@ class Backlog:
         self._credit += not prompt.read
         self.remove(prompt)
 
+    def first_byte(self, prompt: Prompt, now: float) -> None:
+        """Remove the prompt of a request whose response body has begun. The engine's next count includes it."""
+        if not prompt.read:
+            self._firsts.append(now)
+            self.remove(prompt)
+
     def count(self, first_tokens: float, now: float) -> None:
         """Remove as many of the oldest prompts as the engine has counted since the last report.
 
-        The engine's count includes `_credit` requests that have ended since then and are already removed. The rest of
-        `_credit` is halved each time, because the engine never counts a request that ended without a first token.
+        The engine's count includes `_credit` requests that have ended or begun since then and are already removed. The
+        rest of `_credit` is halved each time, because the engine never counts a request without a first token.
         """
         before, self._counted, self._heard = self._counted, first_tokens, now
+        while self._firsts and self._firsts[0] <= now:
+            self._firsts.popleft()
+            self._credit += 1
         if before is None or first_tokens < before:
             self._credit = 0
             return

@@ -1,9 +1,9 @@
 """The work in flight at each replica: requests, and prompt tokens that were sent there but have not been computed yet.
 
-The books are exact and current for this picker's own requests: `started`, `first_token` and `finished` update them
-immediately. Reports of engines (`reconcile`) and counts of other pickers (`merge`) correct them, and requests whose end
-was never reported are removed by age. Counts never go below zero, and a report never removes a request that is still
-running. Times are passed as arguments, in seconds on one clock.
+The books are exact and current for this picker's own requests: `started`, `first_token`, `first_byte` and `finished`
+update them immediately. Reports of engines (`reconcile`) and counts of other pickers (`merge`) correct them, and
+requests whose end was never reported are removed by age. Counts never go below zero, and a report never removes a
+request that is still running. Times are passed as arguments, in seconds on one clock.
 """
 
 from __future__ import annotations
@@ -171,6 +171,13 @@ class Books:
         flight = self._flights.get(request)
         if flight is not None and not flight.load._backlog.is_counted:
             flight.load._backlog.remove(flight.prompt)
+            flight.load._refresh()
+
+    def first_byte(self, request: str, now: float) -> None:
+        """Count a prompt as computed, because the body of its response has begun with the first token."""
+        flight = self._flights.get(request)
+        if flight is not None:
+            flight.load._backlog.first_byte(flight.prompt, now)
             flight.load._refresh()
 
     def finished(self, request: str) -> None:

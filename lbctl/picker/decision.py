@@ -58,6 +58,10 @@ class Decider:
         """Record that the response to a request has begun."""
         self.books.first_token(request)
 
+    def first_byte(self, request: str, now: float) -> None:
+        """Record that the body of a response has begun."""
+        self.books.first_byte(request, now)
+
     def finished(self, request: str) -> None:
         """Record that a request has ended."""
         self.books.finished(request)

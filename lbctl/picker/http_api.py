@@ -32,7 +32,8 @@ from lbctl.picker.messages import Caller, PickerQuestion, ResponseStart
 from lbctl.picker.query_fields import MAX_CALLERS, PICK_PATH, body_length, caller, pick_id
 from lbctl.picker.service import PickService
 
-_ENVOY, _READY = "/envoy", "/ready"
+_ID = "x-lbctl-pick-id"
+_ENVOY, _FIRST_BYTE, _READY = "/envoy", "/first", "/ready"
 _MAX_DATAGRAM_BYTES = 8 << 10
 _NOTHING = HttpAnswer(204)
 _TENANT = "x-lbctl-tenant"
@@ -74,13 +75,13 @@ class HttpApi:
         self._key = key
         self._service = service
         self._metrics = metrics
-        self._local = local
+        self._posted = {_FIRST_BYTE: self._note_first_byte, **local}
         self._bind = bind
 
     def handle(self, request: HttpRequest) -> HttpAnswer:
         """Return the response to a request."""
         path = request.target.partition("?")[0]
-        by_proxy = path in (_ENVOY, _READY) or path.startswith(PICK_PATH)
+        by_proxy = path in (_ENVOY, _FIRST_BYTE, _READY) or path.startswith(PICK_PATH)
         if self._bind is not None and is_of_web_page(request.headers, self._bind, by_proxy=by_proxy):
             return HttpAnswer(500 if path == _ENVOY else 403)  # Envoy forwards a response below 500
         if path == _ENVOY:
@@ -89,8 +90,8 @@ class HttpApi:
             if not self._is_admitted(request):
                 return HttpAnswer(403)
             return self._pick(request)
-        if path in self._local:
-            return self._answer_local(path, request) if self._is_admitted(request) else HttpAnswer(403)
+        if path in self._posted:
+            return self._answer_posted(path, request) if self._is_admitted(request) else HttpAnswer(403)
         if request.method not in ("GET", "HEAD"):
             return HttpAnswer(405)
         if path == "/health":
@@ -107,19 +108,23 @@ class HttpApi:
             return True
         return self._key.admits(_header(request, HEADER), _header(request, "x-lbctl-proxy"))
 
-    def _answer_local(self, path: str, request: HttpRequest) -> HttpAnswer:
+    def _note_first_byte(self, body: bytes) -> bytes:
+        self._service.first_byte(body.decode("ascii", "replace"))
+        return b""
+
+    def _answer_posted(self, path: str, request: HttpRequest) -> HttpAnswer:
         if request.method != "POST":
             return HttpAnswer(405, headers={"allow": "POST"})
-        return HttpAnswer(200, self._local[path](request.body), {"content-type": "application/json"})
+        return HttpAnswer(200, self._posted[path](request.body), {"content-type": "application/json"})
 
     def _pick(self, request: HttpRequest) -> HttpAnswer:
         asking = caller(request.target, _header(request, "x-lbctl-proxy"), _header(request, _TENANT))
-        name = pick_id(_header(request, "x-lbctl-pick-id"))
+        name = pick_id(_header(request, _ID))
         question = PickerQuestion(asking, request.headers, request.body, _body_length(request), id=name)
         picked = self._service.pick(question)
         if not picked.names:
             return _NOTHING
-        headers = {"x-lbctl-pick": picked.names[0], "x-lbctl-pick-id": picked.id}
+        headers = {"x-lbctl-pick": picked.names[0], _ID: picked.id}
         return HttpAnswer(200, b"", headers)  # nginx closes the connection of an `auth_request` with a body
 
     def _answer_envoy(self, request: HttpRequest) -> HttpAnswer:
@@ -128,7 +133,7 @@ class HttpApi:
         picked = self._service.pick(question)
         if not picked.addresses:
             return HttpAnswer(200)
-        headers = {"x-lbctl-replicas": ",".join(picked.addresses), "x-lbctl-pick-id": picked.id}
+        headers = {"x-lbctl-replicas": ",".join(picked.addresses), _ID: picked.id}
         return HttpAnswer(200, b"", headers, partial(self._service.finished, picked.id))
 
 

@@ -168,6 +168,10 @@ class PickService:
             self.suspects.answered(entry.pool, first.name)
         self._decider.first_token(pick)
 
+    def first_byte(self, pick: str) -> None:
+        """Record that the body of a successful response has begun."""
+        self._decider.first_byte(pick, self._clock())
+
     def finished(self, pick: str) -> None:
         """Record that a request has ended."""
         entry = self._open.pop(pick, None)

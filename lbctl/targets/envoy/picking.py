@@ -5,7 +5,8 @@ This module contains the filter that queries the picker, its clusters, and the p
 picker fails. Envoy decides which filters a request passes before it reads the model from the body. The filter is
 therefore present for every request, and the routes without the picker turn it off. The picker's response is metadata,
 which no client can write. If it names a host outside the cluster, or if there is no response, the cluster uses its
-policy without the picker. Envoy's access log reports the end of a request to the picker.
+policy without the picker. A Lua filter reports the first byte of a response's body to the picker, and Envoy's access
+log reports the end of a request.
 """
 
 from __future__ import annotations
@@ -82,6 +83,28 @@ Envoy 1.40 crashes on CEL among the headers of a query.
 _HTTP, _HTTP2 = "http/1.1", "h2"
 _MAX_BODY = 64 << 10
 """Maximum number of bytes at the beginning of a body that the picker receives."""
+_REPORT_TIMEOUT = 1_000
+"""Milliseconds after which a report of a first byte is given up."""
+_FIRST_BYTE = "lbctl.first_byte"
+"""Name of the filter that reports first bytes, and of its code."""
+_REPORT_FIRST_BYTE = f"""\
+function envoy_on_response(handle)
+  local headers = handle:headers()
+  if headers:get(":status") ~= "200" or headers:get("content-length") ~= nil then return end
+  -- The response is streamed.
+  local pick = handle:streamInfo():dynamicMetadata():get("{_NAMESPACE}")
+  if pick == nil or pick["{_ID}"] == nil then return end
+  for chunk in handle:bodyChunks() do
+    local report = {{[":method"] = "POST", [":path"] = "/first", [":authority"] = "picker.lbctl"}}
+    handle:httpCall("{CLUSTER}", report, pick["{_ID}"], {_REPORT_TIMEOUT}, true)
+    break
+  end
+end
+"""
+"""Reports the first byte of a response's body to the picker, without waiting for it and without buffering the body.
+
+Engines send the headers before the first token. A body of known length arrives at once, so its end is enough.
+"""
 _ONLY_OK = """\
 function envoy_on_response(handle)
   if handle:headers():get(":status") ~= "200" then
@@ -126,7 +149,8 @@ def http_filters(view: View, listener: Listener) -> list[dict[str, object]]:
         disallowed_headers=None if "authorization" in names else _exactly("authorization"),
         stat_prefix="lbctl_pick",
     )
-    return [extension(FILTER, config)]
+    reports = lua_pb2.Lua(source_codes={_FIRST_BYTE: {"inline_string": _REPORT_FIRST_BYTE}})
+    return [extension(FILTER, config), extension(_FIRST_BYTE, reports)]
 
 
 def per_table(view: View, listener: Listener) -> dict[str, Any]:
@@ -151,7 +175,9 @@ def per_route(pool: Pool, route: Route) -> dict[str, Any]:
     reads = pick.reads_bodies and not route.websocket and pool.protocol != "grpc"
     body = {"max_request_bytes": _MAX_BODY, "allow_partial_message": True} if reads else None
     settings = {"http_service": _service(pick.timeout, values, formats), "with_request_body": body}
-    return {FILTER: pack(ext_authz_pb2.ExtAuthzPerRoute(check_settings=settings))}
+    streams = not route.websocket and pool.protocol != "grpc"
+    first = {_FIRST_BYTE: pack(lua_pb2.LuaPerRoute(name=_FIRST_BYTE))} if streams else {}
+    return {FILTER: pack(ext_authz_pb2.ExtAuthzPerRoute(check_settings=settings)), **first}
 
 
 def early_mutations(view: View, listener: Listener) -> list[dict[str, object]]:

@@ -25,7 +25,7 @@ from lbctl.simulate.engine import CostModel, Engine, SpeedFault
 from lbctl.simulate.scenario import SimulatedReplica, heterogeneous, homogeneous
 from tests.benchmarks.picking import traces
 from tests.benchmarks.picking.plot import bars
-from tests.benchmarks.picking.policies import AllKnowing, CacheAware, Exact, Hashed, Picker, Policy, Weights
+from tests.benchmarks.picking.policies import AllKnowing, CacheAware, Exact, FirstBytes, Hashed, Picker, Policy, Weights
 from tests.benchmarks.picking.simulator import Fleet, Outcome, run
 from tests.benchmarks.picking.traces import Arrival
 
@@ -98,6 +98,10 @@ def scenarios() -> Iterator[Scenario]:
                     title = f"{name} {load}, scrape {interval:g}s{', spread' if spread else ''}"
                     policies = ("pick",) if spread else (*also, "pick")
                     yield Scenario(title, members, _azure(members, load), policies, interval=interval, spread=spread)
+    first = ("weights, least conn", "pick", "pick, first bytes", "all-knowing")
+    yield Scenario("bursts", equal, _bursts(equal, 0.6), first)
+    slow = homogeneous(7, SimulatedReplica(faults=tuple(SpeedFault(at, at + 20, 0.3) for at in range(40, 300, 40))))
+    yield Scenario("slow for 20 s of 40", slow, _azure(slow, 0.6), first)
     affine = (
         "weights, least conn", "hash, bounded", "pick, no memory", "pick, bound 1.05", "pick", "pick, bound 2",
         "pick, bound 1000", "all-knowing",
@@ -166,7 +170,7 @@ def _make(policy: str, capacities: Sequence[float]) -> Make:
         options: dict[str, Any] = {"memory": "no memory" not in policy}
         if "bound" in policy:
             options["bound"] = float(policy.split()[-1])
-        kind = Exact if "exact" in policy else Picker
+        kind = Exact if "exact" in policy else FirstBytes if "first bytes" in policy else Picker
         return kind(str(index), capacities, rng, counting="requests" in policy, **options)
 
     return make
@@ -177,6 +181,20 @@ def _azure(
 ) -> Callable[[int], list[Arrival]]:
     speed = sum(item.capacity for item in members)
     return lambda seed: traces.azure(load, speed, _SECONDS, seed, kind)
+
+
+def _bursts(members: Sequence[SimulatedReplica], load: float) -> Callable[[int], list[Arrival]]:
+    """Return requests of which half arrive in the first two seconds of every ten."""
+
+    def arrivals(seed: int) -> list[Arrival]:
+        rng = random.Random(seed)
+        moved = [
+            replace(item, at=item.at - item.at % 10 + rng.uniform(0, 2)) if rng.random() < 0.5 else item
+            for item in _azure(members, load)(seed)
+        ]
+        return sorted(moved, key=lambda item: item.at)
+
+    return arrivals
 
 
 def _common_prompt(rate: float) -> Callable[[int], list[Arrival]]:

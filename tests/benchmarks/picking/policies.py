@@ -180,6 +180,13 @@ class Picker:
         self._table = replace(self._table, candidates=tuple(candidates))
 
 
+class FirstBytes(Picker):
+    """The same, but a proxy reports the first byte of each response's body."""
+
+    def first(self, number: int, now: float) -> None:
+        self.books.first_byte(str(number), now)
+
+
 class Exact(Picker):
     """The same, but it learns of each first token at once, as with an engine that sends its headers with the first
     token."""

@@ -54,7 +54,7 @@ class _Site:
 @pytest.fixture(scope="module")
 def shared_site() -> Iterator[_Site]:
     """Run one control plane with a pool and a route of the same name for each test that does not change the fleet."""
-    names = {"sessions": "abc", "one": "a", "other": "b", "refusing": "abc", "busy": "abc", "bodies": "a"}
+    names = {"sessions": "abc", "one": "a", "other": "b", "refusing": "abc", "busy": "abc", "bodies": "a", "sse": "a"}
     with ExitStack() as stack:
         members = {pool: stack.enter_context(replicas(*names[pool])) for pool in names}
         pools = {pool: _pool(items) for pool, items in members.items()}
@@ -132,6 +132,24 @@ def test_long_bodies_pass_unchanged(site: _Site) -> None:
             response = site.envoy.client().post("/bodies", body, {"x-session-id": "k" * 7_000}, chunked=chunked)
             assert response.status == 200
             assert len(response.json["body"]) == len(body)
+
+
+def test_prompt_is_computed_at_the_first_byte_of_its_response(site: _Site) -> None:
+    (replica,) = site.members["sse"]
+
+    def work() -> float:
+        (row,) = site.control.explain_pick({"pool": "sse", "session": "", "body": "{}"})["candidates"]
+        return float(row["work"])
+
+    replica.held = replica.paused = True
+    request = _chat(prompt="word " * 4_000, path="/sse")
+    stream = site.envoy.client().send(request.method, request.path, request.headers, request.body)
+    eventually(lambda: work() > 1_000)
+    replica.held = False
+    eventually(lambda: work() < 100)
+    assert not stream.done(), "the response has begun but not ended"
+    replica.paused = False
+    assert stream.result(30).ok
 
 
 def test_client_cannot_choose_its_replica(site: _Site) -> None:

@@ -46,6 +46,33 @@ def test_first_tokens_of_the_engine_mark_oldest_prompts_as_read() -> None:
     assert counts(books) == (3, 400), "headers may come before the first token, so the engine's count wins"
 
 
+def test_a_first_byte_marks_its_prompt_as_read() -> None:
+    books = Books()
+    for number, tokens in enumerate((100, 200, 300)):
+        books.started(str(number), "p", "a", tokens, 0.0)
+    books.first_byte("1", 1.0)
+    books.first_byte("1", 1.1)
+    books.first_byte("unknown", 1.1)
+    assert books.load("p", "a").unread == 400
+    books.finished("1")
+    assert books.load("p", "a").unread == 400
+
+
+def test_first_bytes_are_counted_once_with_the_reports() -> None:
+    books = Books()
+    load = books.load("p", "a")
+    for number in range(6):
+        books.started(str(number), "p", "a", 100, 0.0)
+    books.reconcile("p", "a", 6, 0, 10, 0.5)
+    books.first_byte("3", 1.0)
+    books.first_byte("4", 2.0)
+    assert load.unread == 400
+    books.reconcile("p", "a", 6, 0, 11, 1.5)
+    assert load.unread == 400, "the report includes request 3, but not request 4"
+    books.reconcile("p", "a", 6, 0, 13, 2.5)
+    assert load.unread == 300, "the report includes request 4, and another one whose first byte was not reported"
+
+
 def test_requests_that_end_between_reports_count_once() -> None:
     books = books_of(("1", 100), ("2", 200), ("3", 400))
     books.reconcile(POOL, "a", 3, 0, first_tokens=0, taken=1)
