@@ -4,6 +4,8 @@ The scheduler reports its numbers once for each rank that logs, and the ranks of
 they repeat the same values, and only `dp_rank` distinguishes schedulers. With priorities, the total has `priority=""`,
 in addition to a line for each priority. The counters of requests change only when a request ends; the counters of steps
 and of tokens in real time (newer versions) change while it runs.
+
+`cached_tokens_total` appears with the first hit. Until then, an engine that counts uncached prompts has had no hit.
 """
 
 from __future__ import annotations
@@ -16,6 +18,10 @@ _RANKS = ("tp_rank", "pp_rank", "moe_ep_rank")
 def _of_scheduler(name: str, **more: str) -> MetricSeries:
     where = tuple((key, (value,)) for key, value in more.items())
     return MetricSeries(f"sglang:{name}", where=(("priority", ("",)), *where), repeats=_RANKS)
+
+
+def _cached(source: str) -> MetricSeries:
+    return MetricSeries("sglang:cached_tokens_total", where=(("cache_source", (source,)),))
 
 
 TABLE = MetricsTable(
@@ -37,6 +43,13 @@ TABLE = MetricsTable(
             _of_scheduler("realtime_tokens_total", mode="decode"),
             MetricSeries("sglang:generation_tokens_total", versions="all versions; changes when a request ends"),
         ),
+        "cache_found": (
+            MetricSeries("sglang:cached_tokens_total"),
+            MetricSeries("sglang:uncached_prompt_tokens_histogram_count", scale=0.0, versions="0 before the first hit"),
+        ),
+        "cached_device": (_cached("device"),),
+        "cached_host": (_cached("host"),),
+        "cached_external": (_cached("storage"),),
         "ttft_seconds": (MetricSeries("sglang:time_to_first_token_seconds_sum"),),
         "ttft_count": (MetricSeries("sglang:time_to_first_token_seconds_count"),),
         "itl_seconds": (

@@ -22,6 +22,10 @@ def series(prefix: str = "vllm:") -> dict[str, tuple[MetricSeries, ...]]:
         others = (prefix + also,) if also else ()
         return MetricSeries(prefix + name, where=where, also=others, versions=versions)
 
+    def cached(*sources: str) -> MetricSeries:
+        metric = prefix + "prompt_tokens_cached_by_source_total"
+        return MetricSeries(metric, where=(("source", sources),), versions="0.33")
+
     return {
         "queue": (
             read("num_requests_waiting_by_reason", _BY_REASON, reason="capacity"),
@@ -48,6 +52,19 @@ def series(prefix: str = "vllm:") -> dict[str, tuple[MetricSeries, ...]]:
             read("prefix_cache_hits_total", "v1 from 0.9", also="external_prefix_cache_hits_total"),
             read("prefix_cache_hits", "v1 from 0.9", also="external_prefix_cache_hits"),
             read("gpu_prefix_cache_hits_total", "v1 before 0.9"),
+        ),
+        "cached_device": (
+            cached("device"),
+            read("prefix_cache_hits_total", "v1 from 0.9"),
+            read("prefix_cache_hits", "v1 from 0.9"),
+            read("gpu_prefix_cache_hits_total", "v1 before 0.9"),
+        ),
+        "cached_host": (cached("host"),),
+        "cached_disk": (cached("disk"),),
+        "cached_external": (
+            cached("p2p", "external_unspecified"),
+            read("external_prefix_cache_hits_total", "older; includes host and disk"),
+            read("external_prefix_cache_hits", "older; includes host and disk"),
         ),
         "ttft_seconds": (read("time_to_first_token_seconds_sum"),),
         "ttft_count": (read("time_to_first_token_seconds_count"),),

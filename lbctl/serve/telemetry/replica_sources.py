@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from lbctl.serve.telemetry.fetch import Fetched, Reason
 from lbctl.serve.telemetry.reports import ScrapeReport, SourceState
 from lbctl.signals import prometheus
+from lbctl.signals.cached import CachedTokens, cached_tokens
 from lbctl.signals.derive import DerivedSignals, TimedValue, derive
 from lbctl.signals.exposition import MetricsPage
 from lbctl.signals.merge import SourceSignals, merge
@@ -114,12 +115,18 @@ class ReplicaSources:
             derived.evidence,
             derived.restarted,
             self._first_tokens(),
+            self._cached(ended),
         )
 
     def _first_tokens(self) -> float | None:
         """Return the engine's number of first tokens on the last page that contains it."""
         pages = (reading.quantities for reading in self._readings if reading is not None)
         return next((quantities["ttft_count"] for quantities in pages if "ttft_count" in quantities), None)
+
+    def _cached(self, now: float) -> CachedTokens | None:
+        """Return the engine's counts of cached tokens; None if no current page contains them."""
+        readings = (item for item in self._readings if item is not None and now - item.at <= self.plan.stale_after)
+        return next((found for item in readings if (found := cached_tokens(item.quantities)) is not None), None)
 
 
 def _identity(source: ScrapeSource) -> tuple[object, ...]:

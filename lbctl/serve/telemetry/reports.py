@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lbctl.serve.telemetry.fetch import Reason
+from lbctl.signals.cached import CachedTokens
 from lbctl.signals.derive import Evidence
 from lbctl.signals.merge import Signals
 
@@ -66,5 +67,7 @@ class ScrapeReport:
     """Whether the engine's counters have restarted."""
     first_tokens: float | None = None
     """Number of first tokens that the engine has generated since its start; None if no source counts them."""
+    cached: CachedTokens | None = None
+    """Prompt tokens that the engine has found in its caches since its start; None if no source counts them."""
     member: str = ""
     """The control plane member that scraped it; empty: this member."""

@@ -17,12 +17,13 @@ from typing import Any, get_args
 from lbctl.base.foreign_json import parse
 from lbctl.serve.telemetry.fetch import Reason
 from lbctl.serve.telemetry.reports import ScrapeReport, SourceState
+from lbctl.signals.cached import SOURCES, CachedTokens
 from lbctl.signals.derive import BatchEvidence, Evidence, TokenEvidence
 from lbctl.signals.merge import Signal, Signals
 from lbctl.signals.plan import ScrapePlan
 from lbctl.signals.signal import SIGNALS
 
-_FORM = 2
+_FORM = 3
 MAX_BYTES = 8 << 20
 """Maximum bytes of one text, decompressed."""
 MAX_VALUES = 600_000
@@ -111,6 +112,7 @@ def _row(report: ScrapeReport, shapes: dict[_Shape, int]) -> list[Any]:
         signals.xids,
         int(signals.by_steps) + 2 * int(report.reserves_memory) + 4 * int(report.restarted),
         report.first_tokens,
+        None if report.cached is None else [report.cached.total, *map(report.cached.by_source.get, SOURCES)],
         [_source_row(item, at) for item in report.sources],
     ]
 
@@ -144,7 +146,7 @@ def _source_row(item: SourceState, at: float) -> list[Any]:
 
 
 def _report(plan: ScrapePlan, row: list[Any], shapes: list[_Shape], offset: float, member: str) -> ScrapeReport:
-    at, source, shape, values, stale_shape, stale, evidence, xids, flags, first_tokens, sources = row
+    at, source, shape, values, stale_shape, stale, evidence, xids, flags, first_tokens, cached, sources = row
     at = _number(at) + offset
     states = tuple(
         _state(planned.kind, planned.display_url, item, at) for planned, item in zip(plan.sources, sources, strict=True)
@@ -168,6 +170,7 @@ def _report(plan: ScrapePlan, row: list[Any], shapes: list[_Shape], offset: floa
         signals.evidence,
         bool(flags & 4),
         None if first_tokens is None else _number(first_tokens),
+        None if cached is None else _cached(*cached),
         member,
     )
 
@@ -178,6 +181,11 @@ def _signals(shape: _Shape, row: list[Any], begun: list[float]) -> Iterator[tupl
         if name in SIGNALS:
             at = begun[_index(source, len(begun))] + _number(after) / 1000
             yield name, Signal(_number(value), at, source)
+
+
+def _cached(total: object, *counts: object) -> CachedTokens:
+    by_source = {source: _number(item) for source, item in zip(SOURCES, counts, strict=True) if item is not None}
+    return CachedTokens(_number(total), by_source)
 
 
 def _evidence(row: list[Any] | None, reported_at: float) -> Evidence | None:

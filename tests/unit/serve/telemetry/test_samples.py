@@ -14,6 +14,7 @@ from lbctl.ir.address import Address
 from lbctl.ir.pools import MetricsSource, Pool, Replica, Telemetry
 from lbctl.serve.telemetry.reports import ScrapeReport, SourceState
 from lbctl.serve.telemetry.samples import MemberSamples, write_samples
+from lbctl.signals.cached import CachedTokens
 from lbctl.signals.derive import TokenEvidence
 from lbctl.signals.merge import Signal, Signals
 from lbctl.signals.plan import scrape_plan
@@ -37,7 +38,7 @@ REPORT = ScrapeReport(
         TokenEvidence(OTHER_CLOCK + 9.0, 12.0, 0.25, 3.5, 0.5), (("0", 79),), True,
     ),
     (SourceState("vllm", "http://10.0.0.1:80/metrics", OTHER_CLOCK + 9.5, OTHER_CLOCK + 9.0, size=3000, seconds=0.5),),
-    True, None, True, 123_456_789.0,
+    True, None, True, 123_456_789.0, CachedTokens(987_654_321.0, {"device": 987_000_000.0, "disk": 654_321.0}),
 )  # fmt: skip
 
 
@@ -54,6 +55,7 @@ def test_ages_survive_different_clocks() -> None:
     assert read.signals.evidence == TokenEvidence(pytest.approx(49.0), 12.0, 0.25, 3.5, 0.5)
     assert (read.signals.xids, read.signals.by_steps) == ((("0", 79),), True)
     assert (read.reserves_memory, read.restarted, read.first_tokens) == (True, True, 123_456_789.0)
+    assert read.cached == REPORT.cached
     (state,) = read.sources
     assert state == replace(REPORT.sources[0], scraped_at=pytest.approx(49.5), good_at=pytest.approx(49.0)), (
         "kind and address are from the reader's own fleet"
@@ -98,6 +100,7 @@ def test_replica_with_another_scrape_plan_is_ignored() -> None:
         replace(REPORT, at=float("nan")),
         replace(REPORT, source=7),
         replace(REPORT, first_tokens=float("inf")),
+        replace(REPORT, cached=CachedTokens(float("inf"), {})),
         replace(REPORT, sources=(replace(REPORT.sources[0], reason="because"),)),  # type: ignore[arg-type]
     ],
 )
@@ -114,9 +117,9 @@ def test_damaged_text_is_rejected(damage) -> None:  # type: ignore[no-untyped-de
         MemberSamples("cp-2").read(damage(text_of(REPORT, 10.0)), 50.0, PLANS)
 
 
-@pytest.mark.parametrize("row", [[], [10**400, 0, 0, [], 0, [], None, [], 0, None, [[0, 0, 1, 0.1]]]])
+@pytest.mark.parametrize("row", [[], [10**400, 0, 0, [], 0, [], None, [], 0, None, None, [[0, 0, 1, 0.1]]]])
 def test_row_of_wrong_length_is_rejected(row: list[object]) -> None:
-    body = json.dumps([2, 10.0, [], {"chat": {"a": row}}]).encode()
+    body = json.dumps([3, 10.0, [], {"chat": {"a": row}}]).encode()
     with pytest.raises(UNREADABLE):
         MemberSamples("cp-2").read(base64.b64encode(zlib.compress(body)).decode(), 50.0, PLANS)
 
