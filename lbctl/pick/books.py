@@ -38,7 +38,9 @@ class Count(NamedTuple):
     sent: int = 0
     """Total number of requests since the picker started to count."""
     sent_tokens: int = 0
-    """Prompt tokens of all requests in `sent`."""
+    """Prompt tokens of all requests in `sent` that the engine had to compute."""
+    cached_tokens: int = 0
+    """Prompt tokens of all requests in `sent` that the picker expected in the engine's caches."""
 
 
 Counts = Mapping[str, Mapping[str, Count]]
@@ -67,9 +69,12 @@ class ReplicaLoad:
     _backlog: Backlog = field(default_factory=Backlog)
     _sent: int = 0
     _sent_tokens: int = 0
+    _cached_tokens: int = 0
     _peers: dict[str, tuple[float, Count]] = field(default_factory=dict)
     _peer_requests: int = 0
     _peer_unread: int = 0
+    _peer_cached_tokens: int = 0
+    """Cached tokens that other pickers have expected since this picker first heard from them."""
     _unknown: float = 0.0
     _flights: dict[str, _Flight] = field(default_factory=dict)
     _excess: int = 0
@@ -79,9 +84,14 @@ class ReplicaLoad:
         """Prompt tokens that the engine has not computed yet, according to the latest reports."""
         return self._backlog.tokens
 
+    @property
+    def expected_cached(self) -> int:
+        """Prompt tokens that this picker and the others have expected in the engine's caches so far."""
+        return self._cached_tokens + self._peer_cached_tokens
+
     def count(self) -> Count:
         """Return the counts of this picker."""
-        return Count(self.requests, self.unread, self._sent, self._sent_tokens)
+        return Count(self.requests, self.unread, self._sent, self._sent_tokens, self._cached_tokens)
 
     def _refresh(self) -> None:
         self.others_requests = self._peer_requests + self._unknown
@@ -98,8 +108,10 @@ class ReplicaLoad:
         self._peers[peer] = (now, count)
         self._peer_requests += count.requests
         self._peer_unread += count.unread
-        if before is not None and self._backlog.is_counted:
-            self._add(count.sent - before[1].sent, count.sent_tokens - before[1].sent_tokens, now)
+        if before is not None:
+            self._peer_cached_tokens += max(0, count.cached_tokens - before[1].cached_tokens)
+            if self._backlog.is_counted:
+                self._add(count.sent - before[1].sent, count.sent_tokens - before[1].sent_tokens, now)
         self._refresh()
 
     def _add(self, requests: int, tokens: int, now: float) -> None:
@@ -151,8 +163,13 @@ class Books:
             kept = self._rows[id(names)] = names, [self.load(pool, name) for name in names]
         return kept[1]
 
-    def started(self, request: str, pool: str, replica: str, tokens: float, now: float) -> None:
-        """Count a request that was sent to a replica, with the prompt tokens that the engine has to compute."""
+    def started(
+        self, request: str, pool: str, replica: str, tokens: float, now: float, cached_tokens: float = 0.0
+    ) -> None:
+        """Count a request that was sent to a replica.
+
+        `tokens` and `cached_tokens`: prompt tokens that the engine has to compute, and those expected in its caches.
+        """
         self.finished(request)
         load, count = self.load(pool, replica), max(0, round(tokens))
         flight = _Flight(load, load._backlog.add(count, now))
@@ -160,6 +177,7 @@ class Books:
         load.requests += 1
         load._sent += 1
         load._sent_tokens += count
+        load._cached_tokens += round(cached_tokens)
         load._refresh()
 
     def first_token(self, request: str) -> None:
@@ -240,6 +258,13 @@ class Books:
         """Return this picker's own counts, for the other pickers."""
         return {
             pool: {name: load.count() for name, load in loads.items() if load._sent}
+            for pool, loads in self._loads.items()
+        }
+
+    def expected_cached(self) -> dict[str, dict[str, int]]:
+        """Return pool → replica → prompt tokens that all pickers have expected in its engine's caches so far."""
+        return {
+            pool: {name: load.expected_cached for name, load in loads.items() if load.expected_cached}
             for pool, loads in self._loads.items()
         }
 

@@ -109,6 +109,7 @@ def report(service: PickService, reported: int = 0) -> bytes:
             lost=statistics.lost,
             open=service.open_picks,
             open_by_pool=service.open_by_pool,
+            expected_cached=service.expected_cached(),
             sampled=statistics.sampled,
             samples=tuple(statistics.samples_after(reported)),
         )

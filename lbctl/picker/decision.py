@@ -51,7 +51,8 @@ class Decider:
     def started(self, request: str, decision: PickerDecision, now: float) -> None:
         """Record that a request goes to the first replica of a decision."""
         replica, read = decision.ordered[0].name, decision.features
-        self.books.started(request, read.pool, replica, decision.tokens, now)
+        cached = read.prompt_tokens - decision.tokens
+        self.books.started(request, read.pool, replica, decision.tokens, now, cached)
         self._affinity.remember(read, replica, now)
 
     def first_token(self, request: str) -> None:

@@ -168,12 +168,13 @@ def parse(message: bytes) -> tuple[str, Counts] | None:
     return sender, counts
 
 
-def _counts(requests: object, unread: object, sent: object, sent_tokens: object) -> Count:
+def _counts(requests: object, unread: object, sent: object, sent_tokens: object, cached_tokens: object) -> Count:
     return Count(
         _count(requests, _MAX_REQUESTS),
         _count(unread, _MAX_TOKENS),
         _count(sent, _MAX_TOKENS),
         _count(sent_tokens, _MAX_TOKENS),
+        _count(cached_tokens, _MAX_TOKENS),
     )
 
 

@@ -26,6 +26,8 @@ class PickerReport:
     """Number of picked requests that have not ended."""
     open_by_pool: Mapping[str, int] = field(default_factory=dict)
     """Pool → number of its picked requests that have not ended."""
+    expected_cached: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Pool → replica → prompt tokens that all pickers have expected in its engine's caches so far."""
     sampled: int = 0
     """Number of samples since the start."""
     samples: tuple[DecisionSample, ...] = ()
@@ -42,6 +44,7 @@ def line(report: PickerReport) -> bytes:
         lost=report.lost,
         open=report.open,
         open_by_pool=report.open_by_pool,
+        expected_cached=report.expected_cached,
         sampled=report.sampled,
         samples=[asdict(item) for item in report.samples],
     )
@@ -57,6 +60,7 @@ def report_of(values: Mapping[str, Any]) -> PickerReport:
             lost=values["lost"],
             open=values["open"],
             open_by_pool=values["open_by_pool"],
+            expected_cached=values["expected_cached"],
             sampled=values["sampled"],
             samples=tuple(DecisionSample(**item) for item in values["samples"]),
         )

@@ -10,7 +10,7 @@ import random
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from lbctl.pick.affinity import AffinityBatch, AffinityMemory
 from lbctl.pick.books import MAX_AGE, Counts
@@ -106,6 +106,10 @@ class PickService:
     def counts(self) -> Counts:
         """Return the counts of this picker, for the other pickers."""
         return self._decider.books.snapshot()
+
+    def expected_cached(self) -> Mapping[str, Mapping[str, int]]:
+        """Return pool → replica → prompt tokens that all pickers have expected in its engine's caches so far."""
+        return self._decider.books.expected_cached()
 
     def merge(self, peer: str, counts: Counts) -> None:
         """Replace the counts of another picker, for the replicas that this picker knows."""

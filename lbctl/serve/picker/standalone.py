@@ -51,6 +51,7 @@ _REPORT: dict[str, Shape] = {
     "lost": _COUNTS,
     "open": int,
     "open_by_pool": _COUNTS,
+    "expected_cached": {...: _COUNTS},
     "sampled": int,
     "samples": [_SAMPLE],
 }

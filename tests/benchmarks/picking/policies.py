@@ -158,7 +158,7 @@ class Picker:
         features = _with_tokens(features, tokens)
         found = pick(features, self._table, self.books, self.affinity, now, self._rng)
         choice = found.ordered[0]
-        self.books.started(str(number), POOL, choice.name, found.tokens, now)
+        self.books.started(str(number), POOL, choice.name, found.tokens, now, features.prompt_tokens - found.tokens)
         if self._memory:
             self.affinity.remember(features, choice.name, now)
         return int(choice.name)

@@ -56,6 +56,7 @@ _REPORT = {
     "lost": {},
     "open": 0,
     "open_by_pool": {},
+    "expected_cached": {},
     "sampled": 0,
     "samples": [],
 }
@@ -72,6 +73,7 @@ _WRONG = {
     "finished": {"llama": "3"},
     "lost": [1],
     "open": "1",
+    "expected_cached": {"llama": {"a": "1"}},
     "sampled": [0],
     "samples": [{"at": 1}],
 }

@@ -141,6 +141,23 @@ def _merged(mine: Books, peer: Books, now: float) -> None:
     mine.merge("b", peer.snapshot(), now)
 
 
+def test_expected_cached_tokens_are_the_sum_of_all_pickers() -> None:
+    mine, peer = Books(), Books()
+    mine.started("1", POOL, "a", 100, 0.0, cached_tokens=900)
+    mine.started("2", POOL, "b", 1000, 0.0)
+    peer.started("3", POOL, "a", 50, 0.0, cached_tokens=5000)
+    _merged(mine, peer, 0.0)
+    assert mine.expected_cached() == {POOL: {"a": 900}}, "the peer expected these before this picker heard from it"
+    peer.started("4", POOL, "a", 50, 0.0, cached_tokens=400)
+    _merged(mine, peer, 0.1)
+    _merged(mine, peer, 0.2)
+    assert mine.expected_cached() == {POOL: {"a": 1300}}
+    peer.finished("4")
+    _merged(mine, peer, 0.3)
+    mine.expire(0.3 + PEER_TTL + 0.1)
+    assert mine.expected_cached() == {POOL: {"a": 1300}}, "the counts only grow"
+
+
 def test_first_tokens_mark_prompts_of_all_pickers_in_order() -> None:
     mine, peer = books_of(), books_of(("1", 10))
     mine.reconcile(POOL, "a", 1, 0, first_tokens=0, taken=0)

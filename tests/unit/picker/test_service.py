@@ -182,6 +182,14 @@ def test_counts_of_other_pickers_apply_only_to_known_replicas() -> None:
     assert not any("gone" in (pool, *loads) for pool, loads in service._decider.books._loads.items())
 
 
+def test_cached_tokens_of_a_session_are_expected() -> None:
+    service, _ = _service(_table(A, B))
+    first, again = (service.pick(_question(session="s")) for _ in range(2))
+    assert first.names[0] == again.names[0]
+    tokens = service.explain(_question(session="s")).features.prompt_tokens  # type: ignore[union-attr]
+    assert service.expected_cached() == {"chat": {first.names[0]: round(tokens)}}
+
+
 def test_unknown_pools_get_no_counters() -> None:
     service, _ = _service(_table(A))
     for number in range(50):
