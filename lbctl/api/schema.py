@@ -853,6 +853,25 @@ ReplicaState = OneOf[
 ]  # fmt: skip
 
 
+class CachedTokens(Struct, frozen=True):
+    """Prompt tokens from the caches of engines in the last five minutes."""
+
+    expected: int
+    """The number of tokens that the pickers expected in the caches. For a pool, only replicas whose engines report
+    cached tokens count, if there are any."""
+    found: int | None
+    """The number of tokens that the engines found in their caches; null if no engine reports cached tokens, or if
+    another member of the control plane is the leader."""
+    sources: Mapping[str, int]
+    """Maps each source to the number of tokens found there: `device`, `host`, `disk` or `external`. A source is absent
+    if no engine reports it."""
+    ratio: Number | None
+    """`found` divided by `expected`; null if `found` is null or `expected` is 0. It can exceed 1, because engines also
+    cache their answers and requests that were not picked."""
+    advice: str | None
+    """The likely causes of a low ratio; null if the ratio is not low."""
+
+
 class Replica(Struct, frozen=True):
     """A replica with its state, weights, shares and traffic."""
 
@@ -921,6 +940,8 @@ class Replica(Struct, frozen=True):
     """Whether deep health has ejected the replica, or the replica was removed after its drain deadline."""
     reasons: tuple[str, ...]
     """The reasons why the replica is out, down or drained, and the weight set by an override."""
+    cached: CachedTokens | None = None
+    """Expected and found tokens in the caches of the engine; null if the pool's algorithm is not `pick`."""
 
 
 class RecentPicks(Struct, frozen=True):
@@ -984,6 +1005,8 @@ class Pool(Struct, frozen=True):
     reason why its reports are rejected."""
     replicas: tuple[Replica, ...]
     """All replicas, in the order of the fleet file."""
+    cached: CachedTokens | None = None
+    """Expected and found tokens in the caches of engines; null if the algorithm is not `pick`."""
 
 
 class Pools(Struct, frozen=True):
@@ -1224,6 +1247,10 @@ class PickedPool(Struct, frozen=True):
     cache_hits: Mapping[str, Number]
     """Maps each replica to the share of prompt tokens that its engine found in its prefix cache. A replica is absent if
     the share is unknown."""
+    cached: CachedTokens
+    """Expected and found tokens in the caches of all engines."""
+    cached_by_replica: Mapping[str, CachedTokens]
+    """Maps each replica to the expected and found tokens in the caches of its engine."""
 
 
 class PickSample(Struct, frozen=True):
@@ -1615,6 +1642,10 @@ class LiveReplica(Struct, frozen=True):
     """The GPU utilisation, from 0 to 1; null if there is no recent signal."""
     temperature: Number | None
     """The temperature of the hottest GPU, in degrees Celsius; null if there is no recent signal."""
+    cached_expected: int | None
+    """The same value as `expected` in `CachedTokens`; null if it is unknown."""
+    cached_found: int | None
+    """The same value as `found` in `CachedTokens`; null if it is unknown."""
 
 
 class LivePool(Struct, frozen=True):
@@ -1640,6 +1671,8 @@ class LivePool(Struct, frozen=True):
     """The share of requests in the last minute whose replica was chosen by the picker, from 0 to 1; null if unknown."""
     silent: tuple[str, ...]
     """The proxies that may send requests to this pool but do not report counts."""
+    cached: CachedTokens | None
+    """Expected and found tokens in the caches of engines; null if unknown."""
 
 
 class LiveProxy(Struct, frozen=True):

@@ -31,6 +31,11 @@ _ODD = {
 }
 
 
+_CACHED = schema.CachedTokens(
+    1_440_000, 288_000, {"device": 240_000, "host": 48_000}, 0.2, "the engines evict cache entries or have restarted"
+)
+
+
 class MovingFleet(api.Fleet):
     """A fleet with `replicas` in total; its values change with every call, and the first pool is the busiest."""
 
@@ -49,7 +54,13 @@ class MovingFleet(api.Fleet):
         for index, (name, size) in enumerate(self._sizes.items()):
             rows = [self._replica(name, index, number, size) for number in range(size)]
             rate = round(sum(row.requests_per_second or 0 for row in rows), 1)
-            yield schema.LivePool(name, f"example/{name}", "least_request", size, rate, 0.0, 0.12, 0.9, None, ()), rows
+            cached = None if index else _CACHED
+            yield (
+                schema.LivePool(
+                    name, f"example/{name}", "least_request", size, rate, 0.0, 0.12, 0.9, None, (), cached
+                ),
+                rows,
+            )  # fmt: skip
 
     def _replica(self, pool: str, index: int, number: int, size: int) -> schema.LiveReplica:
         wave = math.sin(self.moment / 17 + 0.7 * number + index)
@@ -70,6 +81,7 @@ class MovingFleet(api.Fleet):
             in_flight=int(9 + 5 * wave) if not gone else 3 * (state == "draining"),
             queue=float(max(0, int(4 * wave))) + 14 * (state == "hot"), kv_cache=round(busy * 0.9, 2),
             gpu_utilisation=round(busy, 2), temperature=round(58 + 14 * busy + 12 * (state == "hot")),
+            cached_expected=None if index else 120_000, cached_found=None if index else 24_000,
         )  # fmt: skip
 
     def status(self) -> schema.Status:

@@ -8,6 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from lbctl.picker.statistics import BOUNDS
+from lbctl.serve.picker.cached_tokens import CacheUse
 from lbctl.serve.picker.fallbacks import MIN_REQUESTS
 from lbctl.serve.picker.manager import PickerManager
 
@@ -37,6 +38,7 @@ class PickGauges(Collector):
             self._lost_ends(),
             self._times(),
             *self._fallbacks(),
+            *self._cached_tokens(),
         )
 
     def _decisions(self) -> Metric:
@@ -90,3 +92,41 @@ class PickGauges(Collector):
             if row.requests >= MIN_REQUESTS:
                 missed.add_metric([pool], row.missed / row.requests)
         yield missed
+
+    def _cached_tokens(self) -> Iterator[Metric]:
+        """Yield the tokens that pickers expected in caches and that engines found there."""
+        expected = CounterMetricFamily(
+            "lbctl_pick_expected_cached_tokens",
+            "The number of prompt tokens that the pickers expected in the caches of a replica's engine.",
+            labels=["pool", "replica"],
+        )
+        found = CounterMetricFamily(
+            "lbctl_pick_found_cached_tokens",
+            "The number of prompt tokens that a replica's engine found in its caches, by source. Absent if the engine "
+            "does not report it.",
+            labels=["pool", "replica", "source"],
+        )
+        for key, use in self._picker.caches.totals().items():
+            expected.add_metric([*key], use.expected)
+            for source, count in _sources(use).items():
+                found.add_metric([*key, source], count)
+        yield from (expected, found)
+        ratio = GaugeMetricFamily(
+            "lbctl_pick_cached_tokens_ratio",
+            "The tokens that a replica's engine found in its caches, divided by the tokens that the pickers expected "
+            "there, in the last five minutes. Absent if the engine does not report cached tokens.",
+            labels=["pool", "replica"],
+        )
+        for pool, uses in self._picker.caches.recent.items():
+            for name, use in uses.items():
+                if use.ratio is not None:
+                    ratio.add_metric([pool, name], use.ratio)
+        yield ratio
+
+
+def _sources(use: CacheUse) -> dict[str, int]:
+    """Return source → found tokens; the source of the rest is `unknown`."""
+    if use.found is None:
+        return {}
+    rest = use.found - sum(use.by_source.values())
+    return {**use.by_source, "unknown": rest} if rest > 0 or not use.by_source else dict(use.by_source)

@@ -10,6 +10,7 @@ from lbctl.pick.explain import explained_request
 from lbctl.picker.messages import Caller, PickerQuestion
 from lbctl.picker.statistics import DecisionSample
 from lbctl.runtime.errors import BadRequestError, NotSavedError
+from lbctl.serve.api.cached_rows import cached_row, cached_total
 from lbctl.serve.api.status_rows import timestamp, when
 from lbctl.serve.picker.manager import PickerManager
 
@@ -68,13 +69,17 @@ def _pools(picker: PickerManager) -> Iterator[schema.PickedPool]:
     decisions: dict[str, dict[str, int]] = {}
     for pool, reason, count in report.reasons:
         decisions.setdefault(pool, {})[reason] = count
-    hits = picker.feed.cache_hits()
+    hits, cached = picker.feed.cache_hits(), picker.caches.recent
     for pool, counts in sorted(decisions.items()):
         total = sum(counts.values())
         seconds = report.times[pool].total if pool in report.times else 0.0
         mean = round(seconds / total, 7) if total else None
         finished = report.finished.get(pool, 0)
-        yield schema.PickedPool(pool, dict(sorted(counts.items())), finished, mean, hits.get(pool, {}))
+        uses = cached.get(pool, {})
+        yield schema.PickedPool(
+            pool, dict(sorted(counts.items())), finished, mean, hits.get(pool, {}), cached_total(uses.values()),
+            {name: cached_row(use) for name, use in uses.items()},
+        )  # fmt: skip
 
 
 def _sample(item: DecisionSample) -> schema.PickSample:

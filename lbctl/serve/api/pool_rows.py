@@ -17,11 +17,13 @@ from lbctl.control.slow_start import Factors, lowest
 from lbctl.ir.pools import Pool, TcpCheck
 from lbctl.ir.shares import of_pools, of_replicas
 from lbctl.ir.snapshot import pools_of
+from lbctl.serve.api.cached_rows import cached_row, cached_total
 from lbctl.serve.api.fleet_proxies import FleetProxy
 from lbctl.serve.api.load_shedding import shedding
 from lbctl.serve.api.replica_shares import Shares, ShareTable, Unfit
 from lbctl.serve.api.replica_times import DrainTimes, StateTimes
 from lbctl.serve.api.status_rows import when
+from lbctl.serve.picker.cached_tokens import Uses
 from lbctl.serve.picker.fallbacks import RecentPicks
 from lbctl.serve.traffic.ledger import NO_COUNTS, Counts, ReplicaKey, TrafficLedger
 from lbctl.serve.traffic.service import with_websockets
@@ -55,6 +57,8 @@ class LiveState:
     """(pool, replica) → its deep health, if it has telemetry."""
     picks: Mapping[str, RecentPicks] = field(default_factory=dict)
     """Pool → its picks in the last minute."""
+    cached: Uses = field(default_factory=dict)
+    """The recent tokens from the caches of the replicas of picked pools."""
     picker_ramps: Factors = field(default_factory=dict)
     """The slow-start factors that the picker applies."""
     times: StateTimes = field(default_factory=StateTimes)
@@ -220,6 +224,7 @@ class _Rows:
             silent=tuple(sorted(names - self._reporting)),
             unable=self._unable(proxies, names - self._reporting),
             replicas=tuple(replicas),
+            cached=None if (uses := self._live.cached.get(pool.name)) is None else cached_total(uses.values()),
         )
 
     def _failing(self, pool: str, minute: Counts) -> bool:
@@ -299,6 +304,7 @@ class _Rows:
             drained=when(item.drained_since),
             out=item.status in ("ejected", "removed"),
             reasons=_reasons(item, state),
+            cached=None if (use := live.cached.get(key.pool, {}).get(replica.name)) is None else cached_row(use),
         )
 
     def _facts(

@@ -19,6 +19,7 @@ from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.serve.picker import peers, tables
 from lbctl.serve.picker.peers import Peer
 from lbctl.serve.picker.tables import FleetMeasurements, NewSamples
+from lbctl.signals.cached import CachedTokens
 
 _INTERVAL = 0.25
 """The pause between two reads of the measurements, in seconds."""
@@ -124,6 +125,10 @@ class Feed:
     def cache_hits(self) -> Mapping[str, Mapping[str, float]]:
         """Return pool → replica → the share of prompt tokens found in its engine's cache, if it reports it."""
         return tables.cache_hits(self._served, self._measure()) if self._served is not None else {}
+
+    def cached_tokens(self) -> Mapping[tuple[str, str], CachedTokens | None]:
+        """Return (pool, replica) → the tokens that its engine has found in its caches; None if unknown."""
+        return tables.cached_tokens(self._served, self._measure()) if self._served is not None else {}
 
     @property
     def subscribers(self) -> int:

@@ -22,6 +22,7 @@ from lbctl.runtime import log
 from lbctl.runtime.guard import Guard, Work
 from lbctl.serve.fleet.inputs import PickerPlace
 from lbctl.serve.fleet.publisher import PublishedFleet
+from lbctl.serve.picker.cached_tokens import CacheComparison
 from lbctl.serve.picker.child import PickerChild, PickerEndedError, PickerState
 from lbctl.serve.picker.explanation import explanation_of
 from lbctl.serve.picker.fallbacks import Fallbacks, RecentPicks
@@ -70,6 +71,8 @@ class PickerManager:
         self.samples: deque[DecisionSample] = deque(maxlen=_SAMPLES)
         """Samples of decisions, newest last."""
         self.fallbacks = Fallbacks(requests)
+        self.caches = CacheComparison()
+        """Cached tokens: expected by pickers, and found by engines."""
         self._tls = tls
         self._dry_run = dry_run
         self._insecure = insecure
@@ -237,8 +240,7 @@ class PickerManager:
         if found is None or found.pid is None or not found.is_picker_alone:
             self.alone.forget()
         elif await self.alone.look(bind, found.pid, self._key):
-            self.fallbacks.reported(-found.pid, self.alone.report)
-            self.samples.extend(self.alone.report.samples)
+            self._count(-found.pid, self.alone.report)
 
     def _other(self, found: Occupant | None) -> str:
         """Return the user of the picker's address; empty if it is free or belongs to a picker of this fleet."""
@@ -287,5 +289,9 @@ class PickerManager:
     def _reported(self, report: PickerReport) -> None:
         if self.state.address == self._probed:
             self._set_taken("")
-        self.fallbacks.reported(self.state.starts, report)
+        self._count(self.state.starts, report)
+
+    def _count(self, process: int, report: PickerReport) -> None:
+        self.fallbacks.reported(process, report)
+        self.caches.update(process, report.expected_cached, self.feed.cached_tokens)
         self.samples.extend(report.samples)

@@ -24,6 +24,7 @@ from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.serve.telemetry.reports import ScrapeReport
 from lbctl.serve.traffic.interface import Assigned
 from lbctl.serve.traffic.ledger import ReplicaKey
+from lbctl.signals.cached import CachedTokens
 
 _STALE = 3.0
 """Number of telemetry intervals after which a signal is unknown."""
@@ -237,10 +238,23 @@ def cache_hits(served: PublishedFleet, measured: FleetMeasurements) -> dict[str,
     }
 
 
+def cached_tokens(served: PublishedFleet, measured: FleetMeasurements) -> dict[tuple[str, str], CachedTokens | None]:
+    """Return (pool, replica) → the tokens that its engine has found in its caches since its start; None if unknown."""
+    reports = {
+        (pool.name, item.name): _fresh(pool, item.name, measured)
+        for pool in picked_pools(served)
+        for item in pool.replicas
+    }
+    return {key: None if report is None else report.cached for key, report in reports.items()}
+
+
 def _signals(pool: Pool, replica: str, measured: FleetMeasurements) -> Mapping[str, float]:
+    report = _fresh(pool, replica, measured)
+    return {} if report is None else {name: item.value for name, item in report.signals.values.items()}
+
+
+def _fresh(pool: Pool, replica: str, measured: FleetMeasurements) -> ScrapeReport | None:
+    """Return the newest report about a replica; None if it is too old or there is none."""
     report = measured.reports.get((pool.name, replica))
-    if report is None:
-        return {}
     interval = pool.telemetry.interval / 1000 if pool.telemetry else 0.0
-    fresh = measured.now - report.at <= max(_MIN_VALIDITY, _STALE * interval)
-    return {name: item.value for name, item in report.signals.values.items()} if fresh else {}
+    return report if report is not None and measured.now - report.at <= max(_MIN_VALIDITY, _STALE * interval) else None

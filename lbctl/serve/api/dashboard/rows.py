@@ -39,6 +39,8 @@ def replica(pool: str, row: schema.Replica, signals: Mapping[str, Signal]) -> sc
         kv_cache=_signal(signals, "kv_cache", 2),
         gpu_utilisation=_signal(signals, "gpu", 2),
         temperature=_signal(signals, "temperature", 0),
+        cached_expected=row.cached.expected if row.cached else None,
+        cached_found=row.cached.found if row.cached else None,
     )
 
 
@@ -55,6 +57,7 @@ def pool(row: schema.Pool) -> schema.LivePool:
         _optional(row.first_byte_p99, 2),
         _optional(row.picks.share, 3) if row.picks else None,
         row.silent,
+        row.cached,
     )
 
 

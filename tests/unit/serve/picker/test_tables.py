@@ -24,6 +24,7 @@ from lbctl.serve.picker.feed import Feed
 from lbctl.serve.picker.tables import FleetMeasurements, NewSamples
 from lbctl.serve.telemetry.reports import ScrapeReport
 from lbctl.serve.traffic.ledger import ReplicaKey, TrafficLedger
+from lbctl.signals.cached import CachedTokens
 from lbctl.signals.merge import Signal, Signals
 from tests.support.fleet import compiled
 from tests.support.fleets import fleet_text, pool, replica
@@ -264,3 +265,10 @@ def test_removed_replica_is_in_no_table(at: float) -> None:
     composed = compose(served.composed.whole, LoopOutput(), (), {("chat", "b"): at - 100_000.0}, at)
     removed = cast(PublishedFleet, SimpleNamespace(composed=composed))
     assert _candidates(_table(removed)).keys() == {"a", "c"}
+
+
+def test_cached_tokens_are_unknown_without_a_fresh_report() -> None:
+    counts = CachedTokens(70.0, {})
+    measured = {A: replace(_report(50.0), cached=counts), B: replace(_report(10.0), cached=counts)}
+    found = tables.cached_tokens(_published(), FleetMeasurements(51.0, measured))
+    assert found == {A: counts, B: None, C: None}

@@ -1,0 +1,23 @@
+"""API rows about prompt tokens from the caches of engines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lbctl.api import schema
+from lbctl.serve.picker.cached_tokens import CacheUse, total
+
+_ADVICE = (
+    "the engines evict cache entries or have restarted, or the session key is the same for different conversations"
+)
+
+
+def cached_row(use: CacheUse) -> schema.CachedTokens:
+    """Return the row of a replica."""
+    ratio = None if use.ratio is None else round(use.ratio, 4)
+    return schema.CachedTokens(use.expected, use.found, use.by_source, ratio, _ADVICE if use.is_low else None)
+
+
+def cached_total(uses: Iterable[CacheUse]) -> schema.CachedTokens:
+    """Return the row of a pool with these replicas."""
+    return cached_row(total(uses))

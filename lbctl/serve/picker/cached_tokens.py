@@ -1,0 +1,157 @@
+"""Compares the prompt tokens that pickers expected in the caches of engines with those that the engines found there.
+
+Both are cumulative counts: the picker's report has the expected tokens of all pickers, and telemetry has the engines'
+own counts. A count that is smaller than before has restarted, and the comparison of its replica begins again. It also
+begins again when an engine reports its counts after a time without them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from lbctl.signals.cached import SOURCES, CachedTokens
+
+MINUTES = 5
+"""Minutes that `recent` covers."""
+_INTERVAL = 10.0
+"""Minimum time between two updates, in seconds."""
+_STEPS = 3
+"""Number of updates between two entries of a history."""
+_MAX_ENTRIES = round(MINUTES * 60 / _INTERVAL / _STEPS)
+_LOW = 0.7
+"""Ratio below which the found tokens are too few. Estimates of prompt lengths can be wrong by up to 30 %."""
+_MIN_EXPECTED = 10_000
+"""Minimum number of expected tokens for that judgement."""
+
+
+class CacheUse(NamedTuple):
+    """Prompt tokens from caches."""
+
+    expected: int
+    """Tokens that the pickers expected in the caches."""
+    found: int | None
+    """Tokens that the engines found in their caches; None if no engine reports them."""
+    by_source: Mapping[str, int]
+    """Source → tokens found there. It contains only the sources that engines report."""
+
+    @property
+    def ratio(self) -> float | None:
+        """Found tokens divided by expected tokens; None if one of them is unknown or nothing was expected."""
+        return None if self.found is None or not self.expected else self.found / self.expected
+
+    @property
+    def is_low(self) -> bool:
+        """Whether engines found much less than the pickers expected."""
+        return self.ratio is not None and self.ratio < _LOW and self.expected >= _MIN_EXPECTED
+
+
+Uses = Mapping[str, Mapping[str, CacheUse]]
+"""Pool → replica → its tokens."""
+Key = tuple[str, str]
+"""Pool and replica."""
+
+
+def total(uses: Iterable[CacheUse]) -> CacheUse:
+    """Return the sum for a pool. If some engines report their tokens, only their replicas count."""
+    rows = list(uses)
+    known = [item for item in rows if item.found is not None]
+    if not known:
+        return CacheUse(sum(item.expected for item in rows), None, {})
+    sources = [name for name in SOURCES if any(name in item.by_source for item in known)]
+    return CacheUse(
+        sum(item.expected for item in known),
+        sum(item.found or 0 for item in known),
+        {name: sum(item.by_source.get(name, 0) for item in known) for name in sources},
+    )
+
+
+@dataclass(slots=True)
+class _Account:
+    """The counts of one replica."""
+
+    expected: int = 0
+    found: int = 0
+    by_source: dict[str, int] = field(default_factory=dict)
+    reading: CachedTokens | None = None
+    """The engine's counts at the last update; None if they were unknown."""
+    has_reported: bool = False
+    """Whether the engine has ever reported its counts."""
+    history: deque[CacheUse] = field(default_factory=lambda: deque(maxlen=_MAX_ENTRIES))
+    """Earlier counts, the oldest first."""
+
+    def update(self, expected: int, reading: CachedTokens | None) -> None:
+        before, self.reading = self.reading, reading
+        if expected < self.expected or (before is None and reading is not None):
+            self.history.clear()
+        self.expected = expected
+        if reading is None:
+            return
+        self.has_reported = True
+        self.found += _growth(before.total if before else reading.total, reading.total)
+        for source, count in reading.by_source.items():
+            earlier = before.by_source.get(source, 0) if before else count
+            self.by_source[source] = self.by_source.get(source, 0) + _growth(earlier, count)
+
+    def total(self) -> CacheUse:
+        return CacheUse(self.expected, self.found if self.has_reported else None, dict(self.by_source))
+
+    def recent(self) -> CacheUse:
+        first = self.history[0]
+        found = None if self.reading is None else self.found - (first.found or 0)
+        by_source = {source: count - first.by_source.get(source, 0) for source, count in self.by_source.items()}
+        return CacheUse(self.expected - first.expected, found, {} if found is None else by_source)
+
+
+def _growth(before: float, after: float) -> int:
+    return max(0, round(after - before))
+
+
+class CacheComparison:
+    """The counts of all replicas of picked pools. `clock` returns seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._accounts: dict[Key, _Account] = {}
+        self._process: int | None = None
+        self._updated_at = float("-inf")
+        self._updates = 0
+        self.recent: Uses = {}
+        """The tokens of the last five minutes, or since the picker's start."""
+
+    def update(
+        self, process: int, expected: Mapping[str, Mapping[str, int]],
+        readings: Callable[[], Mapping[Key, CachedTokens | None]],
+    ) -> None:  # fmt: skip
+        """Use a picker's report, unless the last update was less than ten seconds ago.
+
+        `process`: number of the picker process. `expected`: pool → replica → tokens since its start. `readings` returns
+        the engines' counts for every replica of the picked pools.
+        """
+        now = self._clock()
+        if process == self._process and now - self._updated_at < _INTERVAL:
+            return
+        if process != self._process:
+            self._accounts = {}
+        self._process, self._updated_at = process, now
+        self._accounts = {key: self._updated(key, expected, reading) for key, reading in readings().items()}
+        self._updates += 1
+        recent: dict[str, dict[str, CacheUse]] = {}
+        for (pool, replica), account in self._accounts.items():
+            if not account.history or self._updates % _STEPS == 0:
+                account.history.append(account.total())
+            recent.setdefault(pool, {})[replica] = account.recent()
+        self.recent = recent
+
+    def totals(self) -> Mapping[Key, CacheUse]:
+        """Return (pool, replica) → expected tokens since the picker's start, and found tokens since they are known."""
+        return {key: account.total() for key, account in self._accounts.items()}
+
+    def _updated(self, key: Key, expected: Mapping[str, Mapping[str, int]], reading: CachedTokens | None) -> _Account:
+        pool, replica = key
+        account = self._accounts.get(key) or _Account()
+        account.update(expected.get(pool, {}).get(replica, 0), reading)
+        return account

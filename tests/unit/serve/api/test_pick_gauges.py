@@ -1,0 +1,45 @@
+"""Metrics of the picker about cached tokens."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from lbctl.picker.reports import PickerReport
+from lbctl.serve.api.pick_gauges import PickGauges
+from lbctl.serve.picker.cached_tokens import CacheComparison
+from lbctl.serve.picker.manager import PickerManager
+from lbctl.signals.cached import CachedTokens
+
+_A, _B, _C = (("chat", name) for name in "abc")
+
+
+def _samples() -> list[str]:
+    """Return the lines about cached tokens. The engines of a and b report them; only a reports sources."""
+    comparison = CacheComparison(iter((0.0, 20.0)).__next__)
+    comparison.update(1, {}, lambda: {_A: CachedTokens(50, {"device": 50}), _B: CachedTokens(0, {}), _C: None})
+    after = {_A: CachedTokens(950, {"device": 650, "disk": 200}), _B: CachedTokens(40, {}), _C: None}
+    comparison.update(1, {"chat": {"a": 1000, "c": 70}}, lambda: after)
+    picker = SimpleNamespace(
+        bind="127.0.0.1:18001", state=SimpleNamespace(starts=1), running=True, report=PickerReport(),
+        fallbacks=SimpleNamespace(counts=dict), recent=dict, caches=comparison,
+    )  # fmt: skip
+    registry = CollectorRegistry()
+    registry.register(PickGauges(cast(PickerManager, picker)))
+    lines = generate_latest(registry).decode().splitlines()
+    return [line for line in lines if "cached_tokens" in line and not line.startswith("#")]
+
+
+def test_cached_tokens_are_counted_by_replica_and_source() -> None:
+    assert _samples() == [
+        'lbctl_pick_expected_cached_tokens_total{pool="chat",replica="a"} 1000.0',
+        'lbctl_pick_expected_cached_tokens_total{pool="chat",replica="b"} 0.0',
+        'lbctl_pick_expected_cached_tokens_total{pool="chat",replica="c"} 70.0',
+        'lbctl_pick_found_cached_tokens_total{pool="chat",replica="a",source="device"} 600.0',
+        'lbctl_pick_found_cached_tokens_total{pool="chat",replica="a",source="disk"} 200.0',
+        'lbctl_pick_found_cached_tokens_total{pool="chat",replica="a",source="unknown"} 100.0',
+        'lbctl_pick_found_cached_tokens_total{pool="chat",replica="b",source="unknown"} 40.0',
+        'lbctl_pick_cached_tokens_ratio{pool="chat",replica="a"} 0.9',
+    ]
