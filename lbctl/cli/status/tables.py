@@ -37,7 +37,7 @@ _POOLS = (
     "TTFB P99",
     "REASON",
 )
-_MORE_POOLS = (*_POOLS[:-1], "REQ/S", "IN FLIGHT", "WEIGHT", "ADDRESS", "PRIORITY", "ZONE", "REASON")
+_MORE_POOLS = (*_POOLS[:-1], "CACHED", "REQ/S", "IN FLIGHT", "WEIGHT", "ADDRESS", "PRIORITY", "ZONE", "REASON")
 _MEMBERS = ("MEMBER", "ROLE", "EPOCH", "VERSION", "FILES", "POOLS", "LAG", "STORE", "API", "REMARKS")
 _SIGNALS = ("POOL", "REPLICA", "SIGNAL", "VALUE", "UNIT", "AGE", "SOURCE", "REASON")
 
@@ -60,7 +60,9 @@ def pools(rows: Sequence[schema.Pool], form: str) -> str:
     unknown = [plain(f"the requests of {name} are not counted: {reason}") for name, reason in unable.items()]
     table = table_text(head, (line for row in rows for line in _replicas(row, head)), COLOURS)
     picks = [_picks(row.name, row.picks) for row in rows if row.picks is not None and row.picks.requests]
-    return "\n".join([table, *map(_answers, (row for row in rows if row.errors is not None)), *picks, *unknown])
+    cached = [_cached(row.name, row.cached) for row in rows if row.cached is not None and row.cached.expected]
+    answers = map(_answers, (row for row in rows if row.errors is not None))
+    return "\n".join([table, *answers, *picks, *cached, *unknown])
 
 
 def _picks(pool: str, row: schema.RecentPicks) -> str:
@@ -68,6 +70,17 @@ def _picks(pool: str, row: schema.RecentPicks) -> str:
     return plain(
         f"{pool}: {share(row.share)} of the last minute's {row.requests} requests picked, the rest by `otherwise`"
     )
+
+
+def _cached(pool: str, row: schema.CachedTokens) -> str:
+    """Return a line with the part of the tokens expected in caches that the engines found there."""
+    expected = f"the {row.expected:,} prompt tokens that the picker expected in caches in the last 5 minutes"
+    if row.found is None:
+        return plain(f"{pool}: unknown how many of {expected} were there; the engines do not report cached tokens")
+    found = {source: count for source, count in row.sources.items() if count}
+    sources = ", ".join(f"{share(count / row.found)} {source}" for source, count in found.items())
+    advice = f". A low ratio means: {row.advice}" if row.advice else ""
+    return plain(f"{pool}: engines found {share(row.ratio)} of {expected}{f' ({sources})' if sources else ''}{advice}")
 
 
 def _answers(row: schema.Pool) -> str:
@@ -194,6 +207,7 @@ def _replica(pool: str, row: schema.Replica) -> dict[str, str]:
         "ERRORS": share(row.errors),
         "TTFB P50": seconds(row.first_byte_p50),
         "TTFB P99": seconds(row.first_byte_p99),
+        "CACHED": _cached_ratio(row.cached),
         "REQ/S": "-" if row.requests_per_second is None else f"{row.requests_per_second:.3g}",
         "IN FLIGHT": "-" if row.in_flight is None else str(row.in_flight),
         "WEIGHT": f"{row.weight:g}",
@@ -202,6 +216,12 @@ def _replica(pool: str, row: schema.Replica) -> dict[str, str]:
         "ZONE": row.zone or row.region or "-",
         "REASON": row.state_reason or "-",
     }
+
+
+def _cached_ratio(row: schema.CachedTokens | None) -> str:
+    if row is None or not row.expected:
+        return "-"
+    return "unknown" if row.ratio is None else share(row.ratio)
 
 
 def share(part: float | None) -> str:

@@ -142,3 +142,15 @@ def test_picker_has_a_tile_and_raises_an_alarm_if_it_ends(
     browser.wait(f"{tiles}.includes('process 7 has')")
     alarm = browser.text(".alerts [data-tone=bad]")
     assert "The picker at 127.0.0.1:18001 is not running: process 7 has 127.0.0.1:18001." in alarm
+
+
+def test_panel_of_a_pool_shows_expected_and_found_cached_tokens(fleet: MovingFleet, browser: Page) -> None:
+    show(browser, "fleet")
+    browser.click(".pool .quiet")
+    panel = "document.querySelector('.panel').innerText"
+    browser.wait(f"{panel}.includes('1.44M')")
+    text = browser.text(".panel")
+    assert "20 %" in text
+    assert "device 83 %, host 17 %" in text
+    assert "Few of the expected cached tokens were found: the engines evict" in text
+    browser.press("Escape")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from lbctl.api import schema
 from lbctl.cli.status import tables
 from tests.support import api
 
@@ -20,3 +21,29 @@ def test_reason_for_missing_counts_is_shown_once_for_all_pools() -> None:
     pools = tuple(replace(api.pool(name), unable={"edge-1": REASON}) for name in ("a", "b"))
     assert tables.pools(pools, "table").splitlines()[-1] == f"the requests of edge-1 are not counted: {REASON}"
     assert tables.pools(pools, "wide").count(REASON) == 1
+
+
+def _cached(cached: schema.CachedTokens | None) -> str:
+    pool = replace(api.pool("chat", replace(api.REPLICA, cached=cached)), cached=cached)
+    return tables.pools((pool,), "wide")
+
+
+def test_pool_shows_expected_and_found_cached_tokens() -> None:
+    sources = {"device": 90_000, "host": 10_000, "disk": 0}
+    text = _cached(schema.CachedTokens(125_000, 100_000, sources, 0.8, None))
+    assert text.splitlines()[-1] == (
+        "chat: engines found 80.0% of the 125,000 prompt tokens that the picker expected in caches in the last "
+        "5 minutes (90.0% device, 10.0% host)"
+    )
+    assert "CACHED" in text
+    assert "80.0%" in text.splitlines()[1].split()
+    low = _cached(schema.CachedTokens(125_000, 0, {}, 0.0, "evictions"))
+    assert low.endswith("in the last 5 minutes. A low ratio means: evictions")
+
+
+def test_unreported_cached_tokens_are_unknown() -> None:
+    text = _cached(schema.CachedTokens(125_000, None, {}, None, None))
+    assert text.splitlines()[1].split().count("unknown") == 1
+    assert text.splitlines()[-1].startswith("chat: unknown how many of the 125,000 prompt tokens")
+    assert "cached" not in _cached(schema.CachedTokens(0, 5, {}, None, None)), "nothing was expected"
+    assert "cached" not in _cached(None)

@@ -27,6 +27,7 @@ export function percent(value) {
 
 export function number(value, digits = 0) {
   if (value === null || value === undefined) return UNKNOWN;
+  if (Math.abs(value) >= 1e6) return `${(value / 1e6).toFixed(2)}M`;
   if (Math.abs(value) >= 10000) return `${(value / 1000).toFixed(1)}k`;
   return value.toFixed(Math.abs(value) >= 100 ? 0 : digits);
 }

@@ -96,13 +96,19 @@ function pickerTile(store) {
   if (dryRun) return [["Picker", "–", "not started in a dry run", ""]];
   if (!picker.running) return [["Picker", "down", picker.reason ?? "it is starting", "bad"]];
   const restarts = picker.starts > 1 ? `, started ${picker.starts} times` : "";
-  return [["Picker", "running", `for ${since(picker.since, store.now())}${restarts}${pickedText(store.pools)}`, "good"]];
+  return [["Picker", "running", `for ${since(picker.since, store.now())}${restarts}${pickedText(store.pools)}${cachedText(store.pools)}`, "good"]];
 }
 
 /** The lowest share of picked requests of all pools in the last minute, as `, 98 % picked`. */
 function pickedText(pools) {
   const parts = pools.map((pool) => pool.picked).filter((part) => part !== null && part !== undefined);
   return parts.length ? `, ${percent(Math.min(...parts))} picked` : "";
+}
+
+/** The lowest part of expected cached tokens that a pool's engines found, as `, 91 % of cached tokens found`. */
+function cachedText(pools) {
+  const ratios = pools.map((pool) => pool.cached?.ratio).filter((ratio) => ratio !== null && ratio !== undefined);
+  return ratios.length ? `, ${percent(Math.min(...ratios))} of cached tokens found` : "";
 }
 
 /** The error rate and the time to first byte, each of the worst pool; empty if both are unknown. */

@@ -98,6 +98,7 @@ export class Panel {
       ["In flight", number(row.in_flight)],
       ["Queue", number(row.queue)],
       ["KV cache", percent(row.kv_cache)],
+      ...(row.cached_expected === null ? [] : cachedFacts(row.cached_expected, row.cached_found)),
       ["GPU busy", percent(row.gpu_utilisation)],
       ["Temperature", degrees(row.temperature)],
       ["Weight", number(row.weight, 2)],
@@ -119,12 +120,11 @@ export class Panel {
     const pool = this.store.pools.find((item) => item.name === name);
     const control = this.store.status?.control.find((item) => item.pool === name);
     const frozen = this.store.override("freeze", name);
-    setText(
-      this.state,
-      control
-        ? `Weights: ${control.mode}${control.reason ? `, ${control.reason}` : ""}`
-        : "Weights equal the capacities, because the pool has no telemetry.",
-    );
+    const weights = control
+      ? `Weights: ${control.mode}${control.reason ? `, ${control.reason}` : ""}`
+      : "Weights equal the capacities, because the pool has no telemetry.";
+    const advice = pool?.cached?.advice;
+    setText(this.state, advice ? `${weights}. Few of the expected cached tokens were found: ${advice}.` : weights);
     this.table([
       ["Model", pool?.model ?? UNKNOWN],
       ["Algorithm", pool?.algorithm ?? UNKNOWN],
@@ -132,6 +132,7 @@ export class Panel {
       ["Requests/s", number(pool?.requests_per_second, 1)],
       ["Failed requests", percent(pool?.errors)],
       ["First byte p50 / p99", firstByte(pool)],
+      ...(pool?.cached ? cachedFacts(pool.cached.expected, pool.cached.found, pool.cached.sources) : []),
       ["Proxies without counts", pool?.silent.join(", ") || "none"],
       ...(frozen ? [["Frozen", heldBy(frozen)]] : []),
     ]);
@@ -161,6 +162,16 @@ export class Panel {
       },
     );
   }
+}
+
+/** The tokens of the last five minutes that pickers expected in caches, the part that engines found, and where. */
+function cachedFacts(expected, found, sources = {}) {
+  const places = Object.entries(sources).filter(([, count]) => count);
+  return [
+    ["Cached, expected", number(expected)],
+    ["Cached, found", found === null ? "unknown" : percent(expected ? found / expected : null)],
+    places.length && ["Found in", places.map(([name, count]) => `${name} ${percent(count / found)}`).join(", ")],
+  ].filter(Boolean);
 }
 
 /** Author, reason and end of an override. */
