@@ -4,6 +4,7 @@ A row has the figures of a policy in a scenario, over the seeds:
 - the median and the 99th percentile of the time to the first token, in seconds,
 - the mean time of each further token, in milliseconds,
 - the share of prompt tokens that were in a cache,
+- these tokens divided by the tokens that the picker expected in caches,
 - sessions that changed their replica,
 - changes of weights by the control loop,
 - requests without a first token within a minute.
@@ -34,8 +35,8 @@ _SECONDS = 300.0
 _A100 = CostModel(a=44.2e-3, b=0.2e-3, c=3.1e-7, p=0.154e-3)
 """The cost of an iteration of Llama-2-70B on 8 A100 (Splitwise's profile)."""
 _HEAD = (
-    f"{'SCENARIO':<32} {'POLICY':<34} {'P50':>7} {'P99':>7} {'TOKEN':>6} {'HITS':>6} {'MOVED':>6} {'CHANGES':>7} "
-    f"{'FAILED':>6}"
+    f"{'SCENARIO':<32} {'POLICY':<34} {'P50':>7} {'P99':>7} {'TOKEN':>6} {'HITS':>6} {'FOUND':>6} {'MOVED':>6} "
+    f"{'CHANGES':>7} {'FAILED':>6}"
 )
 
 
@@ -223,8 +224,10 @@ def _line(scenario: Scenario, policy: str, total: _Sum) -> str:
     token = 1000 * total.mean(lambda item: sum(item.per_token) / len(item.per_token))
     hits, moved = total.mean(lambda item: item.hits), total.mean(lambda item: item.moved)
     changes, failed = total.mean(lambda item: item.changes), total.mean(lambda item: item.failed)
-    times = f"{p50:7.3f} {p99:7.2f} {token:6.1f}"
-    return f"{scenario.name:<32} {policy:<34} {times} {hits:6.2f} {moved:6.0f} {changes:7.1f} {failed:6.1f}"
+    ratios = [item.found for item in total.outcomes if item.found is not None]
+    found = f"{sum(ratios) / len(ratios):6.2f}" if ratios else f"{'-':>6}"
+    figures = f"{p50:7.3f} {p99:7.2f} {token:6.1f} {hits:6.2f} {found}"
+    return f"{scenario.name:<32} {policy:<34} {figures} {moved:6.0f} {changes:7.1f} {failed:6.1f}"
 
 
 def _write(directory: Path, groups: dict[str, dict[str, float]]) -> None:

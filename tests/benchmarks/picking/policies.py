@@ -146,6 +146,8 @@ class Picker:
     ) -> None:  # fmt: skip
         self.name, self._rng, self._memory, self._noise, self._counting = name, rng, memory, noise, counting
         self.books, self.affinity = Books(), AffinityMemory(records_changes=True)
+        self.expected: dict[int, float] = {}
+        """Number of a request → the tokens that the picker expected in the cache of the chosen replica."""
         self._table = PoolTable(
             POOL,
             PickPolicy((), Prefix(), bound),
@@ -158,7 +160,8 @@ class Picker:
         features = _with_tokens(features, tokens)
         found = pick(features, self._table, self.books, self.affinity, now, self._rng)
         choice = found.ordered[0]
-        self.books.started(str(number), POOL, choice.name, found.tokens, now, features.prompt_tokens - found.tokens)
+        self.expected[number] = features.prompt_tokens - found.tokens
+        self.books.started(str(number), POOL, choice.name, found.tokens, now, self.expected[number])
         if self._memory:
             self.affinity.remember(features, choice.name, now)
         return int(choice.name)

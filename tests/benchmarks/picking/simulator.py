@@ -38,6 +38,8 @@ class Outcome:
     moved: int
     changes: int
     imbalance: float
+    found: float | None
+    """Cached tokens divided by the tokens that pickers expected in caches; None without a picker's expectation."""
 
     def percentile(self, percent: float) -> float:
         return percentile_of(self.first, percent)
@@ -220,7 +222,13 @@ class _Run:
         work = [0.0] * len(self._engines)
         for item in done:
             work[item.replica] += (item.prompt - item.cached) / self._fleet.members[item.replica].speed
-        return Outcome(first, per_token, hits, failed, self._moved, self._changes, max(work) / (sum(work) / len(work)))
+        imbalance = max(work) / (sum(work) / len(work))
+        return Outcome(first, per_token, hits, failed, self._moved, self._changes, imbalance, self._found(done))
+
+    def _found(self, done: Sequence[SimulatedRequest]) -> float | None:
+        pickers = [policy for policy in self._policies if isinstance(policy, Picker)]
+        expected = sum(picker.expected.get(self._number[id(item)], 0.0) for item in done for picker in pickers)
+        return sum(item.cached for item in done) / expected if expected else None
 
 
 def _added(counts: Iterable[Count]) -> Count:
