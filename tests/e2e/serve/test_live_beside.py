@@ -63,6 +63,31 @@ def test_all_proxies_move_load_from_a_slow_engine() -> None:
             load.load.assert_no_failure()
 
 
+def test_sleeping_engine_leaves_haproxy_and_nginx_until_it_is_awake() -> None:
+    state = 'vllm:engine_sleep_state{sleep_state="awake"} %d\n'
+    with (
+        short_pauses(_SHORT_PAUSES),
+        engines("a", "b", "c") as members,
+        edges.haproxy(min_interval="10m") as ha,
+        edges.nginx(min_interval="10m") as ng,
+    ):
+        fleet = _fleet(members, ha, ng)
+        with _driving(fleet, ha, ng) as control, ExitStack() as stack:
+            loads = [stack.enter_context(ha.steady(20, _GENERATE)), stack.enter_context(ng.steady(20, _GENERATE))]
+            eventually(lambda: members[0].requests > 3)
+            members[0].more = state % 0
+            eventually(lambda: "a replica is asleep" in control.log)
+            _wait_for_update(control, "ha", "ng")
+            count = at_rest(lambda: members[0].requests)
+            time.sleep(1)
+            assert members[0].requests == count
+            members[0].more = state % 1
+            for load in loads:
+                eventually(lambda load=load: next_share(load, "a", 2) > 0.2)
+        for load in loads:
+            load.load.assert_no_failure()
+
+
 def test_wedged_engine_leaves_haproxy_and_nginx_at_once() -> None:
     """Health does not wait for `min_interval`."""
     with (
