@@ -26,7 +26,17 @@ from lbctl.simulate.engine import CostModel, Engine, SpeedFault
 from lbctl.simulate.scenario import SimulatedReplica, heterogeneous, homogeneous
 from tests.benchmarks.picking import traces
 from tests.benchmarks.picking.plot import bars
-from tests.benchmarks.picking.policies import AllKnowing, CacheAware, Exact, FirstBytes, Hashed, Picker, Policy, Weights
+from tests.benchmarks.picking.policies import (
+    AllKnowing,
+    CacheAware,
+    Exact,
+    FirstBytes,
+    Hashed,
+    Informed,
+    Picker,
+    Policy,
+    Weights,
+)
 from tests.benchmarks.picking.simulator import Fleet, Outcome, run
 from tests.benchmarks.picking.traces import Arrival
 
@@ -120,6 +130,11 @@ def scenarios() -> Iterator[Scenario]:
     alone = ("weights, least conn", "one picker", "16 pickers alone", "16 pickers, 50 ms", "16 pickers, 500 ms")
     yield Scenario("several, equal", equal, _azure(equal, 0.8), alone)
     yield Scenario("several, 5:2:1", mixed, _azure(mixed, 0.8), alone)
+    for name, arrivals in (
+        ("sessions", lambda seed: traces.sessions(0.7, 8, _SECONDS, seed)),
+        ("Mooncake", lambda seed: traces.mooncake(1.0 + 0.2 * seed)),
+    ):
+        yield Scenario(f"events, {name}", equal, arrivals, ("pick", "pick, caches known"))
     shared = (*(f"{count} pickers, shared" for count in (1, 2, 4, 8)), "8 pickers, own memories")
     yield Scenario("shared, sessions", equal, lambda seed: traces.sessions(0.7, 8, _SECONDS, seed), shared)
     yield Scenario("shared, Mooncake", equal, lambda seed: traces.mooncake(1.0 + 0.2 * seed), shared)
@@ -168,6 +183,8 @@ def _make(policy: str, capacities: Sequence[float]) -> Make:
             return CacheAware(len(capacities), *((32, 1.1) if "vllm" in policy else (64, 1.5)), rng)
         if policy == "all-knowing":
             return AllKnowing(engines)
+        if policy == "pick, caches known":
+            return Informed(engines, str(index), capacities, rng)
         options: dict[str, Any] = {"memory": "no memory" not in policy}
         if "bound" in policy:
             options["bound"] = float(policy.split()[-1])

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from lbctl.ir.pools import PickPolicy, Prefix
 from lbctl.ir.weight import Weight, from_capacity
-from lbctl.pick.affinity import AffinityMemory
+from lbctl.pick.affinity import AffinityMemory, CachedPrefix
 from lbctl.pick.books import Books
 from lbctl.pick.decide import pick
 from lbctl.pick.features import Features
@@ -198,6 +198,41 @@ class Exact(Picker):
         self.books.first_token(str(number))
 
     def scraped(self, place: int, engine: EngineCounters, firsts: int, now: float) -> None: ...
+
+
+class Informed(Picker):
+    """The same, but it knows the content of every cache, as if each engine reported all changes at once."""
+
+    def __init__(self, engines: Sequence[Engine], name: str, capacities: Sequence[float], rng: random.Random) -> None:
+        super().__init__(name, capacities, rng)
+        self.affinity = _Caches(engines)
+
+    def choose(self, number: int, arrival: Arrival, request: SimulatedRequest, now: float) -> int:
+        self.affinity.request = request
+        return super().choose(number, arrival, request, now)
+
+
+class _Caches(AffinityMemory):
+    """The content of the engines' caches for `request`."""
+
+    def __init__(self, engines: Sequence[Engine]) -> None:
+        super().__init__()
+        self._engines = engines
+        self.request: SimulatedRequest | None = None
+
+    def home(self, features: Features, now: float) -> CachedPrefix | None:
+        home = super().home(features, now)
+        tokens = self._cached(int(home.replica)) if home else 0
+        return home._replace(tokens=float(tokens)) if home and tokens else None
+
+    def holders(self, features: Features, now: float) -> tuple[CachedPrefix, ...]:
+        known = ((str(place), self._cached(place)) for place in range(len(self._engines)))
+        found = [CachedPrefix(name, float(tokens)) for name, tokens in known if tokens > 0]
+        return tuple(sorted(found, key=lambda item: -item.tokens))
+
+    def _cached(self, place: int) -> int:
+        cache = self._engines[place].prefix_cache
+        return cache.hits(self.request) if cache and self.request else 0
 
 
 class AllKnowing:
