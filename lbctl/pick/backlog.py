@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+_HALF_LIFE = 300.0
+"""Seconds after which a measurement of speed counts half."""
 REPORT_TTL = 60.0
 """Seconds without a report of first tokens after which the picker assumes that the engine does not count them."""
 
@@ -32,7 +34,9 @@ class Prompt:
 class Backlog:
     """The prompts of one replica. Times are seconds on one clock."""
 
-    __slots__ = ("_counted", "_credit", "_firsts", "_heard", "_waiting", "tokens")
+    __slots__ = (
+        "_counted", "_credit", "_firsts", "_heard", "_measured_at", "_seconds", "_taken", "_waiting", "tokens",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.tokens = 0
@@ -43,6 +47,7 @@ class Backlog:
         self._credit = 0
         self._firsts: deque[float] = deque()
         """Times of the first bytes that the engine's last count did not include."""
+        self._taken = self._seconds = self._measured_at = 0.0
 
     @property
     def is_counted(self) -> bool:
@@ -72,10 +77,13 @@ class Backlog:
         """Remove the prompt of a request whose response body has begun. The engine's next count includes it."""
         if not prompt.read:
             self._firsts.append(now)
+            self._measure(prompt.tokens, now - prompt.sent, now)
             self.remove(prompt)
 
-    def count(self, first_tokens: float, now: float) -> None:
+    def count(self, first_tokens: float, now: float, ttft: float | None = None) -> None:
         """Remove as many of the oldest prompts as the engine has counted since the last report.
+
+        `ttft`: their mean time to the first token, in seconds, if the engine reports it.
 
         The engine's count includes `_credit` requests that have ended or begun since then and are already removed. The
         rest of `_credit` is halved each time, because the engine never counts a request without a first token.
@@ -92,7 +100,18 @@ class Backlog:
         self._credit = (self._credit - used) // 2
         for _ in range(grown - used):
             if self._waiting:
-                self.remove(self._waiting[0])
+                prompt = self._waiting[0]
+                self._measure(prompt.tokens, now - prompt.sent if ttft is None else ttft, now)
+                self.remove(prompt)
+
+    @property
+    def speed(self) -> float:
+        """The tokens of a prompt per second until its first token, as a mean of the last minutes; 0 if unknown."""
+        return self._taken / self._seconds if self._seconds else 0.0
+
+    def before(self, at: float) -> int:
+        """Return the number of tokens of the prompts that were sent until `at`."""
+        return sum(prompt.tokens for prompt in self._waiting if prompt.sent <= at and not prompt.read)
 
     def limit(self, prompts: int, before: float) -> None:
         """Remove other pickers' oldest prompts, sent before `before`, until at most `prompts` of that age remain.
@@ -110,6 +129,11 @@ class Backlog:
             self._counted = None
             for prompt in [prompt for prompt in self._waiting if not prompt.is_own]:
                 self.remove(prompt)
+
+    def _measure(self, tokens: int, seconds: float, now: float) -> None:
+        decay = 0.5 ** ((now - self._measured_at) / _HALF_LIFE)
+        self._taken, self._seconds = self._taken * decay + tokens, self._seconds * decay + max(0.0, seconds)
+        self._measured_at = now
 
     def _shorten(self) -> None:
         while self._waiting and self._waiting[0].read:

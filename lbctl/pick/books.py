@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import NamedTuple
 
 from lbctl.pick.backlog import Backlog, Prompt
@@ -88,6 +89,25 @@ class ReplicaLoad:
     def expected_cached(self) -> int:
         """Prompt tokens that this picker and the others have expected in the engine's caches so far."""
         return self._cached_tokens + self._peer_cached_tokens
+
+    @property
+    def picked(self) -> int:
+        """Number of requests in flight that this picker and the others have sent there."""
+        return self.requests + self._peer_requests
+
+    def oldest(self, now: float) -> float:
+        """Return when the oldest request of this picker was sent; `now` if there is none."""
+        flight = next(iter(self._flights.values()), None)
+        return now if flight is None else flight.prompt.sent
+
+    def unread_before(self, at: float) -> int:
+        """Return the tokens of `unread` that were sent until `at`."""
+        return self._backlog.before(at)
+
+    @property
+    def speed(self) -> float:
+        """The tokens of a prompt per second until its first token, as a mean of the last minutes; 0 if unknown."""
+        return self._backlog.speed
 
     def count(self) -> Count:
         """Return the counts of this picker."""
@@ -216,23 +236,28 @@ class Books:
         waiting: float | None,
         first_tokens: float | None,
         taken: float,
+        ttft: float | None = None,
+        progressed_at: float = inf,
     ) -> None:
         """Correct a replica's counts by its engine's report from the time `taken`. None means that a value is unknown.
 
-        `first_tokens` is the engine's cumulative count of first tokens. Requests in excess of the reported number
-        in two consecutive measurements count as ended. Pass each measurement only once.
+        `first_tokens` is the engine's cumulative count of first tokens, and `ttft` their mean time since the last
+        report, in seconds. `progressed_at` is the time of its last progress, to which `running` and `waiting` refer: an
+        engine does not update them during a long step. Requests in excess of the reported number in two consecutive
+        measurements count as ended. Pass each measurement only once.
         """
         load = self.load(pool, replica)
         if first_tokens is not None:
-            load._backlog.count(first_tokens, taken)
+            load._backlog.count(first_tokens, taken, ttft)
         if running is not None and waiting is not None:
-            self._compare(load, running + waiting, taken)
+            self._compare(load, running + waiting, min(taken - _SETTLED, progressed_at))
         load._refresh()
 
-    def _compare(self, load: ReplicaLoad, reported: float, taken: float) -> None:
-        load._backlog.limit(int(reported), taken - _SETTLED)
+    def _compare(self, load: ReplicaLoad, reported: float, before: float) -> None:
+        """Correct the counts by the reported number of requests, which includes all requests sent before `before`."""
+        load._backlog.limit(int(reported), before)
         load._unknown = max(0.0, reported - load.requests - load._peer_requests)
-        settled = [request for request, flight in load._flights.items() if taken - flight.prompt.sent > _SETTLED]
+        settled = [request for request, flight in load._flights.items() if flight.prompt.sent < before]
         excess = max(0, len(settled) - int(reported))
         for request in settled[: min(excess, load._excess)]:
             self.finished(request)

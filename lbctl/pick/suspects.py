@@ -1,14 +1,16 @@
-"""Replicas that a proxy recently failed to reach, or that were busy: they are not picked for a short time.
+"""Replicas that a proxy recently failed to reach, that were busy, or that have stopped: they are not picked for a time.
 
 A replica that refuses connections looks idle, so a choice by load would send it every request. The first suspicion
 lasts half a second, and each further one twice as long as the last, up to ten seconds. This bridges the time until
-health checks detect the failure. A response from the replica ends the suspicion.
+health checks detect the failure. A response from the replica ends the suspicion. `lbctl.pick.stalls` decides which
+engines have stopped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 from lbctl.pick.table import PoolTable
@@ -17,6 +19,7 @@ _FIRST_DURATION, _MAX_DURATION = 0.5, 10.0
 _FORGOTTEN = 30.0
 """Seconds after which an ended suspicion no longer makes the next one longer."""
 _UNREACHED, _BUSY = "a proxy could not reach it", "it was busy, or a proxy could not reach it"
+_SILENT = "probably stalled: its engine has requests but makes no progress"
 
 
 class _Suspicion(NamedTuple):
@@ -30,7 +33,9 @@ class _Suspicion(NamedTuple):
 class Suspects:
     """The suspicions of all pools."""
 
-    def __init__(self) -> None:
+    def __init__(self, silent: Mapping[str, frozenset[str]] = MappingProxyType({})) -> None:
+        """`silent`: pool → its replicas whose engines make no progress, as of each call."""
+        self._silent = silent
         self._of: dict[tuple[str, str], _Suspicion] = {}
         """(pool, replica) → suspicion."""
         self._marked: dict[str, tuple[PoolTable, Mapping[str, str], PoolTable]] = {}
@@ -70,11 +75,12 @@ class Suspects:
 
     def without(self, table: PoolTable, now: float) -> PoolTable:
         """Return the table with the suspected replicas marked unfit."""
-        if not self._of:
+        if not self._of and not self._silent:
             return table
         reasons = {
             name: item.reason for (pool, name), item in self._of.items() if pool == table.pool and now < item.until
         }
+        reasons.update(dict.fromkeys(self._silent.get(table.pool, ()), _SILENT))
         if not reasons:
             return table
         kept = self._marked.get(table.pool)

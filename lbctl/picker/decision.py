@@ -11,6 +11,7 @@ from lbctl.pick.books import Books, Counts
 from lbctl.pick.decide import pick, why_not
 from lbctl.pick.explain import Explanation, explain
 from lbctl.pick.features import Features
+from lbctl.pick.stalls import EngineProgress, Stalls
 from lbctl.pick.table import Candidate, PoolTable
 from lbctl.picker.messages import PickerQuestion
 from lbctl.picker.wire import EngineSample
@@ -34,6 +35,7 @@ class Decider:
 
     def __init__(self, random: Random, affinity: AffinityMemory) -> None:
         self.books = Books()
+        self.stalls = Stalls()
         self._affinity = affinity
         self._random = random
 
@@ -71,8 +73,13 @@ class Decider:
         """Correct the books with a report from a replica's engine. An engine that has restarted has lost its cache."""
         if sample.restarted:
             self._affinity.forget(sample.pool, sample.replica)
-        taken = now - sample.age
-        self.books.reconcile(sample.pool, sample.replica, sample.running, sample.queue, sample.first_tokens, taken)
+        pool, replica, taken = sample.pool, sample.replica, now - sample.age
+        progress = EngineProgress(taken, sample.progress, _requests(sample), sample.restarted)
+        self.books.reconcile(
+            pool, replica, sample.running, sample.queue, sample.first_tokens, taken, sample.ttft,
+            self.stalls.last_progress(pool, replica, progress),
+        )  # fmt: skip
+        self.stalls.observe(pool, replica, progress, self.books.load(pool, replica))
 
     def merge(self, peer: str, counts: Counts, now: float) -> None:
         """Replace the counts of another picker."""
@@ -91,12 +98,20 @@ class Decider:
 
     def expire(self, pools: dict[str, PoolTable], now: float) -> None:
         """Remove outdated entries, and the books of replicas that are no longer in a pool."""
+        names = {name: frozenset(item.name for item in table.candidates) for name, table in pools.items()}
         self.books.expire(now)
-        self.books.keep({name: frozenset(item.name for item in table.candidates) for name, table in pools.items()})
+        self.books.keep(names)
+        self.stalls.expire(names, now)
 
     def _is_full(self, table: PoolTable, request: Features) -> bool:
         tiers = table.tiers(request.place, request.regions)
         return any("limit" in why_not(item, request, self.books) for tier in tiers for item in tier.candidates)
+
+
+def _requests(sample: EngineSample) -> float | None:
+    """Return the number of requests that an engine reports; None if it reports none."""
+    known = [count for count in (sample.running, sample.queue) if count is not None]
+    return sum(known) if known else None
 
 
 def _read(table: PoolTable, question: PickerQuestion) -> Features:

@@ -56,7 +56,7 @@ class PickService:
         self._is_joining = is_joining
         self._clock = clock
         self._decider = Decider(generator or random.Random(), AffinityMemory() if affinity is None else affinity)
-        self.suspects = Suspects()
+        self.suspects = Suspects(self._decider.stalls.avoided)
         """Replicas that are not picked for a short time."""
         self._open: dict[str, OpenPick] = {}
         self._lost_ends = LostEnds()
@@ -82,6 +82,11 @@ class PickService:
     def open_by_pool(self) -> Counter[str]:
         """Pool → number of its picked requests that have not ended."""
         return Counter(entry.pool for entry in self._open.values())
+
+    @property
+    def stalled(self) -> Mapping[str, frozenset[str]]:
+        """Pool → its replicas whose engines have stopped."""
+        return self._decider.stalls.stopped
 
     def set_table(self, pool: str, table: PoolTable | None) -> None:
         """Use this table for the pool from now on; None: the pool left."""

@@ -27,7 +27,7 @@ from lbctl.ir.pools import Locality, PickPolicy, Prefix, SessionKey, SlowStart
 from lbctl.pick.table import Candidate, PoolTable
 from lbctl.picker.messages import Caller, PickerQuestion
 
-FORMAT = 2
+FORMAT = 3
 """Version of this format. A picker compares it with its own."""
 REPORT_PATH, EXPLAIN_PATH = "/report", "/explain"
 """HTTP paths of a picker on loopback, for its newest report and for the explanation of a decision, as lines."""
@@ -54,6 +54,10 @@ class EngineSample(NamedTuple):
     """Whether the engine has restarted since the previous sample."""
     age: float = 0.0
     """Seconds since the scrape."""
+    progress: float | None = None
+    """A number that changes with each step of the engine."""
+    ttft: float | None = None
+    """Mean time to the first token since the previous sample, in seconds."""
 
 
 class ProxySample(NamedTuple):

@@ -25,6 +25,7 @@ from lbctl.serve.telemetry.reports import ScrapeReport
 from lbctl.serve.traffic.interface import Assigned
 from lbctl.serve.traffic.ledger import ReplicaKey
 from lbctl.signals.cached import CachedTokens
+from lbctl.signals.merge import Signals
 
 _STALE = 3.0
 """Number of telemetry intervals after which a signal is unknown."""
@@ -149,6 +150,8 @@ def _sample(report: ScrapeReport, now: float, *, restarted: bool) -> EngineSampl
         report.first_tokens,
         restarted,
         round(max(0.0, now - taken), 3),
+        _measured(signals, "progress", taken) if signals.by_steps else None,
+        _measured(signals, "ttft", taken),
     )
 
 
@@ -156,6 +159,12 @@ def _waiting(report: ScrapeReport) -> float | None:
     """Return all waiting requests, for the comparison with the requests that the picker has sent."""
     queue = report.signals.get("queue")
     return None if queue is None else queue + (report.signals.get("deferred") or 0.0)
+
+
+def _measured(signals: Signals, name: str, taken: float) -> float | None:
+    """Return the value of a signal in the measurement of the time `taken`; None if it has no value there."""
+    signal = signals.values.get(name)
+    return signal.value if signal is not None and signal.at >= taken else None
 
 
 def _restart(report: ScrapeReport) -> EngineSample:

@@ -16,6 +16,8 @@ from lbctl.pick.affinity import AffinityMemory, CachedPrefix
 from lbctl.pick.books import Books
 from lbctl.pick.decide import pick
 from lbctl.pick.features import Features
+from lbctl.pick.stalls import EngineProgress, Stalls
+from lbctl.pick.suspects import Suspects
 from lbctl.pick.table import Candidate, PoolTable
 from lbctl.simulate.engine import Engine, EngineCounters, SimulatedRequest
 from lbctl.simulate.proxies import BALANCERS, Balancer
@@ -148,6 +150,8 @@ class Picker:
         self.books, self.affinity = Books(), AffinityMemory(records_changes=True)
         self.expected: dict[int, float] = {}
         """Number of a request → the tokens that the picker expected in the cache of the chosen replica."""
+        self._stalls = Stalls()
+        self._suspects = Suspects(self._stalls.avoided)
         self._table = PoolTable(
             POOL,
             PickPolicy((), Prefix(), bound),
@@ -158,7 +162,8 @@ class Picker:
         tokens = 0.0 if self._counting else arrival.prompt * self._rng.lognormvariate(0.0, self._noise)
         features = Features(POOL, arrival.session if self._memory else None, arrival.blocks if self._memory else ())
         features = _with_tokens(features, tokens)
-        found = pick(features, self._table, self.books, self.affinity, now, self._rng)
+        table = self._suspects.without(self._table, now)
+        found = pick(features, table, self.books, self.affinity, now, self._rng)
         choice = found.ordered[0]
         self.expected[number] = features.prompt_tokens - found.tokens
         self.books.started(str(number), POOL, choice.name, found.tokens, now, self.expected[number])
@@ -172,7 +177,11 @@ class Picker:
         self.books.finished(str(number))
 
     def scraped(self, place: int, engine: EngineCounters, firsts: int, now: float) -> None:
-        self.books.reconcile(POOL, str(place), engine.running, engine.waiting, firsts, now)
+        name, running, waiting = str(place), engine.running, engine.waiting
+        sample = EngineProgress(now, engine.iterations, running + waiting)
+        progressed_at = self._stalls.last_progress(POOL, name, sample)
+        self.books.reconcile(POOL, name, running, waiting, firsts, now, progressed_at=progressed_at)
+        self._stalls.observe(POOL, name, sample, self.books.load(POOL, name))
         self.books.expire(now)
 
     def use_weights(self, weights: Sequence[Weight | None]) -> None:

@@ -81,6 +81,32 @@ def test_requests_that_end_between_reports_count_once() -> None:
     assert counts(books) == (2, 600)
 
 
+def test_report_from_before_a_request_does_not_end_it() -> None:
+    """An engine that computes a long prompt in one step does not update its number of requests meanwhile."""
+    books = books_of(("1", 100_000), began=3)
+    for taken in (10, 11, 12):
+        books.reconcile(POOL, "a", 0, 0, first_tokens=7, taken=taken, progressed_at=2)
+    assert counts(books) == (1, 100_000)
+    for taken in (13, 14):
+        books.reconcile(POOL, "a", 0, 0, first_tokens=7, taken=taken, progressed_at=taken)
+    assert counts(books) == (0, 0)
+
+
+def test_speed_is_known_from_first_tokens() -> None:
+    books = books_of(("1", 1000), ("2", 3000), ("3", 500))
+    books.reconcile(POOL, "a", 3, 0, first_tokens=0, taken=1)
+    assert books.load(POOL, "a").speed == 0
+    books.reconcile(POOL, "a", 3, 0, first_tokens=2, taken=2, ttft=0.5)
+    assert books.load(POOL, "a").speed == 4000
+    assert (books.load(POOL, "a").unread_before(0), books.load(POOL, "a").unread_before(-1)) == (500, 0)
+
+
+def test_speed_is_known_from_first_bytes() -> None:
+    books = books_of(("1", 1000))
+    books.first_byte("1", 0.5)
+    assert books.load(POOL, "a").speed == 2000
+
+
 def test_a_restarted_engine_counts_from_zero() -> None:
     books = books_of(("1", 100))
     books.reconcile(POOL, "a", 1, 0, first_tokens=50, taken=1)

@@ -168,6 +168,32 @@ def test_error_is_logged_once_a_minute_and_the_proxy_chooses(
     assert service.statistics.reasons["chat", "error"] == 4
 
 
+def _stop(service: PickService, clock: _Clock, replica: str) -> None:
+    """Report that this replica of a and b makes no progress for three seconds, after ten seconds with progress."""
+    for second in range(13):
+        clock.now += 1.0
+        for name in "ab":
+            progress = min(second, 9) if name == replica else second
+            service.sampled(wire.EngineSample("chat", name, 1.0, 0.0, min(second, 1), False, progress=progress))
+
+
+def test_replica_with_a_stopped_engine_is_not_picked() -> None:
+    service, clock = _service(_table(A, B))
+    stopped = service.pick(_question(session="s")).names[0]
+    service.pick(_question(session="t"))
+    _stop(service, clock, stopped)
+    assert service.stalled == {"chat": {stopped}}
+    picks = [service.pick(_question(session="s")).names[0] for _ in range(5)]
+    assert stopped not in picks
+    explanation = service.explain(_question(session="s"))
+    assert explanation is not None
+    assert {row.name: row.reason for row in explanation.candidates}[stopped] == (
+        "probably stalled: its engine has requests but makes no progress"
+    )
+    service.sampled(wire.EngineSample("chat", stopped, 1.0, 0.0, 1.0, False, progress=100.0))
+    assert stopped in {service.pick(_question(session=f"u{number}")).names[0] for number in range(9)}
+
+
 def test_ids_of_picks_are_unpredictable() -> None:
     service, _ = _service(_table(A))
     ids = [service.pick(_question()).id for _ in range(20)]

@@ -237,6 +237,22 @@ def test_sample_counts_deferred_requests_as_waiting() -> None:
     assert not _candidates(_table(_published(), measured))["a"].is_congested
 
 
+@pytest.mark.parametrize("by_steps", [True, False])
+def test_sample_has_progress_only_in_steps(*, by_steps: bool) -> None:
+    report = _report(48.0, running=5.0, progress=7.0, ttft=0.5)
+    report = replace(report, signals=replace(report.signals, by_steps=by_steps))
+    (sample,) = NewSamples().of(tables.picked_pools(_published()), FleetMeasurements(50.0, {A: report}))
+    assert (sample.progress, sample.ttft) == (7.0 if by_steps else None, 0.5)
+
+
+def test_sample_has_no_older_progress() -> None:
+    report = _report(48.0, running=5.0)
+    values = {**report.signals.values, "progress": Signal(7.0, 47.0, 0), "ttft": Signal(0.5, 47.0, 0)}
+    report = replace(report, signals=Signals(values, by_steps=True))
+    (sample,) = NewSamples().of(tables.picked_pools(_published()), FleetMeasurements(50.0, {A: report}))
+    assert (sample.progress, sample.ttft) == (None, None)
+
+
 def test_repeated_values_are_not_a_new_sample() -> None:
     """A failed scrape and a scrape of another source repeat the values of the engine."""
     served, samples = _published(), NewSamples()
