@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from urllib.parse import urlsplit
 
@@ -29,6 +30,8 @@ class ReplicaSources:
         self._signals = [SourceSignals() for _ in plan.sources]
         self._readings: list[SourceReading | None] = [None for _ in plan.sources]
         self.states = [SourceState(source.kind, source.display_url) for source in plan.sources]
+        self.makes_no_progress = False
+        """Whether the engine has made no progress between its last two pages, although it has requests."""
 
     def take_over(self, earlier: ReplicaSources) -> None:
         """Adopt the state of unchanged sources, after the sources of the replica have changed."""
@@ -53,6 +56,7 @@ class ReplicaSources:
             reason, message = _why_no_signal(table, page)
             return self.failed(index, replace(fetched, reason=reason, message=message), started, ended, refused)
         derived = derive(table, self._readings[index], reading)
+        self.makes_no_progress = _makes_no_progress(self._signals[index].values, derived)
         self._readings[index] = replace(reading, moves=derived.moves)
         self._keep_signals(index, derived, reading)
         self._succeeded(index, fetched, started, ended, refused)
@@ -74,6 +78,7 @@ class ReplicaSources:
         self, index: int, fetched: Fetched, started: float, ended: float, refused: tuple[tuple[str, str], ...] = ()
     ) -> ScrapeReport:
         """Handle a scrape without a signal."""
+        self.makes_no_progress = False
         self.states[index] = replace(
             self.states[index],
             scraped_at=ended,
@@ -139,6 +144,14 @@ def _page_hint(source: ScrapeSource) -> str:
     if table is None or not table.page or urlsplit(source.url).path.endswith(table.page):
         return ""
     return f"; the metrics page of {table.title} is {table.page}"
+
+
+def _makes_no_progress(before: Mapping[str, TimedValue], derived: DerivedSignals) -> bool:
+    values = derived.values
+    if not derived.by_steps or "progress" not in values or "progress" not in before:
+        return False
+    has_requests = any(name in values and values[name].value for name in ("running", "queue"))
+    return has_requests and values["progress"].value == before["progress"].value
 
 
 def _refused(page: MetricsPage) -> tuple[tuple[str, str], ...]:

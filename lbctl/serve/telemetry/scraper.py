@@ -2,10 +2,13 @@
 
 A page is fetched once per interval, even if it has metrics for several replicas. The first scrape of each page is at a
 random time in its interval, so that scrapes are spread over time. The pages of a picked pool are fetched together,
-because the picker would prefer the replica that was scraped last. Each page has its own task: a slow page does not
-delay others, and skips scrapes if it takes longer than its interval. Between two large pages, the event loop runs other
-work, so that the API waits for at most one page. At most `_MAX_LARGE` pages above 1 MiB are in memory at once. No
-response from a replica ends a task. After an error of lbctl itself, the guard restarts the task of that page.
+because the picker would prefer the replica that was scraped last. If an engine in such a pool makes no progress, its
+page is fetched again after half the interval, so that the picker soon detects whether the engine has stopped.
+
+Each page has its own task: a slow page does not delay others, and skips scrapes if it takes longer than its interval.
+Between two large pages, the event loop runs other work, so that the API waits for at most one page. At most
+`_MAX_LARGE` pages above 1 MiB are in memory at once. No response from a replica ends a task. After an error of lbctl
+itself, the guard restarts the task of that page.
 """
 
 from __future__ import annotations
@@ -150,6 +153,10 @@ class Scraper:
         while True:
             await asyncio.sleep(due - loop.time())
             await self._scrape(target)
+            rest = due + target.interval / 2 - loop.time()
+            if target.together and rest > 0 and any(item.sources.makes_no_progress for item in target.consumers):
+                await asyncio.sleep(rest)
+                await self._scrape(target)
             missed = max(0, int((loop.time() - due) // target.interval))
             due += (missed + 1) * target.interval
 

@@ -8,7 +8,8 @@ import socket
 import threading
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from typing import Any, cast
 
 import pytest
 from aiohttp import web
@@ -17,6 +18,7 @@ from lbctl.ir.address import Address
 from lbctl.ir.pools import Balance, MetricsSource, PickPolicy, Pool, Replica, Telemetry
 from lbctl.runtime.guard import Guard
 from lbctl.runtime.net.http_client import session
+from lbctl.serve.telemetry import scraper
 from lbctl.serve.telemetry.fetch import Fetched, fetch
 from lbctl.serve.telemetry.replica_sources import ReplicaSources
 from lbctl.serve.telemetry.reports import ScrapeReport
@@ -393,6 +395,51 @@ def _time_out() -> bool:
 def test_only_picked_pools_are_scraped_simultaneously() -> None:
     asyncio.run(_scrape_together(PickPolicy(()), 60))
     assert any(_time_out() for _ in range(5)), "a stall of the machine may bring them together"
+
+
+_NO_PROGRESS = b"vllm:num_requests_running 1\nvllm:iteration_tokens_total_count 7\nvllm:generation_tokens_total 7\n"
+
+
+@pytest.mark.parametrize(
+    ("policy", "page", "scrapes"),
+    [
+        (PickPolicy(()), _NO_PROGRESS, [0, 1, 1.5, 2]),
+        (PickPolicy(()), _NO_PROGRESS.replace(b"running 1", b"running 0"), [0, 1, 2, 3]),
+        (None, _NO_PROGRESS, [0, 1, 2, 3]),
+    ],
+    ids=["no-progress", "idle", "not-picked"],
+)
+def test_page_without_progress_is_fetched_twice_as_often(
+    policy: PickPolicy | None, page: bytes, scrapes: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The times are relative to the first scrape."""
+
+    now, times = 1000.3, list[float]()
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now
+        now += max(0.0, seconds)
+
+    async def read(*_: object, **__: object) -> Fetched:
+        times.append(now)
+        if len(times) == len(scrapes):
+            raise asyncio.CancelledError
+        return Fetched(page)
+
+    async def run() -> None:
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now, raising=False)
+        monkeypatch.setattr(asyncio, "sleep", sleep)
+        monkeypatch.setattr(scraper, "fetch", read)
+        scraping = Scraper(lambda _: None)
+        scraping.watch([_picked(1, "a", policy)])
+        (target,) = scraping._targets.values()
+        scraping._session = cast(Any, object())
+        with suppress(asyncio.CancelledError):
+            await scraping._scrape_periodically(target)
+
+    with monkeypatch.context() as monkeypatch:
+        asyncio.run(run())
+    assert [time - times[0] for time in times] == pytest.approx(scrapes)
 
 
 class _AllAtOnce:
