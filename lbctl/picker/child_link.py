@@ -1,4 +1,7 @@
-"""The link of a picker that is a child of `lbctl serve`: it receives lines of tables and sends a report per second."""
+"""The link of a picker that is a child of `lbctl serve`: it receives lines of tables and sends a report per second.
+
+If an engine stops or resumes, the report is sent at once.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,8 @@ class SocketLink:
         self._connection = connection
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
+        self._news = asyncio.Event()
+        """Set when a report is due at once."""
 
     async def settings(self) -> Mapping[str, Any]:
         """Read and return the values of the first line. Raises WireError."""
@@ -62,17 +67,23 @@ class SocketLink:
         while text := await self._reader.readline():
             if text.startswith(_EXPLAIN):
                 self._writer.write(_explained(service, wire.parse(text)))
-            else:
-                follower.apply(text)
+                continue
+            before = dict(service.stalled)
+            follower.apply(text)
+            if service.stalled != before:
+                self._news.set()
 
     async def _report(self, service: PickService) -> None:
         assert self._writer is not None, "the settings were read"
         reported = 0
         while True:
+            self._news.clear()
             self._writer.write(report(service, reported))
             reported = service.statistics.sampled
             await self._writer.drain()
-            await asyncio.sleep(REPORT_INTERVAL)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(REPORT_INTERVAL):
+                    await self._news.wait()
 
 
 def _explained(service: PickService, values: Mapping[str, Any]) -> bytes:
@@ -112,5 +123,6 @@ def report(service: PickService, reported: int = 0) -> bytes:
             expected_cached=service.expected_cached(),
             sampled=statistics.sampled,
             samples=tuple(statistics.samples_after(reported)),
+            stalled={pool: tuple(sorted(names)) for pool, names in service.stalled.items()},
         )
     )

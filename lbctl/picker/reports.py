@@ -32,6 +32,8 @@ class PickerReport:
     """Number of samples since the start."""
     samples: tuple[DecisionSample, ...] = ()
     """The latest samples, newest last."""
+    stalled: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Pool → its replicas whose engines have stopped."""
 
 
 def line(report: PickerReport) -> bytes:
@@ -47,6 +49,7 @@ def line(report: PickerReport) -> bytes:
         expected_cached=report.expected_cached,
         sampled=report.sampled,
         samples=[asdict(item) for item in report.samples],
+        stalled=report.stalled,
     )
 
 
@@ -63,6 +66,7 @@ def report_of(values: Mapping[str, Any]) -> PickerReport:
             expected_cached=values["expected_cached"],
             sampled=values["sampled"],
             samples=tuple(DecisionSample(**item) for item in values["samples"]),
+            stalled={pool: tuple(names) for pool, names in values.get("stalled", {}).items()},
         )
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise wire.WireError(f"a report is not in the format of this version of lbctl: {error}") from None

@@ -54,8 +54,9 @@ _REPORT: dict[str, Shape] = {
     "expected_cached": {...: _COUNTS},
     "sampled": int,
     "samples": [_SAMPLE],
+    "stalled": {...: [str]},
 }
-_NEEDED = frozenset(_REPORT)
+_NEEDED = frozenset(_REPORT) - {"stalled"}
 
 
 class PickerAlone:

@@ -1,0 +1,46 @@
+"""A picked replica whose engine stops gets no requests, from the picker and from its proxy, until it makes progress."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.processes.control import ControlPlane
+from tests.support.processes.engines import engines
+from tests.support.processes.fleet import pool_of
+from tests.support.processes.http1 import Request
+from tests.support.processes.picker import KINDS, PICK, picked
+from tests.support.processes.waiting import at_rest, eventually
+
+_GENERATE = Request("POST", "/v1/completions?n=100", timeout=100.0)
+_TELEMETRY = {"sources": [{"kind": "vllm", "url": "http://{address}/metrics"}]}
+_QUESTION = {"pool": "pool", "session": "new", "body": "{}"}
+
+
+def _state(control: ControlPlane, name: str) -> tuple[str, str]:
+    """Return the state of a replica and the reason."""
+    (pool,) = control.get("pools")["pools"]
+    (row,) = (item for item in pool["replicas"] if item["name"] == name)
+    return row["state"], row["state_reason"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_stopped_engine_gets_no_requests_until_it_makes_progress(kind: str) -> None:
+    """Deep health alone would eject it after ten minutes."""
+    health = {"deep": {"stalled_after": "10m"}}
+    with engines("a", "b", "c") as members:
+        pool = pool_of(members, balance=dict(PICK), telemetry=_TELEMETRY, health=health)
+        with picked(kind, pool) as (control, client):
+            with client.steady(20, _GENERATE) as load:
+                eventually(lambda: min(item.requests for item in members) > 30)
+                members[0].wedged = True
+                eventually(lambda: _state(control, "a")[0] == "ejected")
+                assert "probably stalled" in _state(control, "a")[1]
+                reasons = {item["name"]: item["reason"] for item in control.explain_pick(_QUESTION)["candidates"]}
+                assert "probably stalled" in reasons["a"]
+                assert (reasons["b"], reasons["c"]) == ("", "")
+                eventually(lambda: control.proxies["edge"]["state"] == "SYNCED")
+                count = at_rest(lambda: members[0].requests)
+                members[0].wedged = False
+                eventually(lambda: _state(control, "a")[0] == "in")
+                eventually(lambda: members[0].requests > count + 3)
+            load.load.assert_no_failure()
