@@ -7,7 +7,7 @@ by 0: without counts there is no mean, and an absent value remains absent.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from lbctl.signals.signal import COUNTERS, RATES, SIGNALS
@@ -169,14 +169,15 @@ def _of_tokens(delta: _CounterDelta, at: float) -> TokenEvidence | None:
     decode, steps = delta("decode_tokens"), delta("iterations")
     if not count or not seconds or decode is None or not steps:
         return None
-    return TokenEvidence(at, count, seconds, decode / steps, _computed_tokens(delta) / steps)
+    return TokenEvidence(at, count, seconds, decode / steps, computed_tokens(delta) / steps)
 
 
-def _computed_tokens(delta: _CounterDelta) -> float:
+def computed_tokens(delta: Callable[[str], float | None]) -> float:
     """Return the number of prompt tokens that the engine computed, 0 if unknown.
 
-    Without a counter for them, it is the difference between all prompt tokens and those found in the cache. An engine
-    may count the latter some seconds earlier, so that there are more of them between two readings.
+    `delta` returns the growth of a counter between two readings, None if unknown. Without a counter of computed tokens,
+    the tokens found in the cache are subtracted from all prompt tokens. An engine may count the former some seconds
+    earlier, so that there are more of them between two readings.
     """
     computed = delta("computed_tokens")
     if computed is not None:

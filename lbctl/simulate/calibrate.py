@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from statistics import median
 
 from lbctl.signals import table
+from lbctl.signals.derive import computed_tokens
 from lbctl.signals.devices import Selection
 from lbctl.signals.source import SourceReading
 from lbctl.simulate.engine import CostModel
@@ -98,11 +100,16 @@ def _samples(readings: Sequence[SourceReading]) -> list[_Sample]:
             _Sample(
                 grown["itl_seconds"] / grown["itl_count"],
                 sequences,
-                grown["prefill_tokens"] / iterations,
+                computed_tokens(partial(_growth, before, after)) / iterations,
                 sequences * (prompt + answer / 2),
             )
         )
     return samples
+
+
+def _growth(before: SourceReading, after: SourceReading, name: str) -> float | None:
+    old, new = before.quantities.get(name), after.quantities.get(name)
+    return new - old if old is not None and new is not None else None
 
 
 def _iterations(before: SourceReading, after: SourceReading, tokens: float) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 
@@ -98,6 +99,19 @@ def readings_of(cost: CostModel, seconds: float, rate: float) -> list[SourceRead
         quantities = {name: float(getattr(counters, name)) for name in names}
         readings.append(SourceReading(until, {**quantities, "finished": float(finished)}))
     return readings
+
+
+def test_calibration_ignores_cached_prompt_tokens() -> None:
+    readings = readings_of(SLOW, 300.0, 0.5)
+    with_cache = [
+        replace(item, quantities=with_cached_tokens(item.quantities, 1000.0 * (number // 5)))
+        for number, item in enumerate(readings)
+    ]
+    assert calibrate.fit(with_cache).cost.p == pytest.approx(calibrate.fit(readings).cost.p, rel=0.03)
+
+
+def with_cached_tokens(quantities: Mapping[str, float], tokens: float) -> dict[str, float]:
+    return {**quantities, "prefill_tokens": quantities["prefill_tokens"] + tokens, "cache_found": tokens}
 
 
 def test_calibration_recovers_costs_from_counters() -> None:
