@@ -63,7 +63,7 @@ def test_all_proxies_move_load_from_a_slow_engine() -> None:
             load.load.assert_no_failure()
 
 
-def test_sleeping_engine_leaves_haproxy_and_nginx_until_it_is_awake() -> None:
+def test_sleeping_engine_leaves_haproxy_and_nginx() -> None:
     state = 'vllm:engine_sleep_state{sleep_state="awake"} %d\n'
     with (
         short_pauses(_SHORT_PAUSES),
