@@ -36,6 +36,8 @@ class AnyVersionPicker(Struct, frozen=True):
     """The time at which the process started; None if there is no process."""
     reason: str | None = None
     """The reason why the picker is not running."""
+    unsaved: str | None = None
+    """The reason why the picker cannot save its memory."""
 
 
 class AnyVersionProblem(Struct, frozen=True):

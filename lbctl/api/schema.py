@@ -1231,6 +1231,8 @@ class PickerStatus(Struct, frozen=True):
     """The number of picked requests that are still in flight."""
     following: int
     """The number of pickers that receive the tables of this control plane, including pickers on other machines."""
+    unsaved: str | None = None
+    """The reason why the picker cannot save which replica had a session or prompt; null if it can."""
 
 
 class PickedPool(Struct, frozen=True):

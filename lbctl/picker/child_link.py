@@ -124,5 +124,6 @@ def report(service: PickService, reported: int = 0) -> bytes:
             sampled=statistics.sampled,
             samples=tuple(statistics.samples_after(reported)),
             stalled={pool: tuple(sorted(names)) for pool, names in service.stalled.items()},
+            unsaved=service.unsaved,
         )
     )

@@ -204,13 +204,14 @@ class PickerProcess:
         """Save new entries in a thread, because picks must not wait for a disk."""
         if changes and self._saved is not None:
             await asyncio.to_thread(self._saved.write, changes)
+            self.service.unsaved = self._saved.failure
 
     def _page(self) -> bytes:
         gauges = {
             "lbctl_picker_streams": self._grpc.streams,
             "lbctl_picker_peers": self.exchange.peers,
             "lbctl_picker_memory_entries": len(self._affinity),
-            "lbctl_picker_memory_unsaved": self._saved is not None and self._saved.has_failed,
+            "lbctl_picker_memory_unsaved": bool(self.service.unsaved),
             "lbctl_pick_open": self.service.open_picks,
             "lbctl_picker_malformed_datagrams": self._ends.malformed,
             "lbctl_picker_refused_questions": self._key.refused,

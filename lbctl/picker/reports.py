@@ -34,6 +34,8 @@ class PickerReport:
     """The latest samples, newest last."""
     stalled: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Pool → its replicas whose engines have stopped."""
+    unsaved: str = ""
+    """Why the affinity memory cannot be saved; empty if it can."""
 
 
 def line(report: PickerReport) -> bytes:
@@ -50,6 +52,7 @@ def line(report: PickerReport) -> bytes:
         sampled=report.sampled,
         samples=[asdict(item) for item in report.samples],
         stalled=report.stalled,
+        unsaved=report.unsaved,
     )
 
 
@@ -63,10 +66,11 @@ def report_of(values: Mapping[str, Any]) -> PickerReport:
             lost=values["lost"],
             open=values["open"],
             open_by_pool=values["open_by_pool"],
-            expected_cached=values["expected_cached"],
+            expected_cached=values.get("expected_cached", {}),
             sampled=values["sampled"],
             samples=tuple(DecisionSample(**item) for item in values["samples"]),
             stalled={pool: tuple(names) for pool, names in values.get("stalled", {}).items()},
+            unsaved=str(values.get("unsaved", "")),
         )
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise wire.WireError(f"a report is not in the format of this version of lbctl: {error}") from None

@@ -39,8 +39,8 @@ class SavedMemory:
         self._generation = -1
         """The generation in the file that was written last; -1: none."""
         self._lock = threading.Lock()
-        self.has_failed = False
-        """Whether the last write failed, so that the log contains the reason."""
+        self.failure = ""
+        """Why the last write failed, which the log also contains; empty if it did not."""
 
     def restore(self, memory: AffinityMemory, now: float) -> int:
         """Add the saved entries to an empty memory. Return their number."""
@@ -59,11 +59,11 @@ class SavedMemory:
                 for part in changes:
                     self._append(part)
             except OSError as error:
-                if not self.has_failed:
+                if not self.failure:
                     log.warn("the picker cannot save its memory", directory=self._directory, why=reason_of(error))
-                self.has_failed = True
+                self.failure = reason_of(error)
             else:
-                self.has_failed = False
+                self.failure = ""
 
     def _append(self, part: AffinityChanges) -> None:
         is_new = part.generation != self._generation

@@ -54,6 +54,8 @@ class PickService:
         self.statistics = Statistics()
         self.tables: dict[str, PoolTable] = {}
         self._is_joining = is_joining
+        self.unsaved = ""
+        """Why the affinity memory could not be saved; empty if it was saved, or if it is not saved at all."""
         self._clock = clock
         self._decider = Decider(generator or random.Random(), AffinityMemory() if affinity is None else affinity)
         self.suspects = Suspects(self._decider.stalls.avoided)

@@ -34,6 +34,13 @@ def picker(bind: Address | None, url: str, status: AnyVersionStatus | None) -> D
     if not reported.running:
         reason = reported.reason or "it is starting"
         return DoctorResult(what, "failed", f"not running: {reason}", _HINT, absent=True)
+    if reported.unsaved:
+        message = (
+            f"a restarted picker will not know the current sessions, because it cannot save them: {reported.unsaved}"
+        )
+        return DoctorResult(
+            what, "warn", message, "correct the directory picker-memory in the state directory of serve"
+        )
     if not is_loopback(urlsplit(url).hostname or ""):
         return DoctorResult(what, "ok", "running, according to serve")
     problem = _problem(picker_http(picker_address(what, reported.listens)))

@@ -86,7 +86,8 @@ def _picker(row: schema.PickerStatus) -> str:
         return f"{row.listens}: NOT running: {row.reason or 'it is starting'}; the proxies fall back to `otherwise`"
     starts = f", started {row.starts} times" if row.starts > 1 else ""
     alone = ", a separate `lbctl picker`" if row.alone else ""
-    return f"{row.listens}{alone}, since {row.since}{starts}, {_count(row.open, 'picked request')} in flight"
+    unsaved = f"; it cannot save its memory: {row.unsaved}" if row.unsaved else ""
+    return f"{row.listens}{alone}, since {row.since}{starts}, {_count(row.open, 'picked request')} in flight{unsaved}"
 
 
 def _served(row: schema.ServedFiles) -> str:

@@ -61,6 +61,7 @@ def status(picker: PickerManager) -> schema.PickerStatus | None:
         reason=picker.reason or None,
         open=picker.report.open,
         following=picker.feed.subscribers,
+        unsaved=picker.report.unsaved or None,
     )
 
 

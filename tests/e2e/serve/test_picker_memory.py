@@ -107,6 +107,11 @@ def test_restarted_picker_knows_sessions_and_prompts() -> None:
             eventually(proxy.is_ready)
             assert _kept(before, proxy.homes()) >= 0.99, "serve was stopped"
             assert [item.stat().st_mode & 0o777 for item in (memory, *memory.iterdir())] == [0o700, 0o600]
+            for file in memory.iterdir():
+                file.unlink()
+                file.mkdir()
+            proxy.homes("new")
+            eventually(lambda: "is a directory" in str(control.status["picker"]["unsaved"]).lower())
 
 
 def test_two_pickers_share_their_memories() -> None:

@@ -596,9 +596,10 @@ def fleet_with_picker(port: int) -> Fleet:
     return given
 
 
-def serve_with_picker(port: int, *, running: bool = True, **more: Any) -> Answers:
+def serve_with_picker(port: int, *, running: bool = True, unsaved: str | None = None, **more: Any) -> Answers:
     """Return the answers of a serve that reports this state of its picker."""
-    row = {"listens": f"127.0.0.1:{port - 1}", "running": running, "reason": None if running else "it is tired"}
+    row: dict[str, Any] = {"listens": f"127.0.0.1:{port - 1}", "running": running, "unsaved": unsaved}
+    row["reason"] = None if running else "it is tired"
     row["since"] = "2026-11-27T10:00:00Z" if running else None
     return Answers({"/api/v1/status": json.dumps({**OWN, "picker": row, **more})})
 
@@ -621,6 +622,13 @@ def test_unreachable_picker_that_serve_reports_is_a_warning(doctor: Doctor) -> N
     message = f"serve reports that the picker is running, but 127.0.0.1:{port}: connection refused"
     assert (doctor.code, row["state"], row["message"]) == (0, "warn", message)
     assert "is on another machine" in row["todo"]
+
+
+def test_picker_that_cannot_save_its_memory_is_a_warning(doctor: Doctor) -> None:
+    with server(serve_with_picker(18002, unsaved="No space left on device")) as api:
+        row = doctor(None, "--server", f"http://127.0.0.1:{api}")["picker 127.0.0.1:18001"]
+    assert (doctor.code, row["state"]) == (0, "warn")
+    assert "No space left on device" in row["message"]
 
 
 @pytest.mark.slow

@@ -84,6 +84,15 @@ def test_check_fails_if_a_required_picker_does_not_run(
     assert capsys.readouterr().err == problem
 
 
+def test_picker_that_cannot_save_its_memory_is_shown(
+    fleet: Fleet, server: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    picker = schema.PickerStatus("127.0.0.1:18001", True, False, None, 1, None, 0, 1, "No space left on device")
+    fleet.summary = api.status(picker=picker)
+    assert run(["status", "--server", server]) == 0
+    assert "it cannot save its memory: No space left on device\n" in capsys.readouterr().out
+
+
 def test_files_are_shown_as_being_read_at_the_start(
     fleet: Fleet, server: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
