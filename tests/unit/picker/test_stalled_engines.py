@@ -311,7 +311,7 @@ def test_restart_ends_a_stall() -> None:
 
 
 def test_rarely_updated_page_causes_no_alarm() -> None:
-    """Some exporters update their page every few seconds: here that of the first of four engines."""
+    """Some exporters update their page every few seconds: here, the page of the first engine."""
     decider = Decider(Random(1), AffinityMemory())
     for place in range(4):
         decider.books.started(str(place), POOL, str(place), 0, 0.0)
