@@ -12,7 +12,8 @@ provide no evidence about a broken GPU or about memory. So after `ejection_time`
 ten) each replica is readmitted on trial at the floor weight. It is in after the same number of good observations with
 progress during the trial, and ejected again at any complaint. While it still has a complaint, the trial comes after ten
 times as long: a leaked gauge must not eject it forever. A GPU with a failed row remap needs a replacement, so its
-replica stays ejected until the page no longer shows the failure, or until an operator readmits it.
+replica stays ejected until the page shows that there is no failure, or until an operator readmits it. A page without
+this value, or no page at all, changes nothing.
 
 An engine that reports that it is asleep gets no requests, and is not judged, until it is awake or its samples are
 stale. This is not a fault: it does not count for `max_ejection`, and the replica returns with its whole weight.
@@ -120,7 +121,7 @@ class DeepHealth(NamedTuple):
     ejection_denied: bool = False
     """Whether it would be ejected if the pool had not reached `max_ejection`."""
     remap_failure: RemapFailure = ""
-    """Whether the newest observation shows a failed row remap, and whether an operator has accepted it."""
+    """Whether the newest known value shows a failed row remap, and whether an operator has accepted it."""
     is_asleep: bool = False
     """Whether its engine reports that it is asleep."""
 
@@ -325,8 +326,7 @@ def readmitted(health: DeepHealth, now: float) -> DeepHealth:
 
     Only its XIDs, its failed row remap and its sleep are remembered.
     """
-    failed = _REMAP_FAILED in (*health.reasons, *health.complaints) or health.remap_failure
-    remap_failure: RemapFailure = "accepted" if failed else ""
+    remap_failure: RemapFailure = "accepted" if health.remap_failure else ""
     return DeepHealth(since=now, xids=health.xids, remap_failure=remap_failure, is_asleep=health.is_asleep)
 
 
@@ -362,7 +362,9 @@ def _xids(
 
 def _remap_failure(health: DeepHealth, signals: Signals) -> RemapFailure:
     signal = signals.values.get("row_remap_failure")
-    if signal is None or not signal.value:
+    if signal is None:
+        return health.remap_failure
+    if not signal.value:
         return ""
     return health.remap_failure or "failed"
 
@@ -453,7 +455,7 @@ def _recovered(rules: HealthRules, health: DeepHealth, watch: ProgressWatch, now
     progressed = watch.progress is not None and watch.progress != health.initial_progress
     if health.reasons == (_STALLED,) and health.good_count >= rules.healthy_threshold and progressed:
         return _returned(health, now)
-    if _REMAP_FAILED in health.complaints:
+    if health.remap_failure == "failed":
         return health
     pause = rules.ejection_time * min(health.ejections, MAX_BACKOFF) * (MAX_BACKOFF if health.complaints else 1)
     if now - health.since < pause:

@@ -299,6 +299,21 @@ def test_an_operator_may_accept_a_failed_row_remap() -> None:
     assert history.looks(1, row_remap_failure=0.0).looks(1, row_remap_failure=1.0).verdict == "out", "another failure"
 
 
+def test_failed_row_remap_ejects_while_its_value_is_unknown() -> None:
+    history = PoolHistory().looks(2, row_remap_failure=1.0)
+    assert history.looks(100).verdict == "out", "the DCGM exporter is unreachable"
+    history.talk.wait(3600.0)
+    assert history.verdict == "out", "all samples are stale"
+    assert history.looks(1, row_remap_failure=0.0).looks(3).verdict == "in"
+
+
+def test_accepted_row_remap_stays_accepted_if_unknown() -> None:
+    history = PoolHistory().looks(2, row_remap_failure=1.0)
+    history.talk.say(Readmitted(history.talk.now + 1, NAME, BAD))
+    history.looks(1, row_remap_failure=None)
+    assert history.looks(1, row_remap_failure=1.0).verdict == "in"
+
+
 def test_low_memory_ejects_until_a_margin_is_free() -> None:
     limit = 2.0 * 2**30
     history = PoolHistory().looks(2, gpu_memory_free=limit - 1)
