@@ -46,6 +46,16 @@ class HealthChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class RemapAcceptanceChanged:
+    """An operator has accepted a replica's failed row remap, or the accepted failure has ended."""
+
+    pool: str
+    replica: str
+    accepted: bool
+    """Whether deep health ignores the failure."""
+
+
+@dataclass(frozen=True, slots=True)
 class ModeChanged:
     """The mode of a pool's weights has changed."""
 
@@ -56,4 +66,4 @@ class ModeChanged:
     """The reason, for people; empty for the mode "acting"."""
 
 
-Effect = WeightsChanged | HealthChanged | ModeChanged
+Effect = WeightsChanged | HealthChanged | RemapAcceptanceChanged | ModeChanged

@@ -24,6 +24,8 @@ class FleetChanged:
     """Pool → replica → why deep health had ejected it before a restart."""
     asleep: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Pool → the replicas whose engines were asleep before a restart."""
+    accepted_remaps: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Pool → the replicas whose failed row remap an operator had accepted before a restart."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lbctl.control.events import FleetChanged
-from lbctl.control.health import DeepHealth, rules_of
+from lbctl.control.health import restored, rules_of
 from lbctl.control.state import PoolState, ReplicaState, State, new_replica_state, peers_of
 from lbctl.control.weighting.strategy import MultiplierParts
 from lbctl.ir.pools import Pool, Replica
-from lbctl.ir.weight import Weight
 
 
 def with_fleet(state: State, event: FleetChanged) -> State:
@@ -22,31 +21,26 @@ def with_fleet(state: State, event: FleetChanged) -> State:
 
 
 def _new_pool(pool: Pool, event: FleetChanged) -> PoolState:
-    """Weights from before a restart count as current evidence; replicas that were ejected or asleep are so again."""
-    weights, ejections = event.weights.get(pool.name, {}), event.ejections.get(pool.name, {})
-    replicas = [
-        _restored(item, weights.get(item.name), ejections.get(item.name), pool, event.now) for item in pool.replicas
-    ]
-    asleep = event.asleep.get(pool.name, frozenset())
-    if asleep:
-        replicas = [
-            item._replace(health=item.health._replace(is_asleep=True)) if item.replica.name in asleep else item
-            for item in replicas
-        ]
-    return PoolState(pool, rules_of(pool), tuple(replicas), _indices(pool))
+    """Weights from before a restart count as current evidence, and deep health continues from its last verdicts."""
+    replicas = tuple(_restored(item, pool, event) for item in pool.replicas)
+    return PoolState(pool, rules_of(pool), replicas, _indices(pool))
 
 
-def _restored(
-    replica: Replica, weight: Weight | None, reasons: tuple[str, ...] | None, pool: Pool, now: float
-) -> ReplicaState:
+def _restored(replica: Replica, pool: Pool, event: FleetChanged) -> ReplicaState:
+    name, now = replica.name, event.now
+    weight = event.weights.get(pool.name, {}).get(name)
+    reasons = event.ejections.get(pool.name, {}).get(name)
     if reasons is not None:
         state = new_replica_state(replica, min(pool.weighting.floor / 100, 1.0), now)
-        return state._replace(health=DeepHealth(phase="out", reasons=reasons, since=now, ejections=1))
-    if weight is None:
-        return new_replica_state(replica, 1.0, now)
-    multiplier = _clamped(weight.rate / replica.capacity, pool)
-    parts = MultiplierParts(weight.speed, weight.room / replica.capacity)
-    return new_replica_state(replica, multiplier, now, parts)._replace(proposed_at=now)
+    elif weight is None:
+        state = new_replica_state(replica, 1.0, now)
+    else:
+        multiplier = _clamped(weight.rate / replica.capacity, pool)
+        parts = MultiplierParts(weight.speed, weight.room / replica.capacity)
+        state = new_replica_state(replica, multiplier, now, parts)._replace(proposed_at=now)
+    is_asleep = name in event.asleep.get(pool.name, ())
+    accepts_remap = name in event.accepted_remaps.get(pool.name, ())
+    return state._replace(health=restored(reasons, is_asleep, accepts_remap, now))
 
 
 def _updated_pool(before: PoolState, pool: Pool, now: float) -> PoolState:

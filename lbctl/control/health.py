@@ -132,6 +132,11 @@ class DeepHealth(NamedTuple):
         return self.phase == "in" and not (complained or self.is_asleep)
 
     @property
+    def accepts_remap(self) -> bool:
+        """Whether an operator has accepted its failed row remap."""
+        return self.remap_failure == "accepted"
+
+    @property
     def is_suspended(self) -> bool:
         """Whether it is ejected only until the picker uses it again."""
         return self.phase == "out" and self.reasons == (_SUSPECTED,)
@@ -328,6 +333,14 @@ def readmitted(health: DeepHealth, now: float) -> DeepHealth:
     """
     remap_failure: RemapFailure = "accepted" if health.remap_failure else ""
     return DeepHealth(since=now, xids=health.xids, remap_failure=remap_failure, is_asleep=health.is_asleep)
+
+
+def restored(reasons: tuple[str, ...] | None, is_asleep: bool, accepts_remap: bool, now: float) -> DeepHealth:
+    """Return the health after a restart of lbctl. `reasons`: why the replica was ejected; None if it was not."""
+    failed = reasons is not None and _REMAP_FAILED in reasons
+    remap_failure: RemapFailure = "accepted" if accepts_remap else "failed" if failed else ""
+    health = DeepHealth(remap_failure=remap_failure, is_asleep=is_asleep)
+    return health if reasons is None else health._replace(phase="out", reasons=reasons, since=now, ejections=1)
 
 
 # ── One signal each ──────────────────────────────────────────────────────────────────────────────────────────────────

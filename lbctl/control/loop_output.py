@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from lbctl.control.effects import Effect, HealthChanged, ModeChanged, WeightsChanged
+from lbctl.control.effects import Effect, HealthChanged, ModeChanged, RemapAcceptanceChanged, WeightsChanged
 from lbctl.ir.pools import Pool
 from lbctl.ir.topology import Topology
 from lbctl.ir.weight import Weight
@@ -19,15 +19,16 @@ Reasons = Mapping[str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class LoopOutput:
-    """Weights, ejections and sleeping replicas by pool."""
+    """Weights, ejections, sleeping replicas and accepted failures by pool."""
 
     weights: Mapping[str, Mapping[str, Weight]] = field(default_factory=dict)
     """Pool → replica → weight; pools at their capacities are absent."""
     ejections: Mapping[str, Reasons] = field(default_factory=dict)
     """Pool → replica → why deep health has ejected it."""
-
     asleep: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Pool → the replicas whose engines are asleep."""
+    accepted_remaps: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Pool → the replicas whose failed row remap an operator has accepted. Proxies do not need it, a restart does."""
 
     @property
     def out(self) -> dict[str, frozenset[str]]:
@@ -38,11 +39,11 @@ class LoopOutput:
     def within(self, topology: Topology) -> LoopOutput:
         """Return the part for the fleet's controlled pools and their replicas."""
         replicas = {pool.name: frozenset(item.name for item in pool.replicas) for pool in controlled(topology)}
-        asleep = {pool: names & replicas[pool] for pool, names in self.asleep.items() if pool in replicas}
         return LoopOutput(
             _within(self.weights, replicas),
             _within(self.ejections, replicas),
-            {pool: names for pool, names in asleep.items() if names},
+            _names_within(self.asleep, replicas),
+            _names_within(self.accepted_remaps, replicas),
         )
 
     def after(self, effects: Sequence[Effect]) -> LoopOutput:
@@ -51,7 +52,7 @@ class LoopOutput:
             return self
         weights = dict(self.weights)
         ejections: dict[str, dict[str, tuple[str, ...]]] = {}
-        asleep = dict(self.asleep)
+        asleep, accepted_remaps = dict(self.asleep), dict(self.accepted_remaps)
         for effect in effects:
             match effect:
                 case WeightsChanged():
@@ -62,14 +63,16 @@ class LoopOutput:
                         pool[effect.replica] = effect.reasons
                     else:
                         pool.pop(effect.replica, None)
-                    sleeping, names = asleep.get(effect.pool, frozenset()), frozenset({effect.replica})
-                    asleep[effect.pool] = sleeping | names if effect.verdict == "asleep" else sleeping - names
+                    _set_member(asleep, effect.pool, effect.replica, effect.verdict == "asleep")
+                case RemapAcceptanceChanged():
+                    _set_member(accepted_remaps, effect.pool, effect.replica, effect.accepted)
                 case ModeChanged():
                     pass  # proxies get no mode
         return LoopOutput(
             _without_empty(weights),
             _without_empty({**self.ejections, **ejections}),
             {pool: names for pool, names in asleep.items() if names},
+            {pool: names for pool, names in accepted_remaps.items() if names},
         )
 
 
@@ -96,6 +99,17 @@ def _within(values: _ByPool[_V], replicas: Mapping[str, frozenset[str]]) -> _ByP
         if pool in replicas
     }
     return _without_empty(kept)
+
+
+def _names_within(
+    names: Mapping[str, frozenset[str]], replicas: Mapping[str, frozenset[str]]
+) -> dict[str, frozenset[str]]:
+    return {pool: kept for pool, each in names.items() if (kept := each & replicas.get(pool, frozenset()))}
+
+
+def _set_member(names: dict[str, frozenset[str]], pool: str, replica: str, is_member: bool) -> None:
+    before = names.get(pool, frozenset())
+    names[pool] = before | {replica} if is_member else before - {replica}
 
 
 def _without_empty(values: _ByPool[_V]) -> _ByPool[_V]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from lbctl.control import health
-from lbctl.control.effects import Effect, HealthChanged, Mode, ModeChanged, WeightsChanged
+from lbctl.control.effects import Effect, HealthChanged, Mode, ModeChanged, RemapAcceptanceChanged, WeightsChanged
 from lbctl.control.health import DeepHealth, HealthRules
 from lbctl.control.inputs import Observation
 from lbctl.control.rate_limit import Assessment, StepLimits
@@ -176,11 +176,17 @@ def _effects(before: PoolState, after: PoolState) -> tuple[Effect, ...]:
     return tuple(effects)
 
 
-def health_changes(pool: str, replicas: Iterable[tuple[ReplicaState, ReplicaState]]) -> Iterator[HealthChanged]:
-    """Yield an effect for each changed verdict or changed reasons. `replicas`: each replica before and after."""
+def health_changes(
+    pool: str, replicas: Iterable[tuple[ReplicaState, ReplicaState]]
+) -> Iterator[HealthChanged | RemapAcceptanceChanged]:
+    """Yield an effect for each change that proxies or a restart need. `replicas`: each replica before and after."""
     for before, after in replicas:
         old, new = before.health, after.health
-        if new is not old and (new.verdict, new.verdict_reasons) != (old.verdict, old.verdict_reasons):
+        if new is old:
+            continue
+        if new.accepts_remap != old.accepts_remap:
+            yield RemapAcceptanceChanged(pool, after.replica.name, new.accepts_remap)
+        if (new.verdict, new.verdict_reasons) != (old.verdict, old.verdict_reasons):
             yield HealthChanged(pool, after.replica.name, new.verdict, new.verdict_reasons)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from lbctl.base.percentiles import percentile_of
-from lbctl.control.effects import Effect, HealthChanged, ModeChanged, WeightsChanged
+from lbctl.control.effects import Effect, HealthChanged, ModeChanged, RemapAcceptanceChanged, WeightsChanged
 from lbctl.control.events import FleetChanged, Observed
 from lbctl.control.inputs import Observation, ProxyRequests
 from lbctl.control.reload_patience import ReloadPatience
@@ -301,8 +301,8 @@ class _Simulation:
                     self._weights = dict(effect.weights)
                 case HealthChanged():
                     (self._out.add if effect.verdict == "out" else self._out.discard)(effect.replica)
-                case ModeChanged():
-                    pass  # proxies do not get a mode
+                case RemapAcceptanceChanged() | ModeChanged():
+                    pass  # proxies do not get them
         ramps, self._ramps = self._ramps, self._factors(now)
         urgent = changed or any(isinstance(effect, HealthChanged) for effect in effects)
         if urgent or effects or ramps != self._ramps:

@@ -123,8 +123,13 @@ def read_drains(text: str) -> dict[tuple[str, str], float]:
 
 def write_loop_output(output: LoopOutput, at: float) -> str:
     """Serialize the output of the control loop; `at` is its time in seconds since the epoch."""
-    asleep = {pool: sorted(names) for pool, names in output.asleep.items()}
-    return json.dumps({"at": at, "output": {"weights": output.weights, "out": output.ejections, "asleep": asleep}})
+    body = {
+        "weights": output.weights,
+        "out": output.ejections,
+        "asleep": {pool: sorted(names) for pool, names in output.asleep.items()},
+        "accepted_remaps": {pool: sorted(names) for pool, names in output.accepted_remaps.items()},
+    }
+    return json.dumps({"at": at, "output": body})
 
 
 def read_loop_output(text: str) -> tuple[LoopOutput, float]:
@@ -138,8 +143,11 @@ def read_loop_output(text: str) -> tuple[LoopOutput, float]:
     ejections = {
         pool: {name: tuple(map(_text, reasons)) for name, reasons in each.items()} for pool, each in body["out"].items()
     }
-    asleep = {pool: frozenset(map(_text, names)) for pool, names in body.get("asleep", {}).items()}
-    return LoopOutput(weights, ejections, asleep), _time(record["at"])
+    asleep, accepted_remaps = (
+        {pool: frozenset(map(_text, names)) for pool, names in body.get(key, {}).items()}
+        for key in ("asleep", "accepted_remaps")
+    )
+    return LoopOutput(weights, ejections, asleep, accepted_remaps), _time(record["at"])
 
 
 def write_overrides(overrides: Overrides) -> str:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from lbctl.control.decisions import Decision, decisions
-from lbctl.control.effects import Effect, HealthChanged, ModeChanged, WeightsChanged
+from lbctl.control.effects import Effect, HealthChanged, ModeChanged, RemapAcceptanceChanged, WeightsChanged
 from lbctl.control.events import Event, FleetChanged, Froze, Observed, Readmitted, Ticked, Unfroze
 from lbctl.control.inputs import UNKNOWN_REQUESTS, Observation, ProxyRequests
 from lbctl.control.loop_output import LoopOutput, controlled
@@ -90,7 +90,10 @@ class ControlLoop:
         if self._audit is not None:
             self._audit.keep(current)
         before = self.output.within(topology)
-        self._handle(FleetChanged(self._clock(), pools, before.weights, before.ejections, before.asleep), before)
+        event = FleetChanged(
+            self._clock(), pools, before.weights, before.ejections, before.asleep, before.accepted_remaps
+        )
+        self._handle(event, before)
         self.freeze(self._frozen)
 
     def adopt(self, output: LoopOutput) -> None:
@@ -200,6 +203,8 @@ class ControlLoop:
                     )
                 case ModeChanged():
                     log.event(f"weights are {_MODES[effect.mode]}", pool=effect.pool, why=effect.reason or None)
+                case RemapAcceptanceChanged():
+                    pass  # the operator's command is logged
                 case WeightsChanged():
                     pass  # an override may replace these weights; the published ones are logged instead
 

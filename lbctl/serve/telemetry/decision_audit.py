@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from typing import NamedTuple
 
-from lbctl.control.effects import Effect, HealthChanged, ModeChanged, Verdict, WeightsChanged
+from lbctl.control.effects import Effect, HealthChanged, ModeChanged, RemapAcceptanceChanged, Verdict, WeightsChanged
 from lbctl.control.loop_output import LoopOutput
 from lbctl.runtime.errors import NotSavedError
 from lbctl.store.audit import CONTROL_PLANE, AuditLog
@@ -68,6 +68,8 @@ class DecisionAudit:
                     woke = (before, effect.verdict) == ("asleep", "in")
                     action = "awake" if woke else _ACTIONS[effect.verdict]
                     self._add(_Decision(action, *key, "; ".join(effect.reasons)))
+            case RemapAcceptanceChanged():
+                pass  # the operator's command is recorded
             case ModeChanged():
                 self._add(_Decision(f"mode {effect.mode}", effect.pool, "", effect.reason))
             case WeightsChanged():

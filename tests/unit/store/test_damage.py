@@ -153,6 +153,12 @@ def test_migration_drops_only_an_invalid_discovery_answer(directory: StateDirect
     assert "embedder.test" in state.lost[0]
 
 
+def test_decisions_of_an_earlier_version_are_read(directory: StateDirectory) -> None:
+    directory.filled()
+    directory.replace("loop_output", '{"at": 1, "output": {"weights": {}, "out": {"p": {"b": ["stalled"]}}}}')
+    assert directory.state().loop_output() == (LoopOutput({}, {"p": {"b": ("stalled",)}}), 1.0)
+
+
 # ── Damage ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -220,6 +220,30 @@ def test_sleep_survives_a_restart_until_samples_are_due() -> None:
     assert running.loop.output == LoopOutput()
 
 
+def test_accepted_row_remap_survives_a_restart() -> None:
+    first, failed = _Running(_pool_of("a", "b", "c")), {"row_remap_failure": 1.0}
+    first.look(a={}, b={}, c=failed)
+    assert first.loop.output.ejections
+    first.loop.readmit(NAME, "c")
+    assert first.loop.output.ejections == {}
+    second = _Running(_pool_of("a", "b", "c"), kept=first.loop.output)
+    second.look(a={}, b={}, c=failed)
+    assert second.loop.output.ejections == {}
+    second.look(a={}, b={}, c={"row_remap_failure": 0.0})
+    assert second.loop.output.accepted_remaps == {}
+    second.look(a={}, b={}, c=failed)
+    assert second.loop.output.ejections, "another failure"
+
+
+def test_failed_row_remap_ejects_after_a_restart() -> None:
+    first = _Running(_pool_of("a", "b", "c"))
+    first.look(a={}, b={}, c={"row_remap_failure": 1.0})
+    second = _Running(_pool_of("a", "b", "c"), kept=first.loop.output)
+    for _ in range(100):
+        second.look(a={}, b={}, c={"progress": 1.0})
+    assert second.loop.output.ejections == first.loop.output.ejections, "the value is unknown"
+
+
 # ── Saved state ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -231,12 +255,12 @@ def state(tmp_path: Path) -> Iterator[OpenState]:
 
 
 def test_saved_weights_expire_but_ejections_do_not(state: OpenState) -> None:
-    asleep = {"p": frozenset({"c"})}
-    live = LoopOutput({"p": {"a": Weight(0.5, 0.8, 0.7)}}, {"p": {"b": ("stalled",)}}, asleep)
+    asleep, accepted = {"p": frozenset({"c"})}, {"p": frozenset({"d"})}
+    live = LoopOutput({"p": {"a": Weight(0.5, 0.8, 0.7)}}, {"p": {"b": ("stalled",)}}, asleep, accepted)
     assert asyncio.run(saved_loop_output(state.state, 1000.0)) == LoopOutput()
     state.save_loop_output(live, 1000.0)
     assert asyncio.run(saved_loop_output(state.state, 1050.0)) == live
-    assert asyncio.run(saved_loop_output(state.state, 2000.0)) == LoopOutput({}, live.ejections, asleep)
+    assert asyncio.run(saved_loop_output(state.state, 2000.0)) == LoopOutput({}, live.ejections, asleep, accepted)
 
 
 def test_overrides_are_restored(state: OpenState) -> None:
