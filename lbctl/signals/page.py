@@ -106,6 +106,8 @@ def _details(table: MetricsTable) -> str:
     notes = [f"- {note}\n" for note in table.notes]
     if table.reserves_memory:
         notes.append("- The engine reserves GPU memory when it starts, so free memory is not checked.\n")
+    if table.running_includes_queue:
+        notes.append("- `running` includes the requests in `queue`.\n")
     notes += (
         f"- Newer versions no longer report `{old}`. Use {_instead(new)}.\n" for old, new in table.removed.items()
     )

@@ -1,7 +1,7 @@
 """Metrics tables of routers that are replicas. The page of a router describes all its engines.
 
-They count requests until the response ends, including the requests that wait in an engine. So `running` includes the
-`queue`.
+They count requests until the response ends, including the requests that wait in an engine. The requests that wait in
+SMG or in llm-d's picker itself are added, so that `running` includes the `queue` of every router.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ DYNAMO = MetricsTable(
     no_evidence=_NO_EVIDENCE,
     heartbeat="requests",
     reserves_memory=True,
+    running_includes_queue=True,
     notes=(
         "The queue is the queue of the KV router, with `--router-queue-threshold`.",
         "Do not set `DYN_METRICS_PREFIX`. A metric appears after the first request for a model.",
@@ -52,7 +53,7 @@ SMG = MetricsTable(
     title="SMG",
     series={
         "queue": (MetricSeries("smg_engine_waiting_requests", also=("smg_admission_queue_depth",), gone=True),),
-        "running": (MetricSeries("smg_worker_requests_active"),),
+        "running": (MetricSeries("smg_worker_requests_active", also=("smg_admission_queue_depth",)),),
         "kv_cache": (MetricSeries("smg_engine_token_usage", gone=True),),
         "cache_hits": (MetricSeries("smg_engine_cache_hit_rate", gone=True),),
         "throughput": (MetricSeries("smg_engine_gen_throughput", gone=True),),
@@ -63,6 +64,7 @@ SMG = MetricsTable(
     },
     no_evidence=_NO_EVIDENCE,
     reserves_memory=True,
+    running_includes_queue=True,
     notes=(
         "The metrics page has its own port (`--prometheus-port`, by default 29000).",
         "The router polls its engines every `--load-monitor-interval` (10 s). Set it to the pool's interval.",
@@ -83,7 +85,7 @@ LLM_D = MetricsTable(
     title="llm-d endpoint picker",
     series={
         "queue": (MetricSeries("llm_d_epp_per_endpoint_queue_size", also=("llm_d_epp_flow_control_queue_size",)),),
-        "running": (MetricSeries("llm_d_epp_request_running"),),
+        "running": (MetricSeries("llm_d_epp_request_running", also=("llm_d_epp_flow_control_queue_size",)),),
         "kv_cache": (MetricSeries("llm_d_epp_average_kv_cache_utilization"),),
         "prefill_tokens": (MetricSeries("llm_d_epp_request_input_tokens_sum"),),
         "decode_tokens": (MetricSeries("llm_d_epp_request_output_tokens_sum"),),
@@ -105,6 +107,7 @@ LLM_D = MetricsTable(
     no_evidence=_NO_EVIDENCE,
     heartbeat="requests",
     reserves_memory=True,
+    running_includes_queue=True,
     notes=(
         "For a gateway with an InferencePool. Read the page of the endpoint picker (port 9090).",
         "The picker needs `--metrics-endpoint-auth=false`, because lbctl sends no Kubernetes token.",

@@ -92,6 +92,8 @@ class MetricsTable:
     """Whether progress changes with every step of the engine, or only when a request is answered."""
     reserves_memory: bool = False
     """Whether the engine reserves the GPU's memory when it starts, so that free memory has no meaning."""
+    running_includes_queue: bool = False
+    """Whether `running` also counts the waiting requests in `queue`."""
     gpus: GpuLabels | None = None
     """The labels by which its pages identify GPUs; None if they do not identify them."""
     page: str = ""

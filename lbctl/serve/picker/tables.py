@@ -24,6 +24,8 @@ from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.serve.telemetry.reports import ScrapeReport
 from lbctl.serve.traffic.interface import Assigned
 from lbctl.serve.traffic.ledger import ReplicaKey
+from lbctl.signals import KINDS
+from lbctl.signals import table as table_of
 from lbctl.signals.cached import CachedTokens
 from lbctl.signals.merge import Signals
 
@@ -156,7 +158,14 @@ def _sample(report: ScrapeReport, now: float, *, restarted: bool) -> EngineSampl
 
 
 def _waiting(report: ScrapeReport) -> float | None:
-    """Return all waiting requests, for the comparison with the requests that the picker has sent."""
+    """Return the waiting requests that `running` does not include.
+
+    The sum is compared with the requests that the picker has sent.
+    """
+    running = report.signals.values.get("running")
+    kind = "" if running is None else report.sources[running.source].kind
+    if kind in KINDS and table_of(kind).running_includes_queue:
+        return 0.0
     queue = report.signals.get("queue")
     return None if queue is None else queue + (report.signals.get("deferred") or 0.0)
 

@@ -63,7 +63,7 @@ _EXPECTED = {
                "itl_count": 885, "finished": 3, "rejected": 5},
     "smg": {"queue": 3, "running": 10, "kv_cache": 0.5, "cache_hits": 0.25, "throughput": 412.5, "finished": 7,
             "rejected": 2},
-    "llm_d": {"queue": 7, "running": 14, "kv_cache": 0.625, "prefill_tokens": 1_000_000, "decode_tokens": 60_000,
+    "llm_d": {"queue": 7, "running": 18, "kv_cache": 0.625, "prefill_tokens": 1_000_000, "decode_tokens": 60_000,
               "cache_lookups": 1_000_000, "cache_found": 600_000, "ttft_seconds": 150, "ttft_count": 500,
               "itl_seconds": 900, "itl_count": 45_000, "finished": 500, "rejected": 3},
     "dcgm": {"gpu": 0.5, "gpu_memory_free": _GIB, "temperature": 88, "throttle": 1, "xid": 79},

@@ -22,12 +22,13 @@ from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.serve.picker import tables
 from lbctl.serve.picker.feed import Feed
 from lbctl.serve.picker.tables import FleetMeasurements, NewSamples
-from lbctl.serve.telemetry.reports import ScrapeReport
+from lbctl.serve.telemetry.reports import ScrapeReport, SourceState
 from lbctl.serve.traffic.ledger import ReplicaKey, TrafficLedger
 from lbctl.signals.cached import CachedTokens
 from lbctl.signals.merge import Signal, Signals
 from tests.support.fleet import compiled
 from tests.support.fleets import fleet_text, pool, replica
+from tests.support.signals import fixture, reading
 
 A, B, C = (ReplicaKey("chat", name) for name in "abc")
 
@@ -75,9 +76,10 @@ def _unfit(table: PoolTable) -> dict[str, str]:
     return {item.name: item.reason for item in table.candidates if not item.fit}
 
 
-def _report(at: float, **values: float) -> ScrapeReport:
+def _report(at: float, kind: str = "vllm", **values: float) -> ScrapeReport:
     signals = Signals({name: Signal(value, at, 0) for name, value in values.items()})
-    return ScrapeReport("chat", "a", at, 0, signals, (), first_tokens=12.0)
+    sources = (SourceState(kind, "http://x/metrics", at, at),)
+    return ScrapeReport("chat", "a", at, 0, signals, sources, first_tokens=12.0)
 
 
 def test_table_has_address_weight_and_place_of_each_replica() -> None:
@@ -235,6 +237,22 @@ def test_sample_counts_deferred_requests_as_waiting() -> None:
     (sample,) = NewSamples().of(tables.picked_pools(_published()), measured)
     assert (sample.running, sample.queue) == (5.0, 3.0)
     assert not _candidates(_table(_published(), measured))["a"].is_congested
+
+
+@pytest.mark.parametrize(("kind", "requests"), [("dynamo", 6.0), ("smg", 10.0), ("llm_d", 18.0)])
+def test_waiting_requests_of_a_router_count_once(kind: str, requests: float) -> None:
+    quantities = reading(kind, fixture(kind)).quantities
+    running, queue = quantities["running"], quantities["queue"]
+    assert queue > 0
+    measured = FleetMeasurements(50.0, {A: _report(48.0, kind, running=running, queue=queue)})
+    (sample,) = NewSamples().of(tables.picked_pools(_published()), measured)
+    assert (sample.running, sample.queue) == (requests, 0.0)
+
+
+def test_requests_of_a_custom_source_are_added() -> None:
+    measured = FleetMeasurements(50.0, {A: _report(48.0, "custom", running=5.0, queue=2.0)})
+    (sample,) = NewSamples().of(tables.picked_pools(_published()), measured)
+    assert (sample.running, sample.queue) == (5.0, 2.0)
 
 
 @pytest.mark.parametrize("by_steps", [True, False])
