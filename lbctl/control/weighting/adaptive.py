@@ -50,8 +50,9 @@ _TURNS, _CALM = 1.5, 1.0
 than the second number."""
 _FEW, _SMALL = 0.05, 0.01
 """The number of turns and the variance below which a replica is steady again."""
-_FIRST_VARIANCE = 0.02
-"""The assumed variance of the first samples. So a single sample changes a weight only from a factor of 1.8 on."""
+_FIRST_VARIANCE, _CHANGED_VARIANCE = 0.02, 0.05
+"""The assumed variance of a first sample, so that it changes a weight only from a factor of 1.8 on; and the minimum
+variance after a sample that differs from the speed so far."""
 _CLIPPED, _CLIPPED_MEAN, _LEAST_VARIANCE = 3.0, 0.8, 4e-4
 """A change counts as at most three variances, so that a sudden slow-down is not taken for noise; and the mean of the
 square of a normal variable of variance 1 after this clipping."""
@@ -178,9 +179,12 @@ def _updated(observation: Observation | None, before: Estimate, smoothing: float
         sums = with_sample(sums or Sums(), evidence, usage.value if usage is not None else None, at - before_at)
     if kind is before_kind:
         elapsed = (at - before_at) / smoothing
-        if unsteady is not None or not _STEADY < expected / took * before_took / before_expected < 1 / _STEADY:
+        if not _STEADY < expected / took * before_took / before_expected < 1 / _STEADY:
             mean = before_expected / before_took
-            unsteady = _with_speed(unsteady or Unsteady(mean, mean), expected / took, elapsed)
+            unsteady = unsteady or Unsteady(mean, mean, _CHANGED_VARIANCE)
+            unsteady = unsteady._replace(variance=max(unsteady.variance, _CHANGED_VARIANCE))
+        if unsteady is not None:
+            unsteady = _with_speed(unsteady, expected / took, elapsed)
         keep = math.exp(-elapsed)
         expected, took, count = (
             before_expected * keep + expected,

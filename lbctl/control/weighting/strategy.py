@@ -22,7 +22,7 @@ class Unsteady(NamedTuple):
     """The speed in the newest evidence alone."""
     short: float
     """The speed over the last few samples."""
-    variance: float = 0.05
+    variance: float
     """Variance of the natural logarithm of `last`, as half the mean square of its changes (von Neumann 1941), which is
     hardly affected by a drift. At first it is an assumption."""
     away: bool = False

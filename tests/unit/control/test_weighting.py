@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -173,13 +174,22 @@ def test_the_weight_follows_again_after_a_steady_speed() -> None:
     )
 
 
-def test_noise_in_samples_moves_no_weight() -> None:
-    rng = random.Random(3)
+def moved_by_noise(seed: int, looks: int, since: int) -> float:
+    """Return the share of proposals that move a weight of eight equal replicas with noisy samples."""
+    rng = random.Random(seed)
     noisy = [
-        subjects(*(math.exp(rng.gauss(0, 0.3)) for _ in range(8)), at=100.0 + 5.0 * number) for number in range(200)
+        subjects(*(math.exp(rng.gauss(0, 0.3)) for _ in range(8)), at=100.0 + 5.0 * number) for number in range(looks)
     ]
-    moved = [proposal.multiplier for look in proposals_over_time(*noisy)[40:] for proposal in look]
-    assert sum(multiplier != 1.0 for multiplier in moved) < len(moved) / 50
+    multipliers = [proposal.multiplier for look in proposals_over_time(*noisy)[since:] for proposal in look]
+    return sum(multiplier != 1.0 for multiplier in multipliers) / len(multipliers)
+
+
+def test_noise_in_samples_moves_no_weight() -> None:
+    assert moved_by_noise(seed=3, looks=200, since=40) < 0.02
+
+
+def test_noise_after_a_start_moves_no_weight() -> None:
+    assert statistics.fmean(moved_by_noise(seed, looks=30, since=0) for seed in range(12)) < 0.01
 
 
 def test_first_samples_count_as_noisy() -> None:
