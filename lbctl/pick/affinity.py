@@ -37,10 +37,10 @@ _GROWTH = 1.25
 """Growth of a session's prompt, as a factor, at which its entry counts as changed."""
 BLOCK = -1
 """Tokens of a change that concerns a block of a prompt, not a session."""
-_BATCH = 2_000
+MAX_BATCH = 2_000
 """Upper bound on the entries of a batch."""
 _RECENT = 2
-"""The number of calls of `take_changes` after which another picker knows an own entry for certain."""
+"""The number of calls of `take_changes` after which other pickers usually know an own entry."""
 
 
 class _Session(NamedTuple):
@@ -236,16 +236,16 @@ class AffinityMemory:
     def batches(self, changes: Sequence[AffinityChanges]) -> Iterator[AffinityBatch]:
         """Yield changes for other pickers."""
         entries = [number for part in changes for number in part.entries]
-        for start in range(0, len(entries), 3 * _BATCH):
-            yield self._batch(entries[start : start + 3 * _BATCH])
+        for start in range(0, len(entries), 3 * MAX_BATCH):
+            yield self._batch(entries[start : start + 3 * MAX_BATCH])
 
     def all_batches(self) -> Iterator[AffinityBatch]:
         """Yield all entries, older ones first, for a new picker. The memory may change between two batches."""
         for known in (self._others.old, self._others.young, self._old, self._young):
             keys = tuple(known)
-            for start in range(0, len(keys), _BATCH // MAX_HOLDERS):
+            for start in range(0, len(keys), MAX_BATCH // MAX_HOLDERS):
                 entries: list[int] = []
-                for key in keys[start : start + _BATCH // MAX_HOLDERS]:
+                for key in keys[start : start + MAX_BATCH // MAX_HOLDERS]:
                     entries += _numbers(key, known.get(key, ()))
                 yield self._batch(entries)
 
@@ -272,11 +272,12 @@ class AffinityMemory:
             if tokens == BLOCK:
                 before = own or self._others.get(key) or self._old.get(key) or ()
                 entry: _Entry = (holder, *(item for item in before if item != holder))[:MAX_HOLDERS]
-            elif own is not None and own[0] != holder and not yields:
-                unknown_to_other = self._recent_keys() if unknown_to_other is None else unknown_to_other
-                entry = own if key in unknown_to_other else _Session(holder, tokens, tokens)
-            else:
+            elif own is None or own[0] == holder:
                 entry = _Session(holder, tokens, tokens)
+            else:
+                if unknown_to_other is None:
+                    unknown_to_other = frozenset() if yields else self._recent_keys()
+                entry = own if key in unknown_to_other else _Session(holder, tokens, 0)
             if own is not None:
                 self._young[key] = entry
             else:

@@ -76,7 +76,8 @@ class Backlog:
     def first_byte(self, prompt: Prompt, now: float) -> None:
         """Remove the prompt of a request whose response body has begun. The engine's next count includes it."""
         if not prompt.read:
-            self._firsts.append(now)
+            if self._counted is not None:
+                self._firsts.append(now)
             self._measure(prompt.tokens, now - prompt.sent, now)
             self.remove(prompt)
 
@@ -127,6 +128,7 @@ class Backlog:
         """Remove other pickers' prompts once the engine has stopped reporting first tokens."""
         if self._counted is not None and now - self._heard > REPORT_TTL:
             self._counted = None
+            self._firsts.clear()
             for prompt in [prompt for prompt in self._waiting if not prompt.is_own]:
                 self.remove(prompt)
 

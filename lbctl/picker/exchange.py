@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, NoReturn
 
@@ -19,7 +20,7 @@ from lbctl.base.errors import reason_of
 from lbctl.pick.books import Count, Counts
 from lbctl.picker.shared_memory import SharedMemory
 from lbctl.runtime import log
-from lbctl.runtime.guard import Guard, until_one_ends
+from lbctl.runtime.guard import Guard
 
 INTERVAL = 0.05
 """Seconds between checks of whether the picker's own counts have changed."""
@@ -27,6 +28,8 @@ _REPEAT = 1.0
 """Seconds after which unchanged counts are sent again."""
 _PAUSE = 1.0
 """Seconds before the next attempt to reach an unreachable picker."""
+_TELLING = 2
+"""Number of failed attempts after which the log contains the reason, because a new picker may not listen yet."""
 _SERVICE, _METHOD = "lbctl.picker.Exchange", "Counts"
 _MAX_COUNTS = 100_000
 """Upper bound on the replicas that a message may name."""
@@ -54,11 +57,11 @@ class Exchange:
         self._merge = merge
         self._credentials = credentials
         self._guard = guard
-        self._tasks: dict[tuple[str, str], asyncio.Task[NoReturn]] = {}
+        self._tasks: dict[tuple[str, str], tuple[asyncio.Task[NoReturn], ...]] = {}
         self._peer_ids: frozenset[str] = frozenset()
         """Ids of the other pickers. Messages of other senders are ignored."""
-        self._failing: set[str] = set()
-        """Unreachable addresses that the log already contains."""
+        self._failures: Counter[str] = Counter()
+        """Address → attempts since it was last reached."""
         self._copying: asyncio.Task[NoReturn] | None = None
 
     @property
@@ -72,13 +75,15 @@ class Exchange:
         wanted = set(others.items())
         self._peer_ids = frozenset(others)
         self._memory.follow(others)
-        self._failing &= set(others.values())
+        for address in self._failures.keys() - set(others.values()):
+            del self._failures[address]
         for key in self._tasks.keys() - wanted:
-            self._tasks.pop(key).cancel()
+            for task in self._tasks.pop(key):
+                task.cancel()
         for key in wanted - self._tasks.keys():
             self._tasks[key] = self._start(key[1])
         if others and self._copying is None:
-            self._copying = self._guard.start("memory of another picker", lambda: self._memory.copy(self._channel))
+            self._copying = self._guard.start("copy of a memory", lambda: self._memory.copy(self._channel))
 
     def close(self) -> None:
         """End all streams."""
@@ -88,44 +93,47 @@ class Exchange:
 
     # ── Sending ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _start(self, address: str) -> asyncio.Task[NoReturn]:
-        return self._guard.start("counts for another picker", lambda: self._send_always(address), address=address)
+    def _start(self, address: str) -> tuple[asyncio.Task[NoReturn], ...]:
+        """Start the streams to another picker. Each is independent of the other."""
+        counts = self._guard.start("counts for another picker", lambda: self._send_always(address), address=address)
+        entries = self._guard.start("memory for another picker", lambda: self._share_always(address), address=address)
+        return counts, entries
 
     async def _send_always(self, address: str) -> None:
         while True:
             try:
                 await self._send(address)
             except grpc.RpcError as error:
-                if address not in self._failing:
+                self._failures[address] += 1
+                if self._failures[address] == _TELLING:
                     log.warn("another picker cannot be reached", address=address, why=_reason(error))
-                self._failing.add(address)
+            await asyncio.sleep(_PAUSE)
+
+    async def _share_always(self, address: str) -> None:
+        while True:
+            async with self._channel(address) as channel:
+                await self._memory.send(channel, address)
             await asyncio.sleep(_PAUSE)
 
     async def _send(self, address: str) -> None:
-        """Send counts and memory until the other picker ends a stream. Raises grpc.RpcError."""
-        loop = asyncio.get_running_loop()
-        async with self._channel(address) as channel:
-            works = self._send_counts(channel, address), self._memory.send(channel, address)
-            await until_one_ends([loop.create_task(work) for work in works])
-
-    async def _send_counts(self, channel: grpc.aio.Channel, address: str) -> None:
         """Send the counts until the other picker ends the stream.
 
         The method writes the messages itself: gRPC would hide an exception in an iterator of messages, because it only
         cancels the call. Raises grpc.RpcError.
         """
         loop = asyncio.get_running_loop()
-        method: grpc.aio.StreamUnaryMultiCallable[bytes, bytes] = channel.stream_unary(f"/{_SERVICE}/{_METHOD}")
-        call = method()
-        before, sent_at = b"", 0.0
-        while not call.done():
-            message = json.dumps({"from": self.own, "counts": self._counts()}, separators=(",", ":")).encode()
-            if message != before or loop.time() - sent_at >= _REPEAT:
-                before, sent_at = message, loop.time()
-                await call.write(message)
-                self._failing.discard(address)
-            await asyncio.sleep(INTERVAL)
-        await call
+        async with self._channel(address) as channel:
+            method: grpc.aio.StreamUnaryMultiCallable[bytes, bytes] = channel.stream_unary(f"/{_SERVICE}/{_METHOD}")
+            call = method()
+            before, sent_at = b"", 0.0
+            while not call.done():
+                message = json.dumps({"from": self.own, "counts": self._counts()}, separators=(",", ":")).encode()
+                if message != before or loop.time() - sent_at >= _REPEAT:
+                    before, sent_at = message, loop.time()
+                    await call.write(message)
+                    del self._failures[address]
+                await asyncio.sleep(INTERVAL)
+            await call
 
     def _channel(self, address: str) -> grpc.aio.Channel:
         if self._credentials is None:

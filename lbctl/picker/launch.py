@@ -13,8 +13,12 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from typing import NoReturn
 
+from lbctl.base.errors import reason_of
+from lbctl.runtime import log
+
+_RESTARTED = "LBCTL_PICKER_RESTARTED"
+"""Variable that marks a process that has replaced an earlier one."""
 _DEFAULTS = {"GRPC_EXPERIMENTS": "-event_engine_listener"}
 
 
@@ -28,14 +32,23 @@ def environment(key: str = "") -> dict[str, str]:
     return {**_DEFAULTS, **os.environ, **variables}
 
 
-def is_seeded_by(key: str) -> bool:
-    """Return whether the hashes of this process have the seed of the key; empty: any seed is right."""
-    return not key or os.environ.get("PYTHONHASHSEED") == environment(key)["PYTHONHASHSEED"]
+def use_seed(key: str) -> None:
+    """Replace this process by one with the same command line and with the seed of the key, unless it has this seed.
 
-
-def restart(key: str) -> NoReturn:
-    """Replace this process by one with the same command line, and with the seed of the key."""
-    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment(key))
+    This happens at most once, and only before the picker has tables. Without the seed, the picker cannot use entries of
+    other pickers.
+    """
+    variables = environment(key)
+    if not key or os.environ.get("PYTHONHASHSEED") == variables["PYTHONHASHSEED"]:
+        return
+    if _RESTARTED in os.environ:
+        log.warn("the picker does not share its memory: the control planes at its URL have different picker keys")
+        return
+    log.event("the picker starts again with the seed of the picker key, to share its memory with other pickers")
+    try:
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**variables, _RESTARTED: "1"})
+    except OSError as error:
+        log.warn("the picker does not share its memory, because it cannot start again", why=reason_of(error))
 
 
 def command(link: int, datagrams: int) -> tuple[str, ...]:

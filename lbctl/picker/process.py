@@ -12,7 +12,7 @@ import gc
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -38,7 +38,7 @@ from lbctl.picker.health import PickerHealth
 from lbctl.picker.http_api import HttpApi, RequestEnds
 from lbctl.picker.http_certificate import HttpCertificate
 from lbctl.picker.http_protocol import HttpProtocol
-from lbctl.picker.launch import is_seeded_by, restart
+from lbctl.picker.launch import use_seed
 from lbctl.picker.received_tables import TableFollower
 from lbctl.picker.saved_memory import INTERVAL, SavedMemory
 from lbctl.picker.service import PickService
@@ -56,6 +56,8 @@ _GRACE = 1.0
 """Seconds that open streams have to end when the process stops."""
 _SWEEP = 10.0
 _READY_POLL = 0.1
+_MAX_UNSAVED = 600
+"""Upper bound on the changes that wait for a slow disk: one minute of them."""
 
 Link = Callable[[TableFollower, PickService], Coroutine[Any, Any, None]]
 """Coroutine function that passes lines to the follower until the process should end."""
@@ -101,6 +103,8 @@ class PickerProcess:
         if self._saved is not None and (count := self._saved.restore(self._affinity, time.monotonic())):
             log.event("the picker has restored its memory", entries=count)
         self.service = PickService(affinity=self._affinity, is_joining=True)
+        self._unsaved: list[AffinityChanges] = []
+        """Changes that are not in the files yet."""
         self._is_alone = is_alone
         service = self.service
         self._guard = Guard(service.statistics.task_failed)
@@ -134,13 +138,14 @@ class PickerProcess:
         works = (stop.wait(), self._link(self.follower, self.service))
         tasks: list[asyncio.Task[Any]] = [loop.create_task(work) for work in works]
         tasks += [self._guard.start("sweep of lost picks", self._sweep), *self._watches]
-        tasks.append(self._guard.start("saving and sharing of the memory", self._save_and_share))
+        tasks += [self._guard.start("sharing of the memory", self._share), self._guard.start("saving", self._save)]
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
             task.cancel()
         self.exchange.close()
         await self._grpc.stop(_GRACE)
-        await self._save(self._affinity.take_changes())
+        self._take_changes()
+        await self._write()
         for task in done:
             task.result()
         return 0
@@ -151,9 +156,8 @@ class PickerProcess:
         self.service.set_table(pool, table)
 
     def _use_key(self, key: str) -> None:
-        if self._is_alone and not self.service.tables and not is_seeded_by(key):
-            log.event("the picker starts again with the seed of the picker key, to share its memory with other pickers")
-            restart(key)
+        if self._is_alone and not self.service.tables:
+            use_seed(key)
         self._key.set(key)
 
     async def _listen(self) -> None:
@@ -193,16 +197,31 @@ class PickerProcess:
             self.service.sweep()
             self._certificate.renew()
 
-    async def _save_and_share(self) -> None:
+    async def _share(self) -> None:
         while True:
             await asyncio.sleep(INTERVAL)
-            changes = self._affinity.take_changes()
-            self._shared.publish(changes)
-            await self._save(changes)
+            self._take_changes()
 
-    async def _save(self, changes: Sequence[AffinityChanges]) -> None:
+    def _take_changes(self) -> None:
+        """Send new entries to other pickers, and queue them for the files."""
+        changes = self._affinity.take_changes()
+        self._shared.publish(changes)
+        if self._saved is None:
+            return
+        self._unsaved += changes
+        if len(self._unsaved) > _MAX_UNSAVED:
+            self._unsaved.clear()
+            self.service.unsaved = "the disk does not respond"
+
+    async def _save(self) -> None:
+        while True:
+            await asyncio.sleep(INTERVAL)
+            await self._write()
+
+    async def _write(self) -> None:
         """Save new entries in a thread, because picks must not wait for a disk."""
-        if changes and self._saved is not None:
+        if self._unsaved and self._saved is not None:
+            changes, self._unsaved = self._unsaved, []
             await asyncio.to_thread(self._saved.write, changes)
             self.service.unsaved = self._saved.failure
 

@@ -13,6 +13,7 @@ import secrets
 import ssl
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,7 @@ import aiohttp
 from lbctl.base.errors import reason_of
 from lbctl.picker import wire
 from lbctl.picker.grpc_server import CannotBindError
+from lbctl.picker.launch import use_seed
 from lbctl.picker.process import PickerEndpoints, PickerProcess
 from lbctl.picker.received_tables import TableFollower
 from lbctl.picker.service import PickService
@@ -32,6 +34,8 @@ _PATH = "/api/v1/picks/tables"
 _CONNECT, _SILENT = 5.0, 45.0
 """Timeouts in seconds for connecting and for silence. The control plane sends a byte at least every 15 seconds."""
 _FIRST_PAUSE, _MAX_PAUSE = 0.5, 10.0
+_KEY_TIMEOUT = 2.0
+"""Seconds that a starting picker waits for its key before it listens."""
 _DATA = b"data: "
 _FORBIDDEN, _MAX_REASON = 403, 4096
 """Status of the response to a token without the required role, and upper bound on the bytes of its reason."""
@@ -69,6 +73,7 @@ def run(places: PickerEndpoints, control_plane: ControlPlane, memory: Path | Non
 async def _run(places: PickerEndpoints, control_plane: ControlPlane, memory: Path | None) -> int:
     own = secrets.token_hex(8)
     link = RemoteLink(control_plane, own, str(places.bind))
+    use_seed(await link.key())
     return await PickerProcess(places, link.run, own, is_alone=True, memory=memory).run()
 
 
@@ -91,6 +96,18 @@ class RemoteLink:
             self._tls = ssl.create_default_context(cafile=control_plane.ca) if control_plane.ca else None
         except OSError as error:
             raise UnusableAuthorityError(f"--tls-ca: {control_plane.ca}: {reason_of(error)}") from None
+
+    async def key(self) -> str:
+        """Return the picker key; empty if the control plane does not send one immediately."""
+        with suppress(aiohttp.ClientError, OSError, TimeoutError, wire.WireError, _RefusedError):
+            async with asyncio.timeout(_KEY_TIMEOUT):
+                async for line in self._lines(self._query if self._control_plane.token() else {}):
+                    values = wire.parse(line)
+                    if values["kind"] == "key":
+                        return wire.key_of(values)
+                    if values["kind"] != "begin":
+                        break
+        return ""
 
     async def run(self, follower: TableFollower, service: PickService) -> None:
         """Apply the lines of the control plane until the task is cancelled."""
@@ -131,7 +148,7 @@ class RemoteLink:
                     why=str(error),
                 )
             self._has_warned = True
-        service.joined()  # it learns of no other pickers
+        service.joined()  # there will be no list of other pickers
         async for line in self._lines({}):
             yield line
 

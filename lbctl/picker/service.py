@@ -40,7 +40,8 @@ MAX_ADDRESSES = 4
 class PickService:
     """The service of one process. `clock` returns seconds. `affinity` is empty, or has been restored.
 
-    `is_joining`: whether it is not ready until `joined` is called.
+    `is_joining`: whether it is not ready and picks no replica until `joined` is called. Other pickers would adopt its
+    choices, although it does not know the sessions yet.
     """
 
     def __init__(
@@ -215,9 +216,10 @@ class PickService:
             self.finished(pick)
 
     def _pick(self, question: PickerQuestion, started: float) -> PickerAnswer:
-        table = self._table(question)
+        table = None if self._is_joining else self._table(question)
         if table is None:
-            self.statistics.decided("", "no table", time.perf_counter() - started)
+            reason = "joining" if self._is_joining else "no table"
+            self.statistics.decided("", reason, time.perf_counter() - started)
             return PickerAnswer()
         now = self._clock()
         decision = self._decider.decide(self.suspects.without(table, now), question, now)

@@ -19,7 +19,7 @@ from typing import Any
 
 import grpc
 
-from lbctl.pick.affinity import BLOCK, AffinityBatch, AffinityChanges, AffinityMemory
+from lbctl.pick.affinity import BLOCK, MAX_BATCH, AffinityBatch, AffinityChanges, AffinityMemory
 from lbctl.pick.prompt import MAX_PROMPT_TOKENS
 from lbctl.picker.saved_memory import hash_version
 from lbctl.runtime import log
@@ -31,8 +31,15 @@ _CHECK = 1.0
 """Seconds after which a stream without entries is checked."""
 JOIN_TIMEOUT = 5.0
 """Seconds that a new picker tries to copy the memory of another one. After that, it is ready without it."""
+_FIRST_TIMEOUT = 1.0
+"""Seconds that another picker has for the first part of its memory."""
 _PAUSE = 0.1
 """Seconds before a new picker asks the others again."""
+_REFUSALS = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNIMPLEMENTED)
+"""Statuses of pickers whose memory cannot be used."""
+_ACCEPTED = "lbctl-accepted"
+"""Metadata with which a picker accepts the entries of another one. Until then, entries wait at the sender."""
+_UNKNOWN = "this is not the id of another picker"
 _INTEGER = 8
 Accept = Callable[[AffinityBatch, bool], None]
 
@@ -83,24 +90,40 @@ class SharedMemory:
                 self._news[address].set()
 
     async def send(self, channel: grpc.aio.Channel, address: str) -> None:
-        """Send new entries until the other picker ends the stream. Raises grpc.RpcError."""
+        """Send new entries until the other picker ends the stream.
+
+        If the other picker has an older version of lbctl, the method waits until it is cancelled.
+        """
         method: grpc.aio.StreamUnaryMultiCallable[bytes, bytes] = channel.stream_unary(f"/{_SERVICE}/{_CHANGES}")
         call = method()
-        waiting, news = self._waiting[address], self._news[address]
-        try:
-            while not call.done():
-                while waiting:
-                    await call.write(waiting.popleft())
-                news.clear()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_CHECK):
-                        await news.wait()
+        with suppress(grpc.RpcError, asyncio.InvalidStateError):
+            await call.write(encode(self.own, AffinityBatch({}, ())))
+            metadata = await call.initial_metadata()
+            if metadata and metadata.get(_ACCEPTED):
+                await self._send_waiting(call, address)
             await call
-        except grpc.aio.AioRpcError as error:
-            if error.code() != grpc.StatusCode.UNIMPLEMENTED:
-                raise
+        if await self._status(call) == grpc.StatusCode.UNIMPLEMENTED:
             log.warn("another picker does not share its memory: it has an older version of lbctl", address=address)
             await asyncio.Event().wait()
+
+    async def _status(self, call: grpc.aio.StreamUnaryCall[bytes, bytes]) -> grpc.StatusCode | None:
+        """Return the status of a call that ends; None if it does not end."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CHECK):
+                return await call.code()
+        call.cancel()
+        return None
+
+    async def _send_waiting(self, call: grpc.aio.StreamUnaryCall[bytes, bytes], address: str) -> None:
+        waiting, news = self._waiting[address], self._news[address]
+        while not call.done():
+            while waiting and not call.done():
+                await call.write(waiting[0])
+                waiting.popleft()
+            news.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_CHECK):
+                    await news.wait()
 
     # ── Copying ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -111,25 +134,40 @@ class SharedMemory:
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(JOIN_TIMEOUT):
-                while self._peers and not await self._copied(channel, dict(self._peers)):
+                refused: set[str] = set()
+                while left := [address for address in self._peers.values() if address not in refused]:
+                    for address in left:
+                        status = await self._copied(channel, address)
+                        if status == grpc.StatusCode.OK:
+                            left = []
+                            break
+                        if status in _REFUSALS:
+                            refused.add(address)
+                    if not left:
+                        break
                     await asyncio.sleep(_PAUSE)
         self._joined()
         await asyncio.Event().wait()
 
-    async def _copied(self, channel: Callable[[str], grpc.aio.Channel], peers: Mapping[str, str]) -> bool:
-        for address in peers.values():
-            entries = 0
+    async def _copied(self, channel: Callable[[str], grpc.aio.Channel], address: str) -> grpc.StatusCode:
+        """Copy the memory of the picker at this address. Return the status of the call."""
+        entries = 0
+        async with channel(address) as connected:
+            method: grpc.aio.UnaryStreamMultiCallable[bytes, bytes]
+            method = connected.unary_stream(f"/{_SERVICE}/{_TABLE}")
+            call = method(encode(self.own, AffinityBatch({}, ())))
             try:
-                async with channel(address) as connected:
-                    method: grpc.aio.UnaryStreamMultiCallable[bytes, bytes]
-                    method = connected.unary_stream(f"/{_SERVICE}/{_TABLE}")
-                    async for message in method(encode(self.own, AffinityBatch({}, ()))):
-                        entries += self.merge(message) or 0
-            except grpc.RpcError:
-                continue
+                async with asyncio.timeout(_FIRST_TIMEOUT):
+                    message = await call.read()
+                while isinstance(message, bytes):
+                    entries += self.merge(message)
+                    message = await call.read()
+            except (grpc.RpcError, TimeoutError):
+                call.cancel()
+            status = await call.code()
+        if status == grpc.StatusCode.OK:
             log.event("the picker has copied the memory of another picker", address=address, entries=entries)
-            return True
-        return False
+        return status
 
     # ── Receiving ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -142,16 +180,26 @@ class SharedMemory:
         return grpc.method_handlers_generic_handler(_SERVICE, methods)
 
     async def _receive(self, messages: AsyncIterator[bytes], context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+        is_accepted = False
         async for message in messages:
-            if self.merge(message) is None:
+            if (parsed := parse(message)) is None:
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "this is not a picker message")
+            if parsed[0] not in self._peers:
+                await context.abort(grpc.StatusCode.PERMISSION_DENIED, _UNKNOWN)
+            if not is_accepted:
+                await context.send_initial_metadata(((_ACCEPTED, "1"),))
+            is_accepted = True
+            self._merge(*parsed)
+            del parsed
             del message  # it may be large, and the next message may never come
         return b""
 
     async def _send_all(self, request: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> AsyncIterator[bytes]:
         parsed = parse(request)
         if parsed is None or parsed[0] not in self._peers:
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "this is not the id of another picker")
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, _UNKNOWN)
+        if parsed[1] != hash_version():
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "the pickers have different keys or versions")
         if parsed[0] in self._copying:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "this picker is copying the memory already")
         self._copying.add(parsed[0])
@@ -162,14 +210,12 @@ class SharedMemory:
         finally:
             self._copying.discard(parsed[0])
 
-    def merge(self, message: bytes) -> int | None:
-        """Merge the entries of a message, and return their number; None if the message is invalid."""
+    def merge(self, message: bytes) -> int:
+        """Merge the entries of a message from another picker, and return their number; 0 if they cannot be used."""
         parsed = parse(message)
-        if parsed is None:
-            return None
-        sender, version, batch = parsed
-        if sender not in self._peers:
-            return 0
+        return self._merge(*parsed) if parsed is not None and parsed[0] in self._peers else 0
+
+    def _merge(self, sender: str, version: int, batch: AffinityBatch) -> int:
         if version != hash_version():
             if sender not in self._different:
                 log.warn(
@@ -201,6 +247,8 @@ def parse(message: bytes) -> tuple[str, int, AffinityBatch] | None:
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError, struct.error):
         return None
     if not isinstance(sender, str) or len(sender) > 64 or type(version) is not int or len(entries) % 3:
+        return None
+    if len(entries) > 3 * MAX_BATCH:
         return None
     tokens = entries[2::3]
     if tokens and (min(tokens) < BLOCK or max(tokens) > MAX_PROMPT_TOKENS):

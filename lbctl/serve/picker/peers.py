@@ -14,11 +14,12 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from lbctl.base.hosts import is_ip, is_loopback
+from lbctl.base.hosts import address_of, is_ip, is_loopback, is_metadata
 from lbctl.ir.address import Address
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _NETWORK = Path("/proc/self/ns/net")
+_PORTS = range(1, 65_536)
 _ID = re.compile(r"[0-9A-Za-z]{1,64}")
 _ADDRESS = re.compile(r"(?:[0-9.]+|\[[0-9A-Fa-f:]+\]):[0-9]{1,5}")
 
@@ -48,10 +49,15 @@ def own_interface() -> str:
 
 
 def others(peers: Iterable[Peer], own: Peer | None) -> Mapping[str, str]:
-    """Return the pickers that a picker can reach: id → address. None: other pickers do not know this one."""
+    """Return the pickers that can exchange messages with a picker in both directions: id → address.
+
+    `own` is None if others cannot reach the picker.
+    """
     if own is None:
         return {}
-    return {peer.id: peer.address for peer in peers if peer.id != own.id and _can_reach(own, peer)}
+    return {
+        peer.id: peer.address for peer in peers if peer.id != own.id and _can_reach(own, peer) and _can_reach(peer, own)
+    }
 
 
 def remote_peer(own: str, address: str, client: str) -> Peer | None:
@@ -79,7 +85,10 @@ def read(announcement: Iterable[str]) -> Iterator[Peer]:
 
 def is_valid(own: str, address: str) -> bool:
     """Return whether a picker can have this id and this address."""
-    return bool(_ID.fullmatch(own) and _ADDRESS.fullmatch(address)) and is_ip(_host(address))
+    if not _ID.fullmatch(own) or not _ADDRESS.fullmatch(address) or int(address.rpartition(":")[2]) not in _PORTS:
+        return False
+    host = _host(address)
+    return is_ip(host) and not is_metadata(host, address_of(host))
 
 
 def _can_reach(own: Peer, other: Peer) -> bool:

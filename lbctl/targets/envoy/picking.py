@@ -95,15 +95,21 @@ function envoy_on_response(handle)
   local pick = handle:streamInfo():dynamicMetadata():get("{_NAMESPACE}")
   if pick == nil or pick["{_ID}"] == nil then return end
   for chunk in handle:bodyChunks() do
-    local report = {{[":method"] = "POST", [":path"] = "/first", [":authority"] = "picker.lbctl"}}
-    handle:httpCall("{CLUSTER}", report, pick["{_ID}"], {_REPORT_TIMEOUT}, true)
-    break
+    local start = chunk:getBytes(0, math.min(chunk:length(), 64))
+    local early = start:find("^:") or start:find("response%.created") or start:find("response%.queued")
+    if not early and not start:find("response%.in_progress") then
+      -- The engine has computed the prompt.
+      local report = {{[":method"] = "POST", [":path"] = "/first", [":authority"] = "picker.lbctl"}}
+      handle:httpCall("{CLUSTER}", report, pick["{_ID}"], {_REPORT_TIMEOUT}, true)
+      break
+    end
   end
 end
 """
 """Reports the first byte of a response's body to the picker, without waiting for it and without buffering the body.
 
-Engines send the headers before the first token. A body of known length arrives at once, so its end is enough.
+Engines send the headers before the first token. Some also send a comment or an event that the response was created,
+which is ignored. A body of known length arrives at once, so its end is enough.
 """
 _ONLY_OK = """\
 function envoy_on_response(handle)

@@ -10,7 +10,7 @@ from typing import Any
 from tests.support.processes.control import controlling
 from tests.support.processes.fleet import Gateway, entry, fleet_of, serving
 from tests.support.processes.http1 import Request
-from tests.support.processes.picker import alone, key_of, open_picks, picker_section
+from tests.support.processes.picker import alone, is_ready, key_of, open_picks, picker_section
 from tests.support.processes.ports import HOST, free_pair, free_port
 from tests.support.processes.replicas import Replica, replicas
 from tests.support.processes.waiting import eventually
@@ -110,7 +110,7 @@ def test_standalone_picker_outlives_its_control_plane() -> None:
         fleet = fleet_of({"replicas": places, "balance": {"algorithm": "pick"}}, **picker_section())
         picker, port = free_pair(), free_port()
         with controlling(fleet) as control, alone(control, picker):
-            eventually(lambda: control.status["picker"]["following"] == 2)
+            eventually(lambda: is_ready(picker))
             text = _gateway(port, picker, (a, b, c), [a.address, b.address], key_of(control))
             with serving("envoy", text, port) as gateway:
                 homes = _homes(gateway)

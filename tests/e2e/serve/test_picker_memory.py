@@ -15,7 +15,7 @@ import requests
 from tests.support.processes.control import ControlPlane, controlling
 from tests.support.processes.fleet import entry, fleet_of
 from tests.support.processes.members import PICKER_KEY, members
-from tests.support.processes.picker import alone, key_of, picker_section, pid_of
+from tests.support.processes.picker import alone, is_ready, key_of, picker_section, pid_of
 from tests.support.processes.ports import HOST, free_pair
 from tests.support.processes.replicas import replicas
 from tests.support.processes.waiting import eventually
@@ -62,10 +62,7 @@ class _Proxy:
         return {"x-lbctl-pick-key": self._key} if self._key else key_of(self._control)
 
     def is_ready(self) -> bool:
-        try:
-            return requests.get("http://{}:{}/ready".format(*self._place), timeout=5).status_code == 200
-        except requests.ConnectionError:
-            return False
+        return is_ready(self._place[1] - 1)
 
 
 def _saved_sessions(directory: Path) -> int:

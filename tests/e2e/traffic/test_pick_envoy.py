@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -150,6 +151,20 @@ def test_prompt_is_computed_at_the_first_byte_of_its_response(site: _Site) -> No
     assert not stream.done(), "the response has begun but not ended"
     replica.paused = False
     assert stream.result(30).ok
+
+
+@pytest.mark.parametrize("early", [": ping", "event: response.created", 'data: {"type":"response.in_progress"}'])
+def test_text_before_the_first_token_does_not_count(site: _Site, early: str) -> None:
+    (replica,) = site.members["sse"]
+    replica.paused = True
+    request = _chat(prompt=f"before {early} " * 1_000, path=f"/sse?early={quote(early)}")
+    stream = site.envoy.client().send(request.method, request.path, request.headers, request.body)
+    eventually(lambda: replica.in_flight == 1)
+    time.sleep(0.5)
+    (row,) = site.control.explain_pick({"pool": "sse", "session": "", "body": "{}"})["candidates"]
+    replica.paused = False
+    assert stream.result(30).ok
+    assert float(row["work"]) > 1_000
 
 
 def test_client_cannot_choose_its_replica(site: _Site) -> None:

@@ -69,6 +69,14 @@ def alone(control: ControlPlane, port: int) -> Iterator[None]:
             process.wait(60)
 
 
+def is_ready(port: int) -> bool:
+    """Return whether the picker at this port is ready."""
+    try:
+        return requests.get(f"http://{HOST}:{port + 1}/ready", timeout=5).status_code == 200
+    except requests.ConnectionError:
+        return False
+
+
 def key_of(control: ControlPlane) -> dict[str, str]:
     """Return the header with the picker's key that a control plane has created."""
     return {"x-lbctl-pick-key": (control.state / "picker-key").read_text().strip()}

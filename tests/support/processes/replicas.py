@@ -1,9 +1,9 @@
 """HTTP replicas that count their requests and misbehave on demand.
 
-Paths: `/health` (its own status, counted separately) · `/sse?n=&gap=&first=&pad=` (events, seconds, additional bytes in
-each) · `/ws?replies=` (WebSocket echo, of at most this number of messages) · everything else is echoed as JSON:
-replica, method, path (raw, with query), headers (list of pairs), body (as latin-1). Every response has the header
-`x-replica`. `Expect: 100-continue` is supported.
+Paths: `/health` (its own status, counted separately) · `/sse?n=&gap=&first=&pad=&early=` (events, seconds, additional
+bytes in each, text before the first event, at which a paused stream stops) · `/ws?replies=` (WebSocket echo, of at most
+this number of messages) · everything else is echoed as JSON: replica, method, path (raw, with query), headers (list of
+pairs), body (as latin-1). Every response has the header `x-replica`. `Expect: 100-continue` is supported.
 """
 
 from __future__ import annotations
@@ -265,6 +265,10 @@ class Replica:
         await asyncio.sleep(float(query.get("first", 0)))
         await response.prepare(request)
         pad = "x" * int(query.get("pad", 0))
+        for text in query.getall("early", ()):
+            await response.write(text.encode() + b"\n\n")
+            while self.paused:
+                await asyncio.sleep(_AT_ONCE)
         for number in range(int(query.get("n", 3))):
             if number:
                 await asyncio.sleep(float(query.get("gap", 0)))

@@ -221,6 +221,23 @@ def test_session_placed_by_two_pickers_stays_at_one_replica() -> None:
     assert holders(first, session("s")) == holders(second, session("s")) == {"a": 100}
 
 
+def test_late_messages_do_not_swap_a_session_for_ever() -> None:
+    first, second = _pair()
+    first.remember(session("s"), "a", 0)
+    second.remember(session("s"), "b", 0)
+    late = [list(memory.batches(memory.take_changes())) for memory in (first, second)]
+    for memory in (first, second):
+        memory.take_changes()
+        memory.take_changes()
+    for memory, batches, yields in ((first, late[1], False), (second, late[0], True)):
+        for batch in batches:
+            memory.merge(batch, 0, yields=yields)
+    assert (holders(first, session("s")), holders(second, session("s"))) == ({"b": 100}, {"a": 100})
+    first.remember(session("s"), "b", 1)
+    _send(first, second, now=1)
+    assert holders(first, session("s"), 1) == holders(second, session("s"), 1) == {"b": 100}
+
+
 def test_new_picker_takes_all_entries_of_another() -> None:
     first, second = _pair()
     third = AffinityMemory(1000)

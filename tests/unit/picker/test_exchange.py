@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+import grpc
 import pytest
 
 from lbctl.ir.address import Address
@@ -15,10 +17,11 @@ from lbctl.pick.affinity import AffinityBatch, AffinityMemory
 from lbctl.pick.books import Count, Counts
 from lbctl.pick.features import Features
 from lbctl.pick.table import Candidate, PoolTable
-from lbctl.picker import shared_memory
+from lbctl.picker import bounded_calls, shared_memory
 from lbctl.picker.exchange import Exchange, parse
 from lbctl.picker.grpc_server import GrpcServer
 from lbctl.picker.health import PickerHealth
+from lbctl.picker.messages import Caller, PickerQuestion
 from lbctl.picker.service import PickService
 from lbctl.picker.shared_memory import SharedMemory
 from lbctl.runtime.guard import Guard
@@ -228,7 +231,7 @@ def test_session_is_known_to_the_other_picker() -> None:
     asyncio.run(run())
 
 
-def test_picker_that_joins_is_ready_with_the_memory_of_another() -> None:
+def test_picker_that_joins_is_ready_with_the_memory_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         first, second = _Picker("first"), _Picker("second")
         async with first.listening() as here, second.listening() as there:
@@ -246,7 +249,82 @@ def test_picker_that_joins_is_ready_with_the_memory_of_another() -> None:
             await _until(lambda: second.service.is_ready)
             assert [second.home(f"s{number}") for number in range(5000)] == ["a", "b"] * 2500
 
+    monkeypatch.setattr(shared_memory, "JOIN_TIMEOUT", 60.0)
     asyncio.run(run())
+
+
+def test_memory_is_copied_although_another_picker_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        first, second = _Picker("first"), _Picker("second")
+        first.place("s", "a")
+        hung = socket.create_server((HOST, 0))
+        async with first.listening() as here, second.listening() as there:
+            peers = {"hung": f"{HOST}:{hung.getsockname()[1]}", "first": here, "second": there}
+            first.exchange.follow(peers)
+            second.exchange.follow(peers)
+            await _until(lambda: second.service.is_ready)
+            assert second.home("s") == "a"
+        hung.close()
+
+    monkeypatch.setattr(shared_memory, "_FIRST_TIMEOUT", 0.3)
+    monkeypatch.setattr(shared_memory, "JOIN_TIMEOUT", 60.0)
+    asyncio.run(run())
+
+
+def test_memory_with_other_hashes_is_not_copied() -> None:
+    message = shared_memory.encode("second", AffinityBatch({}, ()))
+
+    async def status(request: bytes) -> grpc.StatusCode:
+        first = _Picker("first")
+        async with first.listening() as here:
+            first.exchange.follow({"second": f"{HOST}:1"})
+            async with grpc.aio.insecure_channel(here) as channel:
+                call = channel.unary_stream("/lbctl.picker.Affinity/Table")(request)
+                return await call.code()
+
+    assert asyncio.run(status(message)) == grpc.StatusCode.OK
+    other = message.replace(str(shared_memory.hash_version()).encode(), b"1")
+    assert asyncio.run(status(other)) == grpc.StatusCode.FAILED_PRECONDITION
+
+
+def test_pickers_without_sessions_keep_their_streams(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        first, second = _Picker("first"), _Picker("second")
+        async with first.listening() as here, second.listening() as there:
+            peers = {"first": here, "second": there}
+            first.exchange.follow(peers)
+            second.exchange.follow(peers)
+            await asyncio.sleep(1.5)
+            first.place("s", "a")
+            first.share()
+            await _until(lambda: second.home("s") == "a")
+
+    monkeypatch.setattr(bounded_calls, "FIRST_TIMEOUT", 0.3)
+    asyncio.run(run())
+    assert "cannot be reached" not in caplog.text
+
+
+def test_entries_wait_until_the_other_picker_knows_the_sender() -> None:
+    async def run() -> None:
+        first, second = _Picker("first"), _Picker("second")
+        async with first.listening() as here, second.listening() as there:
+            first.exchange.follow({"second": there})
+            first.place("s", "a")
+            first.share()
+            await asyncio.sleep(0.3)
+            second.exchange.follow({"first": here})
+            await _until(lambda: second.home("s") == "a")
+
+    asyncio.run(run())
+
+
+def test_joining_picker_picks_no_replica() -> None:
+    picker = _Picker("first")
+    assert picker.service.pick(PickerQuestion(Caller("chat"), {}, b"", 0)).names == ()
+    picker.service.joined()
+    assert picker.service.pick(PickerQuestion(Caller("chat"), {}, b"", 0)).names != ()
 
 
 def test_picker_is_ready_if_no_other_picker_responds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,7 +390,8 @@ _HEAD = b'{"from":"x","hash":1,"replicas":{"1":["chat","a"]}}'
 @pytest.mark.parametrize(
     "message",
     [
-        b"", b"\xff\n", b"{}\n", b"[" * 100_000, _HEAD + b"\n" + bytes(23), _HEAD + b"\n" + bytes(16),
+        b"", b"\xff\n", b"{}\n", _HEAD + b"\n" + bytes(24 * 2001),
+        b"[" * 100_000, _HEAD + b"\n" + bytes(23), _HEAD + b"\n" + bytes(16),
         _HEAD + b"\n" + bytes(16) + b"\xfe" + 7 * b"\xff", _HEAD + b"\n" + bytes(20) + b"\x01" + bytes(3),
         _HEAD.replace(b'"x"', b'"' + b"x" * 65 + b'"') + b"\n", _HEAD.replace(b"1,", b'"1",') + b"\n",
         _HEAD.replace(b'"a"', b'"a","b"') + b"\n", _HEAD.replace(b'"1":', b'"one":') + b"\n",

@@ -12,12 +12,14 @@ from lbctl.serve.picker.feed import Feed, FeedSubscription
 from lbctl.serve.picker.peers import Peer, local_peer, others, remote_peer
 
 HERE = local_peer("here", Address("127.0.0.1", 1))
+OPEN = local_peer("open", Address("10.0.0.1", 1))
 FAR = Peer("far", "10.0.0.2:1")
 
 
 def test_pickers_of_one_machine_reach_each_other_on_loopback() -> None:
     beside = local_peer("beside", Address("0.0.0.0", 3))
-    assert others([HERE, FAR, beside], HERE) == {"far": "10.0.0.2:1", "beside": "127.0.0.1:3"}
+    assert others([HERE, FAR, beside], HERE) == {"beside": "127.0.0.1:3"}
+    assert others([HERE, FAR, beside], OPEN) == {"far": "10.0.0.2:1", "here": "127.0.0.1:1", "beside": "127.0.0.1:3"}
 
 
 def test_another_machine_does_not_get_loopback_addresses() -> None:
@@ -52,7 +54,20 @@ def test_announcement_is_read_by_other_members() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "a", "a 10.0.0.1:1", "a 10.0.0.1 x", "a unix:/x y", "a b:1 x", "a! 10.0.0.1:1 ", "a 10.0.0.1:1 x y"]
+    "text",
+    [
+        "",
+        "a",
+        "a 10.0.0.1:1",
+        "a 10.0.0.1 x",
+        "a unix:/x y",
+        "a b:1 x",
+        "a! 10.0.0.1:1 ",
+        "a 10.0.0.1:1 x y",
+        "a 169.254.169.254:80 ",
+        "a 10.0.0.1:0 ",
+        "a 10.0.0.1:70000 ",
+    ],
 )
 def test_malformed_announcement_is_ignored(text: str) -> None:
     assert list(peers.read([text])) == []
@@ -65,11 +80,11 @@ def _peers(subscription: FeedSubscription) -> dict[str, str]:
 
 def test_pickers_learn_of_the_pickers_of_all_members() -> None:
     feed = Feed(lambda: pytest.fail("nothing is measured"))
-    with feed.subscribe(HERE, trusted=True) as here, feed.subscribe(FAR, trusted=True) as far:
-        assert (_peers(here), _peers(far)) == ({"far": FAR.address}, {})
+    with feed.subscribe(OPEN, trusted=True) as here, feed.subscribe(FAR, trusted=True) as far:
+        assert (_peers(here), _peers(far)) == ({"far": FAR.address}, {"open": OPEN.address})
         feed.use_announcements(peers.written([Peer("member", "10.0.0.3:1")]))
         assert _peers(here) == {"far": FAR.address, "member": "10.0.0.3:1"}
-        assert _peers(far) == {"member": "10.0.0.3:1"}
-        assert list(peers.read(feed.announcement())) == [FAR, HERE]
+        assert _peers(far) == {"open": OPEN.address, "member": "10.0.0.3:1"}
+        assert list(peers.read(feed.announcement())) == [FAR, OPEN]
         feed.use_announcements([])
         assert _peers(here) == {"far": FAR.address}
