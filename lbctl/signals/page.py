@@ -128,7 +128,9 @@ def _series(table: MetricsTable) -> str:
 
 
 def _metric(series: MetricSeries) -> str:
-    where = ", ".join(f'{key}="{" or ".join(values)}"' for key, values in series.where if values != ("",))
+    conditions = [(key, " or ".join(values)) for key, values in series.where if values != ("",)]
+    conditions += [(key, f"{prefix}…") for key, prefix in series.where_prefix]
+    where = ", ".join(f'{key}="{value}"' for key, value in conditions)
     text = " + ".join(f"`{name}`" for name in series.metrics)
     if where:
         text += f" with `{where}`"

@@ -5,7 +5,8 @@ they repeat the same values, and only `dp_rank` distinguishes schedulers. With p
 in addition to a line for each priority. The counters of requests change only when a request ends; the counters of steps
 and of tokens in real time (newer versions) change while it runs.
 
-`cached_tokens_total` appears with the first hit. Until then, an engine that counts uncached prompts has had no hit.
+`cached_tokens_total` appears with the first hit. Until then, an engine that counts uncached prompts has had no hit. The
+source of tokens from HiCache's storage contains the name of the backend, for example `storage_MooncakeStore`.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ TABLE = MetricsTable(
         ),
         "cached_device": (_cached("device"),),
         "cached_host": (_cached("host"),),
-        "cached_external": (_cached("storage"),),
+        "cached_external": (MetricSeries("sglang:cached_tokens_total", where_prefix=(("cache_source", "storage_"),)),),
         "ttft_seconds": (MetricSeries("sglang:time_to_first_token_seconds_sum"),),
         "ttft_count": (MetricSeries("sglang:time_to_first_token_seconds_count"),),
         "itl_seconds": (

@@ -32,6 +32,8 @@ class MetricSeries:
     """The rule for several lines; None: the signal's rule."""
     where: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Labels and the values that they may have; "" means absent or empty."""
+    where_prefix: tuple[tuple[str, str], ...] = ()
+    """Labels and the prefixes of their values."""
     also: tuple[str, ...] = ()
     """Further metrics whose lines are added to it."""
     repeats: tuple[str, ...] = ()
@@ -191,6 +193,8 @@ def _matches(page: MetricsPage, series: MetricSeries, line_filter: LineFilter | 
 
 def _concerns(labels: Labels, series: MetricSeries, line_filter: LineFilter | None) -> bool:
     if series.where and not all(labels.get(key, "") in values for key, values in series.where):
+        return False
+    if series.where_prefix and not all(labels.get(key, "").startswith(value) for key, value in series.where_prefix):
         return False
     return line_filter is None or line_filter(labels, series.whole)
 

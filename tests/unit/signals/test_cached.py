@@ -21,10 +21,15 @@ vllm:prompt_tokens_cached_by_source_total{engine="0",source="disk"} 300
 vllm:prompt_tokens_cached_by_source_total{engine="0",source="external_unspecified"} 40
 """
 _SGLANG = b"""\
-sglang:uncached_prompt_tokens_histogram_count{model_name="m"} 7
-sglang:cached_tokens_total{model_name="m",cache_source="device"} 4000
-sglang:cached_tokens_total{model_name="m",cache_source="storage"} 100
+sglang:uncached_prompt_tokens_histogram_count{engine_type="unified",model_name="m"} 7.0
+# HELP sglang:cached_tokens_total Number of cached prompt tokens by source (device/host/storage).
+# TYPE sglang:cached_tokens_total counter
+sglang:cached_tokens_total{cache_source="device",engine_type="unified",model_name="m"} 4000.0
+sglang:cached_tokens_total{cache_source="host",engine_type="unified",model_name="m"} 300.0
+sglang:cached_tokens_total{cache_source="storage_MooncakeStore",engine_type="unified",model_name="m"} 90.0
+sglang:cached_tokens_total{cache_source="storage_unknown",engine_type="unified",model_name="m"} 10.0
 """
+_SGLANG_TOTAL = b'sglang:cached_tokens_total{cache_source="total",engine_type="unified",model_name="m"} 9.0\n'
 
 
 def _counts(kind: str, page: bytes) -> CachedTokens | None:
@@ -54,7 +59,8 @@ def test_older_vllm_reports_fewer_sources(page: bytes, expected: CachedTokens | 
 
 
 def test_sglang_reports_cached_tokens_by_source() -> None:
-    assert _counts("sglang", _SGLANG) == CachedTokens(4100.0, {"device": 4000.0, "external": 100.0})
+    assert _counts("sglang", _SGLANG) == CachedTokens(4400.0, {"device": 4000.0, "host": 300.0, "external": 100.0})
+    assert _counts("sglang", _SGLANG_TOTAL) == CachedTokens(9.0, {})
     assert _counts("sglang", b'sglang:cached_tokens_total{model_name="m"} 9\n') == CachedTokens(9.0, {})
 
 
