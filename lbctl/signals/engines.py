@@ -43,7 +43,9 @@ TRTLLM = MetricsTable(
         "queue": (MetricSeries("trtllm_num_requests_waiting"),),
         "running": (MetricSeries("trtllm_num_requests_running"),),
         "kv_cache": (MetricSeries("trtllm_kv_cache_utilization"),),
-        "cache_hits": (MetricSeries("trtllm_kv_cache_hit_rate"),),
+        "cache_hits": (
+            MetricSeries("trtllm_kv_cache_hit_rate", versions="without `trtllm_prompt_cached_tokens_total`"),
+        ),
         "prefill_tokens": (MetricSeries("trtllm_prompt_tokens_total"),),
         "decode_tokens": (MetricSeries("trtllm_generation_tokens_total"),),
         "cache_lookups": (MetricSeries("trtllm_prompt_tokens_total"),),

@@ -66,8 +66,11 @@ def test_cached_tokens_of_trtllm_replace_its_hit_rate() -> None:
     before = reading("trtllm", fixture("trtllm_iterations"), at=10)
     growth = {"cache_lookups": 4000.0, "cache_found": 3000.0}
     after = SourceReading(15, increased(dict(before.quantities), growth), before.lines)
-    assert derived_values("trtllm", None, before)["cache_hits"] == 0.0625
     assert derived_values("trtllm", before, after)["cache_hits"] == 0.75
+    assert "cache_hits" not in derived_values("trtllm", None, before)
+    assert "cache_hits" not in derived_values("trtllm", after, replace(after, at=20)), "no request has ended"
+    gauge_only = {name: value for name, value in before.quantities.items() if name != "cache_found"}
+    assert derived_values("trtllm", None, reading_of(10, gauge_only))["cache_hits"] == 0.0625
 
 
 def test_trtllm_progresses_during_long_requests() -> None:
