@@ -2,7 +2,8 @@
 
 Counters restart with the engine: a counter that is smaller than before, or has another number of lines (an engine was
 added, or one line could not be read), starts a new series, and nothing is derived from the pair. There is no division
-by 0: without counts there is no mean, and an absent value remains absent.
+by 0: without counts there is no mean, and an absent value remains absent. For a rate, a counter that was not on the
+previous page was 0: a counter with labels appears with its first event.
 """
 
 from __future__ import annotations
@@ -91,7 +92,8 @@ def derive(table: MetricsTable, before: SourceReading | None, after: SourceReadi
     evidence = None
     if before is not None and seconds > 0 and not restarted:
         delta = _CounterDelta(before, after)
-        values |= _rates(delta, seconds)
+        first = {name: quantities[name] for name in before.absent if name in quantities}
+        values |= _rates(delta, first, seconds)
         evidence = None if table.voided_by in quantities else _evidence(table, delta, after.at)
     timed = {name: TimedValue(value, after.at) for name, value in values.items()}
     return DerivedSignals(timed, evidence, restarted, by_steps, moves)
@@ -148,14 +150,15 @@ def _progress(table: MetricsTable, quantities: Mapping[str, float], moves: int) 
     return (sum(counters) + moves, by_steps) if table.heartbeat and counters else (None, False)
 
 
-def _rates(delta: _CounterDelta, seconds: float) -> dict[str, float]:
+def _rates(delta: _CounterDelta, first: Mapping[str, float], seconds: float) -> dict[str, float]:
+    """`first`: the counters that the previous page did not contain."""
     rates = {
         "ttft": delta.ratio("ttft_seconds", "ttft_count"),
         "token_latency": delta.ratio("itl_seconds", "itl_count"),
         "cache_hits": delta.ratio("cache_found", "cache_lookups"),
     }
     for name, counter in RATES.items():
-        growth = delta(counter)
+        growth = first.get(counter, delta(counter))
         rates[name] = None if growth is None else growth / seconds
     return {name: value for name, value in rates.items() if value is not None and value <= SIGNALS[name].maximum}
 

@@ -14,10 +14,11 @@ from typing import Literal
 
 from lbctl.signals.devices import GpuLabels, LineFilter, Selection, normalized
 from lbctl.signals.exposition import Labels, MetricsPage, MetricsReader, Sample
-from lbctl.signals.signal import COUNTERS, FATAL_XIDS, Combine, combine_of, plausible
+from lbctl.signals.signal import COUNTERS, FATAL_XIDS, RATES, Combine, combine_of, plausible
 
 Evidence = Literal["tokens", "batches", ""]
 Heartbeat = Literal["steps", "requests", ""]
+_RATE_COUNTERS = frozenset(RATES.values())
 _NEEDS_ALL: frozenset[Combine] = frozenset({"sum", "mean"})
 
 
@@ -69,6 +70,8 @@ class SourceReading:
     """(GPU, code) as reported, without 0."""
     moves: int = 0
     """`DerivedSignals.moves` as of this reading."""
+    absent: frozenset[str] = frozenset()
+    """Counters of `signal.RATES` without a line on the page. A counter with labels has none before its first event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +122,17 @@ class MetricsTable:
         line_filter = None if selection.everything else LineFilter(selection, self.gpus, self._indices(page))
         quantities, lines = {}, {}
         xids: tuple[tuple[str, int], ...] = ()
+        absent = set()
         for quantity, aliases in self.series.items():
             series, values = _first(page, quantity, aliases, line_filter)
             if series is not None:
                 quantities[quantity] = combine(quantity, series, [value for _, value in values])
                 lines[quantity] = len(values)
+            elif quantity in _RATE_COUNTERS and not _has_lines(page, aliases, line_filter):
+                absent.add(quantity)
             if quantity == "xid":
                 xids = tuple(sorted((_gpu(labels, self.gpus), int(value)) for labels, value in values if value))
-        return SourceReading(at, quantities, lines, xids)
+        return SourceReading(at, quantities, lines, xids, absent=frozenset(absent))
 
     def _all(self) -> Iterable[MetricSeries]:
         return (alias for aliases in self.series.values() for alias in aliases)
@@ -168,6 +174,12 @@ def _first(
             if quantity in COUNTERS:
                 break
     return None, []
+
+
+def _has_lines(page: MetricsPage, aliases: Sequence[MetricSeries], line_filter: LineFilter | None) -> bool:
+    """Whether the page has lines of these series, readable or not."""
+    found = (_matches(page, alias, line_filter) for alias in aliases)
+    return any(item.values or item.refused for item in found)
 
 
 def _is_present(page: MetricsPage, series: MetricSeries) -> bool:

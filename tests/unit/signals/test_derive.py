@@ -61,6 +61,20 @@ def test_preemptions_and_rejections_are_rates() -> None:
     assert (values["preemptions"], values["rejections"]) == (2, 0.4)
 
 
+def test_first_rejections_are_a_rate() -> None:
+    """Dynamo's counter has labels, so it appears with the first rejection."""
+    page = fixture("dynamo")
+    lines = [line for line in page.splitlines(keepends=True) if b"model_rejection_total{" not in line]
+    before, after = reading("dynamo", b"".join(lines), at=10), reading("dynamo", page, at=15)
+    assert "rejections" not in derived_values("dynamo", None, after), "it may be old"
+    assert derived_values("dynamo", before, after)["rejections"] == 1
+    restarted = replace(after, quantities={**after.quantities, "finished": 0.0})
+    assert "rejections" not in derived_values("dynamo", before, restarted)
+    unreadable = page.replace(b"rejection_total{", b'rejection_total{broken="')
+    assert unreadable != page
+    assert "rejections" not in derived_values("dynamo", reading("dynamo", unreadable, at=10), after)
+
+
 def test_cached_tokens_of_trtllm_replace_its_hit_rate() -> None:
     """The gauge covers the whole life of the engine, and is near 0 after long prompts."""
     before = reading("trtllm", fixture("trtllm_iterations"), at=10)
