@@ -23,7 +23,7 @@ from lbctl.signals.merge import Signal, Signals
 from lbctl.signals.plan import ScrapePlan
 from lbctl.signals.signal import SIGNALS
 
-_FORM = 3
+_FORM = 2
 MAX_BYTES = 8 << 20
 """Maximum bytes of one text, decompressed."""
 MAX_VALUES = 600_000
@@ -31,6 +31,8 @@ MAX_VALUES = 600_000
 _TOLERANCE = 0.5
 """Maximum delay in seconds of a text relative to the fastest earlier text before the clocks are compared again."""
 _REASONS: Mapping[str, Reason] = {reason: reason for reason in get_args(Reason)}
+_CACHED = "cached_"
+"""The prefix of the names of cached-token counts: the total, and one for each source."""
 Key = tuple[str, str]
 """Pool and replica."""
 _Shape = Sequence[tuple[str, int]]
@@ -97,6 +99,9 @@ def _decompressed(text: str) -> bytes:
 
 # A row of a replica is a list of numbers. Values that many replicas share are written once (`shapes`), and times are
 # milliseconds from their expected values. The result needs a third of the space of names and times.
+#
+# Members of other versions read the text during an upgrade. They ignore values whose names are not signals, so optional
+# values, such as the counts of cached tokens, are written next to the signals.
 
 
 def _row(report: ScrapeReport, shapes: dict[_Shape, int]) -> list[Any]:
@@ -106,24 +111,35 @@ def _row(report: ScrapeReport, shapes: dict[_Shape, int]) -> list[Any]:
     return [
         at,
         report.source,
-        *_signal_row(signals.values, begun, shapes),
-        *_signal_row(signals.stale, begun, shapes),
+        *_signal_row(signals.values, begun, shapes, _cached_counts(report.cached)),
+        *_signal_row(signals.stale, begun, shapes, {}),
         None if evidence is None else [_after(evidence.at, at), *map(_short, astuple(evidence)[1:])],
         signals.xids,
         int(signals.by_steps) + 2 * int(report.reserves_memory) + 4 * int(report.restarted),
         report.first_tokens,
-        None if report.cached is None else [report.cached.total, *map(report.cached.by_source.get, SOURCES)],
         [_source_row(item, at) for item in report.sources],
     ]
 
 
-def _signal_row(signals: Mapping[str, Signal], begun: list[float], shapes: dict[_Shape, int]) -> tuple[int, list[Any]]:
-    """Return the number of the shape of these signals and their values, plus the time if it is not the expected one."""
-    shape = tuple((name, item.source) for name, item in signals.items())
+def _cached_counts(cached: CachedTokens | None) -> dict[str, float]:
+    if cached is None:
+        return {}
+    counts = {"total": cached.total, **cached.by_source}
+    return {_CACHED + source: count for source, count in counts.items()}
+
+
+def _signal_row(
+    signals: Mapping[str, Signal], begun: list[float], shapes: dict[_Shape, int], counts: Mapping[str, float]
+) -> tuple[int, list[Any]]:
+    """Return the number of the shape of these signals and their values, plus the time if it is not the expected one.
+
+    The exact values of `counts` are added.
+    """
+    shape = (*((name, item.source) for name, item in signals.items()), *((name, 0) for name in counts))
     times = [_after(item.at, begun[item.source]) for item in signals.values()]
     values = [_short(item.value) for item in signals.values()]
     row = [[value, time] if time else value for value, time in zip(values, times, strict=True)]
-    return shapes.setdefault(shape, len(shapes)), row
+    return shapes.setdefault(shape, len(shapes)), [*row, *counts.values()]
 
 
 def _after(at: float, expected: float) -> int:
@@ -146,7 +162,7 @@ def _source_row(item: SourceState, at: float) -> list[Any]:
 
 
 def _report(plan: ScrapePlan, row: list[Any], shapes: list[_Shape], offset: float, member: str) -> ScrapeReport:
-    at, source, shape, values, stale_shape, stale, evidence, xids, flags, first_tokens, cached, sources = row
+    at, source, shape, values, stale_shape, stale, evidence, xids, flags, first_tokens, sources = row
     at = _number(at) + offset
     states = tuple(
         _state(planned.kind, planned.display_url, item, at) for planned, item in zip(plan.sources, sources, strict=True)
@@ -170,7 +186,7 @@ def _report(plan: ScrapePlan, row: list[Any], shapes: list[_Shape], offset: floa
         signals.evidence,
         bool(flags & 4),
         None if first_tokens is None else _number(first_tokens),
-        None if cached is None else _cached(*cached),
+        _cached(shapes[shape], values),
         member,
     )
 
@@ -183,9 +199,14 @@ def _signals(shape: _Shape, row: list[Any], begun: list[float]) -> Iterator[tupl
             yield name, Signal(_number(value), at, source)
 
 
-def _cached(total: object, *counts: object) -> CachedTokens:
-    by_source = {source: _number(item) for source, item in zip(SOURCES, counts, strict=True) if item is not None}
-    return CachedTokens(_number(total), by_source)
+def _cached(shape: _Shape, row: list[Any]) -> CachedTokens | None:
+    counts = {
+        name.removeprefix(_CACHED): _number(item)
+        for (name, _), item in zip(shape, row, strict=True)
+        if name.startswith(_CACHED)
+    }
+    total = counts.get("total")
+    return None if total is None else CachedTokens(total, {name: counts[name] for name in SOURCES if name in counts})
 
 
 def _evidence(row: list[Any] | None, reported_at: float) -> Evidence | None:

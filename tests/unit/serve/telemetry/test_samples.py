@@ -18,6 +18,7 @@ from lbctl.signals.cached import CachedTokens
 from lbctl.signals.derive import TokenEvidence
 from lbctl.signals.merge import Signal, Signals
 from lbctl.signals.plan import scrape_plan
+from lbctl.signals.signal import SIGNALS
 from lbctl.store.records import UNREADABLE
 
 POOL = Pool(
@@ -81,6 +82,23 @@ def test_restarted_member_is_read_with_its_new_clock() -> None:
     assert read.at == pytest.approx(59.0)
 
 
+def test_text_of_the_previous_version_is_read() -> None:
+    row = [9.5, 0, 0, [3, [7, 20]], 1, [], None, [], 1, 12.0, [[0, 0, 3000, 0.5]]]
+    body = json.dumps([2, 10.0, [[["queue", 0], ["of_a_later_version", 0]], []], {"chat": {"a": row}}]).encode()
+    (read,) = MemberSamples("cp-2").read(base64.b64encode(zlib.compress(body)).decode(), 50.0, PLANS)
+    assert read.signals.values == {"queue": Signal(3.0, pytest.approx(49.0), 0)}
+    assert (read.first_tokens, read.cached) == (12.0, None)
+
+
+def test_the_previous_version_can_read_the_text() -> None:
+    """It reads rows of 11 values, and ignores names that are not signals."""
+    form, _, shapes, pools = json.loads(zlib.decompress(base64.b64decode(text_of(REPORT, 10.0))))
+    row = pools["chat"]["a"]
+    assert (form, len(row)) == (2, 11)
+    assert [name for name, _ in shapes[row[2]]] == ["queue", "cached_total", "cached_device", "cached_disk"]
+    assert not SIGNALS.keys() & {"cached_total", "cached_device", "cached_disk"}
+
+
 def test_failed_scrape_keeps_its_reason() -> None:
     failed = replace(REPORT.sources[0], reason="timeout", message="no answer", refused=(("x", "is no number"),))
     (read,) = MemberSamples("cp-2").read(text_of(replace(REPORT, sources=(failed,)), 10.0), 50.0, PLANS)
@@ -117,9 +135,9 @@ def test_damaged_text_is_rejected(damage) -> None:  # type: ignore[no-untyped-de
         MemberSamples("cp-2").read(damage(text_of(REPORT, 10.0)), 50.0, PLANS)
 
 
-@pytest.mark.parametrize("row", [[], [10**400, 0, 0, [], 0, [], None, [], 0, None, None, [[0, 0, 1, 0.1]]]])
+@pytest.mark.parametrize("row", [[], [10**400, 0, 0, [], 0, [], None, [], 0, None, [[0, 0, 1, 0.1]]]])
 def test_row_of_wrong_length_is_rejected(row: list[object]) -> None:
-    body = json.dumps([3, 10.0, [], {"chat": {"a": row}}]).encode()
+    body = json.dumps([2, 10.0, [], {"chat": {"a": row}}]).encode()
     with pytest.raises(UNREADABLE):
         MemberSamples("cp-2").read(base64.b64encode(zlib.compress(body)).decode(), 50.0, PLANS)
 
