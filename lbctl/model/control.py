@@ -18,8 +18,8 @@ class Reload(Section):
     )
     min_interval: v.Duration = Field(
         q.Duration(30_000),
-        description="Minimum time between two reloads for weights. Health changes, drains and removals cause an "
-        "immediate reload, at most every 5 s.",
+        description="Minimum time between two reloads for weights. nginx may get a small measured change only after "
+        "17 times this time. Health changes, drains and removals cause an immediate reload, at most every 5 s.",
     )
 
 

@@ -160,14 +160,14 @@ class NginxUpdater:
                 raise
 
     async def _until_due(self) -> None:
-        while (seconds := self._seconds_until_due()) is None or seconds > 0:
+        while (seconds := self.seconds_until_due()) is None or seconds > 0:
             self._changed.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self._changed.wait()
 
-    def _seconds_until_due(self) -> float | None:
-        """Return the seconds until the next action is due, or None."""
+    def seconds_until_due(self) -> float | None:
+        """Return the seconds until the next attempt is due, not positive if it is due now; None if none is planned."""
         if self._wanted is None:
             return None
         times = [self._schedule.due(), self._refusal.until if self._refusal else None]

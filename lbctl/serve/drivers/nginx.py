@@ -7,11 +7,13 @@ A new snapshot is compared with the last one: nginx is reloaded only if its conf
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from lbctl.apply.nginx.driver import NginxResult, NginxUpdater, prepared
@@ -34,6 +36,21 @@ _MIN_INTERVAL = 0.25
 _CHECK_INTERVAL = 5.0
 """Seconds between checks of whether nginx is running."""
 _STATES: Mapping[str, State] = {"applied": "SYNCED", "same": "SYNCED", "refused": "FAILING", "absent": "FAILING"}
+
+
+def next_reload(interval: float, seconds: float | None, now: float) -> str:
+    """Return why a configuration is not applied yet, and when the next reload is due.
+
+    `interval`: the minimum seconds between two reloads for weights. `seconds`: the time until the next reload; None if
+    it is unknown. `now`: in seconds since the epoch.
+    """
+    at = ""
+    if seconds is not None and 0 < seconds < math.inf:
+        at = datetime.fromtimestamp(now + seconds, UTC).strftime(" at %Y-%m-%dT%H:%M:%SZ")
+    return (
+        f"its next reload is due{at}; it reloads at most every {interval:g} s for weights, and waits longer for small "
+        "measured changes"
+    )
 
 
 class NginxDriver:
@@ -139,11 +156,7 @@ class NginxDriver:
 
     @property
     def _next_reload(self) -> str:
-        every = f"{self._interval:g} s"
-        return (
-            f"its next reload is due; it reloads at most every {every} for weights, and for measured weights only if "
-            "they last that long, or longer for small changes"
-        )
+        return next_reload(self._interval, self._driver.seconds_until_due(), time.time())
 
     def _record(self, applied: NginxResult) -> None:
         """Record the result of an attempt in the status and the log.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +49,9 @@ def test_check_waits_for_the_next_reload_of_nginx(capsys: pytest.CaptureFixture[
             _weight(control, 3)
             eventually(lambda: control.proxies["ng"]["state"] == "WAITING")
             assert run(["status", "proxies", "--check", "--server", control.url]) == 3
-            assert "ng is WAITING: its next reload is due" in capsys.readouterr().err
+            due = re.search(r"ng is WAITING: its next reload is due at (\S+Z);", capsys.readouterr().err)
+            assert due is not None
+            assert datetime.fromisoformat(due[1]) > datetime.now(UTC) + timedelta(minutes=30)
             fleet["listeners"]["ng"]["max_body"] = "2MiB"  # this makes nginx reload immediately
             control.write(fleet)
             assert run(["status", "proxies", "--check", "--wait", "1m", "--expect", "1", "--server", control.url]) == 0
