@@ -31,7 +31,7 @@ _ODD = {
 }
 
 
-_CACHED = schema.CachedTokens(
+CACHED = schema.CachedTokens(
     1_440_000, 288_000, {"device": 240_000, "host": 48_000}, 0.2, "the engines evict cache entries or have restarted"
 )
 
@@ -54,7 +54,7 @@ class MovingFleet(api.Fleet):
         for index, (name, size) in enumerate(self._sizes.items()):
             rows = [self._replica(name, index, number, size) for number in range(size)]
             rate = round(sum(row.requests_per_second or 0 for row in rows), 1)
-            cached = None if index else _CACHED
+            cached = None if index else CACHED
             yield (
                 schema.LivePool(
                     name, f"example/{name}", "least_request", size, rate, 0.0, 0.12, 0.9, None, (), cached

@@ -77,8 +77,8 @@ def _cached(pool: str, row: schema.CachedTokens) -> str:
     expected = f"the {row.expected:,} prompt tokens that the picker expected in caches in the last 5 minutes"
     if row.found is None:
         return plain(f"{pool}: unknown how many of {expected} were there; the engines do not report cached tokens")
-    found = {source: count for source, count in row.sources.items() if count}
-    sources = ", ".join(f"{share(count / row.found)} {source}" for source, count in found.items())
+    whole = sum(row.sources.values())
+    sources = ", ".join(f"{share(count / whole)} {source}" for source, count in row.sources.items() if count)
     advice = f". A low ratio means: {row.advice}" if row.advice else ""
     return plain(f"{pool}: engines found {share(row.ratio)} of {expected}{f' ({sources})' if sources else ''}{advice}")
 

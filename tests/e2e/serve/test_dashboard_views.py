@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from lbctl.api import schema
+from tests.support import dashboard
 from tests.support.chromium import Page, browsing
 from tests.support.dashboard import MovingFleet, remember, serving
 
@@ -144,7 +145,9 @@ def test_picker_has_a_tile_and_raises_an_alarm_if_it_ends(
     assert "The picker at 127.0.0.1:18001 is not running: process 7 has 127.0.0.1:18001." in alarm
 
 
-def test_panel_of_a_pool_shows_expected_and_found_cached_tokens(fleet: MovingFleet, browser: Page) -> None:
+def test_panel_of_a_pool_shows_expected_and_found_cached_tokens(
+    fleet: MovingFleet, browser: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
     show(browser, "fleet")
     browser.click(".pool .quiet")
     panel = "document.querySelector('.panel').innerText"
@@ -153,4 +156,6 @@ def test_panel_of_a_pool_shows_expected_and_found_cached_tokens(fleet: MovingFle
     assert "20 %" in text
     assert "device 83 %, host 17 %" in text
     assert "Few of the expected cached tokens were found: the engines evict" in text
+    monkeypatch.setattr(dashboard, "CACHED", replace(dashboard.CACHED, found=0, sources={"device": 5}))
+    browser.wait(f"{panel}.includes('device 100 %')")
     browser.press("Escape")

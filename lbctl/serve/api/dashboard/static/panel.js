@@ -167,10 +167,11 @@ export class Panel {
 /** The tokens of the last five minutes that pickers expected in caches, the part that engines found, and where. */
 function cachedFacts(expected, found, sources = {}) {
   const places = Object.entries(sources).filter(([, count]) => count);
+  const whole = places.reduce((sum, [, count]) => sum + count, 0);
   return [
     ["Cached, expected", number(expected)],
     ["Cached, found", found === null ? "unknown" : percent(expected ? found / expected : null)],
-    places.length && ["Found in", places.map(([name, count]) => `${name} ${percent(count / found)}`).join(", ")],
+    places.length && ["Found in", places.map(([name, count]) => `${name} ${percent(count / whole)}`).join(", ")],
   ].filter(Boolean);
 }
 
