@@ -127,7 +127,7 @@ class Exchange:
             call = method()
             before, sent_at = b"", 0.0
             while not call.done():
-                message = json.dumps({"from": self.own, "counts": self._counts()}, separators=(",", ":")).encode()
+                message = message_of(self.own, self._counts())
                 if message != before or loop.time() - sent_at >= _REPEAT:
                     before, sent_at = message, loop.time()
                     await call.write(message)
@@ -160,12 +160,26 @@ class Exchange:
         return b""
 
 
+def message_of(sender: str, counts: Counts) -> bytes:
+    """Return the message of a picker with this id.
+
+    Expected cached tokens have their own key, because earlier versions require exactly four numbers for each replica.
+    """
+    rows = {pool: {name: count[:4] for name, count in replicas.items()} for pool, replicas in counts.items()}
+    cached = {
+        pool: {name: count.cached_tokens for name, count in replicas.items() if count.cached_tokens}
+        for pool, replicas in counts.items()
+    }
+    return json.dumps({"from": sender, "counts": rows, "cached": cached}, separators=(",", ":")).encode()
+
+
 def parse(message: bytes) -> tuple[str, Counts] | None:
     """Return the id of the sender and its counts; None if this is not a valid message of a picker."""
     try:
         values: Any = json.loads(message)
+        cached = values.get("cached", {})
         counts = {
-            str(pool): {str(name): _counts(*numbers) for name, numbers in replicas.items()}
+            str(pool): {str(name): _counts(cached.get(pool, {}).get(name, 0), *row) for name, row in replicas.items()}
             for pool, replicas in values["counts"].items()
         }
         sender = values["from"]
@@ -176,7 +190,7 @@ def parse(message: bytes) -> tuple[str, Counts] | None:
     return sender, counts
 
 
-def _counts(requests: object, unread: object, sent: object, sent_tokens: object, cached_tokens: object) -> Count:
+def _counts(cached_tokens: object, requests: object, unread: object, sent: object, sent_tokens: object) -> Count:
     return Count(
         _count(requests, _MAX_REQUESTS),
         _count(unread, _MAX_TOKENS),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
@@ -18,7 +19,7 @@ from lbctl.pick.books import Count, Counts
 from lbctl.pick.features import Features
 from lbctl.pick.table import Candidate, PoolTable
 from lbctl.picker import bounded_calls, shared_memory
-from lbctl.picker.exchange import Exchange, parse
+from lbctl.picker.exchange import Exchange, message_of, parse
 from lbctl.picker.grpc_server import GrpcServer
 from lbctl.picker.health import PickerHealth
 from lbctl.picker.messages import Caller, PickerQuestion
@@ -171,19 +172,29 @@ def test_counts_of_an_unknown_picker_are_ignored() -> None:
     "message",
     [
         b"", b"\xff", b"{}", b"[" * 100_000, b'{"from": 1, "counts": {}}', b'{"from": "x", "counts": []}',
-        b'{"from": "x", "counts": {"p": {"r": [1, 1, 1, 1]}}}',
-        b'{"from": "x", "counts": {"p": {"r": [1e999, 1, 1, 1, 1]}}}',
-        b'{"from": "x", "counts": {"p": {"r": [1e300, 1, 1, 1, 1]}}}',
-        b'{"from": "x", "counts": {"p": {"r": [1, 1, 1, 1, 1e16]}}}',
-        b'{"from": "x", "counts": {"p": {"r": [1, NaN, 1, 1, 1]}}}',
-        b'{"from": "x", "counts": {"p": {"r": [-1, 1, 1, 1, 1]}}}',
-        b'{"from": "x", "counts": {"p": {"r": ["1", 1, 1, 1, 1]}}}',
-        b'{"from": "x", "counts": {"p": {"r": [true, 1, 1, 1, 1]}}}',
+        b'{"from": "x", "counts": {"p": {"r": [1, 1, 1]}}}',
+        b'{"from": "x", "counts": {"p": {"r": [1e999, 1, 1, 1]}}}',
+        b'{"from": "x", "counts": {"p": {"r": [1e300, 1, 1, 1]}}}',
+        b'{"from": "x", "counts": {"p": {"r": [1, 1, 1, 1e16]}}}',
+        b'{"from": "x", "counts": {"p": {"r": [1, NaN, 1, 1]}}}',
+        b'{"from": "x", "counts": {"p": {"r": [-1, 1, 1, 1]}}}',
+        b'{"from": "x", "counts": {"p": {"r": ["1", 1, 1, 1]}}}',
+        b'{"from": "x", "counts": {"p": {"r": [true, 1, 1, 1]}}}',
+        b'{"from": "x", "counts": {"p": {"r": [1, 1, 1, 1]}}, "cached": {"p": {"r": 1e16}}}',
+        b'{"from": "x", "counts": {"p": {"r": [1, 1, 1, 1]}}, "cached": {"p": [1]}}',
         b'{"from": "' + b"x" * 65 + b'", "counts": {}}',
     ],
 )  # fmt: skip
 def test_invalid_message_is_rejected(message: bytes) -> None:
     assert parse(message) is None
+
+
+def test_earlier_version_reads_the_counts_and_is_read() -> None:
+    counts = {"chat": {"a": Count(2, 40, 7, 900, 500), "b": Count(1, 1, 1, 1)}}
+    message = message_of("x", counts)
+    assert json.loads(message)["counts"] == {"chat": {"a": [2, 40, 7, 900], "b": [1, 1, 1, 1]}}
+    assert parse(message) == ("x", counts)
+    assert parse(b'{"from":"x","counts":{"chat":{"a":[2,40,7,900]}}}') == ("x", {"chat": {"a": Count(2, 40, 7, 900)}})
 
 
 def test_each_outage_of_another_picker_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
