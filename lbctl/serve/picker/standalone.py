@@ -55,8 +55,10 @@ _REPORT: dict[str, Shape] = {
     "sampled": int,
     "samples": [_SAMPLE],
     "stalled": {...: [str]},
+    "unsaved": str,
 }
-_NEEDED = frozenset(_REPORT) - {"stalled"}
+_NEEDED = frozenset(_REPORT) - {"expected_cached", "stalled", "unsaved"}
+"""The keys of a report from every supported version."""
 
 
 class PickerAlone:
