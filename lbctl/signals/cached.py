@@ -20,7 +20,7 @@ class CachedTokens(NamedTuple):
 
 def cached_tokens(quantities: Mapping[str, float]) -> CachedTokens | None:
     """Return the counts on a page with these quantities; None if the engine does not count cached tokens."""
-    total = quantities.get("cache_found")
+    total = quantities.get("cached_total", quantities.get("cache_found"))
     if total is None:
         return None
     return CachedTokens(

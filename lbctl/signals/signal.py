@@ -63,6 +63,7 @@ COUNTERS: Mapping[str, str] = {
     "decode_tokens": "tokens made",
     "cache_lookups": "prompt tokens looked up in the prefix cache",
     "cache_found": "prompt tokens found there, and in other caches",
+    "cached_total": "prompt tokens found in any cache, counted together with their sources",
     "cached_device": "those found in the memory of the GPU",
     "cached_host": "those found in the memory of the host",
     "cached_disk": "those found on a disk",

@@ -53,6 +53,7 @@ def series(prefix: str = "vllm:") -> dict[str, tuple[MetricSeries, ...]]:
             read("prefix_cache_hits", "v1 from 0.9", also="external_prefix_cache_hits"),
             read("gpu_prefix_cache_hits_total", "v1 before 0.9"),
         ),
+        "cached_total": (read("prompt_tokens_cached_by_source_total", "0.33"),),
         "cached_device": (
             cached("device"),
             read("prefix_cache_hits_total", "v1 from 0.9"),

@@ -8,7 +8,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from lbctl.picker.statistics import BOUNDS
-from lbctl.serve.picker.cached_tokens import CacheUse
 from lbctl.serve.picker.fallbacks import MIN_REQUESTS
 from lbctl.serve.picker.manager import PickerManager
 
@@ -108,7 +107,7 @@ class PickGauges(Collector):
         )
         for key, use in self._picker.caches.totals().items():
             expected.add_metric([*key], use.expected)
-            for source, count in _sources(use).items():
+            for source, count in use.by_source.items():
                 found.add_metric([*key, source], count)
         yield from (expected, found)
         ratio = GaugeMetricFamily(
@@ -122,11 +121,3 @@ class PickGauges(Collector):
                 if use.ratio is not None:
                     ratio.add_metric([pool, name], use.ratio)
         yield ratio
-
-
-def _sources(use: CacheUse) -> dict[str, int]:
-    """Return source → found tokens; the source of the rest is `unknown`."""
-    if use.found is None:
-        return {}
-    rest = use.found - sum(use.by_source.values())
-    return {**use.by_source, "unknown": rest} if rest > 0 or not use.by_source else dict(use.by_source)

@@ -76,6 +76,8 @@ class _Account:
     expected: int = 0
     found: int = 0
     by_source: dict[str, int] = field(default_factory=dict)
+    unknown: int = 0
+    """Found tokens that no source contains. It never falls, because an engine may count a source after the total."""
     reading: CachedTokens | None = None
     """The engine's counts at the last update; None if they were unknown."""
     has_reported: bool = False
@@ -95,6 +97,7 @@ class _Account:
         for source, count in reading.by_source.items():
             earlier = before.by_source.get(source, 0) if before else count
             self.by_source[source] = self.by_source.get(source, 0) + _growth(earlier, count)
+        self.unknown = max(self.unknown, self.found - sum(self.by_source.values()))
 
     def total(self) -> CacheUse:
         return CacheUse(self.expected, self.found if self.has_reported else None, dict(self.by_source))
@@ -108,6 +111,11 @@ class _Account:
 
 def _growth(before: float, after: float) -> int:
     return max(0, round(after - before))
+
+
+def _with_unknown(account: _Account) -> CacheUse:
+    use = account.total()
+    return use if use.found is None else use._replace(by_source={**use.by_source, "unknown": account.unknown})
 
 
 class CacheComparison:
@@ -147,8 +155,11 @@ class CacheComparison:
         self.recent = recent
 
     def totals(self) -> Mapping[Key, CacheUse]:
-        """Return (pool, replica) → expected tokens since the picker's start, and found tokens since they are known."""
-        return {key: account.total() for key, account in self._accounts.items()}
+        """Return (pool, replica) → expected tokens since the picker's start, and found tokens since they are known.
+
+        The sources include `unknown` if the engine reports its tokens.
+        """
+        return {key: _with_unknown(account) for key, account in self._accounts.items()}
 
     def _updated(self, key: Key, expected: Mapping[str, Mapping[str, int]], reading: CachedTokens | None) -> _Account:
         pool, replica = key

@@ -42,6 +42,15 @@ def test_vllm_reports_cached_tokens_by_source() -> None:
     assert _counts("ray", _VLLM_0_33.replace(b"vllm:", b"ray_vllm_")) == CachedTokens(3300.0, sources)
 
 
+def test_vllm_counts_the_total_with_its_sources() -> None:
+    page = _VLLM_0_33.replace(b'prefix_cache_hits_total{engine="0"} 1500', b'prefix_cache_hits_total{engine="0"} 9500')
+    page += b'vllm:prompt_tokens_cached_by_source_total{engine="0",source="tape"} 7\n'
+    assert reading("vllm", page).quantities["cache_found"] == 11_300, "it includes requests without output"
+    found = _counts("vllm", page)
+    assert found is not None
+    assert (found.total, sum(found.by_source.values())) == (3307, 3300)
+
+
 @pytest.mark.parametrize(
     ("page", "expected"),
     [

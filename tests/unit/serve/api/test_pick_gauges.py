@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import cast
 
@@ -30,6 +31,16 @@ def _samples() -> list[str]:
     registry.register(PickGauges(cast(PickerManager, picker)))
     lines = generate_latest(registry).decode().splitlines()
     return [line for line in lines if "cached_tokens" in line and not line.startswith("#")]
+
+
+def test_tokens_of_unknown_source_never_fall() -> None:
+    comparison = CacheComparison(iter((0.0, 20.0, 40.0)).__next__)
+    readings = [CachedTokens(total, {"device": device}) for total, device in ((0, 0), (900, 0), (900, 900))]
+    unknown = []
+    for counts in readings:
+        comparison.update(1, {}, partial(dict[tuple[str, str], CachedTokens | None], {_A: counts}))
+        unknown.append(comparison.totals()[_A].by_source["unknown"])
+    assert unknown == [0, 900, 900]
 
 
 def test_cached_tokens_are_counted_by_replica_and_source() -> None:
