@@ -116,7 +116,7 @@ class PickGauges(Collector):
             "there, in the last five minutes. Absent if the engine does not report cached tokens.",
             labels=["pool", "replica"],
         )
-        for pool, uses in self._picker.caches.recent.items():
+        for pool, uses in self._picker.recent_cached().items():
             for name, use in uses.items():
                 if use.ratio is not None:
                     ratio.add_metric([pool, name], use.ratio)

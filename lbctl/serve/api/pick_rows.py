@@ -70,7 +70,7 @@ def _pools(picker: PickerManager) -> Iterator[schema.PickedPool]:
     decisions: dict[str, dict[str, int]] = {}
     for pool, reason, count in report.reasons:
         decisions.setdefault(pool, {})[reason] = count
-    hits, cached = picker.feed.cache_hits(), picker.caches.recent
+    hits, cached = picker.feed.cache_hits(), picker.recent_cached()
     for pool, counts in sorted(decisions.items()):
         total = sum(counts.values())
         seconds = report.times[pool].total if pool in report.times else 0.0

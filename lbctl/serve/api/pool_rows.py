@@ -23,7 +23,7 @@ from lbctl.serve.api.load_shedding import shedding
 from lbctl.serve.api.replica_shares import Shares, ShareTable, Unfit
 from lbctl.serve.api.replica_times import DrainTimes, StateTimes
 from lbctl.serve.api.status_rows import when
-from lbctl.serve.picker.cached_tokens import Uses
+from lbctl.serve.picker.cached_tokens import CacheUses
 from lbctl.serve.picker.fallbacks import RecentPicks
 from lbctl.serve.traffic.ledger import NO_COUNTS, Counts, ReplicaKey, TrafficLedger
 from lbctl.serve.traffic.service import with_websockets
@@ -57,7 +57,7 @@ class LiveState:
     """(pool, replica) → its deep health, if it has telemetry."""
     picks: Mapping[str, RecentPicks] = field(default_factory=dict)
     """Pool → its picks in the last minute."""
-    cached: Uses = field(default_factory=dict)
+    cached: CacheUses = field(default_factory=dict)
     """The recent tokens from the caches of the replicas of picked pools."""
     picker_ramps: Factors = field(default_factory=dict)
     """The slow-start factors that the picker applies."""

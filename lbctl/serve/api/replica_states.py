@@ -168,7 +168,7 @@ class ReplicaStates:
             connections=self._parts.replica_checks.connections,
             health={(state.pool.name, item.replica.name): item.health for state in states for item in state.replicas},
             picks=self._parts.picker.recent() if self._parts.is_alone else {},
-            cached=self._parts.picker.caches.recent,
+            cached=self._parts.picker.recent_cached(),
             picker_ramps=self._parts.picker.feed.ramps(),
             times=self._state_times,
             drains=self._drain_times,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -49,7 +49,7 @@ class CacheUse(NamedTuple):
         return self.ratio is not None and self.ratio < _LOW and self.expected >= _MIN_EXPECTED
 
 
-Uses = Mapping[str, Mapping[str, CacheUse]]
+CacheUses = Mapping[str, Mapping[str, CacheUse]]
 """Pool → replica → its tokens."""
 Key = tuple[str, str]
 """Pool and replica."""
@@ -127,7 +127,7 @@ class CacheComparison:
         self._process: int | None = None
         self._updated_at = float("-inf")
         self._updates = 0
-        self.recent: Uses = {}
+        self.recent: CacheUses = {}
         """The tokens of the last five minutes, or since the picker's start."""
 
     def update(
@@ -153,6 +153,11 @@ class CacheComparison:
                 account.history.append(account.total())
             recent.setdefault(pool, {})[replica] = account.recent()
         self.recent = recent
+
+    def use_pools(self, pools: Collection[str]) -> None:
+        """Drop the tokens of all other pools."""
+        self._accounts = {key: account for key, account in self._accounts.items() if key[0] in pools}
+        self.recent = {pool: uses for pool, uses in self.recent.items() if pool in pools}
 
     def totals(self) -> Mapping[Key, CacheUse]:
         """Return (pool, replica) → expected tokens since the picker's start, and found tokens since they are known.

@@ -22,7 +22,7 @@ from lbctl.runtime import log
 from lbctl.runtime.guard import Guard, Work
 from lbctl.serve.fleet.inputs import PickerPlace
 from lbctl.serve.fleet.publisher import PublishedFleet
-from lbctl.serve.picker.cached_tokens import CacheComparison
+from lbctl.serve.picker.cached_tokens import CacheComparison, CacheUses
 from lbctl.serve.picker.child import PickerChild, PickerEndedError, PickerState
 from lbctl.serve.picker.explanation import explanation_of
 from lbctl.serve.picker.fallbacks import Fallbacks, RecentPicks
@@ -142,11 +142,17 @@ class PickerManager:
         """Return pool → its picks in the last minute; empty if other pickers also have the tables."""
         return self.fallbacks.recent() if self.feed.subscribers <= 1 else {}
 
+    def recent_cached(self) -> CacheUses:
+        """Return the newest cached tokens of each replica; empty while the picker is not running."""
+        return self.caches.recent if self.running else {}
+
     def use_fleet(self, served: PublishedFleet) -> None:
         """Pick for this fleet from now on."""
         pools = picked_pools(served)
         self._bind = self._address(served.composed.whole.topology) if pools else None
-        self.fallbacks.use_pools([pool.name for pool in pools])
+        names = [pool.name for pool in pools]
+        self.fallbacks.use_pools(names)
+        self.caches.use_pools(names)
         self._check_exposure(served)
         self._key = served.composed.snapshot.picker_key
         self.feed.use_fleet(served)

@@ -25,7 +25,7 @@ def _samples() -> list[str]:
     comparison.update(1, {"chat": {"a": 1000, "c": 70}}, lambda: after)
     picker = SimpleNamespace(
         bind="127.0.0.1:18001", state=SimpleNamespace(starts=1), running=True, report=PickerReport(),
-        fallbacks=SimpleNamespace(counts=dict), recent=dict, caches=comparison,
+        fallbacks=SimpleNamespace(counts=dict), recent=dict, caches=comparison, recent_cached=lambda: comparison.recent,
     )  # fmt: skip
     registry = CollectorRegistry()
     registry.register(PickGauges(cast(PickerManager, picker)))

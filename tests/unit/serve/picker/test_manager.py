@@ -1,0 +1,52 @@
+"""Figures of the picker are shown only while it runs and for pools that it picks."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import cast
+
+from lbctl.control.compose import compose
+from lbctl.control.loop_output import LoopOutput
+from lbctl.ir.snapshot import Snapshot
+from lbctl.picker.reports import PickerReport
+from lbctl.serve.api import pick_rows
+from lbctl.serve.fleet.publisher import PublishedFleet
+from lbctl.serve.picker.cached_tokens import CacheUse
+from lbctl.serve.picker.manager import PickerManager
+from lbctl.serve.picker.tables import FleetMeasurements
+from tests.support.fleet import compiled
+from tests.support.fleets import fleet_text, pool, replica
+
+_USES = {"chat": {"a": CacheUse(900, 800, {"device": 800})}}
+
+
+def _manager() -> PickerManager:
+    """Return the manager of a picker that has reported now."""
+    manager = PickerManager(
+        lambda: FleetMeasurements(0.0), lambda: None, lambda _: None, dict, lambda _: None,
+        own_key=str, memory=lambda: None, bind=None, dry_run=False, insecure=False,
+    )  # fmt: skip
+    manager.caches.recent = _USES
+    manager.alone.report = PickerReport(reasons=(("chat", "least", 3),))
+    manager.alone.heard = time.monotonic()
+    return manager
+
+
+def test_cached_tokens_are_unknown_while_the_picker_hangs() -> None:
+    manager = _manager()
+    assert manager.recent_cached() == _USES
+    (row,) = pick_rows.picks(manager).pools
+    assert row.cached_by_replica.keys() == {"a"}
+    manager.alone.heard = time.monotonic() - 60
+    assert manager.recent_cached() == {}
+    (row,) = pick_rows.picks(manager).pools
+    assert row.cached_by_replica == {}
+
+
+def test_cached_tokens_of_pools_that_are_not_picked_are_dropped() -> None:
+    manager = _manager()
+    topology = compiled(fleet_text(pools={"chat": pool(replica("a", "10.0.0.1:80"))})).topology
+    composed = compose(Snapshot(topology), LoopOutput(), (), {}, 1_000.0)
+    manager.use_fleet(cast(PublishedFleet, SimpleNamespace(composed=composed)))
+    assert manager.recent_cached() == {}
