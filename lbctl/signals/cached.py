@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from lbctl.signals.source import SourceReading
+
 SOURCES = ("device", "host", "disk", "external")
 """Places of cached tokens, the fastest first: GPU memory, host memory, a disk, and another store or engine."""
 
@@ -16,13 +18,15 @@ class CachedTokens(NamedTuple):
     """Prompt tokens found in any cache."""
     by_source: Mapping[str, float]
     """Source → prompt tokens found there. It contains only the sources that the engine reports."""
+    origin: tuple[int, ...] = ()
+    """Index of the page, and the number of lines of the total. Counts with different origins cannot be compared."""
 
 
-def cached_tokens(quantities: Mapping[str, float]) -> CachedTokens | None:
-    """Return the counts on a page with these quantities; None if the engine does not count cached tokens."""
-    total = quantities.get("cached_total", quantities.get("cache_found"))
-    if total is None:
+def cached_tokens(reading: SourceReading, page: int) -> CachedTokens | None:
+    """Return the counts on the page with this index; None if the engine does not count cached tokens."""
+    quantities = reading.quantities
+    name = "cached_total" if "cached_total" in quantities else "cache_found"
+    if name not in quantities:
         return None
-    return CachedTokens(
-        total, {source: quantities[name] for source in SOURCES if (name := f"cached_{source}") in quantities}
-    )
+    by_source = {source: quantities[key] for source in SOURCES if (key := f"cached_{source}") in quantities}
+    return CachedTokens(quantities[name], by_source, (page, reading.lines.get(name, 0)))

@@ -2,7 +2,8 @@
 
 Both are cumulative counts: the picker's report has the expected tokens of all pickers, and telemetry has the engines'
 own counts. A count that is smaller than before has restarted, and the comparison of its replica begins again. It also
-begins again when an engine reports its counts after a time without them.
+begins again when an engine reports its counts after a time without them, or from another number of lines: a worker was
+added or removed, or one of its lines was missing.
 """
 
 from __future__ import annotations
@@ -87,6 +88,8 @@ class _Account:
 
     def update(self, expected: int, reading: CachedTokens | None) -> None:
         before, self.reading = self.reading, reading
+        if before is not None and reading is not None and before.origin != reading.origin:
+            before = None
         if expected < self.expected or (before is None and reading is not None):
             self.history.clear()
         self.expected = expected

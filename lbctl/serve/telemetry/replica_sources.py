@@ -130,8 +130,12 @@ class ReplicaSources:
 
     def _cached(self, now: float) -> CachedTokens | None:
         """Return the engine's counts of cached tokens; None if no current page contains them."""
-        readings = (item for item in self._readings if item is not None and now - item.at <= self.plan.stale_after)
-        return next((found for item in readings if (found := cached_tokens(item.quantities)) is not None), None)
+        for page, reading in enumerate(self._readings):
+            if reading is not None and now - reading.at <= self.plan.stale_after:
+                found = cached_tokens(reading, page)
+                if found is not None:
+                    return found
+        return None
 
 
 def _identity(source: ScrapeSource) -> tuple[object, ...]:

@@ -33,13 +33,23 @@ _SGLANG_TOTAL = b'sglang:cached_tokens_total{cache_source="total",engine_type="u
 
 
 def _counts(kind: str, page: bytes) -> CachedTokens | None:
-    return cached_tokens(reading(kind, page).quantities)
+    """Return the counts without their origin."""
+    found = cached_tokens(reading(kind, page), 0)
+    return None if found is None else found._replace(origin=())
 
 
 def test_vllm_reports_cached_tokens_by_source() -> None:
     sources = {"device": 2000.0, "host": 900.0, "disk": 300.0, "external": 100.0}
     assert _counts("vllm", _VLLM_0_33) == CachedTokens(3300.0, sources)
     assert _counts("ray", _VLLM_0_33.replace(b"vllm:", b"ray_vllm_")) == CachedTokens(3300.0, sources)
+
+
+def test_origin_is_the_page_and_the_number_of_lines() -> None:
+    found = cached_tokens(reading("vllm", _VLLM_0_33), 2)
+    fewer = cached_tokens(reading("vllm", b"vllm:prefix_cache_hits_total 70\n"), 0)
+    assert found is not None
+    assert fewer is not None
+    assert (found.origin, fewer.origin) == ((2, 6), (0, 1))
 
 
 def test_vllm_counts_the_total_with_its_sources() -> None:

@@ -27,7 +27,7 @@ class _Fleet:
                 sources["device"] += found
                 if host:
                     sources["host"] = sources.get("host", 0.0) + host
-                self.engine = CachedTokens(self.engine.total + found + host, sources)
+                self.engine = self.engine._replace(total=self.engine.total + found + host, by_source=sources)
             self.comparison.update(self.process, {"chat": {"a": self.expected}}, lambda: {("chat", "a"): self.engine})
         return self.comparison.recent["chat"]["a"]
 
@@ -70,6 +70,17 @@ def test_restarted_engine_adds_only_new_tokens() -> None:
     use = fleet.run(100, expected=1000, found=500)
     assert use.found in range(140_000, 151_000)
     assert fleet.comparison.totals()["chat", "a"].found == use.found
+
+
+def test_missing_line_does_not_add_the_history_of_the_engine() -> None:
+    fleet = _Fleet()
+    whole = CachedTokens(5_000_000.0, {"device": 5_000_000.0}, (0, 2))
+    for engine in (whole, CachedTokens(1_000_000.0, {"device": 1_000_000.0}, (0, 1)), whole):
+        fleet.engine = engine
+        use = fleet.run(10)
+    assert use == CacheUse(0, 0, {"device": 0}), "the comparison begins again"
+    assert fleet.comparison.totals()["chat", "a"].found == 0
+    assert fleet.run(11, expected=100, found=90) == CacheUse(1100, 990, {"device": 990})
 
 
 def test_restarted_picker_begins_again() -> None:

@@ -38,5 +38,5 @@ def test_cached_tokens_are_unknown_once_their_page_is_stale() -> None:
     stale_after, gpu = sources.plan.stale_after, b'DCGM_FI_DEV_GPU_TEMP{gpu="0"} 40\n'
     assert sources.scrape(0, gpu, 0.0).cached is None
     sources.scrape(1, b"vllm:prefix_cache_hits_total 70\n", 1.0)
-    assert sources.scrape(0, gpu, stale_after).cached == CachedTokens(70.0, {"device": 70.0})
+    assert sources.scrape(0, gpu, stale_after).cached == CachedTokens(70.0, {"device": 70.0}, (1, 1))
     assert sources.scrape(0, gpu, stale_after + 2.0).cached is None
