@@ -854,7 +854,7 @@ ReplicaState = OneOf[
 
 
 class CachedTokens(Struct, frozen=True):
-    """Prompt tokens from the caches of engines in the last five minutes."""
+    """Prompt tokens from the caches of engines in the last five minutes, or since the comparison began."""
 
     expected: int
     """The number of tokens that the pickers expected in the caches. For a pool, only replicas whose engines report
@@ -870,6 +870,9 @@ class CachedTokens(Struct, frozen=True):
     cache their answers and requests that were not picked."""
     advice: str | None
     """The likely causes of a low ratio; null if the ratio is not low."""
+    seconds: int | None = None
+    """The duration of the counted period, in seconds: about 300, or less after a restart or missing counts. For a pool,
+    the longest period of its replicas. Null if it is unknown."""
 
 
 class Replica(Struct, frozen=True):

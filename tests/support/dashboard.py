@@ -32,7 +32,12 @@ _ODD = {
 
 
 CACHED = schema.CachedTokens(
-    1_440_000, 288_000, {"device": 240_000, "host": 48_000}, 0.2, "the engines evict cache entries or have restarted"
+    1_440_000,
+    288_000,
+    {"device": 240_000, "host": 48_000},
+    0.2,
+    "the engines evict cache entries or have restarted",
+    300,
 )
 
 

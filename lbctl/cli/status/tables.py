@@ -74,7 +74,8 @@ def _picks(pool: str, row: schema.RecentPicks) -> str:
 
 def _cached(pool: str, row: schema.CachedTokens) -> str:
     """Return a line with the part of the tokens expected in caches that the engines found there."""
-    expected = f"the {row.expected:,} prompt tokens that the picker expected in caches in the last 5 minutes"
+    period = "5 minutes" if row.seconds is None else age(row.seconds)
+    expected = f"the {row.expected:,} prompt tokens that the picker expected in caches in the last {period}"
     if row.found is None:
         return plain(f"{pool}: unknown how many of {expected} were there; the engines do not report cached tokens")
     whole = sum(row.sources.values())

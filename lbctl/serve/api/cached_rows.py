@@ -15,7 +15,8 @@ _ADVICE = (
 def cached_row(use: CacheUse) -> schema.CachedTokens:
     """Return the row of a replica."""
     ratio = None if use.ratio is None else round(use.ratio, 4)
-    return schema.CachedTokens(use.expected, use.found, use.by_source, ratio, _ADVICE if use.is_low else None)
+    advice = _ADVICE if use.is_low else None
+    return schema.CachedTokens(use.expected, use.found, use.by_source, ratio, advice, use.seconds)
 
 
 def cached_total(uses: Iterable[CacheUse]) -> schema.CachedTokens:

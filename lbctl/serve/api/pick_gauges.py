@@ -113,7 +113,8 @@ class PickGauges(Collector):
         ratio = GaugeMetricFamily(
             "lbctl_pick_cached_tokens_ratio",
             "The tokens that a replica's engine found in its caches, divided by the tokens that the pickers expected "
-            "there, in the last five minutes. Absent if the engine does not report cached tokens.",
+            "there, in the last five minutes, or since the comparison began. Absent if the engine does not report "
+            "cached tokens.",
             labels=["pool", "replica"],
         )
         for pool, uses in self._picker.recent_cached().items():

@@ -16,13 +16,12 @@ from typing import NamedTuple
 
 from lbctl.signals.cached import SOURCES, CachedTokens
 
-MINUTES = 5
-"""Minutes that `recent` covers."""
 _INTERVAL = 10.0
 """Minimum time between two updates, in seconds."""
 _STEPS = 3
 """Number of updates between two entries of a history."""
-_MAX_ENTRIES = round(MINUTES * 60 / _INTERVAL / _STEPS)
+_MAX_AGE = 300.0 + _STEPS * _INTERVAL
+"""Maximum age of an entry in a history, in seconds: `recent` covers five minutes."""
 _LOW = 0.7
 """Ratio below which the found tokens are too few. Estimates of prompt lengths can be wrong by up to 30 %."""
 _MIN_EXPECTED = 10_000
@@ -38,6 +37,8 @@ class CacheUse(NamedTuple):
     """Tokens that the engines found in their caches; None if no engine reports them."""
     by_source: Mapping[str, int]
     """Source → tokens found there. It contains only the sources that engines report."""
+    seconds: int = 0
+    """Duration of the counted period, in seconds. For a pool, the longest period of its replicas."""
 
     @property
     def ratio(self) -> float | None:
@@ -61,12 +62,13 @@ def total(uses: Iterable[CacheUse]) -> CacheUse:
     rows = list(uses)
     known = [item for item in rows if item.found is not None]
     if not known:
-        return CacheUse(sum(item.expected for item in rows), None, {})
+        return CacheUse(sum(item.expected for item in rows), None, {}, max((item.seconds for item in rows), default=0))
     sources = [name for name in SOURCES if any(name in item.by_source for item in known)]
     return CacheUse(
         sum(item.expected for item in known),
         sum(item.found or 0 for item in known),
         {name: sum(item.by_source.get(name, 0) for item in known) for name in sources},
+        max(item.seconds for item in known),
     )
 
 
@@ -83,8 +85,8 @@ class _Account:
     """The engine's counts at the last update; None if they were unknown."""
     has_reported: bool = False
     """Whether the engine has ever reported its counts."""
-    history: deque[CacheUse] = field(default_factory=lambda: deque(maxlen=_MAX_ENTRIES))
-    """Earlier counts, the oldest first."""
+    history: deque[tuple[float, CacheUse]] = field(default_factory=deque)
+    """Times and earlier counts, the oldest first."""
 
     def update(self, expected: int, reading: CachedTokens | None) -> None:
         before, self.reading = self.reading, reading
@@ -105,11 +107,18 @@ class _Account:
     def total(self) -> CacheUse:
         return CacheUse(self.expected, self.found if self.has_reported else None, dict(self.by_source))
 
-    def recent(self) -> CacheUse:
-        first = self.history[0]
+    def keep(self, now: float, *, is_step: bool) -> None:
+        """Drop old counts from the history, and add the current ones if it is empty or at each step."""
+        while self.history and now - self.history[0][0] > _MAX_AGE:
+            self.history.popleft()
+        if is_step or not self.history:
+            self.history.append((now, self.total()))
+
+    def recent(self, now: float) -> CacheUse:
+        since, first = self.history[0]
         found = None if self.reading is None else self.found - (first.found or 0)
         by_source = {source: count - first.by_source.get(source, 0) for source, count in self.by_source.items()}
-        return CacheUse(self.expected - first.expected, found, {} if found is None else by_source)
+        return CacheUse(self.expected - first.expected, found, {} if found is None else by_source, round(now - since))
 
 
 def _growth(before: float, after: float) -> int:
@@ -131,7 +140,7 @@ class CacheComparison:
         self._updated_at = float("-inf")
         self._updates = 0
         self.recent: CacheUses = {}
-        """The tokens of the last five minutes, or since the picker's start."""
+        """The tokens of the last five minutes, or since the comparison of a replica began."""
 
     def update(
         self, process: int, expected: Mapping[str, Mapping[str, int]],
@@ -152,9 +161,8 @@ class CacheComparison:
         self._updates += 1
         recent: dict[str, dict[str, CacheUse]] = {}
         for (pool, replica), account in self._accounts.items():
-            if not account.history or self._updates % _STEPS == 0:
-                account.history.append(account.total())
-            recent.setdefault(pool, {})[replica] = account.recent()
+            account.keep(now, is_step=self._updates % _STEPS == 0)
+            recent.setdefault(pool, {})[replica] = account.recent(now)
         self.recent = recent
 
     def use_pools(self, pools: Collection[str]) -> None:

@@ -151,7 +151,7 @@ def test_panel_of_a_pool_shows_expected_and_found_cached_tokens(
     show(browser, "fleet")
     browser.click(".pool .quiet")
     panel = "document.querySelector('.panel').innerText"
-    browser.wait(f"{panel}.includes('1.44M')")
+    browser.wait(f"{panel}.includes('1.44M in 5 min')")
     text = browser.text(".panel")
     assert "20 %" in text
     assert "device 83 %, host 17 %" in text

@@ -30,10 +30,10 @@ def _cached(cached: schema.CachedTokens | None) -> str:
 
 def test_pool_shows_expected_and_found_cached_tokens() -> None:
     sources = {"device": 90_000, "host": 10_000, "disk": 0}
-    text = _cached(schema.CachedTokens(125_000, 100_000, sources, 0.8, None))
+    text = _cached(schema.CachedTokens(125_000, 100_000, sources, 0.8, None, 70))
     assert text.splitlines()[-1] == (
         "chat: engines found 80.0% of the 125,000 prompt tokens that the picker expected in caches in the last "
-        "5 minutes (90.0% device, 10.0% host)"
+        "70s (90.0% device, 10.0% host)"
     )
     assert "CACHED" in text
     assert "80.0%" in text.splitlines()[1].split()

@@ -36,10 +36,11 @@ def test_found_tokens_are_compared_with_expected_ones() -> None:
     fleet = _Fleet()
     assert fleet.run(1) == CacheUse(0, 0, {"device": 0})
     use = fleet.run(100, expected=1000, found=700, host=200)
-    assert use == CacheUse(100_000, 90_000, {"device": 70_000, "host": 20_000})
+    assert use == CacheUse(100_000, 90_000, {"device": 70_000, "host": 20_000}, 100)
     assert (use.ratio, use.is_low) == (0.9, False)
     use = fleet.run(600, expected=1000, found=100)
-    assert use.expected in range(270_000, 301_000), "the last five minutes"
+    assert use.seconds in range(300, 331), "the last five minutes"
+    assert use.expected == 1000 * use.seconds
     assert use.ratio == pytest.approx(0.1)
     assert use.is_low
 
@@ -60,7 +61,7 @@ def test_comparison_begins_again_after_missing_counts() -> None:
     assert fleet.run(50, expected=1000).found is None
     fleet.engine = engine
     assert fleet.run(10, expected=1000, found=900).expected == 0
-    assert fleet.run(100, expected=1000, found=900) == CacheUse(100_000, 90_000, {"device": 90_000})
+    assert fleet.run(100, expected=1000, found=900) == CacheUse(100_000, 90_000, {"device": 90_000}, 100)
 
 
 def test_restarted_engine_adds_only_new_tokens() -> None:
@@ -80,7 +81,7 @@ def test_missing_line_does_not_add_the_history_of_the_engine() -> None:
         use = fleet.run(10)
     assert use == CacheUse(0, 0, {"device": 0}), "the comparison begins again"
     assert fleet.comparison.totals()["chat", "a"].found == 0
-    assert fleet.run(11, expected=100, found=90) == CacheUse(1100, 990, {"device": 990})
+    assert fleet.run(11, expected=100, found=90) == CacheUse(1100, 990, {"device": 990}, 20)
 
 
 def test_restarted_picker_begins_again() -> None:
@@ -88,7 +89,7 @@ def test_restarted_picker_begins_again() -> None:
     fleet.run(101, expected=1000, found=1000)
     fleet.process, fleet.expected = 2, 0
     assert fleet.run(1) == CacheUse(0, 0, {"device": 0})
-    assert fleet.run(10, expected=1000, found=800) == CacheUse(10_000, 8_000, {"device": 8_000})
+    assert fleet.run(10, expected=1000, found=800) == CacheUse(10_000, 8_000, {"device": 8_000}, 10)
 
 
 def test_history_of_another_picker_does_not_count() -> None:
@@ -98,6 +99,14 @@ def test_history_of_another_picker_does_not_count() -> None:
     assert fleet.run(1) == CacheUse(0, 0, {"device": 0})
 
 
+def test_old_counts_do_not_count_as_recent_after_a_pause() -> None:
+    fleet = _Fleet()
+    fleet.run(101, expected=1000, found=1000)
+    fleet.now += 3600
+    assert fleet.run(1, expected=1000, found=1000) == CacheUse(0, 0, {"device": 0})
+    assert fleet.run(10, expected=1000, found=1000).seconds == 10
+
+
 def test_few_expected_tokens_are_not_judged() -> None:
     assert not CacheUse(9_999, 0, {}).is_low
     assert CacheUse(10_000, 0, {}).is_low
@@ -105,13 +114,13 @@ def test_few_expected_tokens_are_not_judged() -> None:
 
 
 def test_pool_sums_the_replicas_whose_engines_report() -> None:
-    known = CacheUse(100, 90, {"device": 90}), CacheUse(100, 50, {"device": 20, "disk": 30})
-    assert total([*known, CacheUse(900, None, {})]) == CacheUse(200, 140, {"device": 110, "disk": 30})
-    assert total([CacheUse(900, None, {})]) == CacheUse(900, None, {})
+    known = CacheUse(100, 90, {"device": 90}, 300), CacheUse(100, 50, {"device": 20, "disk": 30}, 20)
+    assert total([*known, CacheUse(900, None, {})]) == CacheUse(200, 140, {"device": 110, "disk": 30}, 300)
+    assert total([CacheUse(900, None, {}, 40)]) == CacheUse(900, None, {}, 40)
 
 
 def test_replica_that_left_is_dropped() -> None:
     comparison = CacheComparison(iter(range(0, 100, 10)).__next__)
     comparison.update(1, {}, lambda: {("chat", "a"): None, ("chat", "b"): None})
     comparison.update(1, {"chat": {"a": 5}}, lambda: {("chat", "b"): None})
-    assert comparison.recent == {"chat": {"b": CacheUse(0, None, {})}}
+    assert comparison.recent == {"chat": {"b": CacheUse(0, None, {}, 10)}}

@@ -4,7 +4,7 @@ import * as actions from "/dashboard/actions.js";
 import { Charts } from "/dashboard/charts.js";
 import { perform } from "/dashboard/dialog.js";
 import { h, keyed, setAttribute, setText } from "/dashboard/dom.js";
-import { degrees, firstByte, number, percent, since, STATES, UNKNOWN } from "/dashboard/format.js";
+import { degrees, firstByte, number, percent, since, span, STATES, UNKNOWN } from "/dashboard/format.js";
 
 export class Panel {
   constructor(element, store) {
@@ -132,7 +132,7 @@ export class Panel {
       ["Requests/s", number(pool?.requests_per_second, 1)],
       ["Failed requests", percent(pool?.errors)],
       ["First byte p50 / p99", firstByte(pool)],
-      ...(pool?.cached ? cachedFacts(pool.cached.expected, pool.cached.found, pool.cached.sources) : []),
+      ...(pool?.cached ? cachedFacts(pool.cached.expected, pool.cached.found, pool.cached) : []),
       ["Proxies without counts", pool?.silent.join(", ") || "none"],
       ...(frozen ? [["Frozen", heldBy(frozen)]] : []),
     ]);
@@ -164,12 +164,12 @@ export class Panel {
   }
 }
 
-/** The tokens of the last five minutes that pickers expected in caches, the part that engines found, and where. */
-function cachedFacts(expected, found, sources = {}) {
+/** The tokens that pickers recently expected in caches, the part that engines found, and where. */
+function cachedFacts(expected, found, { sources = {}, seconds = null } = {}) {
   const places = Object.entries(sources).filter(([, count]) => count);
   const whole = places.reduce((sum, [, count]) => sum + count, 0);
   return [
-    ["Cached, expected", number(expected)],
+    ["Cached, expected", seconds === null ? number(expected) : `${number(expected)} in ${span(seconds)}`],
     ["Cached, found", found === null ? "unknown" : percent(expected ? found / expected : null)],
     places.length && ["Found in", places.map(([name, count]) => `${name} ${percent(count / whole)}`).join(", ")],
   ].filter(Boolean);
