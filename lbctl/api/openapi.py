@@ -15,7 +15,7 @@ from itertools import pairwise
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
-from msgspec import Struct
+from msgspec import NODEFAULT, Struct
 
 from lbctl import __version__
 from lbctl.api import schema
@@ -160,7 +160,8 @@ def _add(kind: type, types: dict[str, dict[str, Any]]) -> None:
     for item in fields(kind):
         properties[json_name(item)] = {"description": docstrings[item.name], **_schema(hints[item.name], types)}
         if not item.required:
-            properties[json_name(item)]["default"] = item.default
+            factory = item.default_factory
+            properties[json_name(item)]["default"] = item.default if factory is NODEFAULT else factory()
     required = [json_name(item) for item in fields(kind) if item.required]
     if required:
         types[kind.__name__]["required"] = required

@@ -860,8 +860,8 @@ class CachedTokens(Struct, frozen=True):
     """The number of tokens that the pickers expected in the caches. For a pool, only replicas whose engines report
     cached tokens count, if there are any."""
     found: int | None
-    """The number of tokens that the engines found in their caches; null if no engine reports cached tokens, or if
-    another member of the control plane is the leader."""
+    """The number of tokens that the engines found in their caches; null if there are no current counts from engines,
+    for example because another member of the control plane is the leader."""
     sources: Mapping[str, int]
     """Maps each source to the number of tokens found there: `device`, `host`, `disk` or `external`. A source is absent
     if no engine reports it."""
@@ -944,7 +944,8 @@ class Replica(Struct, frozen=True):
     reasons: tuple[str, ...]
     """The reasons why the replica is out, down or drained, and the weight set by an override."""
     cached: CachedTokens | None = None
-    """Expected and found tokens in the caches of the engine; null if the pool's algorithm is not `pick`."""
+    """Expected and found tokens in the caches of the engine; null if the pool's algorithm is not `pick`, before the
+    first comparison, and while the picker is not running."""
 
 
 class RecentPicks(Struct, frozen=True):
@@ -1009,7 +1010,8 @@ class Pool(Struct, frozen=True):
     replicas: tuple[Replica, ...]
     """All replicas, in the order of the fleet file."""
     cached: CachedTokens | None = None
-    """Expected and found tokens in the caches of engines; null if the algorithm is not `pick`."""
+    """Expected and found tokens in the caches of engines; null if the algorithm is not `pick`, before the first
+    comparison, and while the picker is not running."""
 
 
 class Pools(Struct, frozen=True):
@@ -1252,9 +1254,10 @@ class PickedPool(Struct, frozen=True):
     cache_hits: Mapping[str, Number]
     """Maps each replica to the share of prompt tokens that its engine found in its prefix cache. A replica is absent if
     the share is unknown."""
-    cached: CachedTokens
-    """Expected and found tokens in the caches of all engines."""
-    cached_by_replica: Mapping[str, CachedTokens]
+    cached: CachedTokens | None = None
+    """Expected and found tokens in the caches of all engines; null before the first comparison and while the picker is
+    not running."""
+    cached_by_replica: Mapping[str, CachedTokens] = {}
     """Maps each replica to the expected and found tokens in the caches of its engine."""
 
 

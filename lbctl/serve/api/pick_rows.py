@@ -78,7 +78,8 @@ def _pools(picker: PickerManager) -> Iterator[schema.PickedPool]:
         finished = report.finished.get(pool, 0)
         uses = cached.get(pool, {})
         yield schema.PickedPool(
-            pool, dict(sorted(counts.items())), finished, mean, hits.get(pool, {}), cached_total(uses.values()),
+            pool, dict(sorted(counts.items())), finished, mean, hits.get(pool, {}),
+            cached_total(uses.values()) if uses else None,
             {name: cached_row(use) for name, use in uses.items()},
         )  # fmt: skip
 

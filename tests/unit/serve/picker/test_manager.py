@@ -41,7 +41,7 @@ def test_cached_tokens_are_unknown_while_the_picker_hangs() -> None:
     manager.alone.heard = time.monotonic() - 60
     assert manager.recent_cached() == {}
     (row,) = pick_rows.picks(manager).pools
-    assert row.cached_by_replica == {}
+    assert (row.cached, row.cached_by_replica) == (None, {}), "unknown, as before the first comparison"
 
 
 def test_cached_tokens_of_pools_that_are_not_picked_are_dropped() -> None:
