@@ -60,7 +60,7 @@ def pools(rows: Sequence[schema.Pool], form: str) -> str:
     unknown = [plain(f"the requests of {name} are not counted: {reason}") for name, reason in unable.items()]
     table = table_text(head, (line for row in rows for line in _replicas(row, head)), COLOURS)
     picks = [_picks(row.name, row.picks) for row in rows if row.picks is not None and row.picks.requests]
-    cached = [_cached(row.name, row.cached) for row in rows if row.cached is not None and row.cached.expected]
+    cached = [_cached(row, row.cached) for row in rows if row.cached is not None and row.cached.expected]
     answers = map(_answers, (row for row in rows if row.errors is not None))
     return "\n".join([table, *answers, *picks, *cached, *unknown])
 
@@ -72,16 +72,23 @@ def _picks(pool: str, row: schema.RecentPicks) -> str:
     )
 
 
-def _cached(pool: str, row: schema.CachedTokens) -> str:
+def _cached(pool: schema.Pool, row: schema.CachedTokens) -> str:
     """Return a line with the part of the tokens expected in caches that the engines found there."""
     period = "5 minutes" if row.seconds is None else age(row.seconds)
     expected = f"the {row.expected:,} prompt tokens that the picker expected in caches in the last {period}"
     if row.found is None:
-        return plain(f"{pool}: unknown how many of {expected} were there; the engines do not report cached tokens")
+        return plain(
+            f"{pool.name}: unknown how many of {expected} were there: no current counts from the engines "
+            "(see `lbctl status signals`; on a follower, ask the leader)"
+        )
     whole = sum(row.sources.values())
     sources = ", ".join(f"{share(count / whole)} {source}" for source, count in row.sources.items() if count)
+    places = f" ({sources})" if sources else ""
+    compared = [item.cached for item in pool.replicas if item.cached is not None]
+    known = sum(item.found is not None for item in compared)
+    part = f"; only {known} of {len(compared)} replicas have current counts" if known < len(compared) else ""
     advice = f". A low ratio means: {row.advice}" if row.advice else ""
-    return plain(f"{pool}: engines found {share(row.ratio)} of {expected}{f' ({sources})' if sources else ''}{advice}")
+    return plain(f"{pool.name}: engines found {share(row.ratio)} of {expected}{places}{part}{advice}")
 
 
 def _answers(row: schema.Pool) -> str:

@@ -43,9 +43,21 @@ def test_pool_shows_expected_and_found_cached_tokens() -> None:
     assert early.endswith("(100.0% device)"), "an engine may count a source before the total"
 
 
+def test_pool_shows_how_many_replicas_report_cached_tokens() -> None:
+    counts = schema.CachedTokens(1000, 900, {}, 0.9, None)
+    unknown = schema.CachedTokens(1000, None, {}, None, None)
+    replicas = [replace(api.REPLICA, name=name, cached=item) for name, item in (("a", counts), ("b", unknown))]
+    text = tables.pools((replace(api.pool("chat", *replicas), cached=counts),), "table")
+    assert text.splitlines()[-1].endswith("; only 1 of 2 replicas have current counts")
+
+
 def test_unreported_cached_tokens_are_unknown() -> None:
     text = _cached(schema.CachedTokens(125_000, None, {}, None, None))
     assert text.splitlines()[1].split().count("unknown") == 1
-    assert text.splitlines()[-1].startswith("chat: unknown how many of the 125,000 prompt tokens")
+    line = text.splitlines()[-1]
+    assert line.startswith("chat: unknown how many of the 125,000 prompt tokens")
+    assert line.endswith(
+        ": no current counts from the engines (see `lbctl status signals`; on a follower, ask the leader)"
+    )
     assert "cached" not in _cached(schema.CachedTokens(0, 5, {}, None, None)), "nothing was expected"
     assert "cached" not in _cached(None)
