@@ -32,7 +32,9 @@ _TOLERANCE = 0.5
 """Maximum delay in seconds of a text relative to the fastest earlier text before the clocks are compared again."""
 _REASONS: Mapping[str, Reason] = {reason: reason for reason in get_args(Reason)}
 _CACHED = "cached_"
-"""The prefix of the names of cached-token counts: the total, and one for each source."""
+"""The prefix of the names of cached-token counts: the total, one for each source, and the origin."""
+_ORIGIN = ("page", "lines")
+"""The names of the numbers in `CachedTokens.origin`."""
 Key = tuple[str, str]
 """Pool and replica."""
 _Shape = Sequence[tuple[str, int]]
@@ -124,7 +126,7 @@ def _row(report: ScrapeReport, shapes: dict[_Shape, int]) -> list[Any]:
 def _cached_counts(cached: CachedTokens | None) -> dict[str, float]:
     if cached is None:
         return {}
-    counts = {"total": cached.total, **cached.by_source}
+    counts = {"total": cached.total, **cached.by_source, **dict(zip(_ORIGIN, cached.origin, strict=False))}
     return {_CACHED + source: count for source, count in counts.items()}
 
 
@@ -206,7 +208,10 @@ def _cached(shape: _Shape, row: list[Any]) -> CachedTokens | None:
         if name.startswith(_CACHED)
     }
     total = counts.get("total")
-    return None if total is None else CachedTokens(total, {name: counts[name] for name in SOURCES if name in counts})
+    if total is None:
+        return None
+    origin = tuple(int(counts[name]) for name in _ORIGIN if name in counts)
+    return CachedTokens(total, {name: counts[name] for name in SOURCES if name in counts}, origin)
 
 
 def _evidence(row: list[Any] | None, reported_at: float) -> Evidence | None:

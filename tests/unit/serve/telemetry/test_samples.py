@@ -39,7 +39,7 @@ REPORT = ScrapeReport(
         TokenEvidence(OTHER_CLOCK + 9.0, 12.0, 0.25, 3.5, 0.5), (("0", 79),), True,
     ),
     (SourceState("vllm", "http://10.0.0.1:80/metrics", OTHER_CLOCK + 9.5, OTHER_CLOCK + 9.0, size=3000, seconds=0.5),),
-    True, None, True, 123_456_789.0, CachedTokens(987_654_321.0, {"device": 987_000_000.0, "disk": 654_321.0}),
+    True, None, True, 123_456_789.0, CachedTokens(987_654_321.0, {"device": 987_000_000.0, "disk": 654_321.0}, (0, 6)),
 )  # fmt: skip
 
 
@@ -95,8 +95,10 @@ def test_the_previous_version_can_read_the_text() -> None:
     form, _, shapes, pools = json.loads(zlib.decompress(base64.b64decode(text_of(REPORT, 10.0))))
     row = pools["chat"]["a"]
     assert (form, len(row)) == (2, 11)
-    assert [name for name, _ in shapes[row[2]]] == ["queue", "cached_total", "cached_device", "cached_disk"]
-    assert not SIGNALS.keys() & {"cached_total", "cached_device", "cached_disk"}
+    assert [name for name, _ in shapes[row[2]]] == [
+        "queue", "cached_total", "cached_device", "cached_disk", "cached_page", "cached_lines",
+    ]  # fmt: skip
+    assert [name for name, _ in shapes[row[2]] if name in SIGNALS] == ["queue"]
 
 
 def test_failed_scrape_keeps_its_reason() -> None:
