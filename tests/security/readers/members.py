@@ -93,7 +93,7 @@ def _samples(body: bytes) -> Case:
     return case
 
 
-_READ = b'[3,1.0,[],{"llama":{"a":[1.0]}}]'
+_READ = b'[2,1.0,[],{"llama":{"a":[1.0]}}]'
 READERS = (
     Reader(
         "leader's answer to a forwarded write",
@@ -116,9 +116,9 @@ READERS = (
         _samples(_READ),
         {
             "endless": _samples(bytes(16 << 20)),
-            "endless values": _samples(b"[3,1.0,[" + b"0," * 700_000 + b"0],{}]"),
+            "endless values": _samples(b"[2,1.0,[" + b"0," * 700_000 + b"0],{}]"),
             "deep": _samples(b"[" * 200_000),
-            "malformed form": _samples(b"[3]"),
+            "malformed form": _samples(b"[2]"),
             "malformed types": _samples(b'[2,"a",{},[1]]'),
         },
         5.0,
