@@ -19,9 +19,6 @@ An engine that reports that it is asleep gets no requests, and is not judged, un
 stale. This is not a fault: it does not count for `max_ejection`, and the replica returns with its whole weight.
 
 Observations count once per interval, regardless of the number of sources that report.
-
-The picker detects a stopped engine within seconds (`lbctl.pick.stalls`). Such a replica is ejected too, but keeps its
-weight, and returns as soon as the picker uses it again. If deep health also detects the stall, its rules apply.
 """
 
 from __future__ import annotations
@@ -50,7 +47,6 @@ _MIN_INTERVAL_PART = 1 - _EARLY
 _UNHEALTHY_THRESHOLD, _HEALTHY_THRESHOLD = 3, 2
 """The default thresholds for a pool without an active check."""
 _STALLED = "stalled: requests are in flight, but its progress counter does not change"
-_SUSPECTED = "probably stalled: its engine has requests but makes no progress"
 _LOW_MEMORY = "free GPU memory below the limit"
 _REMAP_FAILED = "a GPU could not remap a faulty row of its memory: replace the GPU"
 _OVERHEATED = "temperature above the limit"
@@ -135,11 +131,6 @@ class DeepHealth(NamedTuple):
     def accepts_remap(self) -> bool:
         """Whether an operator has accepted its failed row remap."""
         return self.remap_failure == "accepted"
-
-    @property
-    def is_suspended(self) -> bool:
-        """Whether it is ejected only until the picker uses it again."""
-        return self.phase == "out" and self.reasons == (_SUSPECTED,)
 
     @property
     def verdict(self) -> Verdict:
@@ -250,15 +241,6 @@ def assess(
 
 def _sleeping(health: DeepHealth) -> DeepHealth:
     return health if health.is_asleep else health._replace(is_asleep=True, complaints=(), ejection_denied=False)
-
-
-def suspected(health: DeepHealth, is_suspected: bool) -> DeepHealth:
-    """Return the health, given whether the engine has stopped according to the picker. Other complaints count first."""
-    if health.is_asleep:
-        return health
-    others = tuple(item for item in health.complaints if item != _SUSPECTED)
-    complaints = (_SUSPECTED,) if is_suspected and not others else others
-    return health if complaints == health.complaints else health._replace(complaints=complaints)
 
 
 def _changes_nothing(rules: HealthRules, health: DeepHealth, observation: Observation) -> bool:
@@ -460,10 +442,6 @@ def _with_initial_progress(health: DeepHealth, watch: ProgressWatch) -> DeepHeal
 
 def _recovered(rules: HealthRules, health: DeepHealth, watch: ProgressWatch, now: float) -> DeepHealth:
     """The health of an ejected replica: it is in or on trial if it has recovered or enough time has passed."""
-    if health.is_suspended:
-        if health.complaints == (_SUSPECTED,):
-            return health
-        return _ejected(health, watch, now) if health.complaints else _returned(health, now)
     health = _with_initial_progress(health, watch)
     progressed = watch.progress is not None and watch.progress != health.initial_progress
     if health.reasons == (_STALLED,) and health.good_count >= rules.healthy_threshold and progressed:

@@ -32,10 +32,7 @@ def decide(before: PoolState, state: PoolState, observations: Mapping[str, Obser
     operator's freeze, for example). `observations` contains the replicas sampled since the last decision.
     """
     state = replace(state, decided_at=now)
-    assessments = [
-        _assess(state.rules, item, observations.get(item.replica.name), item.replica.name in state.suspected, now)
-        for item in state.replicas
-    ]
+    assessments = [_assess(state.rules, item, observations.get(item.replica.name), now) for item in state.replicas]
     proposals = _proposals(state, assessments, now)
     healthy = [assessed.is_healthy for _, _, assessed, _ in assessments]
     state = _with_mode(state, assessments, healthy, proposals, now)
@@ -49,19 +46,15 @@ def decide(before: PoolState, state: PoolState, observations: Mapping[str, Obser
     return state, _effects(before, state)
 
 
-def _assess(
-    rules: HealthRules, replica: ReplicaState, latest: Observation | None, is_suspected: bool, now: float
-) -> Assessment:
+def _assess(rules: HealthRules, replica: ReplicaState, latest: Observation | None, now: float) -> Assessment:
     observation = replica.observation if latest is None else latest
     if observation is None and now - replica.since <= rules.stale_after:
         return observation, False, replica.health, replica.progress_watch  # it may be asleep since before a restart
     if observation is None or now - observation.at > rules.stale_after:
         return (observation, False, *health.without_samples(replica.health, replica.progress_watch))
-    assessed, watch = replica.health, replica.progress_watch
-    if latest is not None:
-        assessed, watch = health.assess(rules, assessed, watch, latest)
-    if is_suspected or assessed.complaints:
-        assessed = health.suspected(assessed, is_suspected)
+    if latest is None:
+        return observation, True, replica.health, replica.progress_watch
+    assessed, watch = health.assess(rules, replica.health, replica.progress_watch, latest)
     return observation, True, assessed, watch
 
 

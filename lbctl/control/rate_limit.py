@@ -93,8 +93,6 @@ class StepLimits:
     def _goal(self, before: ReplicaState, health: DeepHealth, proposal: Proposal) -> tuple[float, MultiplierParts]:
         """The multiplier that the weight moves towards; the current one if it does not move."""
         current = before.trajectory.multiplier, before.trajectory.parts
-        if health.is_suspended:
-            return current
         if health.phase == "out":
             return self.health_floor, WHOLE
         if self.hold:

@@ -1,7 +1,4 @@
-"""The link of a picker that is a child of `lbctl serve`: it receives lines of tables and sends a report per second.
-
-If an engine stops or resumes, the report is sent at once.
-"""
+"""The link of a picker that is a child of `lbctl serve`: it receives lines of tables and sends a report per second."""
 
 from __future__ import annotations
 
@@ -31,8 +28,6 @@ class SocketLink:
         self._connection = connection
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
-        self._news = asyncio.Event()
-        """Set when a report is due at once."""
 
     async def settings(self) -> Mapping[str, Any]:
         """Read and return the values of the first line. Raises WireError."""
@@ -67,23 +62,17 @@ class SocketLink:
         while text := await self._reader.readline():
             if text.startswith(_EXPLAIN):
                 self._writer.write(_explained(service, wire.parse(text)))
-                continue
-            before = dict(service.stalled)
-            follower.apply(text)
-            if service.stalled != before:
-                self._news.set()
+            else:
+                follower.apply(text)
 
     async def _report(self, service: PickService) -> None:
         assert self._writer is not None, "the settings were read"
         reported = 0
         while True:
-            self._news.clear()
             self._writer.write(report(service, reported))
             reported = service.statistics.sampled
             await self._writer.drain()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(REPORT_INTERVAL):
-                    await self._news.wait()
+            await asyncio.sleep(REPORT_INTERVAL)
 
 
 def _explained(service: PickService, values: Mapping[str, Any]) -> bytes:
@@ -123,7 +112,6 @@ def report(service: PickService, reported: int = 0) -> bytes:
             expected_cached=service.expected_cached(),
             sampled=statistics.sampled,
             samples=tuple(statistics.samples_after(reported)),
-            stalled={pool: tuple(sorted(names)) for pool, names in service.stalled.items()},
             unsaved=service.unsaved,
         )
     )

@@ -32,8 +32,6 @@ class PickerReport:
     """Number of samples since the start."""
     samples: tuple[DecisionSample, ...] = ()
     """The latest samples, newest last."""
-    stalled: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Pool → its replicas whose engines have stopped."""
     unsaved: str = ""
     """Why the affinity memory cannot be saved; empty if it can."""
 
@@ -51,7 +49,6 @@ def line(report: PickerReport) -> bytes:
         expected_cached=report.expected_cached,
         sampled=report.sampled,
         samples=[asdict(item) for item in report.samples],
-        stalled=report.stalled,
         unsaved=report.unsaved,
     )
 
@@ -69,7 +66,6 @@ def report_of(values: Mapping[str, Any]) -> PickerReport:
             expected_cached=values.get("expected_cached", {}),
             sampled=values["sampled"],
             samples=tuple(DecisionSample(**item) for item in values["samples"]),
-            stalled={pool: tuple(names) for pool, names in values.get("stalled", {}).items()},
             unsaved=str(values.get("unsaved", "")),
         )
     except (AttributeError, LookupError, TypeError, ValueError) as error:

@@ -86,11 +86,6 @@ class PickService:
         """Pool → number of its picked requests that have not ended."""
         return Counter(entry.pool for entry in self._open.values())
 
-    @property
-    def stalled(self) -> Mapping[str, frozenset[str]]:
-        """Pool → its replicas whose engines have stopped."""
-        return self._decider.stalls.stopped
-
     def set_table(self, pool: str, table: PoolTable | None) -> None:
         """Use this table for the pool from now on; None: the pool left."""
         self._decider.forget_departed(self.tables.get(pool), table)

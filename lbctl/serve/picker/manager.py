@@ -51,8 +51,7 @@ class PickerManager:
 
     `bind` is the address from the command line; None: the fleet decides. `requests` returns pool → the requests that
     proxies have reported, `own_key` the key for picker requests if the fleet names none. `memory` returns the directory
-    for the picker's affinity memory; None: the memory is not saved. `stalled` is called with pool → the replicas
-    whose engines have stopped.
+    for the picker's affinity memory; None: the memory is not saved.
     """
 
     def __init__(
@@ -61,7 +60,6 @@ class PickerManager:
         tls: Callable[[], ServerTls | None],
         failed: Callable[[str], None],
         requests: Callable[[], Mapping[str, int]],
-        stalled: Callable[[Mapping[str, frozenset[str]]], None],
         *,
         own_key: Callable[[], str],
         memory: Callable[[], Path | None],
@@ -75,7 +73,6 @@ class PickerManager:
         self.fallbacks = Fallbacks(requests)
         self.caches = CacheComparison()
         """Cached tokens: expected by pickers, and found by engines."""
-        self._stalled = stalled
         self._tls = tls
         self._dry_run = dry_run
         self._insecure = insecure
@@ -218,8 +215,6 @@ class PickerManager:
             if self._bind is not None:
                 self._set_taken(self._who_else_has(self._bind))
             raise
-        finally:
-            self._stalled({})
 
     async def _until_free(self) -> None:
         """Wait until the picker's address is free, and record its user. Return at once if no picker is started."""
@@ -303,8 +298,6 @@ class PickerManager:
         self._count(self.state.starts, report)
 
     def _count(self, process: int, report: PickerReport) -> None:
-        """Pass on the report of the process with this number."""
         self.fallbacks.reported(process, report)
         self.caches.update(process, report.expected_cached, self.feed.cached_tokens)
         self.samples.extend(report.samples)
-        self._stalled({pool: frozenset(names) for pool, names in report.stalled.items()})

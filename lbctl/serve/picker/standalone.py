@@ -54,10 +54,9 @@ _REPORT: dict[str, Shape] = {
     "expected_cached": {...: _COUNTS},
     "sampled": int,
     "samples": [_SAMPLE],
-    "stalled": {...: [str]},
     "unsaved": str,
 }
-_NEEDED = frozenset(_REPORT) - {"expected_cached", "stalled", "unsaved"}
+_NEEDED = frozenset(_REPORT) - {"expected_cached", "unsaved"}
 """The keys of a report from every supported version."""
 
 

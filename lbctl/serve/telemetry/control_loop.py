@@ -72,7 +72,6 @@ class ControlLoop:
         self._latency = latency
         self._clock = clock
         self._pending: dict[str, dict[str, ScrapeReport]] = {}
-        self._suspected: Mapping[str, frozenset[str]] = {}
         self._reported = asyncio.Event()
         self._gather = _MIN_GATHER
         self._frozen: Mapping[str, str] = {}
@@ -110,17 +109,6 @@ class ControlLoop:
             self.restarts[key] = self.restarts.get(key, 0) + 1
         self._pending.setdefault(report.pool, {})[report.replica] = report
         self._reported.set()
-
-    def suspect(self, stalled: Mapping[str, frozenset[str]]) -> None:
-        """Use these replicas (pool → names) as the ones whose engines have stopped, according to the picker.
-
-        The loop decides on a change soon.
-        """
-        for pool in stalled.keys() | self._suspected.keys():
-            if stalled.get(pool) != self._suspected.get(pool):
-                self._pending.setdefault(pool, {})
-                self._reported.set()
-        self._suspected = stalled
 
     def freeze(self, pools: Mapping[str, str]) -> None:
         """Freeze the weights of exactly these pools (pool → reason)."""
@@ -164,13 +152,12 @@ class ControlLoop:
             }
             ejected = ejected_by_checks.get(pool, frozenset())
             newest = max((report.at for report in reports.values()), default=None)
-            suspected = self._suspected.get(pool, frozenset())
-            self._handle(Observed(self._clock(), pool, observations, ejected, suspected), self.output, newest)
+            self._handle(Observed(self._clock(), pool, observations, ejected), self.output, newest)
         self._handle(Ticked(self._clock()), self.output)
         took = time.perf_counter() - started
         self._gather = min(max(_MIN_GATHER, _GATHER_FACTOR * took), _MAX_GATHER)
-        newest = max((item.at for reports in pending.values() for item in reports.values()), default=None)
-        if newest is not None:
+        if pending:
+            newest = max(item.at for reports in pending.values() for item in reports.values())
             self._latency.decided(took, self._clock() - newest)
 
     def _observation(self, report: ScrapeReport) -> Observation | None:

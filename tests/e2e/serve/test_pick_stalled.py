@@ -1,4 +1,4 @@
-"""A picked replica whose engine stops gets no requests, from the picker and from its proxy, until it makes progress."""
+"""The picker sends no requests to a replica whose engine stops, until it makes progress."""
 
 from __future__ import annotations
 
@@ -16,16 +16,20 @@ _TELEMETRY = {"sources": [{"kind": "vllm", "url": "http://{address}/metrics"}]}
 _QUESTION = {"pool": "pool", "session": "new", "body": "{}"}
 
 
-def _state(control: ControlPlane, name: str) -> tuple[str, str]:
-    """Return the state of a replica and the reason."""
+def _reasons(control: ControlPlane) -> dict[str, str]:
+    """Return replica → why the picker does not choose it; empty if it may."""
+    return {item["name"]: item["reason"] for item in control.explain_pick(_QUESTION)["candidates"]}
+
+
+def _state(control: ControlPlane, name: str) -> str:
     (pool,) = control.get("pools")["pools"]
     (row,) = (item for item in pool["replicas"] if item["name"] == name)
-    return row["state"], row["state_reason"]
+    return str(row["state"])
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_stopped_engine_gets_no_requests_until_it_makes_progress(kind: str) -> None:
-    """Deep health alone would eject it after ten minutes."""
+    """Deep health ejects it after ten minutes: the detour does not change its state."""
     health = {"deep": {"stalled_after": "10m"}}
     with engines("a", "b", "c") as members:
         pool = pool_of(members, balance=dict(PICK), telemetry=_TELEMETRY, health=health)
@@ -33,14 +37,11 @@ def test_stopped_engine_gets_no_requests_until_it_makes_progress(kind: str) -> N
             with client.steady(20, _GENERATE) as load:
                 eventually(lambda: min(item.requests for item in members) > 30)
                 members[0].wedged = True
-                eventually(lambda: _state(control, "a")[0] == "ejected")
-                assert "probably stalled" in _state(control, "a")[1]
-                reasons = {item["name"]: item["reason"] for item in control.explain_pick(_QUESTION)["candidates"]}
-                assert "probably stalled" in reasons["a"]
-                assert (reasons["b"], reasons["c"]) == ("", "")
-                eventually(lambda: control.proxies["edge"]["state"] == "SYNCED")
+                eventually(lambda: "probably stalled" in _reasons(control)["a"])
+                reasons = _reasons(control)
+                assert (reasons["b"], reasons["c"], _state(control, "a")) == ("", "", "in")
                 count = at_rest(lambda: members[0].requests)
                 members[0].wedged = False
-                eventually(lambda: _state(control, "a")[0] == "in")
+                eventually(lambda: not _reasons(control)["a"])
                 eventually(lambda: members[0].requests > count + 3)
             load.load.assert_no_failure()

@@ -15,7 +15,6 @@ from tests.support.control import INTERVAL, NAME, Talk, pool
 NAMES = tuple(f"r{place:05}" for place in range(4))
 BAD = NAMES[1]
 STALLED = "stalled: requests are in flight, but its progress counter does not change"
-SUSPECTED = "probably stalled: its engine has requests but makes no progress"
 
 
 class PoolHistory:
@@ -27,9 +26,7 @@ class PoolHistory:
         self.count = 0.0
         self.stuck = 0.0
 
-    def looks(
-        self, times: int, *, moving: bool = True, seconds: float = INTERVAL, suspected: bool = False, **bad: Any
-    ) -> PoolHistory:
+    def looks(self, times: int, *, moving: bool = True, seconds: float = INTERVAL, **bad: Any) -> PoolHistory:
         for _ in range(times):
             self.count += 10
             if moving:
@@ -37,7 +34,7 @@ class PoolHistory:
             samples: dict[str, Any] = {name: {"progress": self.count, "running": 3.0} for name in NAMES}
             sample = {"progress": self.stuck, "running": 3.0} | bad
             samples[BAD] = {name: value for name, value in sample.items() if value is not None}
-            self.talk.look(samples, seconds, suspected=BAD if suspected else "")
+            self.talk.look(samples, seconds)
         return self
 
     @property
@@ -77,37 +74,6 @@ def test_a_replica_that_has_answered_everything_is_not_stalled(in_flight: int | 
     for answered in range(1, 20):
         history.looks(1, moving=False, in_flight=in_flight, answered=answered)
     assert history.verdict == verdict
-
-
-def test_suspected_replica_is_out_and_keeps_its_weight() -> None:
-    history = PoolHistory().looks(3).looks(1, moving=False, suspected=True, seconds=1.0)
-    assert (history.verdict, history.reasons) == ("out", (SUSPECTED,))
-    history.looks(3, suspected=True)
-    assert (history.verdict, history.talk.weights[BAD]) == ("out", 1.0)
-    history.looks(1, seconds=0.5)
-    assert (history.verdict, history.reasons, history.talk.weights[BAD]) == ("in", (), 1.0)
-
-
-def test_suspected_and_stalled_replica_is_ejected_by_deep_health() -> None:
-    history = PoolHistory().looks(3).looks(2, moving=False, suspected=True)
-    assert history.reasons == (SUSPECTED,)
-    history.looks(1, moving=False, suspected=True)
-    assert (history.verdict, history.reasons) == ("out", (STALLED,))
-    history.looks(1, moving=False)
-    assert history.verdict == "out"
-    assert history.talk.weights[BAD] == 0.05
-
-
-def test_suspected_replicas_count_for_max_ejection() -> None:
-    history = PoolHistory(passive=PassiveCheck(max_ejection=0)).looks(3).looks(2, suspected=True)
-    assert history.verdict == "floor"
-
-
-def test_suspected_replica_returns_if_its_samples_are_stale() -> None:
-    history = PoolHistory().looks(3).looks(1, suspected=True)
-    assert history.verdict == "out"
-    history.talk.wait(30.0)
-    assert history.verdict == "in"
 
 
 def test_a_slightly_early_sample_counts() -> None:

@@ -8,12 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from lbctl.ir.pools import PickPolicy
-from lbctl.pick.table import PoolTable
-from lbctl.picker import child_link, wire
+from lbctl.picker import wire
 from lbctl.picker.child_link import SocketLink
 from lbctl.picker.received_tables import TableFollower
-from lbctl.picker.reports import report_of
 from lbctl.picker.service import PickService
 
 
@@ -39,31 +36,6 @@ def test_error_in_a_report_ends_the_process() -> None:
 
     with pytest.raises(TypeError):
         _run(spoil)
-
-
-def test_stopped_engine_is_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child_link, "REPORT_INTERVAL", 3600.0)
-
-    async def run() -> None:
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
-            ours.sendall(wire.line("settings", id="x"))
-            service, link = PickService(), SocketLink(theirs)
-            await link.settings()
-            stalled: dict[str, frozenset[str]] = {}
-            monkeypatch.setattr(PickService, "stalled", stalled)
-            follower = TableFollower(lambda _name, _table: stalled.update(chat=frozenset({"a"})))
-            work = asyncio.create_task(link.run(follower, service))
-            reader, writer = await asyncio.open_connection(sock=ours.dup())
-            async with asyncio.timeout(60):
-                assert report_of(wire.parse(await reader.readline())).stalled == {}
-                writer.write(wire.whole(PoolTable("chat", PickPolicy(()), ()), 0.0))
-                assert report_of(wire.parse(await reader.readline())).stalled == {"chat": ("a",)}
-                writer.write_eof()
-                await work
-            writer.close()
-
-    asyncio.run(run())
 
 
 def test_error_in_a_line_ends_the_process() -> None:

@@ -182,7 +182,6 @@ def test_replica_with_a_stopped_engine_is_not_picked() -> None:
     stopped = service.pick(_question(session="s")).names[0]
     service.pick(_question(session="t"))
     _stop(service, clock, stopped)
-    assert service.stalled == {"chat": {stopped}}
     picks = [service.pick(_question(session="s")).names[0] for _ in range(5)]
     assert stopped not in picks
     explanation = service.explain(_question(session="s"))

@@ -124,19 +124,6 @@ def _stalled(running: _Running, name: str, looks: int) -> None:
         running.look(**{name: {"progress": 7.0, "running": 3.0}}, **others)
 
 
-def test_suspicion_of_the_picker_counts_without_a_new_sample() -> None:
-    running = _Running(_pool_of("a", "b", "c"))
-    running.look(a={}, b={}, c={})
-    running.loop.suspect({NAME: frozenset({"a"})})
-    running.loop.decide()
-    assert "probably stalled" in running.loop.output.ejections[NAME]["a"][0]
-    running.look(a={}, b={}, c={})
-    assert set(running.loop.output.ejections) == {NAME}
-    running.loop.suspect({})
-    running.loop.decide()
-    assert not running.loop.output.ejections
-
-
 def test_stalled_replica_is_ejected_and_can_be_readmitted() -> None:
     running = _Running(_pool_of("a", "b", "c"))
     _stalled(running, "a", 6)
