@@ -11,14 +11,15 @@ An engine has stopped if its progress stays the same for longer than all of thes
 - twice the time in which the engine computes the prompts that it had when the silence began, because an engine without
   chunked prefill computes a prompt in a single step
 
-Only engines that report requests in flight and progress in steps are observed. If more than half of a pool's engines
-seem to have stopped, the cause is probably elsewhere, and none of them counts.
+Only engines that report requests in flight and progress in steps are observed. If more engines seem to have stopped
+than have made progress since then, the cause is probably elsewhere, and none of them counts. Idle engines are not
+evidence.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -95,9 +96,9 @@ class _Engine:
 
     def rest(self, now: float) -> None:
         """Record that it has no requests. After a pause, it gets new ones as a trial."""
-        self.since, self.silence, self.is_idle = now, 0.0, True
+        self.silence, self.is_idle = 0.0, True
         if not self.has_stopped:
-            self.avoided_since = None
+            self.since, self.avoided_since = now, None
         elif self.avoided_since is not None and now - self.avoided_since >= self.pause:
             self.avoided_since, self.has_stopped, self.pause = None, False, min(2 * self.pause, _MAX_PAUSE)
 
@@ -172,7 +173,8 @@ class Stalls:
                 engine = observed.engines[replica] = _Engine(sample.progress, sample.taken, sample.taken, sample.taken)
             else:
                 _update(observed, engine, sample, load)
-        if before != (engine.level if engine is not None else (False, False)):
+        level = engine.level if engine is not None else (False, False)
+        if before != level or any(level):
             self._refresh(pool)
 
     def expire(self, pools: Mapping[str, frozenset[str]], now: float) -> None:
@@ -193,9 +195,10 @@ class Stalls:
         _set(self.stopped, pool, {name for name, item in engines.items() if item.has_stopped}, engines)
 
 
-def _set(by_pool: dict[str, frozenset[str]], pool: str, names: set[str], engines: Collection[str]) -> None:
-    """Store the names of some engines, unless they are more than half of all."""
-    if names and 2 * len(names) <= len(engines):
+def _set(by_pool: dict[str, frozenset[str]], pool: str, names: set[str], engines: Mapping[str, _Engine]) -> None:
+    """Store the names of some engines, if at least as many have made progress since the silences of these began."""
+    begun = max((engines[name].since for name in names), default=0.0)
+    if names and len(names) <= sum(item.moved_at > begun for item in engines.values()):
         by_pool[pool] = frozenset(names)
     else:
         by_pool.pop(pool, None)

@@ -30,6 +30,10 @@ class _Suspicion(NamedTuple):
     reason: str = ""
 
 
+_Causes = tuple[dict[str, str], frozenset[str]]
+"""Reasons of a pool's suspected replicas by name, and its silent replicas."""
+
+
 class Suspects:
     """The suspicions of all pools."""
 
@@ -38,8 +42,8 @@ class Suspects:
         self._silent = silent
         self._of: dict[tuple[str, str], _Suspicion] = {}
         """(pool, replica) → suspicion."""
-        self._marked: dict[str, tuple[PoolTable, Mapping[str, str], PoolTable]] = {}
-        """Pool → table, reasons of its suspected replicas by name, and the table with these replicas marked."""
+        self._marked: dict[str, tuple[PoolTable, _Causes, PoolTable]] = {}
+        """Pool → table, causes, and the table with the replicas marked."""
 
     def __len__(self) -> int:
         """The number of suspicions, including ended ones that still affect the duration of the next one."""
@@ -80,13 +84,27 @@ class Suspects:
         reasons = {
             name: item.reason for (pool, name), item in self._of.items() if pool == table.pool and now < item.until
         }
-        reasons.update(dict.fromkeys(self._silent.get(table.pool, ()), _SILENT))
-        if not reasons:
+        silent = self._silent.get(table.pool, frozenset())
+        if not reasons and not silent:
             return table
+        causes = reasons, silent
         kept = self._marked.get(table.pool)
-        if kept is None or kept[0] is not table or kept[1] != reasons:
-            kept = self._marked[table.pool] = table, reasons, _marked(table, reasons)
+        if kept is None or kept[0] is not table or kept[1] != causes:
+            replaceable = dict.fromkeys(_replaceable(table, silent, reasons), _SILENT)
+            kept = self._marked[table.pool] = table, causes, _marked(table, reasons | replaceable)
         return kept[2]
+
+
+def _replaceable(table: PoolTable, silent: frozenset[str], reasons: Mapping[str, str]) -> set[str]:
+    """Return the silent replicas in whose priority, region and zone at least one other replica may be picked.
+
+    So no tier of the table becomes empty, for any proxy. Without `locality`, the zone does not matter.
+    """
+    groups: dict[tuple[object, ...], list[str]] = {}
+    for item in table.candidates:
+        if item.fit and item.weight > 0 and item.name not in reasons:
+            groups.setdefault((item.priority, item.region, table.locality and item.zone), []).append(item.name)
+    return {name for names in groups.values() if not silent.issuperset(names) for name in names if name in silent}
 
 
 def _marked(table: PoolTable, reasons: Mapping[str, str]) -> PoolTable:

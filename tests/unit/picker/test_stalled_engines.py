@@ -226,7 +226,7 @@ def test_engine_that_stops_while_idle_is_detected() -> None:
     pool.engines[1].stop()
     pool.send(1, 500)
     pool.engines[1].requests = 1
-    pool.run(4.0)
+    pool.run(4.0, [(number / 5, place, 200) for number in range(20) for place in (0, 2)])
     assert pool.stalled == {"1"}
 
 
@@ -339,6 +339,20 @@ def test_most_engines_do_not_stop_together() -> None:
     pool.engines[1].stop()
     pool.run(10.0, _traffic(Random(2), 10.0, 2.0, 3))
     assert not pool.stalled
+
+
+def test_idle_engines_do_not_show_that_others_stopped() -> None:
+    """The pages of both busy engines do not change; the other two engines have no requests, as after a drain."""
+    pool = _busy(engines=4)
+    pool.run(30.0)
+    pool.engines[0].stop()
+    pool.engines[1].stop()
+    for place in (0, 1):
+        pool.send(place, 500)
+        pool.engines[place].requests = 1
+    pool.detours.clear()
+    pool.run(10.0)
+    assert not pool.detours
 
 
 def test_stopped_engine_without_requests_gets_a_trial() -> None:
