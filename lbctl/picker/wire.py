@@ -58,6 +58,8 @@ class EngineSample(NamedTuple):
     """A number that changes with each step of the engine."""
     ttft: float | None = None
     """Mean time to the first token since the previous sample, in seconds."""
+    prompt_tokens: float | None = None
+    """Number of tokens of the prompts in `first_tokens`, including tokens found in a cache."""
 
 
 class ProxySample(NamedTuple):

@@ -16,8 +16,8 @@ from lbctl.signals.source import MetricSeries, MetricsTable
 _RANKS = ("tp_rank", "pp_rank", "moe_ep_rank")
 
 
-def _of_scheduler(name: str, **more: str) -> MetricSeries:
-    where = tuple((key, (value,)) for key, value in more.items())
+def _of_scheduler(name: str, **more: str | tuple[str, ...]) -> MetricSeries:
+    where = tuple((key, (value,) if isinstance(value, str) else value) for key, value in more.items())
     return MetricSeries(f"sglang:{name}", where=(("priority", ("",)), *where), repeats=_RANKS)
 
 
@@ -40,6 +40,7 @@ TABLE = MetricsTable(
             MetricSeries("sglang:prompt_tokens_total", versions="all versions; changes when a request ends"),
         ),
         "computed_tokens": (_of_scheduler("realtime_tokens_total", mode="prefill_compute"),),
+        "prompt_tokens": (_of_scheduler("realtime_tokens_total", mode=("prefill_compute", "prefill_cache")),),
         "decode_tokens": (
             _of_scheduler("realtime_tokens_total", mode="decode"),
             MetricSeries("sglang:generation_tokens_total", versions="all versions; changes when a request ends"),

@@ -60,6 +60,7 @@ COUNTERS: Mapping[str, str] = {
     "iterations": "engine steps",
     "prefill_tokens": "prompt tokens read",
     "computed_tokens": "prompt tokens computed, without those found in a cache",
+    "prompt_tokens": "tokens of prompts when their first token is made, including those found in a cache",
     "decode_tokens": "tokens made",
     "cache_lookups": "prompt tokens looked up in the prefix cache",
     "cache_found": "prompt tokens found there, and in other caches",

@@ -42,6 +42,7 @@ def series(prefix: str = "vllm:") -> dict[str, tuple[MetricSeries, ...]]:
         "computed_tokens": (
             MetricSeries(f"{prefix}prompt_tokens_by_source_total", where=(("source", ("local_compute",)),)),
         ),
+        "prompt_tokens": (read("prompt_tokens_total"), read("prompt_tokens")),
         "decode_tokens": (read("generation_tokens_total"), read("generation_tokens")),
         "cache_lookups": (
             read("prefix_cache_queries_total", "v1 from 0.9"),

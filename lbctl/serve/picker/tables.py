@@ -154,6 +154,7 @@ def _sample(report: ScrapeReport, now: float, *, restarted: bool) -> EngineSampl
         round(max(0.0, now - taken), 3),
         _measured(signals, "progress", taken) if signals.by_steps else None,
         _measured(signals, "ttft", taken),
+        report.prompt_tokens,
     )
 
 

@@ -119,14 +119,15 @@ class ReplicaSources:
             plan.reserves_memory or "kv_cache" in signals.values,
             derived.evidence,
             derived.restarted,
-            self._first_tokens(),
+            *self._first_tokens(),
             self._cached(ended),
         )
 
-    def _first_tokens(self) -> float | None:
-        """Return the engine's number of first tokens on the last page that contains it."""
+    def _first_tokens(self) -> tuple[float | None, float | None]:
+        """Return the engine's numbers of first tokens and of prompt tokens, from the first page with the former."""
         pages = (reading.quantities for reading in self._readings if reading is not None)
-        return next((quantities["ttft_count"] for quantities in pages if "ttft_count" in quantities), None)
+        page: Mapping[str, float] = next((quantities for quantities in pages if "ttft_count" in quantities), {})
+        return page.get("ttft_count"), page.get("prompt_tokens")
 
     def _cached(self, now: float) -> CachedTokens | None:
         """Return the engine's counts of cached tokens; None if no current page contains them."""

@@ -67,6 +67,8 @@ class ScrapeReport:
     """Whether the engine's counters have restarted."""
     first_tokens: float | None = None
     """Number of first tokens that the engine has generated since its start; None if no source counts them."""
+    prompt_tokens: float | None = None
+    """Number of tokens of the prompts in `first_tokens`; None if the same source does not count them."""
     cached: CachedTokens | None = None
     """Prompt tokens that the engine has found in its caches since its start; None if no source counts them."""
     member: str = ""

@@ -31,8 +31,8 @@ MAX_VALUES = 600_000
 _TOLERANCE = 0.5
 """Maximum delay in seconds of a text relative to the fastest earlier text before the clocks are compared again."""
 _REASONS: Mapping[str, Reason] = {reason: reason for reason in get_args(Reason)}
-_CACHED = "cached_"
-"""The prefix of the names of cached-token counts: the total, one for each source, and the origin."""
+_CACHED, _PROMPT_TOKENS = "cached_", "prompt_tokens"
+"""Names of counts: the prefix of cached tokens (the total, one for each source, and the origin), and prompt tokens."""
 _ORIGIN = ("page", "lines")
 """The names of the numbers in `CachedTokens.origin`."""
 Key = tuple[str, str]
@@ -113,7 +113,7 @@ def _row(report: ScrapeReport, shapes: dict[_Shape, int]) -> list[Any]:
     return [
         at,
         report.source,
-        *_signal_row(signals.values, begun, shapes, _cached_counts(report.cached)),
+        *_signal_row(signals.values, begun, shapes, _counts(report)),
         *_signal_row(signals.stale, begun, shapes, {}),
         None if evidence is None else [_after(evidence.at, at), *map(_short, astuple(evidence)[1:])],
         signals.xids,
@@ -123,11 +123,13 @@ def _row(report: ScrapeReport, shapes: dict[_Shape, int]) -> list[Any]:
     ]
 
 
-def _cached_counts(cached: CachedTokens | None) -> dict[str, float]:
-    if cached is None:
-        return {}
-    counts = {"total": cached.total, **cached.by_source, **dict(zip(_ORIGIN, cached.origin, strict=False))}
-    return {_CACHED + source: count for source, count in counts.items()}
+def _counts(report: ScrapeReport) -> dict[str, float]:
+    counts = {} if report.prompt_tokens is None else {_PROMPT_TOKENS: report.prompt_tokens}
+    cached = report.cached
+    if cached is not None:
+        numbers = {"total": cached.total, **cached.by_source, **dict(zip(_ORIGIN, cached.origin, strict=False))}
+        counts |= {_CACHED + name: number for name, number in numbers.items()}
+    return counts
 
 
 def _signal_row(
@@ -170,6 +172,11 @@ def _report(plan: ScrapePlan, row: list[Any], shapes: list[_Shape], offset: floa
         _state(planned.kind, planned.display_url, item, at) for planned, item in zip(plan.sources, sources, strict=True)
     )
     begun = [at if item.good_at is None else item.good_at for item in states]
+    counts = {
+        name: _number(item)
+        for (name, _), item in zip(shapes[shape], values, strict=True)
+        if name.startswith((_CACHED, _PROMPT_TOKENS))
+    }
     signals = Signals(
         dict(_signals(shapes[shape], values, begun)),
         dict(_signals(shapes[stale_shape], stale, begun)),
@@ -188,7 +195,8 @@ def _report(plan: ScrapePlan, row: list[Any], shapes: list[_Shape], offset: floa
         signals.evidence,
         bool(flags & 4),
         None if first_tokens is None else _number(first_tokens),
-        _cached(shapes[shape], values),
+        counts.get(_PROMPT_TOKENS),
+        _cached(counts),
         member,
     )
 
@@ -201,12 +209,8 @@ def _signals(shape: _Shape, row: list[Any], begun: list[float]) -> Iterator[tupl
             yield name, Signal(_number(value), at, source)
 
 
-def _cached(shape: _Shape, row: list[Any]) -> CachedTokens | None:
-    counts = {
-        name.removeprefix(_CACHED): _number(item)
-        for (name, _), item in zip(shape, row, strict=True)
-        if name.startswith(_CACHED)
-    }
+def _cached(counts: Mapping[str, float]) -> CachedTokens | None:
+    counts = {name.removeprefix(_CACHED): count for name, count in counts.items()}
     total = counts.get("total")
     if total is None:
         return None

@@ -79,7 +79,7 @@ def _unfit(table: PoolTable) -> dict[str, str]:
 def _report(at: float, kind: str = "vllm", **values: float) -> ScrapeReport:
     signals = Signals({name: Signal(value, at, 0) for name, value in values.items()})
     sources = (SourceState(kind, "http://x/metrics", at, at),)
-    return ScrapeReport("chat", "a", at, 0, signals, sources, first_tokens=12.0)
+    return ScrapeReport("chat", "a", at, 0, signals, sources, first_tokens=12.0, prompt_tokens=900.0)
 
 
 def test_table_has_address_weight_and_place_of_each_replica() -> None:
@@ -225,7 +225,7 @@ def test_engine_sample_is_sent_once_with_its_age() -> None:
     measured = FleetMeasurements(50.0, {A: _report(48.0, running=5.0)})
     (sample,) = samples.of(pools, measured)
     assert (sample.replica, sample.running, sample.queue, sample.first_tokens) == ("a", 5.0, None, 12.0)
-    assert sample.age == 2.0
+    assert (sample.age, sample.prompt_tokens) == (2.0, 900.0)
     assert samples.of(pools, measured) == []
     assert len(samples.of(pools, FleetMeasurements(51.0, {A: _report(50.0, running=5.0)}))) == 1
 

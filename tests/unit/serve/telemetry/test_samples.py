@@ -39,7 +39,8 @@ REPORT = ScrapeReport(
         TokenEvidence(OTHER_CLOCK + 9.0, 12.0, 0.25, 3.5, 0.5), (("0", 79),), True,
     ),
     (SourceState("vllm", "http://10.0.0.1:80/metrics", OTHER_CLOCK + 9.5, OTHER_CLOCK + 9.0, size=3000, seconds=0.5),),
-    True, None, True, 123_456_789.0, CachedTokens(987_654_321.0, {"device": 987_000_000.0, "disk": 654_321.0}, (0, 6)),
+    True, None, True, 123_456_789.0, 234_567_890.0,
+    CachedTokens(987_654_321.0, {"device": 987_000_000.0, "disk": 654_321.0}, (0, 6)),
 )  # fmt: skip
 
 
@@ -55,7 +56,8 @@ def test_ages_survive_different_clocks() -> None:
     assert read.signals.stale["gpu"].value == pytest.approx(0.123456, rel=1e-4)
     assert read.signals.evidence == TokenEvidence(pytest.approx(49.0), 12.0, 0.25, 3.5, 0.5)
     assert (read.signals.xids, read.signals.by_steps) == ((("0", 79),), True)
-    assert (read.reserves_memory, read.restarted, read.first_tokens) == (True, True, 123_456_789.0)
+    assert (read.reserves_memory, read.restarted) == (True, True)
+    assert (read.first_tokens, read.prompt_tokens) == (123_456_789.0, 234_567_890.0)
     assert read.cached == REPORT.cached
     (state,) = read.sources
     assert state == replace(REPORT.sources[0], scraped_at=pytest.approx(49.5), good_at=pytest.approx(49.0)), (
@@ -87,7 +89,7 @@ def test_text_of_the_previous_version_is_read() -> None:
     body = json.dumps([2, 10.0, [[["queue", 0], ["of_a_later_version", 0]], []], {"chat": {"a": row}}]).encode()
     (read,) = MemberSamples("cp-2").read(base64.b64encode(zlib.compress(body)).decode(), 50.0, PLANS)
     assert read.signals.values == {"queue": Signal(3.0, pytest.approx(49.0), 0)}
-    assert (read.first_tokens, read.cached) == (12.0, None)
+    assert (read.first_tokens, read.prompt_tokens, read.cached) == (12.0, None, None)
 
 
 def test_the_previous_version_can_read_the_text() -> None:
@@ -96,7 +98,7 @@ def test_the_previous_version_can_read_the_text() -> None:
     row = pools["chat"]["a"]
     assert (form, len(row)) == (2, 11)
     assert [name for name, _ in shapes[row[2]]] == [
-        "queue", "cached_total", "cached_device", "cached_disk", "cached_page", "cached_lines",
+        "queue", "prompt_tokens", "cached_total", "cached_device", "cached_disk", "cached_page", "cached_lines",
     ]  # fmt: skip
     assert [name for name, _ in shapes[row[2]] if name in SIGNALS] == ["queue"]
 
@@ -121,6 +123,7 @@ def test_replica_with_another_scrape_plan_is_ignored() -> None:
         replace(REPORT, source=7),
         replace(REPORT, first_tokens=float("inf")),
         replace(REPORT, cached=CachedTokens(float("inf"), {})),
+        replace(REPORT, prompt_tokens=float("inf")),
         replace(REPORT, sources=(replace(REPORT.sources[0], reason="because"),)),  # type: ignore[arg-type]
     ],
 )

@@ -118,7 +118,7 @@ def test_page_becomes_signals_with_ages() -> None:
     report = asyncio.run(_first(_answering(fixture("vllm_v1"))))
     assert report.signals.get("queue") == 3
     assert report.signals.get("running") == 21
-    assert report.first_tokens == 900
+    assert (report.first_tokens, report.prompt_tokens) == (900, 300_000)
     assert report.signals.values["queue"].age(report.at) < 1
     assert report.sources[0].ok
     assert report.sources[0].size == len(fixture("vllm_v1"))
