@@ -1259,6 +1259,10 @@ class PickedPool(Struct, frozen=True):
     not running."""
     cached_by_replica: Mapping[str, CachedTokens] = {}
     """Maps each replica to the expected and found tokens in the caches of its engine."""
+    length_factors: Mapping[str, Number] | None = None
+    """The factors by which the picker multiplies its estimates of prompt lengths, learned from the engines' counters of
+    prompt tokens. The keys are ascii (characters in ASCII, and bodies that are not read), other (all other characters)
+    and parts (message parts without text, for example images). Null until the picker has learned from 16 prompts."""
 
 
 class PickSample(Struct, frozen=True):
@@ -1335,6 +1339,8 @@ class PickRequest(Struct, frozen=True):
     session_key: str | None = None
     """The session key that the request has: a header, or a field of the body such as $.user; null if the request has
     no session."""
+    length_factor: Number = 1.0
+    """The learned factor in prompt_tokens: the estimate without it is prompt_tokens divided by this factor."""
 
 
 class PickCandidate(Struct, frozen=True):

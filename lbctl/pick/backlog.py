@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+from lbctl.pick.prompt import EMPTY, PromptLength
+
 _HALF_LIFE = 300.0
 """Seconds after which a measurement of speed counts half."""
 REPORT_TTL = 60.0
@@ -27,6 +29,8 @@ class Prompt:
     """Time at which it was sent, in seconds."""
     is_own: bool = True
     """Whether this picker sent it."""
+    length: PromptLength | None = EMPTY
+    """Its estimated length by its content, including the tokens in the replica's cache; None if it is unknown."""
     read: bool = False
     """Whether it has left the backlog."""
 
@@ -44,9 +48,11 @@ class Backlog:
         self._waiting: deque[Prompt] = deque()
         self._counted: float | None = None
         self._heard = 0.0
-        self._credit = 0
-        self._firsts: deque[float] = deque()
-        """Times of the first bytes that the engine's last count did not include."""
+        self._credit: list[Prompt] = []
+        """Prompts that have been removed because their requests have begun or ended. The engine's next count includes
+        them."""
+        self._firsts: deque[tuple[float, Prompt]] = deque()
+        """Times of the first bytes that the engine's last count did not include, and the prompts."""
         self._taken = self._seconds = self._measured_at = 0.0
 
     @property
@@ -54,9 +60,9 @@ class Backlog:
         """Whether the engine counts first tokens."""
         return self._counted is not None
 
-    def add(self, tokens: int, now: float, is_own: bool = True) -> Prompt:
+    def add(self, tokens: int, now: float, is_own: bool = True, length: PromptLength | None = EMPTY) -> Prompt:
         """Count a prompt that is sent now."""
-        prompt = Prompt(tokens, now, is_own)
+        prompt = Prompt(tokens, now, is_own, length)
         self._waiting.append(prompt)
         self.tokens += tokens
         return prompt
@@ -70,40 +76,45 @@ class Backlog:
 
     def end(self, prompt: Prompt) -> None:
         """Remove the prompt of a request that has ended. The engine's next count includes it."""
-        self._credit += not prompt.read
+        if self.is_counted and not prompt.read:
+            self._credit.append(prompt)
         self.remove(prompt)
 
     def first_byte(self, prompt: Prompt, now: float) -> None:
         """Remove the prompt of a request whose response body has begun. The engine's next count includes it."""
         if not prompt.read:
-            if self._counted is not None:
-                self._firsts.append(now)
+            if self.is_counted:
+                self._firsts.append((now, prompt))
             self._measure(prompt.tokens, now - prompt.sent, now)
             self.remove(prompt)
 
-    def count(self, first_tokens: float, now: float, ttft: float | None = None) -> None:
+    def count(self, first_tokens: float, now: float, ttft: float | None = None) -> list[PromptLength] | None:
         """Remove as many of the oldest prompts as the engine has counted since the last report.
 
         `ttft`: their mean time to the first token, in seconds, if the engine reports it.
 
-        The engine's count includes `_credit` requests that have ended or begun since then and are already removed. The
+        The engine's count includes `_credit`: requests that have ended or begun since then and are already removed. The
         rest of `_credit` is halved each time, because the engine never counts a request without a first token.
+
+        Return the lengths of the counted prompts. The result is None for the first report and after a restart, and if
+        the engine has counted more prompts than pickers have sent, or a prompt of unknown length.
         """
         before, self._counted, self._heard = self._counted, first_tokens, now
-        while self._firsts and self._firsts[0] <= now:
-            self._firsts.popleft()
-            self._credit += 1
+        while self._firsts and self._firsts[0][0] <= now:
+            self._credit.append(self._firsts.popleft()[1])
         if before is None or first_tokens < before:
-            self._credit = 0
-            return
+            self._credit.clear()
+            return None
         grown = int(first_tokens - before)
-        used = min(grown, self._credit)
-        self._credit = (self._credit - used) // 2
-        for _ in range(grown - used):
-            if self._waiting:
-                prompt = self._waiting[0]
-                self._measure(prompt.tokens, now - prompt.sent if ttft is None else ttft, now)
-                self.remove(prompt)
+        counted, rest = self._credit[:grown], self._credit[grown:]
+        self._credit = rest[(len(rest) + 1) // 2 :]
+        while len(counted) < grown and self._waiting:
+            prompt = self._waiting[0]
+            self._measure(prompt.tokens, now - prompt.sent if ttft is None else ttft, now)
+            self.remove(prompt)
+            counted.append(prompt)
+        lengths = [prompt.length for prompt in counted if prompt.length is not None]
+        return lengths if len(lengths) == grown else None
 
     @property
     def speed(self) -> float:
@@ -128,6 +139,7 @@ class Backlog:
         """Remove other pickers' prompts once the engine has stopped reporting first tokens."""
         if self._counted is not None and now - self._heard > REPORT_TTL:
             self._counted = None
+            self._credit.clear()
             self._firsts.clear()
             for prompt in [prompt for prompt in self._waiting if not prompt.is_own]:
                 self.remove(prompt)

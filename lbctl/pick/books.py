@@ -14,6 +14,7 @@ from math import inf
 from typing import NamedTuple
 
 from lbctl.pick.backlog import Backlog, Prompt
+from lbctl.pick.prompt import EMPTY, PromptLength
 
 REQUEST_TOKENS = 30
 """Cost of a request in addition to its unread prompt, in tokens: it takes part in every step of the engine."""
@@ -42,6 +43,12 @@ class Count(NamedTuple):
     """Prompt tokens of all requests in `sent` that the engine had to compute."""
     cached_tokens: int = 0
     """Prompt tokens of all requests in `sent` that the picker expected in the engine's caches."""
+    sent_ascii: int = 0
+    """Tokens of the ASCII characters of all these prompts, as estimated without learned factors."""
+    sent_other: int = 0
+    """Tokens of their other characters."""
+    sent_parts: int = 0
+    """Tokens of their parts without text."""
 
 
 Counts = Mapping[str, Mapping[str, Count]]
@@ -71,6 +78,7 @@ class ReplicaLoad:
     _sent: int = 0
     _sent_tokens: int = 0
     _cached_tokens: int = 0
+    _sent_length: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
     _peers: dict[str, tuple[float, Count]] = field(default_factory=dict)
     _peer_requests: int = 0
     _peer_unread: int = 0
@@ -111,7 +119,10 @@ class ReplicaLoad:
 
     def count(self) -> Count:
         """Return the counts of this picker."""
-        return Count(self.requests, self.unread, self._sent, self._sent_tokens, self._cached_tokens)
+        return Count(
+            self.requests, self.unread, self._sent, self._sent_tokens, self._cached_tokens,
+            *map(round, self._sent_length),
+        )  # fmt: skip
 
     def _refresh(self) -> None:
         self.others_requests = self._peer_requests + self._unknown
@@ -131,12 +142,20 @@ class ReplicaLoad:
         if before is not None:
             self._peer_cached_tokens += max(0, count.cached_tokens - before[1].cached_tokens)
             if self._backlog.is_counted:
-                self._add(count.sent - before[1].sent, count.sent_tokens - before[1].sent_tokens, now)
+                self._add(before[1], count, now)
         self._refresh()
 
-    def _add(self, requests: int, tokens: int, now: float) -> None:
-        for _ in range(number := min(requests, _MAX_PROMPTS)):
-            self._backlog.add(max(0, tokens // number), now, is_own=False)
+    def _add(self, before: Count, count: Count, now: float) -> None:
+        """Add the prompts that another picker has sent since `before`, all with the same length.
+
+        Pickers of earlier versions do not send the lengths.
+        """
+        number = min(count.sent - before.sent, _MAX_PROMPTS)
+        if number > 0:
+            _, _, _, tokens, _, *parts = (max(0, after - earlier) for after, earlier in zip(count, before, strict=True))
+            length = PromptLength(*(part / number for part in parts)) if any(parts) else None
+            for _ in range(number):
+                self._backlog.add(tokens // number, now, is_own=False, length=length)
 
     def _withdraw(self, peer: str) -> None:
         _, count = self._peers.pop(peer, _NOTHING)
@@ -184,20 +203,24 @@ class Books:
         return kept[1]
 
     def started(
-        self, request: str, pool: str, replica: str, tokens: float, now: float, cached_tokens: float = 0.0
-    ) -> None:
+        self, request: str, pool: str, replica: str, tokens: float, now: float, cached_tokens: float = 0.0,
+        length: PromptLength = EMPTY,
+    ) -> None:  # fmt: skip
         """Count a request that was sent to a replica.
 
         `tokens` and `cached_tokens`: prompt tokens that the engine has to compute, and those expected in its caches.
+        `length`: the length of the whole prompt without learned factors.
         """
         self.finished(request)
         load, count = self.load(pool, replica), max(0, round(tokens))
-        flight = _Flight(load, load._backlog.add(count, now))
+        flight = _Flight(load, load._backlog.add(count, now, length=length))
         self._flights[request] = load._flights[request] = flight
         load.requests += 1
         load._sent += 1
         load._sent_tokens += count
         load._cached_tokens += round(cached_tokens)
+        for index, part in enumerate(length):
+            load._sent_length[index] += part
         load._refresh()
 
     def first_token(self, request: str) -> None:
@@ -238,20 +261,22 @@ class Books:
         taken: float,
         ttft: float | None = None,
         progressed_at: float = inf,
-    ) -> None:
+    ) -> list[PromptLength] | None:
         """Correct a replica's counts by its engine's report from the time `taken`. None means that a value is unknown.
 
         `first_tokens` is the engine's cumulative count of first tokens, and `ttft` their mean time since the last
         report, in seconds. `progressed_at` is the time of its last progress, to which `running` and `waiting` refer: an
         engine does not update them during a long step. Requests in excess of the reported number in two consecutive
         measurements count as ended. Pass each measurement only once.
+
+        Return the lengths of the prompts that the engine has computed since the last report; None if they are unknown.
         """
         load = self.load(pool, replica)
-        if first_tokens is not None:
-            load._backlog.count(first_tokens, taken, ttft)
+        computed = None if first_tokens is None else load._backlog.count(first_tokens, taken, ttft)
         if running is not None and waiting is not None:
             self._compare(load, running + waiting, min(taken - _SETTLED, progressed_at))
         load._refresh()
+        return computed
 
     def _compare(self, load: ReplicaLoad, reported: float, before: float) -> None:
         """Correct the counts by the reported number of requests, which includes all requests sent before `before`."""

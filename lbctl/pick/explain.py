@@ -94,6 +94,8 @@ def document(explanation: Explanation) -> dict[str, object]:
     features = explanation.features
     names = ("session", "session_key", "body_bytes", "prompt_tokens", "model", "adapter")
     request = {name: getattr(features, name) for name in names} | {"blocks": len(features.prefix)}
+    estimate = sum(features.length)
+    request["length_factor"] = round(features.prompt_tokens / estimate, 3) if estimate else 1.0
     return {
         "sentence": explanation.sentence,
         "reason": explanation.reason,

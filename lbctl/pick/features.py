@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from lbctl.ir.locality import NOWHERE, Place
 from lbctl.ir.pools import PickPolicy
-from lbctl.pick import partial_json, prompt
+from lbctl.pick import lengths, partial_json, prompt
+from lbctl.pick.prompt import EMPTY, PromptLength
 from lbctl.pick.table import PoolTable
 
 BODY_LIMIT = 64 * 1024
@@ -36,7 +37,7 @@ class Features(NamedTuple):
     body_bytes: int = 0
     """Length of the whole body, as far as it is known."""
     prompt_tokens: float = 0.0
-    """Estimated length of the prompt in tokens."""
+    """Estimated length of the prompt in tokens, with the learned factors of the pool."""
     model: str | None = None
     """The model that the body names."""
     adapter: str | None = None
@@ -51,6 +52,8 @@ class Features(NamedTuple):
     """The tenant that sends the request; empty if the route has none. Tenants do not share the affinity memory."""
     session_key: str | None = None
     """Name of the session key that the request has: a header, or a field such as `$.user`."""
+    length: PromptLength = EMPTY
+    """Estimated length of the prompt by its content, without the learned factors."""
 
 
 def read(
@@ -63,12 +66,13 @@ def read(
     regions: frozenset[str] = frozenset(),
     place: Place = NOWHERE,
     tenant: str = "",
+    factors: lengths.Factors = lengths.UNLEARNED,
 ) -> Features:
     """Return the features of a request.
 
     `headers` have lower-case names. `body` is the beginning of the body, or all of it. `body_length` is the length of
-    the whole body, or None if it is unknown. `tenant` is the name that the proxy authenticated. Input from clients
-    never raises an exception.
+    the whole body, or None if it is unknown. `tenant` is the name that the proxy authenticated. `factors` correct the
+    length of the prompt. Input from clients never raises an exception.
     """
     policy = table.policy
     length = max(len(body), body_length or 0)
@@ -79,14 +83,14 @@ def read(
     adapter = model if isinstance(model, str) and model in table.adapters else None
     rules, seed = policy.prefix, f"{table.pool}\0{tenant}\0{table.model}\0{adapter}"
     texts = prompt.texts(document, rules.block * rules.blocks if rules else 0) if document else None
-    is_whole = len(beginning) == length
+    prompt_length = prompt.length(texts, beginning, length)
     session, session_key = _session(policy, headers, document)
     return Features(
         pool=table.pool,
         session=session,
         prefix=prompt.chain(texts, seed, rules) if rules and texts else (),
         body_bytes=length,
-        prompt_tokens=prompt.tokens(texts if is_whole else None, length),
+        prompt_tokens=lengths.tokens(prompt_length, factors),
         model=model if isinstance(model, str) else None,
         adapter=adapter,
         subset=subset,
@@ -94,6 +98,7 @@ def read(
         place=place,
         tenant=tenant,
         session_key=session_key,
+        length=prompt_length,
     )
 
 

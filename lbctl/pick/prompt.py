@@ -42,7 +42,7 @@ _CLASSES = bytes(
     next((bits for characters, bits in _BITS.items() if chr(code) in characters), _SIGN if code < 128 else 0)
     for code in range(256)
 )
-_SAMPLE, _PIECE = 1536, 64
+_SAMPLE, _PIECE = 1536, 128
 """Maximum number of characters that are examined, and the length of the pieces that form this sample."""
 MAX_PROMPT_TOKENS = 131_072
 """Upper bound on an estimated prompt length, in tokens."""
@@ -51,6 +51,20 @@ _PARTS_OF_PROMPTS = ("system", "instructions", "prompt", "input", "messages")
 _MAX_VALUES, _MAX_LEVELS = 4096, 8
 """Upper bounds on the number of a prompt's values (a token id is a value) and on their depth. APIs use six levels."""
 Document = dict[str, object]
+
+
+class PromptLength(NamedTuple):
+    """Estimated length of a prompt in tokens, by kinds of content that tokenizers count differently."""
+
+    ascii: float = 0.0
+    """ASCII characters, and bodies that were not read."""
+    other: float = 0.0
+    """Characters outside ASCII, for example of Chinese."""
+    parts: float = 0.0
+    """Parts without text, for example images."""
+
+
+EMPTY = PromptLength()
 
 
 class PromptTexts(NamedTuple):
@@ -111,25 +125,37 @@ def chain(found: PromptTexts, seed: str, rules: Prefix) -> tuple[int, ...]:
     return tuple(hashes)
 
 
-def tokens(found: PromptTexts | None, body_length: int) -> float:
-    """Return an estimate of the prompt's length in tokens, at most `MAX_PROMPT_TOKENS`.
+def length(found: PromptTexts | None, body: bytes, body_length: int) -> PromptLength:
+    """Return an estimate of the prompt's length. No part of it is above `MAX_PROMPT_TOKENS`.
 
-    `found` is None if the body is incomplete.
+    `body` is the beginning of the body, from which `found` was read, and `body_length` is the length of the whole body.
+    The rest of a body is assumed to be like the texts in front of it.
     """
-    if found is None or not found.complete:
-        return min(body_length / _BYTES_PER_TOKEN, MAX_PROMPT_TOKENS)
-    return min(_tokens_of("".join(found.counted)) + _OTHER_PART * found.others, MAX_PROMPT_TOKENS)
+    text = "".join(found.counted) if found is not None and found.complete else None
+    is_whole = len(body) == body_length
+    if found is None or text is None or (not is_whole and len(text) < _SAMPLE):
+        return PromptLength(min(body_length / _BYTES_PER_TOKEN, MAX_PROMPT_TOKENS))
+    in_ascii, other = _tokens_of(text)
+    if is_whole:
+        parts = min(_OTHER_PART * found.others, MAX_PROMPT_TOKENS)
+        return PromptLength(in_ascii, other, parts)
+    scale = body_length / len(text.encode("utf-8", "replace"))
+    return PromptLength(min(in_ascii * scale, MAX_PROMPT_TOKENS), min(other * scale, MAX_PROMPT_TOKENS))
 
 
-def _tokens_of(text: str) -> float:
+def _tokens_of(text: str) -> tuple[float, float]:
+    """Return the tokens of ASCII characters, and the tokens of other characters."""
     sample = _sample(text)
     data = sample.encode("utf-8", "replace")
     bits = int.from_bytes(data.translate(_CLASSES), "little")
-    count = _BIT * (bits & ~(bits << 8)).bit_count()
+    count, other = _BIT * (bits & ~(bits << 8)).bit_count(), 0.0
     if len(data) > len(sample):
-        count += _FURTHER_BYTE * (len(data) - len(sample)) + _KOREAN * len(data.translate(None, _NOT_KOREAN))
-    count = max(count, len(data) / _MAX_BYTES_PER_TOKEN)
-    return count if sample is text else count * len(text) / len(sample)
+        other = _FURTHER_BYTE * (len(data) - len(sample)) + _KOREAN * len(data.translate(None, _NOT_KOREAN))
+    count = max(count, len(data) / _MAX_BYTES_PER_TOKEN - other)
+    if sample is not text:
+        scale = len(text) / len(sample)
+        return count * scale, other * scale
+    return count, other
 
 
 def _sample(text: str) -> str:

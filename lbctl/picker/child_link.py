@@ -113,5 +113,6 @@ def report(service: PickService, reported: int = 0) -> bytes:
             sampled=statistics.sampled,
             samples=tuple(statistics.samples_after(reported)),
             unsaved=service.unsaved,
+            lengths=service.lengths,
         )
     )

@@ -11,6 +11,7 @@ from lbctl.pick.books import Books, Counts
 from lbctl.pick.decide import pick, why_not
 from lbctl.pick.explain import Explanation, explain
 from lbctl.pick.features import Features
+from lbctl.pick.lengths import LearnedLengths
 from lbctl.pick.stalls import EngineProgress, Stalls
 from lbctl.pick.table import Candidate, PoolTable
 from lbctl.picker.messages import PickerQuestion
@@ -35,26 +36,27 @@ class Decider:
 
     def __init__(self, random: Random, affinity: AffinityMemory) -> None:
         self.books = Books()
+        self.lengths = LearnedLengths()
         self.stalls = Stalls()
         self._affinity = affinity
         self._random = random
 
     def decide(self, table: PoolTable, question: PickerQuestion, now: float) -> PickerDecision:
         """Return the replicas for a request, in the order in which a proxy should try them."""
-        request = _read(table, question)
+        request = self._read(table, question)
         result = pick(request, table, self.books, self._affinity, now, self._random)
         reason = "full" if not result.ordered and self._is_full(table, request) else result.reason
         return PickerDecision(result.ordered, reason, request, result.tokens)
 
     def explain(self, table: PoolTable, question: PickerQuestion, now: float) -> Explanation:
         """Explain the decision that the picker would make now, without recording anything."""
-        return explain(_read(table, question), table, self.books, self._affinity, now)
+        return explain(self._read(table, question), table, self.books, self._affinity, now)
 
     def started(self, request: str, decision: PickerDecision, now: float) -> None:
         """Record that a request goes to the first replica of a decision."""
         replica, read = decision.ordered[0].name, decision.features
         cached = read.prompt_tokens - decision.tokens
-        self.books.started(request, read.pool, replica, decision.tokens, now, cached)
+        self.books.started(request, read.pool, replica, decision.tokens, now, cached, read.length)
         self._affinity.remember(read, replica, now)
 
     def first_token(self, request: str) -> None:
@@ -75,10 +77,11 @@ class Decider:
             self._affinity.forget(sample.pool, sample.replica)
         pool, replica, taken = sample.pool, sample.replica, now - sample.age
         progress = EngineProgress(taken, sample.progress, _requests(sample), sample.restarted)
-        self.books.reconcile(
+        computed = self.books.reconcile(
             pool, replica, sample.running, sample.queue, sample.first_tokens, taken, sample.ttft,
             self.stalls.last_progress(pool, replica, progress),
         )  # fmt: skip
+        self.lengths.computed(pool, replica, computed, sample.prompt_tokens)
         self.stalls.observe(pool, replica, progress, self.books.load(pool, replica))
 
     def merge(self, peer: str, counts: Counts, now: float) -> None:
@@ -101,22 +104,23 @@ class Decider:
         names = {name: frozenset(item.name for item in table.candidates) for name, table in pools.items()}
         self.books.expire(now)
         self.books.keep(names)
+        self.lengths.keep(names)
         self.stalls.expire(names, now)
 
     def _is_full(self, table: PoolTable, request: Features) -> bool:
         tiers = table.tiers(request.place, request.regions)
         return any("limit" in why_not(item, request, self.books) for tier in tiers for item in tier.candidates)
 
+    def _read(self, table: PoolTable, question: PickerQuestion) -> Features:
+        caller = question.caller
+        return features.read(
+            table, question.headers, question.body, question.body_length,
+            subset=question.subset, regions=caller.regions, place=caller.place, tenant=caller.tenant,
+            factors=self.lengths.factors(table.pool),
+        )  # fmt: skip
+
 
 def _requests(sample: EngineSample) -> float | None:
     """Return the number of requests that an engine reports; None if it reports none."""
     known = [count for count in (sample.running, sample.queue) if count is not None]
     return sum(known) if known else None
-
-
-def _read(table: PoolTable, question: PickerQuestion) -> Features:
-    caller = question.caller
-    return features.read(
-        table, question.headers, question.body, question.body_length,
-        subset=question.subset, regions=caller.regions, place=caller.place, tenant=caller.tenant,
-    )  # fmt: skip

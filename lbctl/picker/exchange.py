@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import grpc
@@ -163,23 +163,32 @@ class Exchange:
 def message_of(sender: str, counts: Counts) -> bytes:
     """Return the message of a picker with this id.
 
-    Expected cached tokens have their own key, because earlier versions require exactly four numbers for each replica.
+    Expected cached tokens and the lengths of prompts have their own keys, because earlier versions require exactly four
+    numbers for each replica.
     """
     rows = {pool: {name: count[:4] for name, count in replicas.items()} for pool, replicas in counts.items()}
     cached = {
         pool: {name: count.cached_tokens for name, count in replicas.items() if count.cached_tokens}
         for pool, replicas in counts.items()
     }
-    return json.dumps({"from": sender, "counts": rows, "cached": cached}, separators=(",", ":")).encode()
+    lengths = {
+        pool: {name: count[5:] for name, count in replicas.items() if any(count[5:])}
+        for pool, replicas in counts.items()
+    }
+    message = {"from": sender, "counts": rows, "cached": cached, "lengths": lengths}
+    return json.dumps(message, separators=(",", ":")).encode()
 
 
 def parse(message: bytes) -> tuple[str, Counts] | None:
     """Return the id of the sender and its counts; None if this is not a valid message of a picker."""
     try:
         values: Any = json.loads(message)
-        cached = values.get("cached", {})
+        cached, lengths = values.get("cached", {}), values.get("lengths", {})
         counts = {
-            str(pool): {str(name): _counts(cached.get(pool, {}).get(name, 0), *row) for name, row in replicas.items()}
+            str(pool): {
+                str(name): _counts(row, cached.get(pool, {}).get(name, 0), lengths.get(pool, {}).get(name, (0, 0, 0)))
+                for name, row in replicas.items()
+            }
             for pool, replicas in values["counts"].items()
         }
         sender = values["from"]
@@ -190,13 +199,14 @@ def parse(message: bytes) -> tuple[str, Counts] | None:
     return sender, counts
 
 
-def _counts(cached_tokens: object, requests: object, unread: object, sent: object, sent_tokens: object) -> Count:
+def _counts(row: Sequence[object], cached_tokens: object, lengths: Sequence[object]) -> Count:
+    """Return the counts of a replica. Raises TypeError or ValueError if they are not valid."""
+    requests, *tokens = row
+    if (len(tokens), len(lengths)) != (3, 3):
+        raise ValueError
     return Count(
         _count(requests, _MAX_REQUESTS),
-        _count(unread, _MAX_TOKENS),
-        _count(sent, _MAX_TOKENS),
-        _count(sent_tokens, _MAX_TOKENS),
-        _count(cached_tokens, _MAX_TOKENS),
+        *(_count(value, _MAX_TOKENS) for value in (*tokens, cached_tokens, *lengths)),
     )
 
 

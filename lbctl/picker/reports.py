@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from lbctl.pick.lengths import Factors
 from lbctl.picker import wire
 from lbctl.picker.statistics import DecisionSample, DurationHistogram
 
@@ -34,6 +35,8 @@ class PickerReport:
     """The latest samples, newest last."""
     unsaved: str = ""
     """Why the affinity memory cannot be saved; empty if it can."""
+    lengths: Mapping[str, Factors] = field(default_factory=dict)
+    """Pool → the learned factors of prompt lengths."""
 
 
 def line(report: PickerReport) -> bytes:
@@ -50,6 +53,7 @@ def line(report: PickerReport) -> bytes:
         sampled=report.sampled,
         samples=[asdict(item) for item in report.samples],
         unsaved=report.unsaved,
+        lengths=report.lengths,
     )
 
 
@@ -67,6 +71,7 @@ def report_of(values: Mapping[str, Any]) -> PickerReport:
             sampled=values["sampled"],
             samples=tuple(DecisionSample(**item) for item in values["samples"]),
             unsaved=str(values.get("unsaved", "")),
+            lengths={pool: Factors(*factors) for pool, factors in values.get("lengths", {}).items()},
         )
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise wire.WireError(f"a report is not in the format of this version of lbctl: {error}") from None

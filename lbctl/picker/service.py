@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from lbctl.pick.affinity import AffinityBatch, AffinityMemory
 from lbctl.pick.books import MAX_AGE, Counts
 from lbctl.pick.explain import Explanation
+from lbctl.pick.lengths import Factors
 from lbctl.pick.suspects import Suspects
 from lbctl.pick.table import PoolTable
 from lbctl.picker.decision import Decider, PickerDecision
@@ -85,6 +86,11 @@ class PickService:
     def open_by_pool(self) -> Counter[str]:
         """Pool → number of its picked requests that have not ended."""
         return Counter(entry.pool for entry in self._open.values())
+
+    @property
+    def lengths(self) -> dict[str, Factors]:
+        """Pool → the learned factors of prompt lengths, if its engines count prompt tokens."""
+        return self._decider.lengths.learned()
 
     def set_table(self, pool: str, table: PoolTable | None) -> None:
         """Use this table for the pool from now on; None: the pool left."""

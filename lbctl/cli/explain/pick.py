@@ -144,7 +144,9 @@ def _lines(explanation: schema.PickExplanation) -> Iterator[str]:
     yield wrapped(_printable(explanation.sentence))
     request = explanation.request
     yield f"session        {'none' if request.session is None else _session(request.session, request.session_key)}"
-    yield f"prompt         about {request.prompt_tokens:.0f} tokens, {request.blocks} blocks for prefix matching"
+    factor = "" if request.length_factor == 1 else f" (learned factor {request.length_factor:.2f})"
+    tokens = f"{request.prompt_tokens:.0f} tokens{factor}"
+    yield f"prompt         about {tokens}, {request.blocks} blocks for prefix matching"
     if request.model is not None:
         adapter = ", an adapter" if request.adapter else ""
         yield f"model          {_printable(request.model)}{adapter}"

@@ -77,10 +77,12 @@ def _pools(picker: PickerManager) -> Iterator[schema.PickedPool]:
         mean = round(seconds / total, 7) if total else None
         finished = report.finished.get(pool, 0)
         uses = cached.get(pool, {})
+        learned = report.lengths.get(pool)
         yield schema.PickedPool(
             pool, dict(sorted(counts.items())), finished, mean, hits.get(pool, {}),
             cached_total(uses.values()) if uses else None,
             {name: cached_row(use) for name, use in uses.items()},
+            {name: round(factor, 3) for name, factor in learned._asdict().items()} if learned else None,
         )  # fmt: skip
 
 

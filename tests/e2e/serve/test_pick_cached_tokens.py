@@ -57,3 +57,23 @@ def test_status_compares_expected_with_found_cached_tokens() -> None:
             metrics = control.metrics()
             assert metrics['lbctl_pick_found_cached_tokens_total{pool="pool",replica="a",source="device"}'] == 600
             assert metrics['lbctl_pick_cached_tokens_ratio{pool="pool",replica="a"}'] < 0.1
+
+
+@pytest.mark.slow
+def test_prompt_lengths_are_learned_from_counters() -> None:
+    with engines("a", "b") as members:
+        pool = {
+            "replicas": [entry(item) for item in members],
+            "balance": _PICK,
+            "telemetry": {"interval": "1s", "sources": [{"kind": "vllm", "url": "http://{host}:{port}/metrics"}]},
+        }
+        with picked("haproxy", pool) as (control, client):
+            assert control.get("picks")["pools"] == []
+
+            def factors() -> dict[str, float]:
+                client.load(40, 4, _turn).assert_no_failure()
+                (picks,) = control.get("picks")["pools"]
+                return picks["length_factors"] or {}
+
+            eventually(lambda: factors().get("ascii", 1.0) < 0.9)
+            assert factors()["other"] == factors()["parts"] == 1.0, "a prompt has 50 tokens, and its body 4,000 bytes"

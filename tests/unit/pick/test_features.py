@@ -137,6 +137,14 @@ def test_length_of_real_text_is_estimated(language: str, repeated: int) -> None:
     assert estimated == pytest.approx(tokens, rel=0.2)
 
 
+@pytest.mark.parametrize("language", ["English", "Chinese"])
+def test_rest_of_a_long_body_is_assumed_to_be_like_its_beginning(language: str) -> None:
+    body = json.dumps({"prompt": TEXTS[language]["text"] * 300}, ensure_ascii=False).encode()
+    assert len(body) > BODY_LIMIT
+    cut = read(TABLE, {}, body[:BODY_LIMIT], len(body))
+    assert cut.prompt_tokens == pytest.approx(TEXTS[language]["tokens"] * 300, rel=0.1)
+
+
 def test_text_without_word_boundaries_has_a_minimum_length() -> None:
     assert features(json.dumps({"prompt": "x" * 16_000}).encode()).prompt_tokens == pytest.approx(1000)
 
@@ -147,10 +155,11 @@ def test_a_token_id_counts_about_one_token() -> None:
 
 
 def test_a_claimed_length_is_capped() -> None:
-    assert read(TABLE, {}, b"", 10**15).prompt_tokens == MAX_PROMPT_TOKENS
+    claimed = read(TABLE, {}, b"", 10**15)
+    assert claimed.prompt_tokens == sum(claimed.length) == MAX_PROMPT_TOKENS
     pictures = [{"type": "image_url"}] * 1000
     body = json.dumps({"messages": [{"role": "user", "content": pictures}]}).encode()
-    assert features(body).prompt_tokens == MAX_PROMPT_TOKENS
+    assert features(body).prompt_tokens == sum(features(body).length) == MAX_PROMPT_TOKENS
 
 
 # ── Odd input ────────────────────────────────────────────────────────────────────────────────────────────────────────

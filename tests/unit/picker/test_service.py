@@ -12,6 +12,7 @@ import pytest
 
 from lbctl.ir.pools import PickPolicy, SessionKey
 from lbctl.pick.books import Count
+from lbctl.pick.explain import document
 from lbctl.pick.table import Candidate, PoolTable
 from lbctl.picker import wire
 from lbctl.picker.child_link import explanation_line
@@ -213,6 +214,41 @@ def test_cached_tokens_of_a_session_are_expected() -> None:
     assert first.names[0] == again.names[0]
     tokens = service.explain(_question(session="s")).features.prompt_tokens  # type: ignore[union-attr]
     assert service.expected_cached() == {"chat": {first.names[0]: round(tokens)}}
+
+
+def _learned(service: PickService, clock: _Clock, **counted: float) -> None:
+    """Let each replica answer 40 prompts, and its engine count `counted` tokens for each of them."""
+    for number in range(41):
+        for name, count in counted.items():
+            service.sampled(
+                wire.EngineSample("chat", name, 0.0, 0.0, float(number), False, prompt_tokens=count * number)
+            )
+        clock.now += 1
+        for name in counted:
+            pick = service.pick(_question(subset=frozenset({f"10.0.0.{'abc'.index(name) + 1}:80"})))
+            service.finished(pick.id)
+
+
+def test_prompt_lengths_follow_the_counters_of_engines() -> None:
+    service, clock = _service(_table(A, B))
+    assert service.lengths == {}
+    before = service.explain(_question())
+    _learned(service, clock, a=2500.0, b=2500.0)
+    after = service.explain(_question())
+    assert before is not None
+    assert after is not None
+    assert before.features.prompt_tokens == pytest.approx(1940, rel=0.01)
+    assert after.features.prompt_tokens == pytest.approx(2500, rel=0.03)
+    assert document(after)["request"]["length_factor"] == pytest.approx(2500 / 1940, rel=0.03)  # type: ignore[index]
+    assert service.lengths["chat"].ascii == pytest.approx(2500 / 1940, rel=0.03)
+
+
+def test_departed_pool_starts_to_learn_again() -> None:
+    service, clock = _service(_table(A))
+    _learned(service, clock, a=2500.0)
+    service.set_table("chat", None)
+    service.sweep()
+    assert service.lengths == {}
 
 
 def test_unknown_pools_get_no_counters() -> None:

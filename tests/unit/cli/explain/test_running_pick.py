@@ -191,10 +191,26 @@ def test_cached_tokens_are_shown_with_their_effect(
     question = PickerQuestion(Caller("llama"), {}, body, len(body), frozenset({"10.0.0.2:8000"}))
     seen = control.service.pick(question)
     control.service.finished(seen.id)
-    assert cached() == {"big": "-", "small": "3096", "gone": "-"}
+    assert cached() == {"big": "-", "small": "3075", "gone": "-"}
     other = json.dumps({"prompt": "other " * 100_000}).encode()
     control.service.pick(PickerQuestion(Caller("llama"), {}, other, len(other), frozenset({"10.0.0.2:8000"})))
-    assert cached() == {"big": "-", "small": "3096, ignored", "gone": "-"}
+    assert cached() == {"big": "-", "small": "3075, ignored", "gone": "-"}
+
+
+def test_learned_factor_of_a_prompt_is_shown(
+    control: Picking, options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "body"
+    path.write_text(json.dumps({"prompt": "word " * 1000}))
+    body, command = path.read_bytes(), [*COMMAND, "--body", str(path), *options]
+    assert "about 961 tokens, 19 blocks" in shown(command, capsys)
+    for number in range(200):
+        control.service.sampled(
+            wire.EngineSample("llama", "big", 0.0, 0.0, number, False, prompt_tokens=1200.0 * number)
+        )
+        pick = control.service.pick(PickerQuestion(Caller("llama"), {}, body, len(body), frozenset({"10.0.0.1:8000"})))
+        control.service.finished(pick.id)
+    assert re.search(r"about (1[12]\d\d) tokens \(learned factor 1\.2\d\), 19 blocks", shown(command, capsys))
 
 
 def test_slow_start_of_a_replica_is_shown_with_its_progress(

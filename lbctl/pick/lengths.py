@@ -1,0 +1,152 @@
+"""Corrections of estimated prompt lengths, learned for each pool from the engines' counters.
+
+An engine counts the tokens of a prompt when it counts the first token of the response. So the tokens that it has
+counted between two reports belong to the prompts that left the backlog. A Kalman filter for each pool compares their
+number with the estimates, and finds a factor for each kind of content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import sqrt
+from typing import NamedTuple
+
+from lbctl.pick.prompt import MAX_PROMPT_TOKENS, PromptLength
+
+
+class Factors(NamedTuple):
+    """A factor for each part of a `PromptLength`."""
+
+    ascii: float = 1.0
+    """Counted tokens per estimated token, for `PromptLength.ascii`."""
+    other: float = 1.0
+    """The same for `PromptLength.other`."""
+    parts: float = 1.0
+    """The same for `PromptLength.parts`."""
+
+
+UNLEARNED = Factors()
+_MIN, _MAX = 0.5, 2.0
+_PROMPTS, _MISMATCHED = 16, 4
+"""Number of prompts that are compared together, and how many of them may be others than the engine has counted.
+
+The engine may count a prompt one report earlier or later, or a prompt of a client that does not use a picker.
+"""
+_IGNORED = 32
+"""Number of prompts that are ignored after an engine has counted unknown prompts."""
+_DEVIATIONS = (0.2, 0.4, 0.5)
+"""Standard deviations of the factors before anything is learned."""
+_ERROR = 0.1
+"""Standard deviation of the error of an estimate that the factors do not explain."""
+_DRIFT = 0.003
+"""Standard deviation of the change of a factor between two comparisons."""
+_MAX_ERROR = 3.0
+"""Limit on the effect of one comparison, in standard deviations."""
+
+
+def tokens(length: PromptLength, factors: Factors) -> float:
+    """Return the corrected length of a prompt in tokens, at most `MAX_PROMPT_TOKENS`."""
+    ascii_tokens, other, parts = length
+    by_ascii, by_other, by_parts = factors
+    return min(ascii_tokens * by_ascii + other * by_other + parts * by_parts, MAX_PROMPT_TOKENS)
+
+
+class LearnedLengths:
+    """The factors of all pools."""
+
+    def __init__(self) -> None:
+        self._filters: dict[str, _Filter] = {}
+        self._windows: dict[tuple[str, str], _Window] = {}
+
+    def factors(self, pool: str) -> Factors:
+        """Return the factors of a pool."""
+        known = self._filters.get(pool)
+        return UNLEARNED if known is None else known.factors
+
+    def learned(self) -> dict[str, Factors]:
+        """Return pool → its factors, for pools whose engines count prompt tokens."""
+        return {pool: known.factors for pool, known in self._filters.items()}
+
+    def computed(
+        self, pool: str, replica: str, prompts: Sequence[PromptLength] | None, prompt_tokens: float | None
+    ) -> None:
+        """Compare the prompts that left a replica's backlog with its engine's cumulative count of prompt tokens.
+
+        `prompts` is None if these prompts are not known, for example after a restart or with requests of clients that
+        do not use a picker. `prompt_tokens` is None if the engine does not count them.
+        """
+        window = self._windows.get((pool, replica))
+        if window is None or prompts is None or prompt_tokens is None or prompt_tokens < window.began:
+            self._windows.pop((pool, replica), None)
+            if prompt_tokens is not None:
+                self._windows[pool, replica] = _Window(prompt_tokens, 0 if window is None else _IGNORED)
+            return
+        if window.ignored > 0:
+            self._windows[pool, replica] = _Window(prompt_tokens, window.ignored - len(prompts))
+            return
+        window.add(prompts)
+        if window.prompts >= _PROMPTS:
+            known = self._filters.setdefault(pool, _Filter())
+            known.learn(window.length, prompt_tokens - window.began, window.variance)
+            self._windows[pool, replica] = _Window(prompt_tokens)
+
+    def keep(self, pools: Mapping[str, frozenset[str]]) -> None:
+        """Forget pools and replicas that are not in `pools`, which maps each pool to its replicas."""
+        self._filters = {pool: known for pool, known in self._filters.items() if pool in pools}
+        self._windows = {key: window for key, window in self._windows.items() if key[1] in pools.get(key[0], ())}
+
+
+class _Window:
+    """Consecutive prompts of one replica.
+
+    `began`: the engine's count of prompt tokens in front of them. `ignored`: the number of prompts that are not used.
+    """
+
+    __slots__ = ("_squares", "began", "ignored", "length", "prompts")
+
+    def __init__(self, began: float, ignored: int = 0) -> None:
+        self.began = began
+        self.ignored = ignored
+        self.length = [0.0, 0.0, 0.0]
+        self.prompts = 0
+        self._squares = 0.0
+
+    def add(self, prompts: Iterable[PromptLength]) -> None:
+        for length in prompts:
+            self.prompts += 1
+            self.length = [total + part for total, part in zip(self.length, length, strict=True)]
+            self._squares += sum(length) ** 2
+
+    @property
+    def variance(self) -> float:
+        """The variance of the difference between the counted and the estimated tokens."""
+        return self._squares * (_ERROR**2 + _MISMATCHED / self.prompts)
+
+
+class _Filter:
+    """A Kalman filter whose state is the factors of one pool."""
+
+    def __init__(self) -> None:
+        self.factors = UNLEARNED
+        self._covariance = [
+            [deviation**2 if row == column else 0.0 for column in range(3)] for row, deviation in enumerate(_DEVIATIONS)
+        ]
+
+    def learn(self, length: Sequence[float], counted: float, variance: float) -> None:
+        """Correct the factors by the tokens that an engine counted for prompts of this total length."""
+        covariances = [_product(row, length) for row in self._covariance]
+        spread = _product(covariances, length) + variance
+        if spread <= 0:
+            return
+        limit = _MAX_ERROR * sqrt(spread)
+        error = max(-limit, min(counted - _product(length, self.factors), limit))
+        pairs = zip(self.factors, covariances, strict=True)
+        self.factors = Factors(*(max(_MIN, min(factor + change * error / spread, _MAX)) for factor, change in pairs))
+        for row, deviation in enumerate(_DEVIATIONS):
+            for column in range(3):
+                self._covariance[row][column] -= covariances[row] * covariances[column] / spread
+            self._covariance[row][row] = min(self._covariance[row][row] + _DRIFT**2, deviation**2)
+
+
+def _product(first: Sequence[float], second: Sequence[float]) -> float:
+    return first[0] * second[0] + first[1] * second[1] + first[2] * second[2]
