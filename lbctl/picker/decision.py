@@ -76,7 +76,7 @@ class Decider:
         if sample.restarted:
             self._affinity.forget(sample.pool, sample.replica)
         pool, replica, taken = sample.pool, sample.replica, now - sample.age
-        progress = EngineProgress(taken, sample.progress, _requests(sample), sample.restarted)
+        progress = EngineProgress(taken, sample.progress, _requests(sample), sample.restarted, sample.duration)
         computed = self.books.reconcile(
             pool, replica, sample.running, sample.queue, sample.first_tokens, taken, sample.ttft,
             self.stalls.last_progress(pool, replica, progress),

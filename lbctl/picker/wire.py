@@ -53,13 +53,15 @@ class EngineSample(NamedTuple):
     restarted: bool
     """Whether the engine has restarted since the previous sample."""
     age: float = 0.0
-    """Seconds since the scrape."""
+    """Seconds since the beginning of the scrape."""
     progress: float | None = None
     """A number that changes with each step of the engine."""
     ttft: float | None = None
     """Mean time to the first token since the previous sample, in seconds."""
     prompt_tokens: float | None = None
     """Number of tokens of the prompts in `first_tokens`, including tokens found in a cache."""
+    duration: float = 0.0
+    """Duration of the request for the metrics page, in seconds."""
 
 
 class ProxySample(NamedTuple):

@@ -155,7 +155,14 @@ def _sample(report: ScrapeReport, now: float, *, restarted: bool) -> EngineSampl
         _measured(signals, "progress", taken) if signals.by_steps else None,
         _measured(signals, "ttft", taken),
         report.prompt_tokens,
+        round(_duration(report), 3),
     )
+
+
+def _duration(report: ScrapeReport) -> float:
+    """Return the duration of the request for the page with the engine's progress, in seconds."""
+    progress = report.signals.values.get("progress")
+    return 0.0 if progress is None else report.sources[progress.source].seconds
 
 
 def _waiting(report: ScrapeReport) -> float | None:

@@ -263,6 +263,13 @@ def test_sample_has_progress_only_in_steps(*, by_steps: bool) -> None:
     assert (sample.progress, sample.ttft) == (7.0 if by_steps else None, 0.5)
 
 
+def test_sample_has_the_duration_of_the_fetch_of_its_progress() -> None:
+    report = _report(48.0, running=5.0, progress=7.0)
+    report = replace(report, sources=(replace(report.sources[0], seconds=1.75),))
+    (sample,) = NewSamples().of(tables.picked_pools(_published()), FleetMeasurements(50.0, {A: report}))
+    assert (sample.age, sample.duration) == (2.0, 1.75)
+
+
 def test_sample_has_no_older_progress() -> None:
     report = _report(48.0, running=5.0)
     values = {**report.signals.values, "progress": Signal(7.0, 47.0, 0), "ttft": Signal(0.5, 47.0, 0)}
