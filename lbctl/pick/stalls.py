@@ -9,7 +9,11 @@ An engine has stopped if its progress stays the same in at least three samples a
 - twice the longest silence of an engine in the pool that ended with progress, because some engines have long steps, or
   update their metrics page only every few seconds
 - twice the time in which the engine computes the prompts that it had when the silence began, because an engine without
-  chunked prefill computes a prompt in a single step
+  chunked prefill computes a prompt in a single step. They also count if their requests are cancelled meanwhile,
+  because the engine completes the step
+
+If the engine reported more requests when the silence began than pickers had sent, some of its prompts are unknown, and
+only deep health decides.
 
 A page may be late. So a silence begins at the end of the request whose page first showed this progress, and lasts until
 the beginning of the newest request.
@@ -57,7 +61,7 @@ class EngineProgress(NamedTuple):
     progress: float | None
     """A number that changes with each step of the engine."""
     requests: float | None
-    """Number of requests that the engine reports."""
+    """Number of requests that the engine reports, without deferred ones."""
     restarted: bool = False
     """Whether the engine has restarted since the previous sample."""
     duration: float = 0.0
@@ -87,6 +91,10 @@ class _Engine:
     """Duration of the silence up to the newest sample."""
     is_idle: bool = True
     """Whether it had no requests in the newest sample."""
+    unread: int = 0
+    """Tokens of the prompts that it had when the silence began."""
+    has_unknown: bool = False
+    """Whether it had requests then that no picker had sent."""
     has_moved: bool = False
     """Whether its progress has ever changed."""
     avoided_since: float | None = None
@@ -103,11 +111,11 @@ class _Engine:
         """Record a change of progress."""
         self.progress, self.moved_at, self.since = progress, sample.taken, sample.ended
         self.samples, self.silence, self.is_idle, self.has_moved = 1, 0.0, is_idle, True
-        self.avoided_since, self.pause = None, _FIRST_PAUSE
+        self.unread, self.avoided_since, self.pause = 0, None, _FIRST_PAUSE
 
     def rest(self, sample: EngineProgress) -> None:
         """Record that it has no requests. After a pause, it gets new ones as a trial."""
-        self.samples, self.silence, self.is_idle = 0, 0.0, True
+        self.samples, self.silence, self.is_idle, self.unread = 0, 0.0, True, 0
         if self.avoided_since is None:
             self.since = sample.ended
         elif sample.taken - self.avoided_since >= self.pause:
@@ -141,14 +149,13 @@ class _Pool:
         if silence >= self.expected(now):
             self.longest, self.longest_at = silence, now
 
-    def is_silent(self, engine: _Engine, load: ReplicaLoad, now: float) -> bool:
-        """Return whether the silence of a busy engine is longer than any expected one."""
-        if not engine.has_moved or self.moves < _MIN_MOVES or engine.samples < _MIN_SAMPLES:
+    def is_silent(self, engine: _Engine, speed: float, now: float) -> bool:
+        """Return whether the silence of a busy engine is longer than any expected one. `speed`: tokens per second."""
+        if not engine.has_moved or engine.has_unknown or self.moves < _MIN_MOVES or engine.samples < _MIN_SAMPLES:
             return False
         if engine.silence < max(_AVOIDED_AFTER, _FACTOR * self.expected(now)):
             return False
-        tokens = load.unread_before(engine.since + _SAME_STEP)
-        return not tokens or engine.silence * load.speed > _FACTOR * tokens
+        return not engine.unread or engine.silence * speed > _FACTOR * engine.unread
 
 
 class Stalls:
@@ -206,12 +213,18 @@ class Stalls:
 def _update(pool: _Pool, engine: _Engine, sample: EngineProgress, load: ReplicaLoad) -> None:
     now = engine.sampled = sample.taken
     is_idle = not sample.requests or not load.picked
+    has_unknown = (sample.requests or 0) > load.picked
     if sample.progress is not None and sample.progress != engine.progress:
         pool.ended(engine, now)
         engine.move(sample.progress, sample, is_idle=is_idle)
+        engine.has_unknown = has_unknown
     elif is_idle:
         engine.rest(sample)
+        engine.has_unknown = has_unknown
     else:
+        engine.has_unknown |= engine.is_idle and has_unknown
         engine.stay(now, load.oldest(now))
-        if not engine.is_avoided and pool.is_silent(engine, load, now):
+    if not is_idle:
+        engine.unread = max(engine.unread, load.unread_before(engine.since + _SAME_STEP))
+        if not engine.is_avoided and pool.is_silent(engine, load.speed, now):
             engine.avoided_since = now

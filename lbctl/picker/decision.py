@@ -121,6 +121,6 @@ class Decider:
 
 
 def _requests(sample: EngineSample) -> float | None:
-    """Return the number of requests that an engine reports; None if it reports none."""
+    """Return the number of requests that an engine reports, without deferred ones; None if it reports none."""
     known = [count for count in (sample.running, sample.queue) if count is not None]
-    return sum(known) if known else None
+    return sum(known) - sample.deferred if known else None

@@ -62,6 +62,8 @@ class EngineSample(NamedTuple):
     """Number of tokens of the prompts in `first_tokens`, including tokens found in a cache."""
     duration: float = 0.0
     """Duration of the request for the metrics page, in seconds."""
+    deferred: float = 0.0
+    """Requests of `queue` that wait for an adapter or a transfer, not for capacity."""
 
 
 class ProxySample(NamedTuple):

@@ -143,12 +143,13 @@ def _times(report: ScrapeReport) -> tuple[float | None, ...]:
 
 def _sample(report: ScrapeReport, now: float, *, restarted: bool) -> EngineSample:
     signals = report.signals
+    queue, deferred = _waiting(report)
     taken = min((at for at in _times(report) if at is not None), default=report.at)
     return EngineSample(
         report.pool,
         report.replica,
         signals.get("running"),
-        _waiting(report),
+        queue,
         report.first_tokens,
         restarted,
         round(max(0.0, now - taken), 3),
@@ -156,6 +157,7 @@ def _sample(report: ScrapeReport, now: float, *, restarted: bool) -> EngineSampl
         _measured(signals, "ttft", taken),
         report.prompt_tokens,
         round(_duration(report), 3),
+        deferred,
     )
 
 
@@ -165,17 +167,17 @@ def _duration(report: ScrapeReport) -> float:
     return 0.0 if progress is None else report.sources[progress.source].seconds
 
 
-def _waiting(report: ScrapeReport) -> float | None:
-    """Return the waiting requests that `running` does not include.
+def _waiting(report: ScrapeReport) -> tuple[float | None, float]:
+    """Return the waiting requests that `running` does not include, and the deferred ones of these.
 
     The sum is compared with the requests that the picker has sent.
     """
     running = report.signals.values.get("running")
     kind = "" if running is None else report.sources[running.source].kind
     if kind in KINDS and table_of(kind).running_includes_queue:
-        return 0.0
-    queue = report.signals.get("queue")
-    return None if queue is None else queue + (report.signals.get("deferred") or 0.0)
+        return 0.0, 0.0
+    queue, deferred = report.signals.get("queue"), report.signals.get("deferred") or 0.0
+    return (None, 0.0) if queue is None else (queue + deferred, deferred)
 
 
 def _measured(signals: Signals, name: str, taken: float) -> float | None:

@@ -212,12 +212,16 @@ class _Feed:
         for place in range(4):
             self.decider.books.started(str(place), POOL, str(place), 0, 0.0)
 
-    def look(self, now: float, progress: Mapping[int, float], duration: float = 0.0) -> None:
+    def look(
+        self, now: float, progress: Mapping[int, float], duration: float = 0.0, *, requests: int = 1, queue: int = 0,
+        deferred: int = 0,
+    ) -> None:  # fmt: skip
         """Pass on samples of pages whose requests took `duration` seconds and have just ended."""
         for place, count in progress.items():
             sample = EngineSample(
-                POOL, str(place), 1, 0, 1, restarted=False, age=duration, progress=count, duration=duration
-            )
+                POOL, str(place), requests, queue, 1, restarted=False, age=duration, progress=count, duration=duration,
+                deferred=deferred,
+            )  # fmt: skip
             self.decider.sampled(sample, now)
 
     def work(self, seconds: int) -> None:
@@ -239,6 +243,47 @@ def test_late_page_does_not_count_as_silence() -> None:
         assert not feed.stalled
     feed.look(23.6, {0: 99, 1: 99})
     assert feed.stalled == {"0", "1"}
+
+
+def test_cancelled_prompt_explains_a_silence() -> None:
+    """The engine computes a prompt of 100,000 tokens in one step, although its client gives up after three seconds."""
+    pool = _Pool(*(_Engine(chunk=0) for _ in range(3)))
+    pool.run(2.0)
+    pool.run(20.0, _traffic(Random(3), 20.0, 2.0, 3))
+    pool.send(0, 100_000)
+    number = str(pool.sent)
+    pool.run(3.0, _traffic(Random(2), 3.0, 2.0, 3))
+    pool.decider.books.finished(number)
+    pool.run(12.0, _traffic(Random(2), 12.0, 2.0, 3))
+    assert not pool.alarms
+
+
+@pytest.mark.parametrize("before", [0, 1], ids=["other-clients-only", "both"])
+def test_requests_of_unknown_clients_explain_a_silence(before: int) -> None:
+    """They may have long prompts. If an engine has no others, their silence continues when the picker sends one."""
+    feed = _Feed()
+    feed.work(20)
+    if not before:
+        feed.decider.books.finished("0")
+    for tick in range(20):
+        now = 20 + tick / 2
+        feed.look(now, {1: now, 2: now, 3: now})
+        feed.look(now, {0: 99}, requests=before + 1)
+        if not before and tick == 4:
+            feed.decider.books.started("new", POOL, "0", 0, now)
+        assert not feed.stalled
+
+
+@pytest.mark.parametrize(("deferred", "stalled"), [(0, {"0"}), (1, set())])
+def test_deferred_requests_do_not_show_a_stop(deferred: int, stalled: set[str]) -> None:
+    """A deferred request waits for something else; the engine makes no progress although it works."""
+    feed = _Feed()
+    feed.work(20)
+    for tick in range(8):
+        now = 20 + tick / 2
+        feed.look(now, {1: now, 2: now, 3: now})
+        feed.look(now, {0: 99}, requests=0, queue=1, deferred=deferred)
+    assert feed.stalled == stalled
 
 
 def test_two_samples_do_not_show_a_stop() -> None:

@@ -89,7 +89,7 @@ def test_old_tables_are_dropped_when_the_new_set_is_complete() -> None:
 
 
 def test_engine_samples_arrive() -> None:
-    sample = wire.EngineSample("chat", "a", 3.0, None, 7.0, True, 0.5, 12.0, 0.25, 900.0, 0.125)
+    sample = wire.EngineSample("chat", "a", 3.0, None, 7.0, True, 0.5, 12.0, 0.25, 900.0, 0.125, 2.0)
     reader = _Reader()
     reader.read(wire.samples([sample]))
     assert reader.samples == [sample]

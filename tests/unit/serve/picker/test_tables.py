@@ -235,7 +235,7 @@ def test_sample_counts_deferred_requests_as_waiting() -> None:
     reports = {A: _report(48.0, running=5.0, queue=0.0, deferred=3.0)}
     measured = FleetMeasurements(50.0, reports)
     (sample,) = NewSamples().of(tables.picked_pools(_published()), measured)
-    assert (sample.running, sample.queue) == (5.0, 3.0)
+    assert (sample.running, sample.queue, sample.deferred) == (5.0, 3.0, 3.0)
     assert not _candidates(_table(_published(), measured))["a"].is_congested
 
 
