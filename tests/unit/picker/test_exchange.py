@@ -76,6 +76,17 @@ def _session(name: str) -> Features:
     return Features("chat", session=name, prompt_tokens=100.0)
 
 
+@asynccontextmanager
+async def _exchanging() -> AsyncIterator[tuple[_Picker, _Picker]]:
+    """Run two pickers that know each other."""
+    first, second = _Picker("first"), _Picker("second")
+    async with first.listening() as here, second.listening() as there:
+        peers = {"first": here, "second": there}
+        first.exchange.follow(peers)
+        second.exchange.follow(peers)
+        yield first, second
+
+
 async def _until(true: Callable[[], bool]) -> None:
     async with asyncio.timeout(60):
         while not true():
@@ -84,11 +95,7 @@ async def _until(true: Callable[[], bool]) -> None:
 
 def test_each_picker_receives_only_the_counts_of_the_other() -> None:
     async def run() -> None:
-        first, second = _Picker("first"), _Picker("second")
-        async with first.listening() as here, second.listening() as there:
-            peers = {"first": here, "second": there}
-            first.exchange.follow(peers)
-            second.exchange.follow(peers)
+        async with _exchanging() as (first, second):
             first.own = {"chat": {"a": Count(3, 500)}}
             await _until(lambda: second.received.get("first") == {"chat": {"a": Count(3, 500)}})
             first.own = {"chat": {"a": Count(2, 0), "b": Count(1, 40)}}
@@ -224,11 +231,7 @@ def test_each_outage_of_another_picker_is_logged_once(caplog: pytest.LogCaptureF
 
 def test_session_is_known_to_the_other_picker() -> None:
     async def run() -> None:
-        first, second = _Picker("first"), _Picker("second")
-        async with first.listening() as here, second.listening() as there:
-            peers = {"first": here, "second": there}
-            first.exchange.follow(peers)
-            second.exchange.follow(peers)
+        async with _exchanging() as (first, second):
             await _until(lambda: first.service.is_ready and second.service.is_ready)
             for number in range(5000):  # more than a message contains
                 first.place(f"s{number}", "ab"[number % 2])
@@ -302,11 +305,7 @@ def test_pickers_without_sessions_keep_their_streams(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def run() -> None:
-        first, second = _Picker("first"), _Picker("second")
-        async with first.listening() as here, second.listening() as there:
-            peers = {"first": here, "second": there}
-            first.exchange.follow(peers)
-            second.exchange.follow(peers)
+        async with _exchanging() as (first, second):
             await asyncio.sleep(1.5)
             first.place("s", "a")
             first.share()
