@@ -5,7 +5,7 @@ because it knows which prompts an engine has to compute. Its decision is soft: i
 
 An engine has stopped if its progress stays the same in at least three samples and for longer than all of these times:
 
-- `_AVOIDED_AFTER`
+- `_AVOIDED_AFTER`, and a part of `stalled_after`, because an operator who sets a long time has slow engines
 - twice the longest silence of an engine in the pool that ended with progress, because some engines have long steps, or
   update their metrics page only every few seconds
 - twice the time in which the engine computes the prompts that it had when the silence began, because an engine without
@@ -13,7 +13,7 @@ An engine has stopped if its progress stays the same in at least three samples a
   because the engine completes the step
 
 If the engine reported more requests when the silence began than pickers had sent, some of its prompts are unknown, and
-only deep health decides.
+only deep health decides. If it never ejects a stalled replica, no engine counts as stopped.
 
 A page may be late. So a silence begins at the end of the request whose page first showed this progress, and lasts until
 the beginning of the newest request.
@@ -34,14 +34,13 @@ from lbctl.pick.books import ReplicaLoad
 
 _AVOIDED_AFTER = 1.4
 """Minimum time without progress, in seconds: longer than a pause of one second."""
+_MIN_PART = 0.09
+"""Minimum time without progress as a part of `stalled_after`, whose default is 15 s."""
 _MIN_SAMPLES = 3
 """Minimum number of samples with the same progress."""
 _FACTOR = 2.0
 """Factor on expected silences."""
-_MAX_EXPECTED, _MAX_AFTER_STOP = 7.5, 2.0
-"""Upper bounds on the longest silence, in seconds: after 15 s, deep health decides. The second one applies to an engine
-that counted as stopped: it may stop again, or it was only slow."""
-_HALF_LIFE = 300.0
+_HALF_LIFE = 1800.0
 """Seconds after which the longest silence counts half."""
 _MIN_MOVES = 8
 """Changes of progress in a pool before its engines can count as stopped: until then, the silences are unknown."""
@@ -142,18 +141,18 @@ class _Pool:
         """Return the longest silence to expect, in seconds."""
         return self.longest * math.exp2((self.longest_at - now) / _HALF_LIFE)
 
-    def ended(self, engine: _Engine, now: float) -> None:
-        """Record that the silence of an engine has ended."""
+    def ended(self, engine: _Engine, stalled_after: float | None, now: float) -> None:
+        """Record that the silence of an engine has ended. Above `stalled_after`, deep health decides in any case."""
         self.moves += 1
-        silence = min(engine.silence, _MAX_AFTER_STOP if engine.is_avoided else _MAX_EXPECTED)
+        silence = engine.silence if stalled_after is None else min(engine.silence, stalled_after)
         if silence >= self.expected(now):
             self.longest, self.longest_at = silence, now
 
-    def is_silent(self, engine: _Engine, speed: float, now: float) -> bool:
+    def is_silent(self, engine: _Engine, speed: float, stalled_after: float, now: float) -> bool:
         """Return whether the silence of a busy engine is longer than any expected one. `speed`: tokens per second."""
         if not engine.has_moved or engine.has_unknown or self.moves < _MIN_MOVES or engine.samples < _MIN_SAMPLES:
             return False
-        if engine.silence < max(_AVOIDED_AFTER, _FACTOR * self.expected(now)):
+        if engine.silence < max(_AVOIDED_AFTER, _MIN_PART * stalled_after, _FACTOR * self.expected(now)):
             return False
         return not engine.unread or engine.silence * speed > _FACTOR * engine.unread
 
@@ -171,8 +170,13 @@ class Stalls:
         engine = self._pools[pool].engines.get(replica) if pool in self._pools else None
         return sample.taken if engine is None or engine.progress != sample.progress else engine.moved_at
 
-    def observe(self, pool: str, replica: str, sample: EngineProgress, load: ReplicaLoad) -> None:
-        """Record a sample. `load` is the work at the replica, already corrected by this sample."""
+    def observe(
+        self, pool: str, replica: str, sample: EngineProgress, load: ReplicaLoad, stalled_after: float | None
+    ) -> None:
+        """Record a sample. `load` is the work at the replica, already corrected by this sample.
+
+        `stalled_after`: seconds without progress after which deep health ejects a replica; None: it never does.
+        """
         observed = self._pools.setdefault(pool, _Pool())
         engine = observed.engines.get(replica)
         before = engine is not None and engine.is_avoided
@@ -183,7 +187,7 @@ class Stalls:
             if engine is None:
                 engine = observed.engines[replica] = _Engine(sample.progress, sample.taken, sample.ended, sample.taken)
             else:
-                _update(observed, engine, sample, load)
+                _update(observed, engine, sample, load, stalled_after)
         if before or (engine is not None and engine.is_avoided):
             self._refresh(pool)
 
@@ -210,12 +214,14 @@ class Stalls:
             self.avoided.pop(pool, None)
 
 
-def _update(pool: _Pool, engine: _Engine, sample: EngineProgress, load: ReplicaLoad) -> None:
+def _update(
+    pool: _Pool, engine: _Engine, sample: EngineProgress, load: ReplicaLoad, stalled_after: float | None
+) -> None:
     now = engine.sampled = sample.taken
     is_idle = not sample.requests or not load.picked
     has_unknown = (sample.requests or 0) > load.picked
     if sample.progress is not None and sample.progress != engine.progress:
-        pool.ended(engine, now)
+        pool.ended(engine, stalled_after, now)
         engine.move(sample.progress, sample, is_idle=is_idle)
         engine.has_unknown = has_unknown
     elif is_idle:
@@ -226,5 +232,11 @@ def _update(pool: _Pool, engine: _Engine, sample: EngineProgress, load: ReplicaL
         engine.stay(now, load.oldest(now))
     if not is_idle:
         engine.unread = max(engine.unread, load.unread_before(engine.since + _SAME_STEP))
-        if not engine.is_avoided and pool.is_silent(engine, load.speed, now):
+        if (
+            stalled_after is not None
+            and not engine.is_avoided
+            and pool.is_silent(engine, load.speed, stalled_after, now)
+        ):
             engine.avoided_since = now
+    if stalled_after is None:
+        engine.avoided_since = None

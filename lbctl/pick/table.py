@@ -102,6 +102,8 @@ class PoolTable:
     """Preference for replicas near the proxy; None: no preference."""
     slow_start: SlowStart | None = None
     """Slow start of new replicas; None: they get their full share immediately."""
+    stalled_after: float | None = None
+    """Seconds without progress after which deep health ejects a replica; None: it never does."""
     _tiers: dict[tuple[Place, frozenset[str]], tuple[Tier, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -118,6 +120,7 @@ class PoolTable:
             adapters=frozenset(pool.model.adapters if pool.model else ()),
             locality=pool.locality,
             slow_start=pool.slow_start,
+            stalled_after=pool.deep.stalled_after / 1000 if pool.deep.stalled_after is not None else None,
         )
 
     def ramp(self, candidate: Candidate, now: float) -> float:

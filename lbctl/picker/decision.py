@@ -71,8 +71,11 @@ class Decider:
         """Record that a request has ended."""
         self.books.finished(request)
 
-    def sampled(self, sample: EngineSample, now: float) -> None:
-        """Correct the books with a report from a replica's engine. An engine that has restarted has lost its cache."""
+    def sampled(self, sample: EngineSample, stalled_after: float | None, now: float) -> None:
+        """Correct the books with a report from a replica's engine. An engine that has restarted has lost its cache.
+
+        `stalled_after`: seconds without progress after which deep health ejects a replica; None: it never does.
+        """
         if sample.restarted:
             self._affinity.forget(sample.pool, sample.replica)
         pool, replica, taken = sample.pool, sample.replica, now - sample.age
@@ -82,7 +85,7 @@ class Decider:
             self.stalls.last_progress(pool, replica, progress),
         )  # fmt: skip
         self.lengths.computed(pool, replica, computed, sample.prompt_tokens)
-        self.stalls.observe(pool, replica, progress, self.books.load(pool, replica))
+        self.stalls.observe(pool, replica, progress, self.books.load(pool, replica), stalled_after)
 
     def merge(self, peer: str, counts: Counts, now: float) -> None:
         """Replace the counts of another picker."""

@@ -103,8 +103,9 @@ class PickService:
 
     def sampled(self, sample: EngineSample) -> None:
         """Correct the books with a report from a replica's engine."""
-        if sample.pool in self.tables:
-            self._decider.sampled(sample, self._clock())
+        table = self.tables.get(sample.pool)
+        if table is not None:
+            self._decider.sampled(sample, table.stalled_after, self._clock())
             if len(self._decider.books) < len(self._open):
                 self._end([pick for pick in self._open if pick not in self._decider.books])
 

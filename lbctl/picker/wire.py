@@ -110,6 +110,7 @@ def whole(table: PoolTable, now: float) -> bytes:
         adapters=sorted(table.adapters),
         locality=asdict(table.locality) if table.locality else None,
         slow_start=asdict(table.slow_start) if table.slow_start else None,
+        stalled_after=table.stalled_after,
         candidates=[_row(item, now) for item in table.candidates],
     )
 
@@ -137,6 +138,7 @@ def table_of(values: Mapping[str, Any], now: float) -> PoolTable:
             frozenset(values["adapters"]),
             Locality(**values["locality"]) if values["locality"] else None,
             SlowStart(**values["slow_start"]) if values["slow_start"] else None,
+            None if values["stalled_after"] is None else float(values["stalled_after"]),
         )
     except (LookupError, TypeError, ValueError) as error:
         raise WireError(f"a pool is not in the format of this version of lbctl: {error}") from None

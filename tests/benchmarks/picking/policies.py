@@ -181,7 +181,7 @@ class Picker:
         sample = EngineProgress(now, engine.iterations, running + waiting)
         progressed_at = self._stalls.last_progress(POOL, name, sample)
         self.books.reconcile(POOL, name, running, waiting, firsts, now, progressed_at=progressed_at)
-        self._stalls.observe(POOL, name, sample, self.books.load(POOL, name))
+        self._stalls.observe(POOL, name, sample, self.books.load(POOL, name), stalled_after=15.0)
         self.books.expire(now)
 
     def use_weights(self, weights: Sequence[Weight | None]) -> None:

@@ -29,8 +29,8 @@ def _state(control: ControlPlane, name: str) -> str:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_stopped_engine_gets_no_requests_until_it_makes_progress(kind: str) -> None:
-    """Deep health ejects it after ten minutes: the detour does not change its state."""
-    health = {"deep": {"stalled_after": "10m"}}
+    """Deep health ejects it after a minute: the detour does not change its state."""
+    health = {"deep": {"stalled_after": "1m"}}
     with engines("a", "b", "c") as members:
         pool = pool_of(members, balance=dict(PICK), telemetry=_TELEMETRY, health=health)
         with picked(kind, pool) as (control, client):

@@ -30,7 +30,7 @@ class _Clock:
 
 
 def _table(*candidates: Candidate, pool: str = "chat") -> PoolTable:
-    return PoolTable(pool, POLICY, candidates)
+    return PoolTable(pool, POLICY, candidates, stalled_after=15.0)
 
 
 def _candidate(name: str, number: int, **keys: object) -> Candidate:

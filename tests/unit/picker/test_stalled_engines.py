@@ -13,6 +13,8 @@ from lbctl.picker.decision import Decider
 from lbctl.picker.wire import EngineSample
 
 POOL = "chat"
+STALLED_AFTER = 15.0
+"""The default."""
 _STEP = 0.05
 """Seconds of a step without prompts."""
 _DAY = 86_400.0
@@ -140,7 +142,7 @@ class _Pool:
             if not self.hidden:
                 is_still = is_still or (self._progress.get(place) == engine.progress and engine.requests > 0)
                 self._progress[place] = engine.progress
-                self.decider.sampled(self.sample(place), self.now)
+                self.decider.sampled(self.sample(place), STALLED_AFTER, self.now)
         if (self.alarms[-1][1] if self.alarms else frozenset()) != self.stalled:
             self.alarms.append((self.now, self.stalled))
         return is_still
@@ -207,7 +209,8 @@ def test_stopped_engine_is_detected_within_three_seconds(after: float) -> None:
 class _Feed:
     """A picker that gets the samples of four engines, each with one request."""
 
-    def __init__(self) -> None:
+    def __init__(self, stalled_after: float | None = STALLED_AFTER) -> None:
+        self.stalled_after = stalled_after
         self.decider = Decider(Random(1), AffinityMemory())
         for place in range(4):
             self.decider.books.started(str(place), POOL, str(place), 0, 0.0)
@@ -222,7 +225,7 @@ class _Feed:
                 POOL, str(place), requests, queue, 1, restarted=False, age=duration, progress=count, duration=duration,
                 deferred=deferred,
             )  # fmt: skip
-            self.decider.sampled(sample, now)
+            self.decider.sampled(sample, self.stalled_after, now)
 
     def work(self, seconds: int) -> None:
         for second in range(seconds):
@@ -318,7 +321,7 @@ def test_first_progress_ends_a_stall() -> None:
 
 def test_engine_that_stops_again_is_detected_again() -> None:
     pool = _busy()
-    for patience in (3.0, 6.0, 6.0):
+    for patience in (3.0, 6.0, 13.0):
         pool.engines[1].stop()
         pool.run(patience, _traffic(Random(2), patience, 2.0, 3))
         assert pool.stalled == {"1"}
@@ -351,7 +354,7 @@ def test_engine_without_progress_counter_never_stops() -> None:
     for _ in range(60):
         pool.now += 1.0
         for place in range(3):
-            pool.decider.sampled(pool.sample(place)._replace(progress=None), pool.now)
+            pool.decider.sampled(pool.sample(place)._replace(progress=None), STALLED_AFTER, pool.now)
     assert not pool.stalled
 
 
@@ -379,22 +382,44 @@ def test_restart_ends_a_stall() -> None:
     pool.engines[1].stop()
     pool.run(6.0, _traffic(Random(2), 6.0, 2.0, 3))
     assert pool.stalled == {"1"}
-    pool.decider.sampled(EngineSample(POOL, "1", None, None, None, restarted=True), pool.now)
+    pool.decider.sampled(EngineSample(POOL, "1", None, None, None, restarted=True), STALLED_AFTER, pool.now)
     assert not pool.stalled
     pool.run(10.0)
     assert not pool.stalled, "a restarted engine has not made progress yet"
 
 
+@pytest.mark.parametrize("period", [30, 600])
+def test_long_steps_cause_one_alarm(period: int) -> None:
+    """An engine has a step of five seconds in each period, for example to load an adapter."""
+    feed, alarms, was_stalled, progress = _Feed(), 0, False, 0
+    for tick in range(12 * period):
+        now = tick / 2
+        progress += now % period >= 5 or now < period
+        feed.look(now, {1: tick, 2: tick, 3: tick, 0: progress})
+        alarms += bool(feed.stalled) and not was_stalled
+        was_stalled = bool(feed.stalled)
+    assert alarms == 1
+
+
 def test_rarely_updated_page_causes_no_alarm() -> None:
     """Some exporters update their page every few seconds: here, the page of the first engine."""
-    decider = Decider(Random(1), AffinityMemory())
-    for place in range(4):
-        decider.books.started(str(place), POOL, str(place), 0, 0.0)
+    feed = _Feed()
     for second in range(600):
-        for place in range(4):
-            progress = second if place else second // 5
-            decider.sampled(EngineSample(POOL, str(place), 1, 0, 1, restarted=False, progress=progress), float(second))
-        assert not decider.stalls.avoided
+        feed.look(float(second), {1: second, 2: second, 3: second, 0: second // 5})
+        assert not feed.stalled
+
+
+@pytest.mark.parametrize(("stalled_after", "first"), [(15.0, 1.5), (100.0, 9.0), (None, None)])
+def test_time_until_a_detour_depends_on_stalled_after(stalled_after: float | None, first: float | None) -> None:
+    feed = _Feed(stalled_after)
+    feed.work(20)
+    found = None
+    for tick in range(400):
+        now = 20 + tick / 2
+        feed.look(now, {1: tick + 99, 2: tick + 99, 3: tick + 99, 0: 99})
+        if feed.stalled and found is None:
+            found = tick / 2
+    assert found == first
 
 
 def test_engine_with_a_leaked_gauge_has_not_stopped() -> None:
@@ -403,7 +428,7 @@ def test_engine_with_a_leaked_gauge_has_not_stopped() -> None:
     pool.run(60.0)
     for _ in range(120):
         pool.now += 1.0
-        pool.decider.sampled(pool.sample(1)._replace(running=1.0), pool.now)
+        pool.decider.sampled(pool.sample(1)._replace(running=1.0), STALLED_AFTER, pool.now)
     assert not pool.stalled
 
 

@@ -24,6 +24,7 @@ TABLE = PoolTable(
     frozenset({"x"}),
     Locality("region"),
     SlowStart(30_000),
+    15.0,
 )
 
 

@@ -14,6 +14,7 @@ from lbctl.control.loop_output import LoopOutput
 from lbctl.control.overrides import Override
 from lbctl.control.replica_state import ReplicaCondition
 from lbctl.control.slow_start import Factors
+from lbctl.ir.pools import DeepCheck
 from lbctl.ir.snapshot import Snapshot
 from lbctl.ir.topology import Topology
 from lbctl.ir.weight import Weight
@@ -91,6 +92,12 @@ def test_table_has_address_weight_and_place_of_each_replica() -> None:
     a = candidates["a"]
     assert (a.weight, a.region, a.zone, a.limit) == (2.0, "eu", "eu-1", 7)
     assert candidates["c"].priority == 1
+
+
+@pytest.mark.parametrize(("milliseconds", "seconds"), [(15_000, 15.0), (120_000, 120.0), (None, None)])
+def test_table_has_the_time_until_a_stall(milliseconds: int | None, seconds: float | None) -> None:
+    chat = next(item for item in _topology().pools if item.name == "chat")
+    assert PoolTable.of(replace(chat, deep=DeepCheck(stalled_after=milliseconds)), ()).stalled_after == seconds
 
 
 def test_table_has_the_names_of_model_and_adapters() -> None:
