@@ -42,6 +42,9 @@ _FACTOR = 2.0
 """Factor on expected silences."""
 _HALF_LIFE = 1800.0
 """Seconds after which the longest silence counts half."""
+_MAX_SPEED = 5000.0
+"""Upper bound on the speed of an engine, in prompt tokens per second. A measured speed may be too high: the picker does
+not know all tokens in the engine's caches, and a token of a long prompt takes longer."""
 _MIN_MOVES = 8
 """Changes of progress in a pool before its engines can count as stopped: until then, the silences are unknown."""
 _SAME_STEP = 0.2
@@ -154,7 +157,7 @@ class _Pool:
             return False
         if engine.silence < max(_AVOIDED_AFTER, _MIN_PART * stalled_after, _FACTOR * self.expected(now)):
             return False
-        return not engine.unread or engine.silence * speed > _FACTOR * engine.unread
+        return not engine.unread or engine.silence * min(speed, _MAX_SPEED) > _FACTOR * engine.unread
 
 
 class Stalls:

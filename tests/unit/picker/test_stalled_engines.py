@@ -248,6 +248,21 @@ def test_late_page_does_not_count_as_silence() -> None:
     assert feed.stalled == {"0", "1"}
 
 
+def test_unknown_cached_tokens_do_not_shorten_a_long_step() -> None:
+    """All prompts seem to have 50,000 tokens, of which the engines compute 300. Then one computes 100,000 tokens."""
+    pool = _Pool(*(_Engine(chunk=0) for _ in range(3)))
+    for _ in range(60):
+        for place, engine in enumerate(pool.engines):
+            pool.sent += 1
+            pool.decider.books.started(str(pool.sent), POOL, str(place), 50_000, pool.now)
+            engine.add(pool.sent, 300, 50, pool.now)
+        pool.run(1.1)
+    assert pool.decider.books.load(POOL, "0").speed > 50_000
+    pool.send(0, 100_000)
+    pool.run(14.0, _traffic(Random(2), 14.0, 2.0, 3))
+    assert not pool.alarms
+
+
 def test_cancelled_prompt_explains_a_silence() -> None:
     """The engine computes a prompt of 100,000 tokens in one step, although its client gives up after three seconds."""
     pool = _Pool(*(_Engine(chunk=0) for _ in range(3)))
