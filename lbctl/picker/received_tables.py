@@ -77,7 +77,7 @@ class TableFollower:
 
     def _begin(self, values: Mapping[str, Any]) -> None:
         if values.get("format") != wire.FORMAT:
-            raise wire.WireError("the control plane runs another version of lbctl")
+            raise wire.WireError("the control plane runs another version of lbctl: upgrade the older one")
         self._beginning = set()
 
     def _table(self, values: Mapping[str, Any]) -> PoolTable:

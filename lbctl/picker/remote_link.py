@@ -121,9 +121,7 @@ class RemoteLink:
             except (aiohttp.ClientError, OSError, TimeoutError, wire.WireError, _RefusedError) as error:
                 reason = reason_of(error)
             if not is_away:
-                log.warn(
-                    "the control plane does not answer; using the last tables", url=self._control_plane.url, why=reason
-                )
+                log.warn("no new tables; using the last ones", url=self._control_plane.url, why=reason)
             is_away = True
             await asyncio.sleep(pause * random.uniform(0.7, 1.3))
             pause = min(2 * pause, _MAX_PAUSE)

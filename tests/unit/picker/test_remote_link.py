@@ -1,0 +1,33 @@
+"""A picker on another machine logs why it gets no new tables."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from lbctl.picker import wire
+from lbctl.picker.received_tables import TableFollower
+from lbctl.picker.remote_link import ControlPlane, RemoteLink
+from lbctl.picker.service import PickService
+
+
+def test_control_plane_of_another_version_is_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def lines(_link: RemoteLink, _service: PickService) -> AsyncIterator[bytes]:
+        yield wire.line("begin", format=wire.FORMAT - 1)
+
+    async def run() -> None:
+        monkeypatch.setattr(RemoteLink, "_joined_lines", lines)
+        link = RemoteLink(ControlPlane("http://control:8080", lambda: ""), "p1", "127.0.0.1:1")
+        task = asyncio.create_task(link.run(TableFollower(lambda _name, _table: None), PickService()))
+        async with asyncio.timeout(60):
+            while not caplog.records:
+                await asyncio.sleep(0)
+        task.cancel()
+
+    asyncio.run(run())
+    assert "no new tables" in caplog.text
+    assert "another version of lbctl: upgrade the older one" in getattr(caplog.records[0], "fields", {})["why"]
