@@ -12,8 +12,8 @@ An engine has stopped if its progress stays the same in at least three samples a
   chunked prefill computes a prompt in a single step. They also count if their requests are cancelled meanwhile,
   because the engine completes the step
 
-If the engine reported more requests when the silence began than pickers had sent, some of its prompts are unknown, and
-only deep health decides. If it never ejects a stalled replica, no engine counts as stopped.
+If the engine has reported more requests than pickers had sent, some of its prompts are unknown, and only deep health
+decides. If it never ejects a stalled replica, no engine counts as stopped.
 
 A page may be late. So a silence begins at the end of the request whose page first showed this progress, and lasts until
 the beginning of the newest request.
@@ -96,7 +96,7 @@ class _Engine:
     unread: int = 0
     """Tokens of the prompts that it had when the silence began."""
     has_unknown: bool = False
-    """Whether it had requests then that no picker had sent."""
+    """Whether it has reported requests in this silence that no picker had sent."""
     has_moved: bool = False
     """Whether its progress has ever changed."""
     avoided_since: float | None = None
@@ -231,7 +231,7 @@ def _update(
         engine.rest(sample)
         engine.has_unknown = has_unknown
     else:
-        engine.has_unknown |= engine.is_idle and has_unknown
+        engine.has_unknown |= has_unknown
         engine.stay(now, load.oldest(now))
     if not is_idle:
         engine.unread = max(engine.unread, load.unread_before(engine.since + _SAME_STEP))

@@ -292,6 +292,16 @@ def test_requests_of_unknown_clients_explain_a_silence(before: int) -> None:
         assert not feed.stalled
 
 
+def test_unknown_request_after_the_last_progress_counts() -> None:
+    feed = _Feed()
+    feed.work(20)
+    for tick in range(20):
+        now = 20 + tick / 2
+        feed.look(now, {1: now, 2: now, 3: now})
+        feed.look(now, {0: 19}, requests=2)
+        assert not feed.stalled
+
+
 @pytest.mark.parametrize(("deferred", "stalled"), [(0, {"0"}), (1, set())])
 def test_deferred_requests_do_not_show_a_stop(deferred: int, stalled: set[str]) -> None:
     """A deferred request waits for something else; the engine makes no progress although it works."""
