@@ -104,6 +104,7 @@ def test_time_to_the_first_byte_comes_from_the_replica() -> None:
         controlling(_fleet([a, b], "edge")) as control,
         control.envoy("edge", ["edge"], by_socket=True) as edge,
     ):
+        _await_reports(control, edge)
         a.behave(delay=1.5)
         edge.client().load(100, 50).assert_no_failure()
         eventually(lambda: all(row["first_byte_p99"] is not None for row in _rows(control).values()), _TIMEOUT)
