@@ -858,9 +858,9 @@ class CachedTokens(Struct, frozen=True):
 
     expected: int
     """The number of tokens that the pickers expected in the caches. For a pool, only replicas whose engines report
-    cached tokens count, if there are any."""
+    cached tokens count, if any engine does."""
     found: int | None
-    """The number of tokens that the engines found in their caches; null if there are no current counts from engines,
+    """The number of tokens that the engines found in their caches; null if no engine has current counts,
     for example because another member of the control plane is the leader."""
     sources: Mapping[str, int]
     """Maps each source to the number of tokens found there: `device`, `host`, `disk` or `external`. A source is absent

@@ -12,7 +12,7 @@ provide no evidence about a broken GPU or about memory. So after `ejection_time`
 ten) each replica is readmitted on trial at the floor weight. It is in after the same number of good observations with
 progress during the trial, and ejected again at any complaint. While it still has a complaint, the trial comes after ten
 times as long: a leaked gauge must not eject it forever. A GPU with a failed row remap needs a replacement, so its
-replica stays ejected until the page shows that there is no failure, or until an operator readmits it. A page without
+replica stays ejected until the page shows that the failure is gone, or until an operator readmits it. A page without
 this value, or no page at all, changes nothing.
 
 An engine that reports that it is asleep gets no requests, and is not judged, until it is awake or its samples are
@@ -123,7 +123,7 @@ class DeepHealth(NamedTuple):
 
     @property
     def is_healthy(self) -> bool:
-        """Whether the replica is awake, and there is no complaint about it."""
+        """Whether the replica is awake, and nothing is wrong with it."""
         complained = self.complaints or self.ejection_denied or self.temperature.exceeded
         return self.phase == "in" and not (complained or self.is_asleep)
 

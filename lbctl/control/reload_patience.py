@@ -5,7 +5,7 @@ starts again from zero, and a replica that is currently slow gets its whole shar
 In a simulation with a replica of changing speed, a reload for each step of a weight raised the 99th percentile to up to
 2.6 times the value with static weights. So a change must last as long as the interval between two reloads, and the
 smaller it is, the longer it must last. The reload then uses the final weight, not a step on the way, and the small
-corrections after it cause no further reloads. If health lowers a replica to the floor weight, there is no delay.
+corrections after it cause no further reloads. A reload is not delayed if health lowers a replica to the floor weight.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ class ReplicaLoad:
         return self.requests + self._peer_requests
 
     def oldest(self, now: float) -> float:
-        """Return when the oldest request of this picker was sent; `now` if there is none."""
+        """Return when the oldest request of this picker was sent; `now` if none is in flight."""
         flight = next(iter(self._flights.values()), None)
         return now if flight is None else flight.prompt.sent
 

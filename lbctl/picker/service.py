@@ -70,11 +70,11 @@ class PickService:
 
     @property
     def is_ready(self) -> bool:
-        """Whether replicas can be picked, with the affinity memory of other pickers if there are any."""
+        """Whether replicas can be picked, with the affinity memory of the other pickers."""
         return bool(self.tables) and not self._is_joining
 
     def joined(self) -> None:
-        """Be ready as soon as there are tables."""
+        """Be ready as soon as the first table has arrived."""
         self._is_joining = False
 
     @property

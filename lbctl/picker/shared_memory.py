@@ -48,7 +48,7 @@ class SharedMemory:
     """The memory of the picker with the id `own`.
 
     `accept` merges a batch, and gets whether this picker yields. `joined` is called once the memory of another picker
-    has been copied, or if there is no other picker.
+    has been copied, or if no other picker is known.
     """
 
     def __init__(self, own: str, memory: AffinityMemory, accept: Accept, joined: Callable[[], None]) -> None:

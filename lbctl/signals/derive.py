@@ -2,7 +2,7 @@
 
 Counters restart with the engine: a counter that is smaller than before, or has another number of lines (an engine was
 added, or one line could not be read), starts a new series, and nothing is derived from the pair. There is no division
-by 0: without counts there is no mean, and an absent value remains absent. For a rate, a counter that was not on the
+by 0: a mean needs counts, and an absent value remains absent. For a rate, a counter that was not on the
 previous page was 0: a counter with labels appears with its first event.
 """
 
@@ -182,7 +182,7 @@ def computed_tokens(delta: Callable[[str], float | None]) -> float:
 
     `delta` returns the growth of a counter between two readings, None if unknown. Without a counter of computed tokens,
     the tokens found in the cache are subtracted from all prompt tokens. An engine may count the former some seconds
-    earlier, so that there are more of them between two readings.
+    earlier, so their number between two readings may be higher.
     """
     computed = delta("computed_tokens")
     if computed is not None:

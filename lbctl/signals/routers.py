@@ -76,8 +76,8 @@ SMG = MetricsTable(
 )
 """SMG, the successor of sglang-router.
 
-The gauges of a removed worker become -1, because the exporter cannot delete a series. There is no progress: the router
-counts requests when they begin, and leaves engines that stall by itself.
+The gauges of a removed worker become -1, because the exporter cannot delete a series. It has no progress signal: the
+router counts requests when they begin, and leaves engines that stall by itself.
 """
 
 LLM_D = MetricsTable(

@@ -78,7 +78,7 @@ def _cached(pool: schema.Pool, row: schema.CachedTokens) -> str:
     expected = f"the {row.expected:,} prompt tokens that the picker expected in caches in the last {period}"
     if row.found is None:
         return plain(
-            f"{pool.name}: unknown how many of {expected} were there: no current counts from the engines "
+            f"{pool.name}: engines found an unknown part of {expected}, because they report no current counts "
             "(see `lbctl status signals`; on a follower, ask the leader)"
         )
     whole = sum(row.sources.values())

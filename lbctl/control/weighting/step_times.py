@@ -103,7 +103,7 @@ def prompt_share(parts: Iterable[Sums]) -> float:
 
 
 def throughput(sums: Sums, share: float | None = None) -> Throughput | None:
-    """Return the throughput of a full engine according to the line; None if there is no line, or if it is too short.
+    """Return the throughput of a full engine according to the line; None if the line is unknown or too short.
 
     `share` is the number of prompt tokens per generated token; None means the number in the samples.
     """

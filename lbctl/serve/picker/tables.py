@@ -282,7 +282,7 @@ def _signals(pool: Pool, replica: str, measured: FleetMeasurements) -> Mapping[s
 
 
 def _fresh(pool: Pool, replica: str, measured: FleetMeasurements) -> ScrapeReport | None:
-    """Return the newest report about a replica; None if it is too old or there is none."""
+    """Return the newest report about a replica; None if it is too old or missing."""
     report = measured.reports.get((pool.name, replica))
     interval = pool.telemetry.interval / 1000 if pool.telemetry else 0.0
     return report if report is not None and measured.now - report.at <= max(_MIN_VALIDITY, _STALE * interval) else None

@@ -250,7 +250,7 @@ def test_picker_that_joins_is_ready_with_the_memory_of_another(monkeypatch: pyte
         first, second = _Picker("first"), _Picker("second")
         async with first.listening() as here, second.listening() as there:
             first.exchange.follow({"first": here})
-            assert first.service.is_ready, "there is no other picker"
+            assert first.service.is_ready, "no other picker is known"
             for number in range(5000):
                 first.place(f"s{number}", "ab"[number % 2])
             first.share()

@@ -86,7 +86,7 @@ class _Engine:
 
 
 class _Pool:
-    """Engines, the picker's accounts of them, and their samples once a second, and twice while there is no progress."""
+    """Engines, the picker's accounts of them, and their samples once a second, and twice without progress."""
 
     def __init__(self, *engines: _Engine) -> None:
         self.engines = engines

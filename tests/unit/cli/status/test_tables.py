@@ -55,9 +55,9 @@ def test_unreported_cached_tokens_are_unknown() -> None:
     text = _cached(schema.CachedTokens(125_000, None, {}, None, None))
     assert text.splitlines()[1].split().count("unknown") == 1
     line = text.splitlines()[-1]
-    assert line.startswith("chat: unknown how many of the 125,000 prompt tokens")
+    assert line.startswith("chat: engines found an unknown part of the 125,000 prompt tokens")
     assert line.endswith(
-        ": no current counts from the engines (see `lbctl status signals`; on a follower, ask the leader)"
+        ", because they report no current counts (see `lbctl status signals`; on a follower, ask the leader)"
     )
     assert "cached" not in _cached(schema.CachedTokens(0, 5, {}, None, None)), "nothing was expected"
     assert "cached" not in _cached(None)
