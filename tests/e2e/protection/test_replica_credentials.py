@@ -19,7 +19,7 @@ from tests.support.processes.waiting import eventually
 _KEY = "Bearer sk-of-replicas$%1\"'"
 _CLIENT = {"authorization": "Bearer sk-of-client", "x-api-key": "x-of-client"}
 _FILES = {"replica-key": f"\n{_KEY}\n", "keys": "sk-of-client: acme\n"}
-_HTTP = {"active": {**OFTEN, "http": {"path": "/health"}}}
+_HTTP = {"active": {**OFTEN, "http": {"path": "/health"}}, "passive": {"ejection_time": "1s"}}
 _APART = {
     "nginx": {"nginx-upstream-keyed-authorization.map", "nginx-upstream-calls-x-api-key.map"},
     "haproxy": {"haproxy-upstream-headers.map"},

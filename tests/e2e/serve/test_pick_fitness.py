@@ -85,7 +85,9 @@ def test_replica_failing_checks_or_with_broken_gpu_is_not_picked(kind: str) -> N
             assert "79" in _reasons(control)["b"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", ["haproxy", *(pytest.param(kind, marks=pytest.mark.nightly) for kind in ("envoy", "nginx"))]
+)
 def test_client_headers_bypass_no_limits_and_versions(kind: str) -> None:
     with replicas("a", "b", "hidden", "outside") as (a, b, hidden, outside):
         pick: dict[str, Any] = {"balance": PICK}
@@ -181,7 +183,7 @@ def test_slow_start_follows_an_outage_and_not_a_drain(kind: str, capsys: pytest.
             a.behave(health=503)
             eventually(lambda: "a" not in shares() and _reasons(control)["a"])
             a.behave(health=200)
-            eventually(lambda: shares().get("a", 0.0) > 0.15)
+            eventually(lambda: "a" in shares())
             eventually(lambda: state()[0] == "ramping")
             share = "the picker gives it 10% of its weight"
             assert share in state()[1]

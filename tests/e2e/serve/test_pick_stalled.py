@@ -8,7 +8,7 @@ from tests.support.processes.control import ControlPlane
 from tests.support.processes.engines import engines
 from tests.support.processes.fleet import pool_of
 from tests.support.processes.http1 import Request
-from tests.support.processes.picker import KINDS, PICK, picked
+from tests.support.processes.picker import PICK, picked
 from tests.support.processes.waiting import at_rest, eventually
 
 _GENERATE = Request("POST", "/v1/completions?n=100", timeout=100.0)
@@ -27,7 +27,9 @@ def _state(control: ControlPlane, name: str) -> str:
     return str(row["state"])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", ["haproxy", *(pytest.param(kind, marks=pytest.mark.nightly) for kind in ("envoy", "nginx"))]
+)
 def test_stopped_engine_gets_no_requests_until_it_makes_progress(kind: str) -> None:
     """Deep health ejects it after a minute: the detour does not change its state."""
     health = {"deep": {"stalled_after": "1m"}}

@@ -28,6 +28,13 @@ from tests.support.processes.replicas import Replica, replicas
 from tests.support.processes.waiting import eventually
 
 _KINDS = ("envoy", "haproxy", "nginx")
+
+
+def one_of_them(kind: str) -> list[Any]:
+    """Return the proxies as parameters: one for every run, the others for the nightly ones."""
+    return [pytest.param(each, marks=() if each == kind else pytest.mark.nightly) for each in _KINDS]
+
+
 _LONG = 60.0
 """Maximum seconds of a rollout, even on a busy machine."""
 _CHECKED = {"health": {"active": {"http": {"path": "/health"}, "interval": "1s", "unhealthy_threshold": 6}}}
@@ -125,7 +132,7 @@ def _state(site: Site, pool: str) -> str:
     return str(rows[pool]["replicas"][0]["state"])
 
 
-@pytest.mark.parametrize("kind", _KINDS)
+@pytest.mark.parametrize("kind", one_of_them("envoy"))
 def test_rollout_to_a_dead_pool_does_not_begin(kind: str, site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     route = f"dead-{kind}"
     eventually(lambda: site.rollout(route)["mode"] == "analysis" and site.rollout(route)["unavailable"])
@@ -157,7 +164,7 @@ def test_new_rollout_waits_for_the_first_check() -> None:
             assert site.actions("chat") == ["rollout waiting (the split in the files)"]
 
 
-@pytest.mark.parametrize("kind", _KINDS)
+@pytest.mark.parametrize("kind", one_of_them("haproxy"))
 def test_own_errors_of_a_proxy_end_an_allowed_rollout(kind: str, site: Site) -> None:
     route = f"fails-{kind}"
     eventually(lambda: site.rollout(route)["mode"] == "analysis")
@@ -176,7 +183,7 @@ def test_own_errors_of_a_proxy_end_an_allowed_rollout(kind: str, site: Site) -> 
         eventually(lambda: set(load.since(time.monotonic() - 0.5).by_replica) == {f"{route}-old"}, _LONG)
 
 
-@pytest.mark.parametrize("kind", _KINDS)
+@pytest.mark.parametrize("kind", one_of_them("nginx"))
 def test_target_that_dies_ends_a_manual_rollout(kind: str, site: Site) -> None:
     route = f"dies-{kind}"
     assert site.cli("start", route) == 0

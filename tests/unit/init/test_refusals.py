@@ -118,6 +118,7 @@ def test_redirect_is_not_followed() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_errors_of_all_urls_are_reported(tmp_path: Path, capsys: Output) -> None:
     with serving(hang, fake.HTML, fake.vllm(), answering(401), fake.DCGM) as running:
         file = tmp_path / "fleet.yaml"

@@ -52,6 +52,7 @@ def test_simultaneous_changes_are_one_event(fleet: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_slowly_written_file_is_one_event(fleet: Path) -> None:
     file = fleet / "a.yaml"
 

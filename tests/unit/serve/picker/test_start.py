@@ -101,6 +101,7 @@ async def _kill_repeatedly() -> None:
     child.close()
 
 
+@pytest.mark.slow
 def test_stall_of_the_parent_does_not_count_as_silence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
