@@ -41,7 +41,7 @@ _LATE = 3.0
 _LOOK = 1.0
 """Seconds between checks of whether an address is free."""
 _RETURN = 20.0
-"""Seconds for which the address of another fleet's picker is left free: its `serve` may be restarting."""
+"""Seconds for which the address of another picker is left free: its `serve` or `lbctl picker` may be restarting."""
 _SAMPLES = 500
 _MOVE = "set another port in control.picker.bind or --picker-bind"
 
@@ -226,16 +226,18 @@ class PickerManager:
             if waits_for is None and self.taken:  # noted before the first look; that process may have ended since
                 waits_for, kept_until = places[0], now + _RETURN
             if not is_free(places[0]):
-                if found is None or found.is_gone or places[0] != waits_for:
+                if found is None or found.pid is None or found.is_gone or places[0] != waits_for:
                     waits_for, found = places[0], occupant(places[0])
                     self._occupied = found.text if found is not None else ""
                     self._set_taken(self._other(found))
-                kept_until = now + _RETURN if self.taken else now
+                is_alone = found is not None and found.is_picker_alone
+                kept_until = now + _RETURN if self.taken or is_alone else now
                 await self._look_at(places[0], found)
             elif places[0] != waits_for or now >= kept_until:
                 break
             else:
-                self._set_taken(f"{places[0]} is reserved for {_RETURN:g} s for the process that used it")
+                if self.taken:
+                    self._set_taken(f"{places[0]} is reserved for {_RETURN:g} s for the process that used it")
                 found = None
             await asyncio.sleep(_LOOK)
         self._occupied = ""
