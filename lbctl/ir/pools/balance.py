@@ -63,6 +63,42 @@ class Prefix:
 
 
 @dataclass(frozen=True, slots=True)
+class QueuePolicy:
+    """Settings of the queue in which requests wait at the picker while all replicas are full."""
+
+    max_wait: int
+    """Time after which a waiting request is rejected."""
+    max_requests: int = 500
+    """Maximum number of waiting requests at each picker."""
+    order: Literal["fair", "fifo"] = "fair"
+    by: Literal["tenant", "client_ip", "header", "all"] = "tenant"
+    """Which requests form a flow. With the order `fair`, flows share the replicas by weight."""
+    header: str = ""
+    """The lower-case name of the header whose value is the flow; empty unless `by` is header."""
+    weights: tuple[tuple[str, float], ...] = ()
+    """Weight (> 0) of individual tenants, by name. Other flows have the weight 1."""
+    priority_header: str = ""
+    """The lower-case name of the header in which some tenants choose a priority; empty: none."""
+    priority_tenants: tuple[tuple[str, str], ...] = ()
+    """Tenants that may choose, by name, with the highest priority that each may use: high, normal or low."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TokenLimit:
+    """Limit on the prompt tokens of a route's requests, by the picker's estimate."""
+
+    route: str
+    by: Literal["tenant", "client_ip", "header", "all"]
+    """Which requests share the limit."""
+    tokens: int
+    """Prompt tokens (> 0) in each period."""
+    period: int
+    """Length of the period, in milliseconds."""
+    header: str = ""
+    """The lower-case name of the header; empty unless `by` is header."""
+
+
+@dataclass(frozen=True, slots=True)
 class PickPolicy:
     """Settings of the picker, which chooses a replica for each request with the algorithm `pick`."""
 
@@ -73,7 +109,12 @@ class PickPolicy:
     bound: float = 1.25
     """Multiple (> 1) of the mean load by capacity at which affinity ends."""
     timeout: int = 200
-    """Maximum wait of a proxy for the picker, in milliseconds."""
+    """Maximum time in which the picker answers a request that does not wait in a queue, in milliseconds."""
+    queue: QueuePolicy | None = None
+    """Queue for requests while all replicas are full; None: the picker answers every request at once."""
+
+    token_limits: tuple[TokenLimit, ...] = ()
+    """Limits of the routes that lead to the pool, sorted by route."""
 
     @property
     def reads_bodies(self) -> bool:
@@ -84,6 +125,18 @@ class PickPolicy:
     def session_headers(self) -> tuple[str, ...]:
         """Return the headers that may identify the session, in order."""
         return tuple(key.header for key in self.session if key.header)
+
+    @property
+    def question_headers(self) -> tuple[str, ...]:
+        """Return the request headers that the picker needs, without duplicates: first those for the session."""
+        queued = (self.queue.header, self.queue.priority_header) if self.queue else ()
+        named = (*queued, *(limit.header for limit in self.token_limits))
+        return tuple(dict.fromkeys((*self.session_headers, *filter(None, named))))
+
+    @property
+    def longest_wait(self) -> int:
+        """Return the maximum time in which the picker answers a request, including its time in the queue."""
+        return self.timeout + (self.queue.max_wait if self.queue else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +156,11 @@ class Balance:
     def name(self) -> str:
         """Return the algorithm as it is written in a fleet file."""
         return "pick" if self.pick else self.algorithm
+
+    @property
+    def queue(self) -> QueuePolicy | None:
+        """Return the queue for requests at the picker; None if the pool has none."""
+        return self.pick.queue if self.pick else None
 
 
 @dataclass(frozen=True, slots=True)
