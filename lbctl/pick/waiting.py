@@ -1,0 +1,329 @@
+"""The order in which waiting requests get replicas.
+
+A request of a higher priority goes first. After `MAX_PASSED` such requests, one of a lower priority goes, so that none
+starves. Within a priority, the flows (for example tenants) share the replicas in proportion to their weights, by
+start-time fair queueing: the flow with the least start tag goes first, and its next tag is larger by the cost of the
+request divided by the weight. A flow that begins to wait gets the tag of the last request that went, or the end of the
+flow's own last request if that is later. Source: P. Goyal, H. M. Vin, H. Cheng, Start-time Fair Queueing (SIGCOMM
+1996).
+
+A lane contains the requests that may go to the same replicas. If a lane is full, requests of other lanes still go.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+PRIORITIES = ("high", "normal", "low")
+"""Priorities, the highest first."""
+MAX_PASSED = 9
+"""Number of requests of higher priorities that go while a priority waits, before a request of that priority goes."""
+
+MAX_FINISHES = 4_000
+"""Upper bound on the remembered ends of flows, because clients may choose the flow. The earliest matter least."""
+
+_MAX_OUTDATED = 100
+"""Number of outdated entries of a heap, from which they are removed although none is at the top."""
+
+
+class WaitingRequest(NamedTuple):
+    """A request that waits for a replica."""
+
+    id: str
+    flow: str
+    """Requests of one flow go in the order of their arrival."""
+    priority: int
+    """Index in `PRIORITIES`."""
+    cost: float
+    """Work of the request, in tokens."""
+    since: float
+    """Time of its arrival, in seconds."""
+    lane: Hashable = None
+
+
+class Position(NamedTuple):
+    """The place of a request that would begin to wait now."""
+
+    requests: int
+    """Requests that would go before it."""
+    flows: int
+    """Number of flows to which they belong."""
+    seconds: float | None
+    """Estimated wait; None if no request has left the queue in the last minute."""
+    rejected: bool = False
+    """Whether it would be rejected instead, because too many requests wait."""
+
+
+@dataclass(slots=True)
+class _Flow:
+    """The waiting requests of one flow, at least one."""
+
+    start: float
+    """Start tag of its next request."""
+    entry: int
+    """Number of its entry in the heap of its priority."""
+    lanes: dict[Hashable, dict[str, WaitingRequest]] = field(default_factory=dict)
+    """Lane → its requests by id, the oldest first."""
+    length: int = 0
+    """Number of its requests."""
+
+    def heads(self) -> list[WaitingRequest]:
+        """Return the oldest request of each lane, the oldest first."""
+        heads = [next(iter(requests.values())) for requests in self.lanes.values()]
+        return heads if len(heads) == 1 else sorted(heads, key=lambda item: item.since)
+
+
+class _Level:
+    """The waiting requests of one priority."""
+
+    def __init__(self) -> None:
+        self.flows: dict[str, _Flow] = {}
+        self.passed = 0
+        """Number of requests of higher priorities that went since the last request of this one."""
+        self._order: list[tuple[float, int, str]] = []
+        """Heap of (start tag, number, flow). An entry is outdated unless its flow has the same number."""
+        self._number = 0
+        self._virtual = 0.0
+        """Start tag of the last request that went."""
+        self._finishes: dict[str, float] = {}
+        """Flow → end of its last request; only ends after `_virtual` matter."""
+        self._by_length: dict[int, dict[str, None]] = {}
+        """Number of waiting requests → the flows with this number."""
+
+    def add(self, request: WaitingRequest) -> None:
+        flow = self.flows.get(request.flow)
+        if flow is None:
+            start = self.start(request.flow)
+            flow = self.flows[request.flow] = _Flow(start, 0)
+            self._push(request.flow, flow)
+        flow.lanes.setdefault(request.lane, {})[request.id] = request
+        self._resize(request.flow, flow, 1)
+
+    def start(self, flow: str) -> float:
+        """Return the start tag of a flow that begins to wait."""
+        return max(self._virtual, self._finishes.get(flow, 0.0))
+
+    def heads(self) -> Iterator[WaitingRequest]:
+        """Yield the oldest request of each flow and lane, in the order of the flows. The queue must not change."""
+        while not self._is_current(self._order[0]):
+            heapq.heappop(self._order)
+        first = self._order[0]
+        yield from self.flows[first[2]].heads()
+        if len(self.flows) > 1:
+            for entry in sorted(self._order):
+                if entry is not first and self._is_current(entry):
+                    yield from self.flows[entry[2]].heads()
+
+    def take(self, request: WaitingRequest, weight: float) -> None:
+        """Remove a request that goes now."""
+        flow = self.flows[request.flow]
+        self._virtual = max(self._virtual, flow.start)
+        finish = self._finishes[request.flow] = flow.start + request.cost / weight
+        if len(self._finishes) > MAX_FINISHES:
+            latest = sorted(self._finishes.items(), key=lambda item: item[1])[MAX_FINISHES // 2 :]
+            self._finishes = {name: end for name, end in latest if end > self._virtual}
+        self.passed = 0
+        self.remove(request)
+        if request.flow in self.flows:
+            flow.start = finish
+            self._push(request.flow, flow)
+
+    def remove(self, request: WaitingRequest) -> None:
+        flow = self.flows[request.flow]
+        lane = flow.lanes[request.lane]
+        del lane[request.id]
+        self._resize(request.flow, flow, -1)
+        if not lane:
+            del flow.lanes[request.lane]
+        if not flow.lanes:
+            del self.flows[request.flow]
+        if not self.flows:
+            self.passed, self._virtual = 0, 0.0
+            self._order.clear()
+            self._finishes.clear()
+
+    def largest(self, weights: Mapping[str, float]) -> tuple[float, str]:
+        """Return the flow with the most requests relative to its weight, after this number."""
+        sizes = [(flow.length / weight, name) for name, weight in weights.items() if (flow := self.flows.get(name))]
+        for length in sorted(self._by_length, reverse=True):
+            unweighted = next((name for name in self._by_length[length] if name not in weights), None)
+            if unweighted is not None:
+                sizes.append((float(length), unweighted))
+                break
+        return max(sizes)
+
+    def before(self, flow: str, weights: Mapping[str, float]) -> tuple[int, int]:
+        """Return how many requests, and of how many flows, go before a new one. `weights`: flow → its weight."""
+        waiting = self.flows.get(flow)
+        tag = self.start(flow) if waiting is None else waiting.start + _work(waiting) / weights.get(flow, 1.0)
+        counts = [
+            other.length if name == flow else _started_by(other, tag, weights.get(name, 1.0))
+            for name, other in self.flows.items()
+        ]
+        return sum(counts), sum(map(bool, counts))
+
+    def _resize(self, name: str, flow: _Flow, change: int) -> None:
+        if flow.length:
+            del self._by_length[flow.length][name]
+            if not self._by_length[flow.length]:
+                del self._by_length[flow.length]
+        flow.length += change
+        if flow.length:
+            self._by_length.setdefault(flow.length, {})[name] = None
+
+    def _push(self, name: str, flow: _Flow) -> None:
+        """Enter a flow with its present start tag."""
+        self._number = flow.entry = self._number + 1
+        heapq.heappush(self._order, (flow.start, flow.entry, name))
+        if len(self._order) > _MAX_OUTDATED + 2 * len(self.flows):
+            self._order = [entry for entry in self._order if self._is_current(entry)]
+            heapq.heapify(self._order)
+
+    def _is_current(self, entry: tuple[float, int, str]) -> bool:
+        _, number, name = entry
+        flow = self.flows.get(name)
+        return flow is not None and flow.entry == number
+
+
+class FairQueue:
+    """The waiting requests of a pool."""
+
+    def __init__(self) -> None:
+        self._levels = tuple(_Level() for _ in PRIORITIES)
+        self._requests: dict[str, WaitingRequest] = {}
+        self._lanes: Counter[Hashable] = Counter()
+        self._flows: Counter[str] = Counter()
+        self._priorities: Counter[int] = Counter()
+
+    def __len__(self) -> int:
+        """Number of waiting requests."""
+        return len(self._requests)
+
+    def __contains__(self, request: str) -> bool:
+        """Return whether the request with this id is waiting."""
+        return request in self._requests
+
+    @property
+    def flows(self) -> Mapping[str, int]:
+        """Flow → number of its waiting requests."""
+        return self._flows
+
+    @property
+    def priorities(self) -> Mapping[str, int]:
+        """Priority → number of its waiting requests."""
+        return {name: self._priorities[index] for index, name in enumerate(PRIORITIES)}
+
+    def add(self, request: WaitingRequest) -> None:
+        """Let a request wait."""
+        self._requests[request.id] = request
+        self._levels[request.priority].add(request)
+        self._count(request, 1)
+
+    def waits(self, lane: Hashable) -> bool:
+        """Return whether a request of this lane waits."""
+        return lane in self._lanes
+
+    def heads(self, full: Collection[Hashable]) -> Iterator[WaitingRequest]:
+        """Yield the requests that may go next, in this order, at most one for each flow and lane.
+
+        The caller adds lanes without a free replica to `full`. After `take`, get a new iterator.
+        """
+        for level in self._in_order():
+            for request in level.heads():
+                if request.lane not in full:
+                    yield request
+                    if len(full) >= len(self._lanes):
+                        return
+
+    def take(self, request: WaitingRequest, weight: float = 1.0) -> None:
+        """Remove a request that goes now. `weight`: the share of its flow, relative to the other flows."""
+        self._levels[request.priority].take(request, weight)
+        for level in self._levels[request.priority + 1 :]:
+            if level.flows:
+                level.passed += 1
+        self._forget(request)
+
+    def remove(self, request: str) -> WaitingRequest | None:
+        """Remove a request that no longer waits. Return it; None if it did not wait."""
+        removed = self._requests.get(request)
+        if removed is not None:
+            self._levels[removed.priority].remove(removed)
+            self._forget(removed)
+        return removed
+
+    def displaced(self, flow: str, priority: int, weights: Mapping[str, float]) -> WaitingRequest | None:
+        """Return the request of a full queue that a new one displaces; None if the new one cannot wait.
+
+        It is the newest request of the largest flow, relative to its weight, of the lowest priority that waits. So a
+        flow cannot keep others out of the queue. `weights`: flow → its weight, if it is not 1.
+        """
+        lowest = max((index for index, level in enumerate(self._levels) if level.flows), default=-1)
+        if priority > lowest:
+            return None
+        level = self._levels[lowest]
+        size, largest = level.largest(weights)
+        if priority == lowest:
+            waiting = level.flows.get(flow)
+            own = ((waiting.length if waiting else 0) + 1) / weights.get(flow, 1.0)
+            if flow == largest or own >= size:
+                return None
+        newest = [next(reversed(requests.values())) for requests in level.flows[largest].lanes.values()]
+        return max(newest, key=lambda item: item.since)
+
+    def overdue(self, since: float) -> list[WaitingRequest]:
+        """Return the requests that have waited since `since` or longer, the oldest first."""
+        overdue = []
+        for request in self._requests.values():
+            if request.since > since:
+                break
+            overdue.append(request)
+        return overdue
+
+    def before(self, flow: str, priority: int, weights: Mapping[str, float]) -> tuple[int, int]:
+        """Return how many requests, and of how many flows, go before a new one, unless more of them arrive."""
+        count, flows = self._levels[priority].before(flow, weights)
+        for level in self._levels[:priority]:
+            count += sum(item.length for item in level.flows.values())
+            flows += len(level.flows)
+        return count, flows
+
+    def _in_order(self) -> list[_Level]:
+        levels = [level for level in self._levels if level.flows]
+        if len(levels) > 1:
+            levels.sort(key=lambda level: level.passed < MAX_PASSED)
+        return levels
+
+    def _forget(self, request: WaitingRequest) -> None:
+        del self._requests[request.id]
+        self._count(request, -1)
+
+    def _count(self, request: WaitingRequest, change: int) -> None:
+        _add(self._lanes, request.lane, change)
+        _add(self._flows, request.flow, change)
+        self._priorities[request.priority] += change
+
+
+def _add(counter: Counter[Any], key: Hashable, change: int) -> None:
+    counter[key] += change
+    if not counter[key]:
+        del counter[key]
+
+
+def _work(flow: _Flow) -> float:
+    return sum(request.cost for lane in flow.lanes.values() for request in lane.values())
+
+
+def _started_by(flow: _Flow, tag: float, weight: float) -> int:
+    """Return the number of requests of a flow whose start tags are at most `tag`."""
+    start, count = flow.start, 0
+    requests = sorted((item for lane in flow.lanes.values() for item in lane.values()), key=lambda item: item.since)
+    for request in requests:
+        if start > tag:
+            break
+        start += request.cost / weight
+        count += 1
+    return count
