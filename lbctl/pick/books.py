@@ -24,6 +24,10 @@ PEER_TTL = 2.0
 """Seconds without a message from another picker after which its counts are removed."""
 _SETTLED = 5.0
 """A request younger than this many seconds may be missing from an engine's report."""
+_MAX_SILENCE = 60.0
+"""Seconds without a report of an engine after which its limit and its unknown requests are forgotten."""
+_STEP = 0.25
+"""A request that was sent less than this many seconds before a report may wait only for the engine's next step."""
 _MAX_ROWS = 64
 """Upper bound on the cached rows. A pool has one for each tier, proxy location and set of allowed regions."""
 _MAX_PROMPTS = 100
@@ -74,6 +78,8 @@ class ReplicaLoad:
     """Total number of requests at the replica."""
     work: float = 0.0
     """Total work at the replica, in tokens."""
+    engine_limit: int | None = None
+    """Number of requests that its engine runs at once; None if it does not report that it is full."""
     _backlog: Backlog = field(default_factory=Backlog)
     _sent: int = 0
     _sent_tokens: int = 0
@@ -85,6 +91,8 @@ class ReplicaLoad:
     _peer_cached_tokens: int = 0
     """Cached tokens that other pickers have expected since this picker first heard from them."""
     _unknown: float = 0.0
+    _reported_at: float = -inf
+    """Time of the last report of the engine."""
     _flights: dict[str, _Flight] = field(default_factory=dict)
     _excess: int = 0
 
@@ -111,6 +119,11 @@ class ReplicaLoad:
     def unread_before(self, at: float) -> int:
         """Return the tokens of `unread` that were sent until `at`."""
         return self._backlog.before(at)
+
+    def sent_between(self, begin: float, end: float) -> float:
+        """Return an estimate of the requests in flight that this and other pickers sent in this time."""
+        own = sum(begin < flight.prompt.sent <= end for flight in self._flights.values())
+        return own * self.picked / self.requests if own else 0.0
 
     @property
     def speed(self) -> float:
@@ -272,11 +285,36 @@ class Books:
         Return the lengths of the prompts that the engine has computed since the last report; None if they are unknown.
         """
         load = self.load(pool, replica)
+        load._reported_at = taken
         computed = None if first_tokens is None else load._backlog.count(first_tokens, taken, ttft)
         if running is not None and waiting is not None:
             self._compare(load, running + waiting, min(taken - _SETTLED, progressed_at))
         load._refresh()
         return computed
+
+    def learn_limit(
+        self, pool: str, replica: str, running: float | None, waiting: float, taken: float, *, has_full_cache: bool
+    ) -> None:
+        """Learn from a report how many requests an engine runs at once.
+
+        The engine runs as many as it can if more requests wait in it than were sent just before the report. If only its
+        cache is full, its present requests are the limit at first. Some engines count reusable blocks as used, and so
+        always report a full cache. Afterwards each report raises a limit that is reached by one request, because an
+        engine may run more short requests than long ones. Below half of it, the limit is forgotten. `running`: None if
+        the engine does not report it. `taken`: time of the report. docs/develop/picking-study.md has measurements.
+        """
+        load = self.load(pool, replica)
+        if running is None:
+            load.engine_limit = None
+        elif waiting > load.sent_between(taken - _STEP, taken):
+            load.engine_limit = max(1, int(running))
+        elif load.engine_limit is None:
+            if has_full_cache:
+                load.engine_limit = max(1, int(running), int(load.in_flight))
+        elif load.in_flight >= load.engine_limit:
+            load.engine_limit += 1
+        elif load.in_flight < load.engine_limit / 2:
+            load.engine_limit = None
 
     def _compare(self, load: ReplicaLoad, reported: float, before: float) -> None:
         """Correct the counts by the reported number of requests, which includes all requests sent before `before`."""
@@ -301,6 +339,8 @@ class Books:
             silent = [peer for peer, (heard, _) in load._peers.items() if now - heard > PEER_TTL]
             for peer in silent:
                 load._withdraw(peer)
+            if now - load._reported_at > _MAX_SILENCE:
+                load.engine_limit, load._unknown = None, 0.0
             load._backlog.expire(now)
             load._refresh()
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
 from lbctl.pick.affinity import AffinityMemory
-from lbctl.pick.books import REQUEST_TOKENS, Books
+from lbctl.pick.books import REQUEST_TOKENS, Books, ReplicaLoad
 from lbctl.pick.features import Features
 from lbctl.pick.table import Candidate, PoolTable, Tier
 
@@ -148,7 +148,7 @@ def pick(
 def eligible(features: Features, table: PoolTable, books: Books) -> Tier | None:
     """Return the replicas that the request may go to; None if there are none."""
     for tier in table.tiers(features.place, features.regions):
-        excluded = _excluded(tier, features, books)
+        excluded = _excluded(tier, features, table, books)
         if not excluded:
             return tier
         if len(excluded) < len(tier.candidates):
@@ -156,22 +156,36 @@ def eligible(features: Features, table: PoolTable, books: Books) -> Tier | None:
     return None
 
 
-def _excluded(tier: Tier, features: Features, books: Books) -> set[int]:
+def _excluded(tier: Tier, features: Features, table: PoolTable, books: Books) -> set[int]:
     """Return the indexes of the replicas that cannot get this request."""
     if features.subset is not None:
-        return {place for place, item in enumerate(tier.candidates) if why_not(item, features, books)}
+        return {place for place, item in enumerate(tier.candidates) if why_not(item, features, table, books)}
     loads = books.row(features.pool, tier.names)
-    return {place for place, limit in tier.limits if loads[place].in_flight >= limit}
+    excluded = {place for place, limit in tier.limits if loads[place].in_flight >= limit}
+    if table.policy.queue is not None:
+        excluded |= {place for place, load in enumerate(loads) if _engine_is_full(load)}
+    return excluded
 
 
-def why_not(candidate: Candidate, features: Features, books: Books) -> str:
+def why_not(candidate: Candidate, features: Features, table: PoolTable, books: Books) -> str:
     """Return why a fit replica cannot get this request; an empty string if it can."""
     if features.subset is not None and candidate.address not in features.subset:
         return "not among the addresses in the proxy's request"
-    load = books.loads(features.pool).get(candidate.name)
+    return fullness(candidate, table, books)
+
+
+def fullness(candidate: Candidate, table: PoolTable, books: Books) -> str:
+    """Return why a replica is full; an empty string if it has room. Only requests with a queue wait for engines."""
+    load = books.loads(table.pool).get(candidate.name)
     if candidate.limit is not None and (load.in_flight if load else 0) >= candidate.limit:
         return f"at its limit of {candidate.limit} requests"
+    if table.policy.queue is not None and load is not None and _engine_is_full(load):
+        return f"its engine is full with {load.engine_limit} requests"
     return ""
+
+
+def _engine_is_full(load: ReplicaLoad) -> bool:
+    return load.engine_limit is not None and load.in_flight >= load.engine_limit
 
 
 def consider(
