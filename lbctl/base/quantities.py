@@ -18,6 +18,8 @@ _DURATION_UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
 _SIZE_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _DECIMAL_UNITS = frozenset({"k", "kb", "kib", "m", "mb", "mib", "g", "gb", "gib"})
 _RATE_UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000}
+_TOKEN_UNITS = {"M": 1_000_000, "k": 1_000, "": 1}
+_MAX_TOKEN_DIGITS = 9
 _NUMBER = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)([A-Za-z%/]*)", re.ASCII)
 _DECIMAL = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?")
 _LABEL = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?", re.ASCII)
@@ -77,6 +79,21 @@ class Rate:
     """Number of requests in a period."""
     per: int
     """Length of the period, in milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRate:
+    """A number of tokens in each period."""
+
+    tokens: int
+    """Number of tokens in a period."""
+    per: int
+    """Length of the period, in milliseconds."""
+
+    def __str__(self) -> str:
+        scale, factor = next(item for item in _TOKEN_UNITS.items() if self.tokens % item[1] == 0)
+        period = next((unit for unit, length in _RATE_UNITS.items() if length == self.per), f"{self.per}ms")
+        return f"{self.tokens // factor}{scale}/{period}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +159,17 @@ def parse_rate(value: object) -> Rate:
     if unit[:1] != "/" or unit[1:] not in _RATE_UNITS or "." in number or not 1 <= int(number) <= 10**9:
         raise QuantityError(f"{show(value)} is not a rate", f"write {example}")
     return Rate(int(number), _RATE_UNITS[unit[1:]])
+
+
+def parse_token_rate(value: object) -> TokenRate:
+    """Parse a whole number with k, M or no scale, and with /s, /m or /h. Raises QuantityError."""
+    example = "a whole number of tokens with /s, /m or /h, for example 200k/m"
+    number, unit = _split(value, "a rate of tokens", example)
+    scale, slash, period = unit.partition("/")
+    is_number = "." not in number and len(number) <= _MAX_TOKEN_DIGITS and int(number) > 0
+    if not (is_number and slash and scale in _TOKEN_UNITS and period in _RATE_UNITS):
+        raise QuantityError(f"{show(value)} is not a rate of tokens", f"write {example}")
+    return TokenRate(int(number) * _TOKEN_UNITS[scale], _RATE_UNITS[period])
 
 
 def parse_per_second(text: str) -> float:

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from lbctl.base.quantities import Endpoint
 from lbctl.ir.address import Address
+from lbctl.model.group_by import HeaderKey
 
 _Value = TypeVar("_Value")
 _Converted = TypeVar("_Converted")
@@ -46,3 +47,8 @@ def _unmapped(network: IPv4Network | IPv6Network) -> str:
 def prefix(path: str) -> str:
     """Remove the trailing slash of a prefix. Prefixes consist of whole segments."""
     return path.rstrip("/") or "/"
+
+
+def group_by(by: str | HeaderKey) -> tuple[str, str]:
+    """Split `by` into its kind and the name of the header, which is empty for other kinds."""
+    return ("header", by.header) if isinstance(by, HeaderKey) else (by, "")

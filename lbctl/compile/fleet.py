@@ -13,7 +13,7 @@ from lbctl.base.diagnostics import Diagnostics
 from lbctl.compile.context import Context, ProxyKind
 from lbctl.compile.headers import check_headers
 from lbctl.compile.listeners import listeners
-from lbctl.compile.pick import check_picker
+from lbctl.compile.pick import check_picker, check_prompt_limits, token_limits
 from lbctl.compile.pools import pools
 from lbctl.compile.preflight import with_preflights
 from lbctl.compile.proxies import check_companions, check_store, control, proxies
@@ -57,7 +57,7 @@ def compile_fleet(
     topology = Topology(
         listeners=_guarded(tables, resolved_routes),
         routes=resolved_routes,
-        pools=pools(ctx),
+        pools=pools(ctx, token_limits(resolved_routes)),
         proxies=proxies(ctx),
         control=control(source.fleet.control),
     )
@@ -66,9 +66,12 @@ def compile_fleet(
     check_drained(ctx, topology.routes, topology.pools)
     check_telemetry(ctx)
     check_picker(ctx)
+    check_prompt_limits(ctx)
     check_store(ctx)
     check_companions(ctx, topology.proxies, topology.pools)
-    return None if diagnostics.failed else Compiled(topology, SourceMap(source.root, _replica_indexes(ctx)))
+    if diagnostics.failed:
+        return None
+    return Compiled(topology, SourceMap(source.root, _replica_indexes(ctx), _limit_indexes(ctx)))
 
 
 def _guarded(unguarded: Sequence[Listener], resolved: Sequence[Route]) -> tuple[Listener, ...]:
@@ -79,3 +82,12 @@ def _guarded(unguarded: Sequence[Listener], resolved: Sequence[Route]) -> tuple[
 def _replica_indexes(ctx: Context) -> dict[str, dict[str, int]]:
     """Map each pool to a map from its replicas' names to the index of their entry in the file."""
     return {name: entries(pool) for name, pool in ctx.fleet.pools.items()}
+
+
+def _limit_indexes(ctx: Context) -> dict[str, tuple[int, ...]]:
+    """Map each route with limits on prompt tokens to the index in the file of each of its other limits."""
+    return {
+        name: tuple(index for index, limit in enumerate(route.rate_limit) if limit.prompt_tokens is None)
+        for name, route in ctx.fleet.routes.items()
+        if any(limit.prompt_tokens is not None for limit in route.rate_limit)
+    }

@@ -1,15 +1,17 @@
-"""`balance.pick`: how the picker chooses a replica for each request."""
+"""`balance.pick`, `queue` and `prompt_tokens`: how the picker chooses a replica for each request, and its limits."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from lbctl.base.diagnostics import Path
 from lbctl.compile.context import Context
-from lbctl.compile.convert import address, maybe
+from lbctl.compile.convert import address, group_by, maybe, pairs
+from lbctl.compile.headers import is_reserved
 from lbctl.ir import pools as ir
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import picker_http, picker_http_remote
+from lbctl.ir.routes import Forward, Route
 from lbctl.model import pool as model
 from lbctl.model.node import descend
 
@@ -31,10 +33,60 @@ def pick(ctx: Context, path: Path, section: model.Pick) -> ir.PickPolicy:
     return ir.PickPolicy(_session(section), prefix, section.bound, int(section.timeout))
 
 
+def queue(ctx: Context, path: Path, section: model.Queue) -> ir.QueuePolicy:
+    """Resolve the queue of the pool at `path`.
+
+    Reports LB119 for a header that belongs to the proxy or controls the message, and LB320 for weights without effect.
+    """
+    path = (*path, "queue")
+    by, header = group_by(section.by)
+    if section.weights and (by != "tenant" or section.order != "fair"):
+        message = "weights of tenants have an effect only with `by: tenant` and `order: fair`"
+        ctx.error("LB320", message, (*path, "weights"), "remove weights, or change `by` and `order`", key=True)
+    priority_header = section.priority.header if section.priority else ""
+    for name, place in ((header, ("by", "header")), (priority_header, ("priority", "header"))):
+        if name and is_reserved(name):
+            message = f"{name} is a header that controls the message itself, or a header of the proxy itself"
+            ctx.error("LB119", message, (*path, *place), "use another header")
+    return ir.QueuePolicy(
+        max_wait=int(section.max_wait),
+        max_requests=section.max_requests,
+        order=section.order,
+        by=by,  # type: ignore[arg-type]
+        header=header,
+        weights=tuple(sorted(section.weights.items())),
+        priority_header=priority_header,
+        priority_tenants=pairs(section.priority.tenants) if section.priority else (),
+    )
+
+
 def _session(section: model.Pick) -> tuple[ir.SessionKey, ...]:
     if section.session is not None:
         return tuple(dict.fromkeys(_session_key(key) for key in section.session))
     return tuple(key for key in ir.DEFAULT_SESSION_KEYS if key.header or section.prefix is not None)
+
+
+def token_limits(routes: Iterable[Route]) -> dict[str, tuple[ir.TokenLimit, ...]]:
+    """Map pools to the limits on prompt tokens of the routes that lead to them; `routes` are sorted by name."""
+    limits: dict[str, tuple[ir.TokenLimit, ...]] = {}
+    for route in routes:
+        pools = route.action.pools if route.prompt_limits and isinstance(route.action, Forward) else ()
+        for pool in pools:
+            limits[pool] = (*limits.get(pool, ()), *route.prompt_limits)
+    return limits
+
+
+def check_prompt_limits(ctx: Context) -> None:
+    """Report LB517 for each limit on prompt tokens of a route with a pool that does not use the picker."""
+    pools = ((name, pool) for name, pool in ctx.fleet.pools.items() if ("pools", name) not in ctx.source.pruned)
+    unpicked = {name for name, pool in pools if pool.balance.algorithm != "pick"}
+    for name, route in ctx.fleet.routes.items():
+        pool = next((pool for pool in (*route.pools, route.fallback) if pool in unpicked), None)
+        for index, limit in enumerate(route.rate_limit if pool is not None else ()):
+            if limit.prompt_tokens is not None:
+                message = f"the picker enforces this limit, but the pool {pool} does not use the algorithm pick"
+                path = ("routes", name, "rate_limit", index, "prompt_tokens")
+                ctx.error("LB517", message, path, "balance: {algorithm: pick}", key=True)
 
 
 def check_picker(ctx: Context) -> None:

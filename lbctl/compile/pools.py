@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from lbctl.base.diagnostics import Path
 from lbctl.compile.addresses import OwnAddresses, check_addresses, own_addresses
@@ -11,7 +12,7 @@ from lbctl.compile.capacity import capacities, gpu_count, throughputs
 from lbctl.compile.context import Context
 from lbctl.compile.convert import address, as_int, maybe, pairs
 from lbctl.compile.discovery import discovery_of, with_file_targets
-from lbctl.compile.pick import pick
+from lbctl.compile.pick import pick, queue
 from lbctl.compile.replicas import name_of, with_ranks
 from lbctl.compile.telemetry import telemetry, weighting
 from lbctl.compile.upstream import credentials, tls, upstream
@@ -37,31 +38,38 @@ _EXPORTERS = frozenset({"dcgm", "nvidia_gpu_exporter", "amd", "prometheus", "cus
 """Sources of metrics that are not engines."""
 
 
-def pools(ctx: Context) -> tuple[ir.Pool, ...]:
-    """Resolve all pools."""
+def pools(ctx: Context, limits: Mapping[str, tuple[ir.TokenLimit, ...]]) -> tuple[ir.Pool, ...]:
+    """Resolve all pools. `limits` maps a pool to the limits on prompt tokens of the routes that lead to it."""
     table = throughputs(ctx)
     with_fallback = {pool for route in ctx.fleet.routes.values() if route.fallback for pool in route.pools}
     own = own_addresses(ctx)
 
     def resolved(name: str, section: model.Pool) -> ir.Pool:
         pool = with_ranks(ctx, name, with_file_targets(ctx, name, section))
-        has_fallback = name in with_fallback
+        has_fallback, limited = name in with_fallback, limits.get(name, ())
         if pool is not section or pool.discovery or pool.tls:  # these depend on other files, or on the machine
-            return _pool(ctx, name, pool, table, own, has_fallback)
+            return _pool(ctx, name, pool, table, own, has_fallback, limited)
         return ctx.resolved(
-            ("pools", name), pool, (table, own, has_fallback),
-            lambda ctx: _pool(ctx, name, pool, table, own, has_fallback),
+            ("pools", name), pool, (table, own, has_fallback, limited),
+            lambda ctx: _pool(ctx, name, pool, table, own, has_fallback, limited),
         )  # fmt: skip
 
     return tuple(resolved(name, section) for name, section in sorted(ctx.fleet.pools.items()))
 
 
 def _pool(
-    ctx: Context, name: str, pool: model.Pool, table: Mapping[str, float], own: OwnAddresses, has_fallback: bool
+    ctx: Context,
+    name: str,
+    pool: model.Pool,
+    table: Mapping[str, float],
+    own: OwnAddresses,
+    has_fallback: bool,
+    limits: tuple[ir.TokenLimit, ...],
 ) -> ir.Pool:
     """Resolve a pool.
 
-    `has_fallback`: a route sends requests to another pool if this one has no healthy replica.
+    `has_fallback`: a route sends requests to another pool if this one has no healthy replica. `limits`: the limits on
+    prompt tokens of its routes.
     """
     path = ("pools", name)
     if pool.tls and (pool.tls.certificate is None) != (pool.tls.key is None):
@@ -77,7 +85,7 @@ def _pool(
         protocol=pool.protocol,
         model=maybe(pool.model, lambda item: ir.Model(item.name, item.version, tuple(sorted(item.adapters)))),
         labels=pairs(pool.labels),
-        balance=_balance(ctx, name, pool.balance),
+        balance=_balance(ctx, name, pool, limits),
         affinity=_affinity(pool.affinity),
         session=_session(ctx, (*path, "affinity"), pool),
         drain_deadline=int(pool.drain_deadline),
@@ -177,16 +185,21 @@ def _session(ctx: Context, path: Path, pool: model.Pool) -> ir.SessionHeader | N
     return ir.SessionHeader(header) if section.ttl is None else ir.SessionHeader(header, int(section.ttl))
 
 
-def _balance(ctx: Context, pool: str, section: model.Balance) -> ir.Balance:
-    path = ("pools", pool, "balance")
+def _balance(ctx: Context, name: str, pool: model.Pool, limits: tuple[ir.TokenLimit, ...]) -> ir.Balance:
+    section, path = pool.balance, ("pools", name, "balance")
     if section.algorithm == "pick":
         given = section.pick or model.Pick()
         chosen_at = (*path, "pick", "otherwise")
-        return replace(_own_balance(ctx, path, given.otherwise, section.hash, chosen_at), pick=pick(ctx, path, given))
+        waiting = maybe(pool.queue, partial(queue, ctx, ("pools", name)))
+        policy = replace(pick(ctx, path, given), queue=waiting, token_limits=limits)
+        return replace(_own_balance(ctx, path, given.otherwise, section.hash, chosen_at), pick=policy)
     if section.pick is not None:
         ctx.error(
             "LB306", f"`pick` is set, but the algorithm is {section.algorithm}", (*path, "pick"), "algorithm: pick"
         )
+    if pool.queue is not None:
+        message = f"the queue needs the picker, but the algorithm is {section.algorithm}"
+        ctx.error("LB319", message, ("pools", name, "queue"), "balance: {algorithm: pick}", key=True)
     return _own_balance(ctx, path, section.algorithm, section.hash, (*path, "algorithm"))
 
 

@@ -9,9 +9,11 @@ from urllib.parse import urlsplit
 
 from lbctl.base.diagnostics import Path, show
 from lbctl.compile.context import Context
-from lbctl.compile.convert import as_int, maybe, networks, pairs, prefix
+from lbctl.compile.convert import as_int, group_by, maybe, networks, pairs, prefix
+from lbctl.compile.headers import is_reserved
 from lbctl.ir import routes as ir
 from lbctl.ir.address import Address
+from lbctl.ir.pools import TokenLimit
 from lbctl.model import route as model
 
 Action = ir.Forward | ir.Respond | ir.Redirect
@@ -41,7 +43,8 @@ def _route(ctx: Context, name: str, route: model.Route) -> ir.Route:
         attempt_timeout=_attempt(ctx, path, route.timeouts),
         idle_timeout=int(route.timeouts.idle),
         retry=_retry(ctx, path, route.retry),
-        rate_limits=tuple(map(_limit, route.rate_limit)),
+        rate_limits=tuple(_limit(limit) for limit in route.rate_limit if limit.prompt_tokens is None),
+        prompt_limits=_prompt_limits(ctx, name, route),
         allow_from=networks(route.allow_from),
         deny_from=networks(route.deny_from),
         auth=maybe(route.auth, _auth),
@@ -176,7 +179,7 @@ def _backoff(ctx: Context, path: Path, section: model.Backoff) -> ir.Backoff:
 
 
 def _limit(section: model.RateLimit) -> ir.RateLimit:
-    by, header = ("header", section.by.header) if isinstance(section.by, model.HeaderKey) else (section.by, "")
+    by, header = group_by(section.by)
     requests = section.rate.requests if section.rate else 0
     return ir.RateLimit(
         by=by,  # type: ignore[arg-type]
@@ -189,6 +192,25 @@ def _limit(section: model.RateLimit) -> ir.RateLimit:
             ir.TenantRate(name, rate.requests, rate.per) for name, rate in sorted(section.tenants.items())
         ),
     )
+
+
+def _prompt_limits(ctx: Context, name: str, route: model.Route) -> tuple[TokenLimit, ...]:
+    """Resolve the limits on prompt tokens. An equal limit counts once, because each limit charges every prompt.
+
+    Reports LB119 for a header that belongs to the proxy or controls the message: proxies cannot send it to the picker.
+    """
+    limits = set[TokenLimit]()
+    for index, section in enumerate(route.rate_limit):
+        rate = section.prompt_tokens
+        if rate is None:
+            continue
+        by, header = group_by(section.by)
+        if header and is_reserved(header):
+            message = f"{header} is a header that controls the message itself, or a header of the proxy itself"
+            path = ("routes", name, "rate_limit", index, "by", "header")
+            ctx.error("LB119", message, path, "use another header")
+        limits.add(TokenLimit(name, by, rate.tokens, rate.per, header))  # type: ignore[arg-type]
+    return tuple(sorted(limits))
 
 
 def _headers(section: model.HeaderRules) -> ir.HeaderRules:

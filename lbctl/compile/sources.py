@@ -8,7 +8,7 @@ sorted. A setting without a position in the YAML is a default.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from lbctl.base.diagnostics import Diagnostic, Path, Position
@@ -25,13 +25,23 @@ class SourceMap:
     root: Node
     replicas: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Pool → replica's name → its index in the list."""
+    limits: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """Route → the index in its list of each limit on requests, for lists that also have limits on prompt tokens."""
 
     def written(self, path: Path) -> Path:
         """Return the path in the YAML."""
-        if len(path) < 4 or path[0] != "pools" or path[2] != "replicas" or isinstance(path[3], int):
-            return path
-        index = self.replicas.get(str(path[1]), {}).get(path[3])
-        return path[:3] if index is None else (*path[:3], index, *path[4:])
+        index = self._index(path) if len(path) > 3 else None
+        return path if index is None else (*path[:3], index, *path[4:])
+
+    def _index(self, path: Path) -> int | None:
+        """Return the index in the YAML of a replica or a limit; None if it is in the path, or if there is none."""
+        item = path[3]
+        if (path[0], path[2]) == ("pools", "replicas") and not isinstance(item, int):
+            return self.replicas.get(str(path[1]), {}).get(item)
+        if (path[0], path[2]) == ("routes", "rate_limit") and isinstance(item, int):
+            indexes = self.limits.get(str(path[1]), ())
+            return indexes[item] if item < len(indexes) else None
+        return None
 
     def position(self, path: Path, key: bool = False) -> Position:
         """Return the position of the value at `path`, or of its nearest ancestor that the user wrote."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from lbctl.ir.listeners import Listener, Rule
 from lbctl.ir.matching import covers, overlaps
+from lbctl.ir.pools import TokenLimit
 from lbctl.ir.routes import EVERYBODY, Access, ApiKeys, External, Forward, Jwt, RateLimit, Respond, Route, access
 
 
@@ -19,7 +20,7 @@ class _Protection:
     """Requirements of a route before a request reaches its replicas."""
 
     credentials: tuple[ApiKeys | None, Jwt | None, External | None] = (None, None, None)
-    limits: frozenset[RateLimit] = frozenset()
+    limits: frozenset[RateLimit | TokenLimit] = frozenset()
     regions: frozenset[str] = frozenset()
     addresses: Access = EVERYBODY
     """Networks of clients that the route accepts."""
@@ -101,7 +102,9 @@ def _protection(rule: Rule, route: Route, addresses: Access) -> _Protection:
         refuses = isinstance(route.action, Respond) and route.action.status >= 400
         return _Protection(denied=refuses and bool(rule.models), leads=False)
     credentials = (route.auth.api_keys, route.auth.jwt, route.auth.external) if route.auth else (None, None, None)
-    return _Protection(credentials, frozenset(route.rate_limits), frozenset(route.regions), addresses.of(route))
+    prompt_limits = (replace(limit, route="") for limit in route.prompt_limits)  # two routes may have equal limits
+    limits = frozenset[RateLimit | TokenLimit]((*route.rate_limits, *prompt_limits))
+    return _Protection(credentials, limits, frozenset(route.regions), addresses.of(route))
 
 
 def _avoids(way: _Protection, protected: _Protection) -> bool:

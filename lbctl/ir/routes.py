@@ -12,7 +12,7 @@ from typing import Literal
 
 from lbctl.ir.address import Address
 from lbctl.ir.listeners import Listener
-from lbctl.ir.pools import Pool
+from lbctl.ir.pools import Pool, TokenLimit
 
 PREFLIGHT = ".OPTIONS"
 """Suffix of a route that answers CORS preflights for another route. User-defined names contain no capitals."""
@@ -244,6 +244,13 @@ class Auth:
     forward_credentials: bool = False
     """Whether replicas get the client's credentials."""
 
+    @property
+    def names_tenant(self) -> bool:
+        """Return whether authenticated requests have a tenant."""
+        if self.external is not None:
+            return self.external.tenant_header is not None
+        return self.api_keys is not None or (self.jwt is not None and bool(self.jwt.tenant_claim))
+
 
 @dataclass(frozen=True, slots=True)
 class HeaderRules:
@@ -343,6 +350,8 @@ class Route:
     """Maximum time without a byte in either direction; None: unlimited."""
     retry: Retry = Retry()
     rate_limits: tuple[RateLimit, ...] = ()
+    prompt_limits: tuple[TokenLimit, ...] = ()
+    """Limits on prompt tokens, sorted. The picker enforces them, so all pools of the route use the picker."""
     allow_from: tuple[str, ...] | None = None
     """Networks of clients that may use the route, sorted; None: the listener's networks."""
     deny_from: tuple[str, ...] | None = None
@@ -359,6 +368,12 @@ class Route:
     """Regions of the replicas that may answer; empty: any."""
     rollout: Rollout | None = None
     """Rollout of its split; None: no rollout."""
+
+    @property
+    def limits_by_tenant(self) -> bool:
+        """Whether a limit counts by tenant, so that requests without a tenant are rejected."""
+        kinds = (*(limit.by for limit in self.rate_limits), *(limit.by for limit in self.prompt_limits))
+        return "tenant" in kinds
 
     @property
     def needs_credentials(self) -> bool:

@@ -274,8 +274,8 @@ def divided_limit(limit: RateLimit, instances: int) -> RateLimit:
 
 
 def _divided_pool(pool: Pool, instances: int) -> Pool:
-    if instances == 1:
-        return pool
+    if instances == 1 or pool.balance.queue is not None:
+        return pool  # the picker counts the requests of all proxies in a pool with a queue
     limits = pool.circuit_breaker
     divided = CircuitBreaker(
         max_connections=part(limits.max_connections, instances),

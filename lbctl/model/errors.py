@@ -222,6 +222,10 @@ def _string(value: Any, _ctx: dict[str, Any], _message: str) -> tuple[str, str]:
     return f"{show(value)} is not a string", quoting_hint(value)
 
 
+def _empty(value: Any, _ctx: dict[str, Any], _message: str) -> tuple[str, str]:
+    return f"this {'map' if isinstance(value, dict) else 'list'} is empty", "add at least one entry"
+
+
 def _bound(relation: str, key: str) -> _Describe:
     return lambda value, ctx, _message: (f"{show(value)} is out of range", f"{relation} {ctx[key]}")
 
@@ -237,7 +241,7 @@ _KINDS: dict[str, tuple[str, _Describe]] = {
     "list_type": ("LB013", _not_a("a list", "write [ … ] or lines that start with -")),
     "dict_type": ("LB013", _not_a("a map", "write key: value")),
     "model_type": ("LB013", _not_a("a map", "write key: value")),
-    "too_short": ("LB016", lambda *_: ("this list is empty", "add at least one entry")),
+    "too_short": ("LB016", _empty),
     "greater_than_equal": ("LB016", _bound("at least", "ge")),
     "less_than_equal": ("LB016", _bound("at most", "le")),
     "greater_than": ("LB016", _bound("more than", "gt")),

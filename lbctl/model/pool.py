@@ -9,6 +9,7 @@ from pydantic_core import CoreSchema
 from lbctl.base import quantities as q
 from lbctl.base.diagnostics import show
 from lbctl.model import values as v
+from lbctl.model.group_by import GroupBy
 from lbctl.model.health import Health
 from lbctl.model.kubernetes import Kubernetes
 from lbctl.model.section import Choice, Nothing, OneOf, Section, refuse
@@ -224,7 +225,11 @@ class Connections(Section):
 
 class PoolTimeouts(Section):
     connect: v.Duration = Field(q.Duration(2_000), description="Timeout for a connection attempt.")
-    queue: v.Duration = Field(q.Duration(10_000), description="Maximum time that a request waits for a free replica.")
+    queue: v.Duration = Field(
+        q.Duration(10_000),
+        description="Maximum time that a request waits in the proxy for a free replica. In the `queue` of the pool, it "
+        "waits at most `max_wait`.",
+    )
 
 
 class PerReplica(Section):
@@ -257,6 +262,45 @@ class SlowStart(Section):
     min_weight: v.Percent = Field(q.Percent(10), description="Initial weight, as a share of the full weight.")
     aggression: v.PositiveNumber = Field(
         1.0, description="Shape of the increase. 1 is linear; with a higher value, the weight rises faster at first."
+    )
+
+
+class QueuePriority(Section):
+    header: v.HeaderName = Field(
+        description="Header in which a client chooses the priority of its request: `high`, `normal` or `low`."
+    )
+    tenants: Annotated[dict[v.Name, Literal["high", "normal", "low"]], Field(min_length=1)] = Field(
+        description="Tenants that may choose a priority, each with the highest priority that it can choose. For all "
+        "other requests, the `queue_priority` of the route applies."
+    )
+
+
+class Queue(Section):
+    max_wait: v.Duration = Field(
+        q.Duration(10_000), description="Maximum time that a request waits; after that, it gets 429."
+    )
+    max_requests: Annotated[int, Field(ge=1, le=10_000)] = Field(
+        500,
+        description="Maximum number of requests that wait at each picker. If more arrive, the newest request of the "
+        "group with the most waiting requests gets 429.",
+    )
+    order: Literal["fair", "fifo"] = Field(
+        "fair",
+        description="Order of requests with the same priority. `fair`: the groups of `by` share the replicas by "
+        "estimated prompt tokens, and each group's oldest request is first. `fifo`: the oldest request is first.",
+    )
+    by: GroupBy = Field(
+        "tenant",
+        description="Which requests form a group: requests of the same tenant, from the same client or with the same "
+        "header value, or all requests.",
+    )
+    weights: dict[v.Name, v.PositiveNumber] = Field(
+        {}, description="With `by: tenant`: shares of individual tenants, relative to each other. Default: 1 for each."
+    )
+    priority: QueuePriority | None = Field(
+        None,
+        description="Header in which some tenants choose the priority of a request. Default: none; the "
+        "`queue_priority` of the route applies.",
     )
 
 
@@ -330,7 +374,13 @@ class Pool(Section):
     timeouts: PoolTimeouts = Field(PoolTimeouts.default(), description="Timeouts before a request is sent.")
     circuit_breaker: CircuitBreaker = Field(
         CircuitBreaker.default(),
-        description="Limits across all proxies; requests above a limit are rejected immediately.",
+        description="Limits across all proxies. Requests above a limit are rejected immediately, or wait in the "
+        "`queue`.",
+    )
+    queue: Queue | None = Field(
+        None,
+        description="Queue at the picker for requests that arrive while all replicas are full. It needs "
+        "`algorithm: pick`. Default: no queue.",
     )
     slow_start: SlowStart | None = Field(
         None,

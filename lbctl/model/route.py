@@ -2,12 +2,13 @@
 
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import ConfigDict, Field, PlainValidator, ValidationError, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from lbctl.base import quantities as q
-from lbctl.base.diagnostics import did_you_mean, show
+from lbctl.base.diagnostics import show
 from lbctl.model import values as v
-from lbctl.model.section import Choice, OneOf, Section, refuse
+from lbctl.model.group_by import GroupBy
+from lbctl.model.section import Choice, Section, refuse
 
 
 class Match(Section):
@@ -121,38 +122,13 @@ class Retry(Section):
     backoff: Backoff = Field(Backoff.default(), description="Delays before retries.")
 
 
-class HeaderKey(Section):
-    header: v.HeaderName = Field(description="Requests with the same value of this header are counted together.")
-
-
-_BY = ("tenant", "client_ip", "all")
-
-
-def _limit_by(value: object) -> str | HeaderKey:
-    if isinstance(value, dict):
-        try:
-            return HeaderKey.model_validate(value)
-        except ValidationError as error:
-            place = error.errors()[0]["loc"]
-            raise refuse("LB013", f"{show(value)} is not an allowed value of `by`", "{header: NAME}", place) from None
-    if value not in _BY:
-        hint = did_you_mean(value, _BY) if isinstance(value, str) else ""
-        raise refuse(
-            "LB013",
-            f"{show(value)} is not an allowed value of `by`",
-            hint or "write tenant, client_ip, all or {header: NAME}",
-        )
-    return str(value)
-
-
 class RateLimit(Section):
-    CHOICES: ClassVar = (Choice(("rate", "concurrent")),)
+    CHOICES: ClassVar = (
+        Choice(("rate", "concurrent", "prompt_tokens")),
+        Choice(("burst", "prompt_tokens"), required=False),
+    )
 
-    by: Annotated[
-        str | HeaderKey,
-        PlainValidator(_limit_by),
-        OneOf({"enum": list(_BY)}, HeaderKey),
-    ] = Field(
+    by: GroupBy = Field(
         description="Which requests are counted together: requests of the same tenant, from the same client or "
         "with the same header value, or all requests."
     )
@@ -164,6 +140,12 @@ class RateLimit(Section):
     )
     concurrent: v.Positive | None = Field(
         None, description="Maximum number of requests in flight; further requests get 429."
+    )
+    prompt_tokens: v.TokenRate | None = Field(
+        None,
+        description="Maximum number of prompt tokens in a period of time, as estimated by the picker; further requests "
+        "get 429. All pools of the route need `algorithm: pick`. While the picker does not respond, requests are not "
+        "limited.",
     )
     tenants: dict[v.Name, v.Rate] = Field(
         {},
@@ -416,7 +398,9 @@ class Route(Section):
         None, description="Pool that is used only while the route's own pools have no healthy replica."
     )
     queue_priority: Literal["high", "normal", "low"] = Field(
-        "normal", description="Priority of a request while it waits for a free replica."
+        "normal",
+        description="Priority of a request while it waits for a free replica. nginx and Envoy use it only in pools "
+        "with `queue`.",
     )
     websocket: bool = Field(False, description="Whether clients may upgrade to WebSocket.")
     timeouts: RouteTimeouts = Field(RouteTimeouts.default(), description="Timeouts for requests.")
@@ -424,7 +408,9 @@ class Route(Section):
         Retry.default(), description="Settings for retries: which failures are retried, and how often."
     )
     rate_limit: list[RateLimit] = Field(
-        [], description="Limits across all proxies. Each proxy gets its share according to `instances`, rounded up."
+        [],
+        description="Limits across all proxies. Each proxy gets its share according to `instances`, rounded up. "
+        "Pickers share `prompt_tokens` equally.",
     )
     allow_from: Annotated[list[v.Network], Field(min_length=1)] | None = Field(
         None,

@@ -21,7 +21,7 @@ _ROUTE = (
     "timeouts", "retry", "rate_limit", "allow_from", "deny_from", "auth", "headers", "rewrite", "queue_priority",
     "websocket", "regions",
 )  # fmt: skip
-_POOL = ("protocol", "affinity", "locality", "connections", "timeouts", "circuit_breaker")
+_POOL = ("protocol", "affinity", "locality", "connections", "timeouts", "circuit_breaker", "queue")
 
 
 def policy(compiled: Compiled, proxy: Proxy, listener: Listener, route: Route, pools: tuple[str, ...]) -> list[Row]:

@@ -20,6 +20,7 @@ def pool(pool: p.Pool) -> Iterator[Setting]:
     yield from nested("labels", entries(pool.labels))
     yield ("protocol",), pool.protocol
     yield from nested("balance", _balance(pool.balance))
+    yield from _queue(pool.balance)
     if pool.affinity:
         yield ("affinity", "cookie"), pool.affinity.cookie
         yield ("affinity", "ttl"), duration(pool.affinity.ttl)
@@ -96,6 +97,25 @@ def _pick(pick: p.PickPolicy) -> Iterator[Setting]:
         yield ("prefix",), "off"
     yield ("bound",), pick.bound
     yield ("timeout",), duration(pick.timeout)
+
+
+def _queue(balance: p.Balance) -> Iterator[Setting]:
+    if balance.queue is not None:
+        yield from nested("queue", _queue_keys(balance.queue))
+
+
+def _queue_keys(queue: p.QueuePolicy) -> Iterator[Setting]:
+    yield ("max_wait",), duration(queue.max_wait)
+    yield ("max_requests",), queue.max_requests
+    yield ("order",), queue.order
+    if queue.by == "header":
+        yield ("by", "header"), queue.header
+    else:
+        yield ("by",), queue.by
+    yield from nested("weights", (((tenant,), weight) for tenant, weight in queue.weights))
+    if queue.priority_header:
+        yield ("priority", "header"), queue.priority_header
+        yield from nested("priority", nested("tenants", entries(queue.priority_tenants)))
 
 
 def _discovery(discovery: p.Discovery) -> Iterator[Setting]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from lbctl.base.quantities import TokenRate
 from lbctl.base.urls import digest, with_digests
 from lbctl.ir import routes as r
 from lbctl.ir.listeners import Rule
+from lbctl.ir.pools import TokenLimit
 from lbctl.ir.secrets import shown_value
 from lbctl.ir.settings.format import Setting, duration, entries, nested, percent
 from lbctl.ir.shares import of_pools
@@ -75,7 +77,7 @@ def _handling(route: r.Route) -> Iterator[Setting]:
         yield ("timeouts", "attempt"), duration(route.attempt_timeout)
     yield ("timeouts", "idle"), duration(route.idle_timeout)
     yield from nested("retry", _retry(route.retry))
-    yield from nested("rate_limit", _limits(route.rate_limits))
+    yield from nested("rate_limit", _limits(route))
     yield ("allow_from",), _LISTENERS if route.allow_from is None else route.allow_from
     yield ("deny_from",), _LISTENERS if route.deny_from is None else route.deny_from
     if route.auth:
@@ -96,19 +98,28 @@ def _retry(retry: r.Retry) -> Iterator[Setting]:
     yield ("backoff", "max"), duration(retry.backoff.max)
 
 
-def _limits(limits: Iterable[r.RateLimit]) -> Iterator[Setting]:
+def _limits(route: r.Route) -> Iterator[Setting]:
     """Yield the limits, sorted: all of them apply, and their order has no meaning."""
-    for index, text in enumerate(sorted(map(limit_text, limits))):
+    prompt_limits = sorted(map(_prompt_limit_text, route.prompt_limits))
+    for index, text in enumerate((*sorted(map(limit_text, route.rate_limits)), *prompt_limits)):
         yield (index,), text
 
 
 def limit_text(limit: r.RateLimit) -> str:
     """Format a limit for people."""
-    by = f"header {limit.header}" if limit.by == "header" else limit.by
+    by = _by(limit)
     if limit.concurrent:
         return f"by {by}: {limit.concurrent} at once"
     tenants = "".join(f", {tenant} {_rate(own)}" for tenant, own in limit.tenants)
     return f"by {by}: {_rate(limit)}, burst {limit.burst}{tenants}"
+
+
+def _prompt_limit_text(limit: TokenLimit) -> str:
+    return f"by {_by(limit)}: {TokenRate(limit.tokens, limit.period)} prompt tokens"
+
+
+def _by(limit: r.RateLimit | TokenLimit) -> str:
+    return f"header {limit.header}" if limit.by == "header" else limit.by
 
 
 def _rate(limit: r.RateLimit) -> str:

@@ -75,6 +75,7 @@ from lbctl.model.values.quantities import (
     Size,
     Status,
     Temperature,
+    TokenRate,
     Version,
 )
 
@@ -143,6 +144,7 @@ __all__ = [
     "Temperature",
     "Text",
     "TextOrNone",
+    "TokenRate",
     "Url",
     "UrlPath",
     "Version",

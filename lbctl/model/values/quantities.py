@@ -95,6 +95,11 @@ Rate = Annotated[
     quantity(q.parse_rate),
     schema(r"(?!0+/)(0?[0-9]{1,9}|1000000000)/(s|m|h)", "a rate: for example 50/s, 600/m, 10000/h"),
 ]
+TokenRate = Annotated[
+    q.TokenRate,
+    quantity(q.parse_token_rate),
+    schema(r"(?!0+[kM]?/)[0-9]{1,9}[kM]?/(s|m|h)", "a rate of tokens: for example 200k/m, 5M/h"),
+]
 PORT = r"(?!0+$)([0-5]?[0-9]{1,4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
 """Pattern of a port number."""
 _BIND = rf"unix:/.+|\[[0-9A-Fa-f:.]+\]:{PORT}|[0-9]{{1,3}}(\.[0-9]{{1,3}}){{3}}:{PORT}"

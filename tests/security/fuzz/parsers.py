@@ -144,7 +144,8 @@ def _text(read: Callable[[str], object]) -> Callable[[bytes], object]:
 def _quantity(text: str) -> None:
     for read in (
         quantities.parse_duration, quantities.parse_size, quantities.parse_percent, quantities.parse_temperature,
-        quantities.parse_rate, quantities.parse_per_second, quantities.parse_address, quantities.parse_version,
+        quantities.parse_rate, quantities.parse_token_rate, quantities.parse_per_second, quantities.parse_address,
+        quantities.parse_version,
     ):  # fmt: skip
         with suppress(quantities.QuantityError):
             read(text)

@@ -18,6 +18,9 @@ from lbctl.base import quantities as q
         (q.parse_size, "1B", 1), (q.parse_size, "64KiB", 65_536), (q.parse_size, "0.5GiB", 1 << 29),
         (q.parse_percent, "12.5%", 12.5), (q.parse_percent, "0%", 0), (q.parse_temperature, "90C", 90),
         (q.parse_rate, "50/s", q.Rate(50, 1_000)), (q.parse_rate, "10000/h", q.Rate(10_000, 3_600_000)),
+        (q.parse_token_rate, "500/s", q.TokenRate(500, 1_000)),
+        (q.parse_token_rate, "200k/m", q.TokenRate(200_000, 60_000)),
+        (q.parse_token_rate, "5M/h", q.TokenRate(5_000_000, 3_600_000)),
         (q.parse_version, "1.22", (1, 22, 0)), (q.parse_version, "1.25.1", (1, 25, 1)),
         (q.parse_address, "10.0.0.1:80", q.Endpoint("10.0.0.1", 80, ip=True)),
         (q.parse_address, "[2001:DB8:0::1]:80", q.Endpoint("2001:db8::1", 80, ip=True)),
@@ -40,6 +43,8 @@ def test_a_quantity_is_converted_to_its_internal_unit(
         *((q.parse_percent, bad) for bad in (5, 0.5, "5", "5 %", "-5%", "%")),
         *((q.parse_temperature, bad) for bad in (90, "90", "90F", "90°C")),
         *((q.parse_rate, bad) for bad in (50, "50", "50/d", "0/s", "1.5/s", "50 /s", "50/S", "50rps")),
+        *((q.parse_token_rate, bad) for bad in (200, "200", "200k", "0k/m", "1.5k/m", "200K/m", "200k /m", "200kk/m",
+                                                "200k/d", "2G/h", "k/m", "9" * 10 + "/s", "200k/m/m")),
         *((q.parse_version, bad) for bad in (1, 1.22, "1", "1.x", "v1.22", "1.2.3.4", "1.22\n")),
     ],
 )  # fmt: skip
@@ -93,9 +98,18 @@ def test_a_printed_size_reads_back_equal(size: int) -> None:
     assert q.parse_size(str(q.Size(size))) == size
 
 
+@given(st.integers(1, 999_999_999), st.sampled_from(("", "k", "M")), st.sampled_from("smh"))
+def test_a_printed_token_rate_reads_back_equal(number: int, scale: str, period: str) -> None:
+    rate = q.parse_token_rate(f"{number}{scale}/{period}")
+    assert q.parse_token_rate(str(rate)) == rate
+
+
 @given(st.text())
 def test_any_text_is_read_or_rejected(text: str) -> None:
-    for parse in (q.parse_duration, q.parse_size, q.parse_percent, q.parse_rate, q.parse_version, q.parse_address):
+    for parse in (
+        q.parse_duration, q.parse_size, q.parse_percent, q.parse_rate, q.parse_token_rate, q.parse_version,
+        q.parse_address,
+    ):  # fmt: skip
         message = ""
         try:
             parse(text)

@@ -22,8 +22,10 @@ listeners: {public: {bind: "127.0.0.1:8080"}}
 routes:
   all: {match: {path_prefix: /}, pool: one, fallback: two}
   some: {match: {path_prefix: /some}, pool: two}
+  tokens: {match: {path_prefix: /tokens}, pool: picked, rate_limit: [{by: all, prompt_tokens: 5k/m}]}
 pools:
   one: {replicas: [{address: "127.0.0.1:9001", gpu: L4}, {address: "127.0.0.1:9002", gpu: L4}]}
+  picked: {replicas: [{address: "127.0.0.1:9020"}], balance: {algorithm: pick}}
   ranks: {replicas: [{address: "127.0.0.1:9003", ports: 2}]}
   two: {discovery: {file: {path: targets.json}}}
 """
@@ -40,6 +42,9 @@ _CHANGES = (
     ("  two: {", '  three: {replicas: [{address: "127.0.0.1:9010"}]}\n  two: {'),
     ("path_prefix: /some", "path_prefix: /"),
     (", ports: 2", ""),
+    ("5k/m", "6k/m"),
+    (", rate_limit: [{by: all, prompt_tokens: 5k/m}]", ""),
+    ("algorithm: pick", "algorithm: random"),
 )
 
 
@@ -61,7 +66,10 @@ class _Compiler:
 
 def _equal(first: tuple[Compiled | None, list[str]], second: tuple[Compiled | None, list[str]]) -> bool:
     """Compare topologies and messages; YAML trees cannot be compared."""
-    topologies = [compiled and (compiled.topology, compiled.sources.replicas) for compiled, _ in (first, second)]
+    topologies = [
+        compiled and (compiled.topology, compiled.sources.replicas, compiled.sources.limits)
+        for compiled, _ in (first, second)
+    ]
     return topologies[0] == topologies[1] and first[1] == second[1]
 
 
@@ -83,7 +91,7 @@ def test_a_targets_file_is_read_again(tmp_path: Path) -> None:
         file.write_text(f'[{{"targets": ["127.0.0.1:{port}"]}}]')
         compiled, _ = compiler.compiled(_FLEET)
         assert compiled is not None
-        assert [str(item.address) for item in compiled.topology.pools[2].replicas] == [f"127.0.0.1:{port}"]
+        assert [str(item.address) for item in compiled.topology.pools[3].replicas] == [f"127.0.0.1:{port}"]
 
 
 def test_unchanged_pools_and_routes_are_reused(tmp_path: Path) -> None:

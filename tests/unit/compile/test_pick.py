@@ -1,13 +1,14 @@
-"""The section `balance.pick`: its defaults, and the picker's address in the views of proxies."""
+"""The sections `balance.pick`, `queue` and `prompt_tokens`, and the picker's address in the views of proxies."""
 
 from __future__ import annotations
 
 import pytest
 
+from lbctl.ir import settings
 from lbctl.ir.address import Address
-from lbctl.ir.pools import Balance, PickPolicy, Prefix, SessionKey
+from lbctl.ir.pools import Balance, PickPolicy, Prefix, QueuePolicy, SessionKey, TokenLimit
 from lbctl.ir.snapshot import Snapshot, view
-from tests.support.fleet import compiling
+from tests.support.fleet import compiled, compiling
 
 HEADERS = tuple(
     SessionKey(header=name)
@@ -41,6 +42,107 @@ def test_with_prefix_off_only_body_session_keys_read_bodies() -> None:
 def test_otherwise_is_the_algorithm_proxies_render() -> None:
     hashed = balance_of("{algorithm: pick, pick: {otherwise: hash}, hash: {key: {header: x}, bounded_load: 1.5}}")
     assert (hashed.algorithm, hashed.bounded_load, hashed.name) == ("hash", 1.5, "pick")
+
+
+def policy_of(text: str, pick: str = "{}") -> PickPolicy:
+    """Return the picker's settings of a pool with this `queue` and this `balance.pick`."""
+    fleet, diagnostics = compiling(
+        f'version: 1\npools: {{p: {{replicas: [{{address: "a:1"}}], '
+        f"balance: {{algorithm: pick, pick: {pick}}}{text}}}}}\n"
+    )
+    assert fleet is not None, diagnostics
+    policy = fleet.topology.pools[0].balance.pick
+    assert policy is not None
+    return policy
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{}", QueuePolicy(10_000, 500, "fair", "tenant")),
+        ("{max_wait: 2s, max_requests: 7, order: fifo, by: all}", QueuePolicy(2000, 7, "fifo", "all")),
+        ("{by: client_ip}", QueuePolicy(10_000, by="client_ip")),
+        ("{by: {header: X-User}}", QueuePolicy(10_000, by="header", header="x-user")),
+        ("{weights: {b: 2, a: 0.5}}", QueuePolicy(10_000, weights=(("a", 0.5), ("b", 2.0)))),
+        (
+            "{priority: {header: X-Priority, tenants: {b: low, a: high}}}",
+            QueuePolicy(10_000, priority_header="x-priority", priority_tenants=(("a", "high"), ("b", "low"))),
+        ),
+    ],
+)
+def test_queue_settings_reach_the_picker(text: str, expected: QueuePolicy) -> None:
+    assert policy_of(f", queue: {text}").queue == expected
+
+
+def test_a_pool_has_no_queue_by_default() -> None:
+    policy = policy_of("", "{session: [x-chat], timeout: 150ms}")
+    assert (policy.queue, policy.question_headers, policy.longest_wait) == (None, ("x-chat",), 150)
+
+
+def test_a_question_has_each_header_of_the_queue_once() -> None:
+    queue = ", queue: {max_wait: 2s, by: {header: x-user}, priority: {header: x-chat, tenants: {a: high}}}"
+    policy = policy_of(queue, "{session: [x-chat], timeout: 150ms}")
+    assert (policy.question_headers, policy.longest_wait) == (("x-chat", "x-user"), 2150)
+
+
+LIMITED = """\
+version: 1
+routes:
+  split:
+    match: {path_prefix: /split}
+    split: {old: 9, new: 1}
+    fallback: spare
+    mirror: {pool: copies}
+    auth: {api_keys: {file: keys}}
+    rate_limit: [{by: all, rate: 9/s}, {by: tenant, prompt_tokens: 200k/m}, {by: client_ip, concurrent: 3}]
+  pinned:
+    match: {path_prefix: /pinned}
+    pool: old
+    pin: [{header: x-version, equals: new, pool: new}]
+    rate_limit: [{by: {header: X-Team}, prompt_tokens: 5M/h}, {by: {header: x-team}, prompt_tokens: 5000k/h}]
+  open: {match: {path_prefix: /open}, pool: old}
+pools:
+  old: {replicas: [{address: "a:1"}], balance: {algorithm: pick, pick: {session: [x-chat]}}}
+  new:
+    replicas: [{address: "a:2"}]
+    balance: {algorithm: pick, pick: {session: [x-chat]}}
+    queue: {by: {header: x-team}}
+  spare: {replicas: [{address: "a:3"}], balance: {algorithm: pick, pick: {session: [x-chat]}}}
+  copies: {replicas: [{address: "a:4"}]}
+"""
+BY_TENANT = TokenLimit("split", "tenant", 200_000, 60_000)
+BY_TEAM = TokenLimit("pinned", "header", 5_000_000, 3_600_000, "x-team")
+
+
+def test_prompt_limits_reach_the_picker_of_each_pool_of_a_route() -> None:
+    topology = compiled(LIMITED).topology
+    policies = {pool.name: pool.balance.pick for pool in topology.pools}
+    assert policies.pop("copies") is None
+    assert {name: policy and (policy.token_limits, policy.question_headers) for name, policy in policies.items()} == {
+        "old": ((BY_TEAM, BY_TENANT), ("x-chat", "x-team")),
+        "new": ((BY_TEAM, BY_TENANT), ("x-chat", "x-team")),
+        "spare": ((BY_TENANT,), ("x-chat",)),
+    }
+
+
+def test_prompt_limits_are_not_limits_that_proxies_count() -> None:
+    fleet = compiled(LIMITED)
+    routes = {route.name: route for route in fleet.topology.routes}
+    assert {name: route.prompt_limits for name, route in routes.items()} == {
+        "open": (), "pinned": (BY_TEAM,), "split": (BY_TENANT,),
+    }  # fmt: skip
+    assert [(item.requests, item.concurrent) for item in routes["split"].rate_limits] == [(9, 0), (0, 3)]
+    assert routes["split"].limits_by_tenant
+    path = ("routes", "split", "rate_limit", 1, "concurrent")
+    assert str(fleet.sources.position(path)) == "-:9:105", "the third limit in the file"
+
+
+def test_prompt_limits_are_shown_as_in_the_file() -> None:
+    (split,) = (route for route in compiled(LIMITED).topology.routes if route.name == "split")
+    shown = settings.of_route(split, ())
+    assert [value for path, value in shown.items() if path[2] == "rate_limit"] == [
+        "by all: 9/s, burst 9", "by client_ip: 3 at once", "by tenant: 200k/m prompt tokens",
+    ]  # fmt: skip
 
 
 def test_only_proxies_with_picked_pools_get_the_picker_address() -> None:

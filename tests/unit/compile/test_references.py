@@ -62,6 +62,7 @@ ROUTES = {
     "{pool: a, rate_limit: [{by: tenant, rate: 5/s}], auth: {▶jwt: {issuer: i, jwks_file: f}}}": "LB506",
     "{pool: a, rate_limit: [{by: all, rate: 5/s, ▶tenants: {gold: 50/s}}]}": "LB509",
     "{pool: a, auth: {api_keys: {file: k}}, rate_limit: [{by: tenant, concurrent: 5, ▶tenants: {a: 5/s}}]}": "LB509",
+    "{pool: a, rate_limit: [{by: all, ▶prompt_tokens: 5k/s}]}": "LB517",
     "{pool: a, retry: {backoff: {base: 1s, max: ▶10ms}}}": "LB305",
     "{pool: a, timeouts: {request: 30s, attempt: ▶30s}}": "LB165",
     "{split: {a: 1}, rollout: {to: ▶b, steps: [{percent: 100%}]}}": "LB701",
@@ -84,6 +85,11 @@ POOLS = {
     "balance: {hash: ▶{key: {header: x}}}": "LB301",
     "balance: {pick: ▶{bound: 1.5}}": "LB306",
     "balance: {algorithm: pick, pick: {bound: ▶1}}": "LB302",
+    "▶queue: {max_wait: 5s}": "LB319",
+    "balance: {algorithm: pick}, queue: {by: all, ▶weights: {gold: 2}}": "LB320",
+    "balance: {algorithm: pick}, queue: {order: fifo, ▶weights: {gold: 2}}": "LB320",
+    "balance: {algorithm: pick}, queue: {by: {header: ▶x-lbctl-client}}": "LB119",
+    "balance: {algorithm: pick}, queue: {priority: {header: ▶host, tenants: {gold: high}}}": "LB119",
     "balance: {algorithm: pick, pick: {otherwise: ▶hash}}": "LB301",
     "balance: {algorithm: hash, hash: {key: {header: x}, bounded_load: ▶1}}": "LB302",
     "balance: {algorithm: hash, hash: {key: {header: x}}}, slow_start: ▶{window: 5s}": "LB303",
@@ -108,6 +114,10 @@ _NO_REPLICA = (
 PICKING = (
     'listeners: {l: {bind: "127.0.0.1:80"}}\nroutes: {r: {pool: p}}\n'
     'pools: {p: {replicas: [{address: "a:1"}], balance: {algorithm: pick}}}\n'
+)
+PICKED = (
+    'pools: {p: {replicas: [{address: "a:1"}], balance: {algorithm: pick}}, q: {replicas: [{address: "b:1"}]}}\n'
+    "routes: {r: {pool: p, ROUTE}}"
 )
 REMOTE_PICKER = 'control: {picker: {bind: "0.0.0.0:7"}, xds: {tls: {certificate: c, key: k, client_ca: a}}}'
 WHOLE = {
@@ -163,6 +173,16 @@ WHOLE = {
     },
     'pools: {p: {replicas: [{address: "a:1", region: moon}]}, q: {discovery: {dns: {name: a.b, port: 80}}}}\n'
     "routes: {r: {pool: p, regions: [moon], fallback: ▶q}}": "LB115",
+    **{
+        PICKED.replace("ROUTE", route): code
+        for route, code in (
+            ("▶rate_limit: [{by: tenant, prompt_tokens: 5k/s}]", "LB506"),
+            ("rate_limit: [{by: all, prompt_tokens: 5k/s, ▶tenants: {gold: 5/s}}]", "LB509"),
+            ("rate_limit: [{by: {header: ▶host}, prompt_tokens: 5k/s}]", "LB119"),
+            ("fallback: q, rate_limit: [{by: all, rate: 5/s}, {by: all, ▶prompt_tokens: 5k/s}]", "LB517"),
+            ("pin: [{header: x, equals: y, pool: q}], rate_limit: [{by: all, ▶prompt_tokens: 5k/s}]", "LB517"),
+        )
+    },
     "proxies: {p: {kind: ▶apache}}": "LB103",
     'control: {picker: {bind: ▶"127.0.0.1:65535"}}': "LB307",
     'control: {picker: {bind: ▶"unix:/run/x"}}': "LB307",

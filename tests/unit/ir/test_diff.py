@@ -16,9 +16,12 @@ from tests.support.fleet import compiled
 from tests.support.paths import FIXTURES
 
 FULL = FIXTURES / "full.yaml"
-DERIVED = {"rules", "content_type", "few_slots", "is_limited", "kubeconfig_file", "control_files"}
-"""Derived fields: `rules` follow from the routes, `few_slots` from the servers, `is_limited` from the limits,
-`kubeconfig_file` from the directory of the fleet, `control_files` from its section `control`."""
+DERIVED = {
+    "rules", "content_type", "few_slots", "is_limited", "kubeconfig_file", "control_files", "token_limits", "route",
+}  # fmt: skip
+"""Derived fields: `rules` and `token_limits` follow from the routes, `few_slots` from the servers, `is_limited` from
+the limits, `kubeconfig_file` from the directory of the fleet, `control_files` from its section `control`. `route`
+repeats the name of the limit's route."""
 
 ONE = '      - {name: one, address: "10.0.0.1:8000", weight: 3}\n'
 TWO = '      - {name: two, address: "10.0.0.2:8000", weight: 1}\n'
@@ -261,6 +264,6 @@ def test_every_value_of_a_full_fleet_makes_a_difference() -> None:
     variants = list(_variants(full))
     assert len(variants) > 300
     unseen = [variant.path for variant in variants if not difference(full, variant.value)]
-    weights = [f".routes[{index}].action.shares[0].weight" for index in (1, 2, 7, 8)]
+    weights = [f".routes[{index}].action.shares[0].weight" for index in (1, 2, 7, 8, 9)]
     assert sorted(unseen) == weights  # the only pool of a route gets all requests, with any weight
     assert not difference(full, full)

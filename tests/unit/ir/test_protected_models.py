@@ -1,4 +1,7 @@
-"""Routes that bypass the client-address lists of other routes; a listener's list applies to routes without one."""
+"""Routes that bypass the client-address lists or limits of other routes.
+
+A listener's list of addresses applies to routes without one.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import pytest
 
 from lbctl.ir.address import Address
 from lbctl.ir.listeners import Listener, PathMatch, Rule
+from lbctl.ir.pools import TokenLimit
 from lbctl.ir.protected_models import refused_websockets, ways_around
 from lbctl.ir.routes import Forward, Route, Share
 
@@ -39,6 +43,19 @@ def test_routes_for_the_same_clients_do_not_bypass_each_other(
 def test_a_route_for_more_clients_is_a_bypass() -> None:
     assert ways_around_two_routes(None, ("10.0.0.0/8",), None) == {"all": "model"}
     assert ways_around_two_routes(("10.0.0.0/8",), None, ("0.0.0.0/0",)) == {"model": "all", "all": "model"}
+
+
+@pytest.mark.parametrize(
+    ("others", "bypasses"), [((1000,), {}), ((2000, 1000), {"model": "all"}), ((), {"all": "model"})]
+)
+def test_route_without_the_same_prompt_limit_is_a_bypass(others: tuple[int, ...], bypasses: dict[str, str]) -> None:
+    limits = {"model": (1000,), "all": others}
+    routes = {
+        name: Route(name, _POOL, prompt_limits=tuple(TokenLimit(name, "all", item, 60_000) for item in tokens))
+        for name, tokens in limits.items()
+    }
+    rules = (Rule("model", models=("llama",)), Rule("all"))
+    assert ways_around(Listener("public", Address("127.0.0.1", 1), rules=rules), routes) == bypasses
 
 
 def _refused(*rules: Rule, limited: str) -> dict[str, str]:
