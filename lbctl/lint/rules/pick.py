@@ -1,18 +1,22 @@
-"""Rules about the replica picker: its telemetry, the request bodies that it reads, and the limits of affinity."""
+"""Rules about the replica picker: its telemetry, its queue, request bodies that it reads, and limits."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from lbctl.ir.pools import PickPolicy, Pool
+from lbctl.ir.routes import Route
 from lbctl.lint.fleet_view import FleetView, sources_of
 from lbctl.lint.rule import Edit, RuleFinding, rule
+from lbctl.lint.rules.telemetry import signals_of
 from lbctl.targets.picker import missing_key
 
 _MAX_BOUND = 2.0
 """Maximum `bound` with an effect: replicas at twice the mean load queue while others are idle."""
 _COMMON_PROMPT = 1024
 """Typical size in bytes of a system prompt or a tool list."""
+_FULL = frozenset({"queue", "kv_cache"})
+"""Signals that show a full engine. The signal `running` then shows how many requests it runs at once."""
 
 
 @rule("LB223")
@@ -75,6 +79,19 @@ def picker_without_client_certificates(fleet: FleetView) -> Iterator[RuleFinding
         yield RuleFinding(("control", "picker", "bind"), message, hint)
 
 
+@rule("LB229")
+def queue_without_full_replicas(fleet: FleetView) -> Iterator[RuleFinding]:
+    """Report queues in which no request waits, because no replica counts as full (LB229)."""
+    for pool, policy in _picked(fleet):
+        if policy.queue is None or pool.circuit_breaker.replica_max_requests is not None:
+            continue
+        given = {name for source in sources_of(pool) for name in signals_of(source)}
+        if "running" not in given or _FULL.isdisjoint(given):
+            message = "no replica ever counts as full, so no request waits in this queue"
+            hint = "circuit_breaker: {per_replica: {max_requests: 64}}, or sources with the signals running and queue"
+            yield RuleFinding(("pools", pool.name, "queue"), message, hint)
+
+
 @rule("LB248")
 def questions_without_a_key(fleet: FleetView) -> Iterator[RuleFinding]:
     """Report a picker that accepts requests without a key (LB248)."""
@@ -83,6 +100,42 @@ def questions_without_a_key(fleet: FleetView) -> Iterator[RuleFinding]:
     if reason and pool is not None:
         message = f"every user of the machine can query the picker without a key: {reason}"
         yield RuleFinding(_path(pool), message, "set control.picker.key_file to a file with a key for all proxies")
+
+
+@rule("LB249")
+def prompt_limit_without_prompts(fleet: FleetView) -> Iterator[RuleFinding]:
+    """Report limits on the tokens of prompts that the picker does not read (LB249)."""
+    for route, action in fleet.forwards:
+        for name in action.pools if route.prompt_limits else ():
+            yield from _unread(route, fleet.pool(name))
+
+
+@rule("LB250")
+def queue_without_tenants(fleet: FleetView) -> Iterator[RuleFinding]:
+    """Report queues that share replicas between tenants, although no request has a tenant (LB250)."""
+    with_tenants = {
+        name for route, action in fleet.forwards if route.auth and route.auth.names_tenant for name in action.pools
+    }
+    for pool, policy in _picked(fleet):
+        queue = policy.queue
+        if queue is not None and (queue.by, queue.order) == ("tenant", "fair") and pool.name not in with_tenants:
+            message = "all requests form one group, because no route to this pool has tenants"
+            yield RuleFinding(("pools", pool.name, "queue"), message, "auth on the routes, or by: client_ip")
+
+
+def _unread(route: Route, pool: Pool) -> Iterator[RuleFinding]:
+    """Yield a finding if the picker does not read the prompts of a route's requests to a pool."""
+    policy, hint = pool.balance.pick, "limit the rate, or the number of concurrent requests"
+    if route.websocket:
+        message = "the picker does not read WebSockets, so they count as 0 tokens"
+    elif pool.protocol == "grpc":
+        message = f"the picker does not read gRPC messages, so requests to {pool.name} count as 0 tokens"
+    elif policy is not None and not policy.reads_bodies:
+        message = f"the picker does not read the prompts of requests to {pool.name}, and assumes four bytes per token"
+        hint = "remove `prefix: off`"
+    else:
+        return
+    yield RuleFinding(("routes", route.name, "rate_limit"), message, hint)
 
 
 def _picked(fleet: FleetView) -> Iterator[tuple[Pool, PickPolicy]]:

@@ -99,20 +99,13 @@ def _variables(rules: HeaderRules) -> Iterator[tuple[str, str]]:
 def tenant_of_nobody(fleet: FleetView) -> Iterator[RuleFinding]:
     """Report a header with the tenant on a route without tenants (LB245)."""
     for route in fleet.topology.routes:
-        if _names_tenants(route):
+        if route.auth is not None and route.auth.names_tenant:
             continue
         for side, rules in (("request", route.request_headers), ("response", route.response_headers)):
             for name, text in rules.set:
                 if "tenant" in variables(text):
                     path = ("routes", route.name, "headers", side, "set", name)
                     yield RuleFinding(path, "requests on this route have no tenant", "add auth, or remove {tenant}")
-
-
-def _names_tenants(route: Route) -> bool:
-    auth = route.auth
-    if auth is not None and auth.external is not None:
-        return auth.external.tenant_header is not None
-    return auth is not None and (auth.api_keys is not None or (auth.jwt is not None and bool(auth.jwt.tenant_claim)))
 
 
 _MIN_REQUESTS = 10

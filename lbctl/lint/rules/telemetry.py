@@ -81,7 +81,7 @@ def composite_without_source(fleet: FleetView) -> Iterator[RuleFinding]:
     """Report scores with signals that no source provides (LB613)."""
     for pool in fleet.pools:
         if pool.weighting.strategy == "composite":
-            given = {name for source in sources_of(pool) for name in _signals_of(source)}
+            given = {name for source in sources_of(pool) for name in signals_of(source)}
             missing = [name for name, _ in pool.weighting.composite or DEFAULT if name not in given]
             composite_path = ("pools", pool.name, "weighting", "composite")
             if missing and not pool.weighting.composite:
@@ -94,7 +94,8 @@ def composite_without_source(fleet: FleetView) -> Iterator[RuleFinding]:
                 )
 
 
-def _signals_of(source: MetricsSource) -> set[str]:
+def signals_of(source: MetricsSource) -> set[str]:
+    """Return the names of the signals that a source provides."""
     if source.kind not in KINDS:
         return {source.signal} if source.signal else set()
     metrics_table = table(source.kind)

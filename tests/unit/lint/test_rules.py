@@ -39,7 +39,10 @@ POINTS = {
     "LB226": "pick}",
     "LB227": "key: {prompt_prefix: 256}",
     "LB228": '"0.0.0.0:18001"',
+    "LB229": "queue: {max_wait",
     "LB230": "http: {path: /v1/models}",
+    "LB249": "rate_limit: [{by: client_ip, prompt_tokens",
+    "LB250": "queue: {max_wait",
     "LB248": "balance: {algorithm: pick}",
     "LB231": "telemetry: {sources",
     "LB232": "slow_start: {window",
@@ -217,6 +220,39 @@ def test_idle_timeouts_matter_only_for_uvicorn_servers() -> None:
     assert codes(sample(idle, routes=image)) == []
     assert codes(sample(LLM + idle, routes=image)) == ["LB312"]
     assert codes(sample(LLM.replace("vllm", "tgi") + idle, routes=image)) == []
+
+
+QUEUED = "balance: {algorithm: pick}\nqueue: {max_wait: 5s, by: client_ip}\n"
+RUNNING = LLM.replace("kind: vllm", "kind: custom, signal: running, metric: running_requests")
+WAITING = '    - {kind: custom, url: "http://{host}:9101/metrics", signal: queue, metric: depth}\n'
+
+
+@pytest.mark.parametrize(
+    ("pool", "expected"), [(LLM, []), (RUNNING, ["LB229"]), (RUNNING + WAITING, [])], ids=["vLLM", "running", "both"]
+)
+def test_a_queue_needs_a_limit_or_the_engines_queue(pool: str, expected: list[str]) -> None:
+    assert codes(sample(f"{pool}{QUEUED}")) == expected
+
+
+LIMITED = "chat: {match: {path_prefix: /v1/chat}, pool: llama, rate_limit: [{by: all, prompt_tokens: 5M/h}]}\n"
+PICKED = f"{LLM}balance: {{algorithm: pick}}\n"
+
+
+@pytest.mark.parametrize(
+    ("pool", "routes", "words"),
+    [
+        (PICKED, LIMITED, []),
+        (PICKED, LIMITED.replace("]}", "], websocket: true}"), ["does not read WebSockets"]),
+        (f"{PICKED}protocol: grpc\n", LIMITED, ["does not read gRPC messages"]),
+        (PICKED.replace("pick}", "pick, pick: {prefix: off}}"), LIMITED, ["assumes four bytes per token"]),
+        (PICKED.replace("pick}", "pick, pick: {prefix: off, session: [{body: $.user}]}}"), LIMITED, []),
+    ],
+    ids=["read", "WebSocket", "gRPC", "no prefix", "session in the body"],
+)
+def test_limit_on_prompts_that_are_not_read(pool: str, routes: str, words: list[str]) -> None:
+    found = [item.message for item in findings(sample(pool, routes=routes)) if item.code == "LB249"]
+    assert [word for word in words if any(word in message for message in found)] == words
+    assert len(found) == len(words)
 
 
 def test_a_tcp_check_is_a_finding_if_the_engine_has_a_page() -> None:
