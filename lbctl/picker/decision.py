@@ -8,12 +8,12 @@ from typing import NamedTuple
 from lbctl.pick import features
 from lbctl.pick.affinity import AffinityBatch, AffinityMemory
 from lbctl.pick.books import Books, Counts
-from lbctl.pick.decide import pick, why_not
+from lbctl.pick.decide import fullness, pick
 from lbctl.pick.explain import Explanation, explain
 from lbctl.pick.features import Features
 from lbctl.pick.lengths import LearnedLengths
 from lbctl.pick.stalls import EngineProgress, Stalls
-from lbctl.pick.table import Candidate, PoolTable
+from lbctl.pick.table import KV_FULL, Candidate, PoolTable
 from lbctl.picker.messages import PickerQuestion
 from lbctl.picker.wire import EngineSample
 
@@ -41,16 +41,15 @@ class Decider:
         self._affinity = affinity
         self._random = random
 
-    def decide(self, table: PoolTable, question: PickerQuestion, now: float) -> PickerDecision:
+    def decide(self, table: PoolTable, request: Features, now: float) -> PickerDecision:
         """Return the replicas for a request, in the order in which a proxy should try them."""
-        request = self._read(table, question)
         result = pick(request, table, self.books, self._affinity, now, self._random)
         reason = "full" if not result.ordered and self._is_full(table, request) else result.reason
         return PickerDecision(result.ordered, reason, request, result.tokens)
 
     def explain(self, table: PoolTable, question: PickerQuestion, now: float) -> Explanation:
         """Explain the decision that the picker would make now, without recording anything."""
-        return explain(self._read(table, question), table, self.books, self._affinity, now)
+        return explain(self.read(table, question), table, self.books, self._affinity, now)
 
     def started(self, request: str, decision: PickerDecision, now: float) -> None:
         """Record that a request goes to the first replica of a decision."""
@@ -87,6 +86,14 @@ class Decider:
         self.lengths.computed(pool, replica, computed, sample.prompt_tokens)
         self.stalls.observe(pool, replica, progress, self.books.load(pool, replica), stalled_after)
 
+    def learn_limit(self, sample: EngineSample, now: float) -> None:
+        """Learn from a report of an engine how many requests it runs at once, for a pool with a queue."""
+        waiting, taken = (sample.queue or 0.0) - sample.deferred, now - sample.age
+        has_full_cache = (sample.kv or 0.0) >= KV_FULL
+        self.books.learn_limit(
+            sample.pool, sample.replica, sample.running, waiting, taken, has_full_cache=has_full_cache
+        )
+
     def merge(self, peer: str, counts: Counts, now: float) -> None:
         """Replace the counts of another picker."""
         self.books.merge(peer, counts, now)
@@ -110,17 +117,23 @@ class Decider:
         self.lengths.keep(names)
         self.stalls.expire(names, now)
 
-    def _is_full(self, table: PoolTable, request: Features) -> bool:
-        tiers = table.tiers(request.place, request.regions)
-        return any("limit" in why_not(item, request, self.books) for tier in tiers for item in tier.candidates)
-
-    def _read(self, table: PoolTable, question: PickerQuestion) -> Features:
+    def read(self, table: PoolTable, question: PickerQuestion) -> Features:
+        """Return the features of a request."""
         caller = question.caller
         return features.read(
             table, question.headers, question.body, question.body_length,
             subset=question.subset, regions=caller.regions, place=caller.place, tenant=caller.tenant,
             factors=self.lengths.factors(table.pool),
         )  # fmt: skip
+
+    def _is_full(self, table: PoolTable, request: Features) -> bool:
+        tiers = table.tiers(request.place, request.regions)
+        return any(
+            fullness(item, table, self.books)
+            for tier in tiers
+            for item in tier.candidates
+            if request.subset is None or item.address in request.subset
+        )
 
 
 def _requests(sample: EngineSample) -> float | None:

@@ -29,6 +29,12 @@ class Caller:
     """Whether the request is retried on another replica if the picked one is busy."""
     tenant: str = ""
     """Tenant that the proxy authenticated; empty if the route has none."""
+    priority: str = "normal"
+    """Priority of the route: high, normal or low."""
+    route: str = ""
+    """Name of the route, if it has limits that the picker enforces; otherwise empty."""
+    waits: bool = False
+    """Whether the proxy waits for a replica. If not, it asks again if the request has to wait."""
 
 
 class PickerQuestion(NamedTuple):
@@ -46,6 +52,8 @@ class PickerQuestion(NamedTuple):
     """Allowed addresses of the replica; None: any."""
     id: str = ""
     """Id by which the proxy will report the end of the request; empty: the picker chooses the id."""
+    client: str = ""
+    """Address of the client, for queues by client; empty if the proxy does not send it."""
 
 
 class PickerAnswer(NamedTuple):
@@ -58,7 +66,11 @@ class PickerAnswer(NamedTuple):
     addresses: tuple[str, ...] = ()
     """Addresses of the replicas, in the same order."""
     full: bool = False
-    """Whether there is no replica because all ready replicas have reached their request limit."""
+    """Whether there is no replica because all ready replicas are full."""
+    refused: int = 0
+    """Seconds after which the client should try again, if the request is rejected; 0: it is not rejected."""
+    must_wait: bool = False
+    """Whether the request has to wait in the queue of its pool."""
 
 
 class ResponseStart(NamedTuple):

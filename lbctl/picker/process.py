@@ -56,6 +56,10 @@ _GRACE = 1.0
 """Seconds that open streams have to end when the process stops."""
 _SWEEP = 10.0
 _READY_POLL = 0.1
+_QUEUE_INTERVAL = 0.05
+"""Seconds between checks of the queues, for waits that have become too long and replicas whose suspicion has ended."""
+_BACKLOG = 4_096
+"""Maximum number of connections to be accepted. nginx connects for each request that has to wait."""
 _MAX_UNSAVED = 600
 """Upper bound on the changes that wait for a slow disk: one minute of them."""
 
@@ -114,7 +118,10 @@ class PickerProcess:
         self._join_timer: asyncio.TimerHandle | None = None
         self._shared = SharedMemory(own, self._affinity, service.merge_affinity, service.joined)
         peer_credentials = _channel_credentials(places.tls)
-        self.exchange = Exchange(self._shared, service.counts, service.merge, peer_credentials, self._guard)
+        self.exchange = Exchange(
+            self._shared, service.counts, service.merge, peer_credentials, self._guard,
+            service.waiting_flows, service.merge_waiting,
+        )  # fmt: skip
         self._key = QuestionKey()
         self.follower = TableFollower(
             self._set_table, service.sampled, self.exchange.follow, service.assigned, self._use_key
@@ -139,9 +146,11 @@ class PickerProcess:
         tasks: list[asyncio.Task[Any]] = [loop.create_task(work) for work in works]
         tasks += [self._guard.start("sweep of lost picks", self._sweep), *self._watches]
         tasks += [self._guard.start("sharing of the memory", self._share), self._guard.start("saving", self._save)]
+        tasks.append(self._guard.start("queues", self._serve_queues))
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
             task.cancel()
+        self.service.dismiss_waiting()
         self.exchange.close()
         await self._grpc.stop(_GRACE)
         self._take_changes()
@@ -170,7 +179,9 @@ class PickerProcess:
         datagrams = self._places.datagrams
         shared = datagrams is not None
         try:
-            await loop.create_server(connections(local_api, spop=spop), http.host, http.port, reuse_port=shared)
+            await loop.create_server(
+                connections(local_api, spop=spop), http.host, http.port, backlog=_BACKLOG, reuse_port=shared
+            )
             DatagramReceiver(bound(http) if datagrams is None else datagrams, self._ends.received)
         except OSError as error:
             raise CannotBindError(f"the picker cannot listen on {http}: {reason_of(error)}") from None
@@ -180,8 +191,8 @@ class PickerProcess:
             limits = ConnectionLimits()
             try:
                 await loop.create_server(
-                    connections(api, limits), remote.host, remote.port, ssl=tls, ssl_handshake_timeout=patience,
-                    reuse_port=shared,
+                    connections(api, limits), remote.host, remote.port, backlog=_BACKLOG, ssl=tls,
+                    ssl_handshake_timeout=patience, reuse_port=shared,
                 )  # fmt: skip
             except OSError as error:
                 raise CannotBindError(f"the picker cannot listen on {remote}: {reason_of(error)}") from None
@@ -196,6 +207,12 @@ class PickerProcess:
             await asyncio.sleep(_SWEEP)
             self.service.sweep()
             self._certificate.renew()
+
+    async def _serve_queues(self) -> None:
+        while True:
+            await asyncio.sleep(_QUEUE_INTERVAL)
+            self.service.share_budgets(1 + self.exchange.peers)
+            self.service.serve_queues()
 
     async def _share(self) -> None:
         while True:

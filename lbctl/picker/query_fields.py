@@ -7,6 +7,7 @@ from functools import lru_cache
 from urllib.parse import unquote
 
 from lbctl.ir.locality import Place
+from lbctl.pick.waiting import PRIORITIES
 from lbctl.picker.messages import Caller
 
 PICK_PATH = "/pick/"
@@ -24,7 +25,16 @@ def caller(target: str, proxy: str, tenant: str) -> Caller:
     regions = frozenset(unquote(item) for item in values.get("regions", "").split(",") if item)
     region, zone = (unquote(values.get(key, "")) or None for key in ("region", "zone"))
     pool, leaves_busy = unquote(path.removeprefix(PICK_PATH)), values.get("busy") == "1"
-    return Caller(pool, proxy, regions, Place(region, zone), leaves_busy=leaves_busy, tenant=tenant)
+    return Caller(
+        pool, proxy, regions, Place(region, zone), leaves_busy=leaves_busy, tenant=tenant,
+        priority=priority_named(values.get("priority", "")), waits=values.get("wait") == "1",
+        route=unquote(values.get("route", "")),
+    )  # fmt: skip
+
+
+def priority_named(text: str) -> str:
+    """Return the priority with this name; `normal` if there is none."""
+    return text if text in PRIORITIES else "normal"
 
 
 def pick_id(text: str) -> str:

@@ -11,17 +11,23 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from math import ceil
 
 from lbctl.pick.affinity import AffinityBatch, AffinityMemory
 from lbctl.pick.books import MAX_AGE, Counts
-from lbctl.pick.explain import Explanation
+from lbctl.pick.budgets import Budget, Budgets
+from lbctl.pick.explain import Explanation, explain_wait
+from lbctl.pick.features import Features
 from lbctl.pick.lengths import Factors
 from lbctl.pick.suspects import Suspects
 from lbctl.pick.table import PoolTable
+from lbctl.pick.waiting import Position
 from lbctl.picker.decision import Decider, PickerDecision
-from lbctl.picker.messages import PickerAnswer, PickerQuestion, ResponseStart
+from lbctl.picker.messages import Caller, PickerAnswer, PickerQuestion, ResponseStart
 from lbctl.picker.open_picks import LostEnds, OpenPick
-from lbctl.picker.statistics import DecisionSample, Statistics
+from lbctl.picker.queue_shares import QueueShares
+from lbctl.picker.queues import Held, Queues, Respond, lane_of, sharer, waiting_request
+from lbctl.picker.statistics import DecisionSample, QueueStatistics, Statistics
 from lbctl.picker.wire import EngineSample, ProxySample
 from lbctl.runtime import log
 
@@ -67,6 +73,11 @@ class PickService:
         self._ended: dict[str, float] = {}
         """Id of a pick, chosen by a proxy, whose end arrived before its query → time of the end."""
         self._logged_at = float("-inf")
+        self.queues = Queues(self.statistics.queues)
+        """The requests that wait for a replica."""
+        self._shares = QueueShares()
+        self._budgets = Budgets()
+        self._pickers = 1
 
     @property
     def is_ready(self) -> bool:
@@ -100,14 +111,24 @@ class PickService:
             self.statistics.forget(pool)
         else:
             self.tables[pool] = table
+        if table is None or table.policy.queue is None:
+            self.queues.dismiss(pool)
+            self._shares.forget(pool)
+            self.statistics.queues.pop(pool, None)
+        else:
+            self.statistics.queues.setdefault(pool, QueueStatistics())
+        self._release(pool)
 
     def sampled(self, sample: EngineSample) -> None:
         """Correct the books with a report from a replica's engine."""
         table = self.tables.get(sample.pool)
         if table is not None:
             self._decider.sampled(sample, table.stalled_after, self._clock())
+            if table.policy.queue is not None:
+                self._decider.learn_limit(sample, self._clock())
             if len(self._decider.books) < len(self._open):
                 self._end([pick for pick in self._open if pick not in self._decider.books])
+            self._release(sample.pool)
 
     def assigned(self, samples: Sequence[ProxySample]) -> None:
         """End the picks in excess of the requests that the proxies report."""
@@ -116,6 +137,14 @@ class PickService:
     def counts(self) -> Counts:
         """Return the counts of this picker, for the other pickers."""
         return self._decider.books.snapshot()
+
+    def waiting_flows(self) -> Mapping[str, int]:
+        """Return pool → number of flows that wait at this picker, for the other pickers."""
+        return {pool: self.queues.flows(pool) for pool in self.queues.pools}
+
+    def merge_waiting(self, peer: str, flows: Mapping[str, int]) -> None:
+        """Replace the numbers of flows that wait at another picker. `merge` follows."""
+        self._shares.merge(peer, flows, self._clock())
 
     def expected_cached(self) -> Mapping[str, Mapping[str, int]]:
         """Return pool → replica → prompt tokens that all pickers have expected in its engine's caches so far."""
@@ -129,6 +158,7 @@ class PickService:
             if (table := self.tables.get(pool)) is not None
         }
         self._decider.merge(peer, accepted, self._clock())
+        self.serve_queues()
 
     def merge_affinity(self, batch: AffinityBatch, yields: bool) -> None:
         """Accept entries of another picker's affinity memory, for the replicas that this picker knows.
@@ -143,7 +173,10 @@ class PickService:
         self._decider.merge_affinity(AffinityBatch(known, batch.entries), self._clock(), yields)
 
     def pick(self, question: PickerQuestion) -> PickerAnswer:
-        """Return the replicas for a request, in the order in which a proxy should try them; none after an error."""
+        """Return the replicas for a request, in the order in which a proxy should try them; none after an error.
+
+        A response with `must_wait` has none, because all replicas are full: `wait` may follow.
+        """
         started = time.perf_counter()
         try:
             return self._pick(question, started)
@@ -153,14 +186,62 @@ class PickService:
             self._log_failure()
             return PickerAnswer()
 
+    def wait(self, question: PickerQuestion, respond: Respond) -> str:
+        """Let a request wait for which `pick` has just returned `must_wait`. Return its id.
+
+        `respond` gets the response later, unless `finished` is called before.
+        """
+        table = self._table(question)
+        assert table is not None
+        assert table.policy.queue is not None
+        request, pick, now = self._decider.read(table, question), self._id(question), self._clock()
+        waiting = waiting_request(table.policy.queue, request, question, pick, now)
+        self.queues.make_room(table.pool, table.policy.queue, question, now)
+        refund = self._charge(table, question, request, now)
+        self.queues.add(Held(waiting, request, question.caller, respond, refund))
+        return pick
+
+    def serve_queues(self) -> None:
+        """Reject requests that have waited too long, and give replicas to as many of the others as possible."""
+        for pool in self.queues.pools:
+            table = self.tables[pool]
+            if table.policy.queue is not None:
+                self.queues.expire(pool, table.policy.queue, self._clock())
+            self._release(pool)
+
+    def dismiss_waiting(self) -> None:
+        """Send all waiting requests on without a replica, because the picker ends."""
+        for pool in self.queues.pools:
+            self.queues.dismiss(pool)
+
+    def position(self, question: PickerQuestion) -> Position | None:
+        """Return the place of a request in the queue if it had to wait now; None if it would not wait."""
+        table = self._table(question)
+        if table is None or table.policy.queue is None:
+            return None
+        now = self._clock()
+        request = self._decider.read(table, question)
+        if not self.queues.waits(table.pool, lane_of(request)):
+            decision = self._decider.decide(self.suspects.without(table, now), request, now)
+            if decision.reason != "full":
+                return None
+        return self.queues.position(table.pool, table.policy.queue, question, now)
+
     def explain(self, question: PickerQuestion) -> Explanation | None:
         """Explain the decision that the picker would make now, without recording anything; None without a table."""
         table = self._table(question)
-        return (
-            None
-            if table is None
-            else self._decider.explain(self.suspects.without(table, self._clock()), question, self._clock())
-        )
+        if table is None:
+            return None
+        now, policy = self._clock(), table.policy.queue
+        explanation = self._decider.explain(self.suspects.without(table, now), question, now)
+        position = self.position(question)
+        if policy is None or position is None:
+            return explanation
+        return explain_wait(explanation, position, policy)
+
+    def share_budgets(self, pickers: int) -> None:
+        """Use an equal part of each budget of prompt tokens, because this number of pickers charge them."""
+        self._pickers = pickers
 
     def proxy_of(self, pick: str) -> str:
         """Return the proxy of a request that has not ended; empty if there is none."""
@@ -192,13 +273,15 @@ class PickService:
         if entry is not None:
             self.statistics.finished[entry.pool] += 1
             self._decider.finished(pick)
-        elif len(pick) > _OWN_ID:
+            self._release(entry.pool)
+        elif not self.queues.withdraw(pick) and len(pick) > _OWN_ID:
             while len(self._ended) >= _MAX_ENDED:
                 del self._ended[next(iter(self._ended))]
             self._ended[pick] = self._clock()
 
     def proxy_left(self, proxy: str) -> None:
         """Record that a proxy has ended, together with all its requests."""
+        self.queues.dismiss_proxy(proxy)
         for pick in [pick for pick, entry in self._open.items() if entry.proxy == proxy]:
             self.finished(pick)
 
@@ -224,10 +307,101 @@ class PickService:
             self.statistics.decided("", reason, time.perf_counter() - started)
             return PickerAnswer()
         now = self._clock()
-        decision = self._decider.decide(self.suspects.without(table, now), question, now)
-        picked = self._picked(table, decision, question, now)
-        self._count(table.pool, decision, picked, question, time.perf_counter() - started)
+        request = self._decider.read(table, question)
+        if table.policy.token_limits and (wait := self._budgets.wait(self._budgets_of(table, question), now)):
+            self.statistics.decided(table.pool, "token_limit", time.perf_counter() - started)
+            return PickerAnswer(refused=ceil(wait))
+        if self.queues.has_waiting(table.pool):
+            self._release(table.pool)  # a replica may have become available in the meantime
+            if self.queues.waits(table.pool, lane_of(request)):
+                return self._hold(table, question, now)
+        decision = self._decider.decide(self.suspects.without(table, now), request, now)
+        if table.policy.queue is not None:
+            if decision.reason == "full":
+                return self._hold(table, question, now)
+            if decision.ordered and question.caller.pool is not None and self._leaves_place(table.pool, now):
+                return self._hold(table, question, now)
+        picked = self._picked(table, decision, question.caller, self._id(question), now)
+        if picked.names:
+            self._charge(table, question, request, now)
+        self._count(table.pool, decision, picked, question.caller, time.perf_counter() - started)
         return picked
+
+    def _charge(self, table: PoolTable, question: PickerQuestion, request: Features, now: float) -> Callable[[], None]:
+        """Charge the prompt of a request. Return a function that adds it to the budgets again."""
+        if not table.policy.token_limits:
+            return _nothing
+        budgets, tokens = self._budgets_of(table, question), request.prompt_tokens
+        self._budgets.charge(budgets, tokens, now)
+        return lambda: self._budgets.charge(budgets, -tokens, self._clock())
+
+    def _budgets_of(self, table: PoolTable, question: PickerQuestion) -> list[Budget]:
+        """Return the budgets that a request uses."""
+        route = question.caller.route
+        return [
+            Budget((limit, sharer(limit.by, limit.header, question)), limit.tokens / self._pickers, limit.period / 1000)
+            for limit in table.policy.token_limits
+            if limit.route == route
+        ]
+
+    def _hold(self, table: PoolTable, question: PickerQuestion, now: float) -> PickerAnswer:
+        """Return the response to a request that has to wait."""
+        assert table.policy.queue is not None
+        if self._ended.pop(question.id, None) is not None:
+            return PickerAnswer(full=True)  # its client has already left
+        if not self.queues.may_wait(table.pool, table.policy.queue, question):
+            return self.queues.refuse(table.pool, table.policy.queue, now)
+        return PickerAnswer(full=True, must_wait=True)
+
+    def _release(self, pool: str) -> None:
+        """Give replicas to as many waiting requests of a pool as possible. After an error, all go to `otherwise`."""
+        try:
+            while self.queues.has_waiting(pool) and self._release_one(pool):
+                pass
+        except Exception:  # noqa: BLE001 -- the caller reports the end of another request
+            self._log_failure()
+            self.queues.dismiss(pool)
+
+    def _release_one(self, pool: str) -> bool:
+        """Give a replica to the next waiting request that can get one. Return whether one did."""
+        now, original, full = self._clock(), self.tables[pool], set[object]()
+        table, policy = self.suspects.without(original, now), original.policy.queue
+        assert policy is not None
+        for held in self.queues.heads(pool, full):
+            started = time.perf_counter()
+            decision = self._decider.decide(table, held.features, now)
+            if decision.reason == "full":
+                full.add(held.request.lane)
+                continue
+            if not decision.ordered:
+                self.queues.send_on(held)
+                self._count(pool, decision, PickerAnswer(), held.caller, time.perf_counter() - started)
+                return True
+            if self._leaves_place(pool, now):
+                return False
+            self.queues.release(held, policy, now)
+            picked = self._picked(original, decision, held.caller, held.request.id, now)
+            self._count(pool, decision, picked, held.caller, time.perf_counter() - started)
+            held.respond(picked)
+            return True
+        self._shares.full(pool)
+        return False
+
+    def _leaves_place(self, pool: str, now: float) -> bool:
+        """Return whether a free place is left to other pickers. If not, this picker takes it."""
+        if self._shares.is_alone:
+            return False
+        loads = self._decider.books.loads(pool).values()
+        own, total = sum(load.requests for load in loads), sum(load.picked for load in loads)
+        leaves = self._shares.leaves(pool, self.queues.flows(pool), own, total, now)
+        if not leaves:
+            self._shares.taken(pool)
+        return leaves
+
+    @staticmethod
+    def _id(question: PickerQuestion) -> str:
+        """Return the id of a request. A client cannot guess it, and so cannot end another client's request."""
+        return question.id or secrets.token_hex(_OWN_ID // 2)
 
     def _log_failure(self) -> None:
         now = self._clock()
@@ -246,20 +420,19 @@ class PickService:
         tables = (table for table in self.tables.values() if any(item.address in subset for item in table.candidates))
         return next(tables, None)
 
-    def _picked(self, table: PoolTable, decision: PickerDecision, question: PickerQuestion, now: float) -> PickerAnswer:
+    def _picked(
+        self, table: PoolTable, decision: PickerDecision, caller: Caller, pick: str, now: float
+    ) -> PickerAnswer:
         if not decision.ordered:
             return PickerAnswer(full=decision.reason == "full")
         ordered = decision.ordered[:MAX_ADDRESSES]
-        pick = question.id or secrets.token_hex(_OWN_ID // 2)  # unguessable: a client cannot end another one's request
-        self._open[pick] = OpenPick(table.pool, ordered, now, question.caller.proxy, question.caller.leaves_busy)
+        self._open[pick] = OpenPick(table.pool, ordered, now, caller.proxy, caller.leaves_busy)
         self._decider.started(pick, decision, now)
         if self._ended.pop(pick, None) is not None:
             self.finished(pick)
         return PickerAnswer(pick, tuple([item.name for item in ordered]), tuple([item.address for item in ordered]))
 
-    def _count(
-        self, pool: str, decision: PickerDecision, picked: PickerAnswer, question: PickerQuestion, seconds: float
-    ) -> None:
+    def _count(self, pool: str, decision: PickerDecision, picked: PickerAnswer, caller: Caller, seconds: float) -> None:
         self.statistics.decided(pool, decision.reason, seconds)
         at = time.time()
         if self.statistics.wants_sample(at):
@@ -267,6 +440,10 @@ class PickService:
             replica = picked.names[0] if picked.names else None
             sample = DecisionSample(
                 at, pool, replica, decision.reason, round(seconds, 6), features.session is not None,
-                len(features.prefix), round(features.prompt_tokens, 1), question.caller.proxy,
+                len(features.prefix), round(features.prompt_tokens, 1), caller.proxy,
             )  # fmt: skip
             self.statistics.sample(sample)
+
+
+def _nothing() -> None:
+    """Do nothing."""

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+
+from lbctl.pick.waiting import PRIORITIES
 
 BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1)
 """Upper bounds of the histogram's buckets, in seconds."""
+WAIT_BOUNDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+"""Upper bounds of the buckets for waits in the queue, in seconds."""
+MAX_TENANTS = 20
+"""Upper bound on the tenants of a pool whose waits are counted individually. All others count as `OTHER`."""
+OTHER = "other"
 _SAMPLES = 200
 _SAMPLE_INTERVAL = 0.1
 """Minimum time between two samples, in seconds."""
@@ -39,17 +46,61 @@ class DecisionSample:
 
 @dataclass(slots=True)
 class DurationHistogram:
-    """Histogram of durations in the buckets of `BOUNDS`, plus a last one without a bound."""
+    """Histogram of durations in buckets, plus a last bucket without a bound."""
 
-    counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
+    bounds: tuple[float, ...] = BOUNDS
+    """Upper bounds of the buckets, in seconds."""
+    counts: list[int] = field(default_factory=list)
     """Count of each bucket."""
     total: float = 0.0
     """Sum of the durations, in seconds."""
 
+    def __post_init__(self) -> None:
+        """Begin with empty buckets."""
+        self.counts = self.counts or [0] * (len(self.bounds) + 1)
+
     def add(self, seconds: float) -> None:
         """Count one duration."""
-        self.counts[bisect_left(BOUNDS, seconds)] += 1
+        self.counts[bisect_left(self.bounds, seconds)] += 1
         self.total += seconds
+
+
+@dataclass(slots=True)
+class TenantWaits:
+    """The waits of one tenant's requests that got a replica."""
+
+    requests: int = 0
+    seconds: float = 0.0
+    """Sum of the waits."""
+
+
+@dataclass(slots=True)
+class QueueStatistics:
+    """Counts of a pool's queue since the start of the process."""
+
+    waiting: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(PRIORITIES, 0))
+    """Priority → number of requests that wait now."""
+    refused_full: int = 0
+    """Requests that were rejected because too many waited."""
+    refused_late: int = 0
+    """Requests that were rejected because they had waited too long."""
+    left: int = 0
+    """Requests whose clients left while they waited."""
+    waits: DurationHistogram = field(default_factory=lambda: DurationHistogram(WAIT_BOUNDS))
+    """Waits of the requests that got a replica."""
+    tenants: dict[str, TenantWaits] = field(default_factory=dict)
+    """Tenant, or `OTHER` → its waits."""
+
+    def released(self, seconds: float, tenant: str) -> None:
+        """Count a request that got a replica after a wait."""
+        self.waits.add(seconds)
+        if not tenant:
+            return
+        if tenant not in self.tenants and len(self.tenants) >= MAX_TENANTS:
+            tenant = OTHER
+        waits = self.tenants.setdefault(tenant, TenantWaits())
+        waits.requests += 1
+        waits.seconds += seconds
 
 
 class Statistics:
@@ -64,6 +115,8 @@ class Statistics:
         """Pool → number of picked requests that have ended."""
         self.lost: Counter[str] = Counter()
         """Pool → number of these requests whose end was not reported."""
+        self.queues: dict[str, QueueStatistics] = {}
+        """Pool → the counts of its queue, if it has one."""
         self.task_failures: Counter[str] = Counter()
         """Task → number of its failures."""
         self.sampled = 0
@@ -121,18 +174,55 @@ def _lines(statistics: Statistics, gauges: Mapping[str, float]) -> Iterator[str]
         yield f'lbctl_task_failures_total{{task="{_quoted(task)}"}} {count}\n'
     yield "# HELP lbctl_pick_seconds Duration of the picker's decisions.\n# TYPE lbctl_pick_seconds histogram\n"
     for pool, histogram in sorted(statistics.times.items()):
-        yield from _histogram(_quoted(pool), histogram)
+        yield from _histogram("lbctl_pick_seconds", _quoted(pool), histogram)
+    if statistics.queues:
+        yield from _queue_lines(statistics.queues)
     for name, value in gauges.items():
         yield f"# TYPE {name} gauge\n{name} {value:g}\n"
 
 
-def _histogram(pool: str, histogram: DurationHistogram) -> Iterator[str]:
+def _queue_lines(queues: Mapping[str, QueueStatistics]) -> Iterator[str]:
+    rows = [(_quoted(pool), queue) for pool, queue in sorted(queues.items())]
+    yield "# HELP lbctl_queue_waiting Number of requests that wait for a replica.\n# TYPE lbctl_queue_waiting gauge\n"
+    for pool, queue in rows:
+        for priority, count in queue.waiting.items():
+            yield f'lbctl_queue_waiting{{pool="{pool}",priority="{priority}"}} {count}\n'
+    yield "# HELP lbctl_queue_refused_total Number of requests that the queue rejected.\n"
+    yield "# TYPE lbctl_queue_refused_total counter\n"
+    for pool, queue in rows:
+        yield f'lbctl_queue_refused_total{{pool="{pool}",reason="full"}} {queue.refused_full}\n'
+        yield f'lbctl_queue_refused_total{{pool="{pool}",reason="late"}} {queue.refused_late}\n'
+    yield "# HELP lbctl_queue_left_total Number of requests whose clients left while they waited.\n"
+    yield "# TYPE lbctl_queue_left_total counter\n"
+    for pool, queue in rows:
+        yield f'lbctl_queue_left_total{{pool="{pool}"}} {queue.left}\n'
+    yield "# HELP lbctl_queue_wait_seconds Time that requests waited for a replica.\n"
+    yield "# TYPE lbctl_queue_wait_seconds histogram\n"
+    for pool, queue in rows:
+        yield from _histogram("lbctl_queue_wait_seconds", pool, queue.waits)
+    yield "# HELP lbctl_queue_tenant_requests_total Number of requests that got a replica after a wait.\n"
+    yield "# TYPE lbctl_queue_tenant_requests_total counter\n"
+    for pool, tenant, waits in _tenants(rows):
+        yield f'lbctl_queue_tenant_requests_total{{pool="{pool}",tenant="{tenant}"}} {waits.requests}\n'
+    yield "# HELP lbctl_queue_tenant_wait_seconds_total Sum of the waits of these requests.\n"
+    yield "# TYPE lbctl_queue_tenant_wait_seconds_total counter\n"
+    for pool, tenant, waits in _tenants(rows):
+        yield f'lbctl_queue_tenant_wait_seconds_total{{pool="{pool}",tenant="{tenant}"}} {waits.seconds:.6f}\n'
+
+
+def _tenants(rows: Sequence[tuple[str, QueueStatistics]]) -> Iterator[tuple[str, str, TenantWaits]]:
+    for pool, queue in rows:
+        for tenant, waits in sorted(queue.tenants.items()):
+            yield pool, _quoted(tenant), waits
+
+
+def _histogram(name: str, pool: str, histogram: DurationHistogram) -> Iterator[str]:
     cumulative = 0
-    for bound, count in zip((*map(str, BOUNDS), "+Inf"), histogram.counts, strict=True):
+    for bound, count in zip((*map(str, histogram.bounds), "+Inf"), histogram.counts, strict=True):
         cumulative += count
-        yield f'lbctl_pick_seconds_bucket{{pool="{pool}",le="{bound}"}} {cumulative}\n'
-    yield f'lbctl_pick_seconds_sum{{pool="{pool}"}} {histogram.total:.6f}\n'
-    yield f'lbctl_pick_seconds_count{{pool="{pool}"}} {cumulative}\n'
+        yield f'{name}_bucket{{pool="{pool}",le="{bound}"}} {cumulative}\n'
+    yield f'{name}_sum{{pool="{pool}"}} {histogram.total:.6f}\n'
+    yield f'{name}_count{{pool="{pool}"}} {cumulative}\n'
 
 
 def _quoted(text: str) -> str:

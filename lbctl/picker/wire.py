@@ -23,11 +23,11 @@ from dataclasses import asdict, fields, replace
 from typing import Any, NamedTuple
 
 from lbctl.ir.locality import Place
-from lbctl.ir.pools import Locality, PickPolicy, Prefix, SessionKey, SlowStart
+from lbctl.ir.pools import Locality, PickPolicy, Prefix, QueuePolicy, SessionKey, SlowStart, TokenLimit
 from lbctl.pick.table import Candidate, PoolTable
 from lbctl.picker.messages import Caller, PickerQuestion
 
-FORMAT = 3
+FORMAT = 4
 """Version of this format. A picker compares it with its own."""
 REPORT_PATH, EXPLAIN_PATH = "/report", "/explain"
 """HTTP paths of a picker on loopback, for its newest report and for the explanation of a decision, as lines."""
@@ -64,6 +64,8 @@ class EngineSample(NamedTuple):
     """Duration of the request for the metrics page, in seconds."""
     deferred: float = 0.0
     """Requests of `queue` that wait for an adapter or a transfer, not for capacity."""
+    kv: float | None = None
+    """Used share of the KV cache, 0 to 1."""
 
 
 class ProxySample(NamedTuple):
@@ -265,6 +267,16 @@ def _sorted(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
 
 
 def _policy(values: Mapping[str, Any]) -> PickPolicy:
-    prefix = values["prefix"]
-    session = tuple(SessionKey(**item) for item in values["session"])
-    return PickPolicy(**{**values, "session": session, "prefix": Prefix(**prefix) if prefix else None})
+    prefix, queue = values["prefix"], values["queue"]
+    rebuilt = {
+        "session": tuple(SessionKey(**item) for item in values["session"]),
+        "prefix": Prefix(**prefix) if prefix else None,
+        "queue": _queue(queue) if queue else None,
+        "token_limits": tuple(TokenLimit(**item) for item in values["token_limits"]),
+    }
+    return PickPolicy(**{**values, **rebuilt})
+
+
+def _queue(values: Mapping[str, Any]) -> QueuePolicy:
+    pairs = {name: tuple(tuple(item) for item in values[name]) for name in ("weights", "priority_tenants")}
+    return QueuePolicy(**{**values, **pairs})

@@ -158,6 +158,7 @@ def _sample(report: ScrapeReport, now: float, *, restarted: bool) -> EngineSampl
         report.prompt_tokens,
         round(_duration(report), 3),
         deferred,
+        signals.get("kv_cache"),
     )
 
 

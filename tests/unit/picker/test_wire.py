@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from lbctl.ir.pools import Locality, PickPolicy, SessionKey, SlowStart
+from lbctl.ir.pools import Locality, PickPolicy, QueuePolicy, SessionKey, SlowStart, TokenLimit
 from lbctl.pick.table import Candidate, PoolTable
 from lbctl.picker import wire
 from lbctl.picker.received_tables import TableFollower
@@ -16,9 +16,13 @@ SENDER, READER = 500.0, 90_000.0
 A = Candidate("a", "10.0.0.1:80", 1.5, region="eu", queue=0.0, kv=0.5)
 B = Candidate("b", "[2001:db8::1]:80", fit=False, reason="drained by the files", limit=8)
 C = Candidate("c", "10.0.0.3:80", started=SENDER - 12.5)
+QUEUE = QueuePolicy(
+    10_000, weights=(("acme", 3.0),), priority_header="x-priority", priority_tenants=(("acme", "high"),)
+)
+LIMIT = TokenLimit("chat", "header", 200_000, 60_000, "x-team")
 TABLE = PoolTable(
     "chat",
-    PickPolicy((SessionKey(header="x-session-id"), SessionKey(body="$.user"))),
+    PickPolicy((SessionKey(header="x-session-id"), SessionKey(body="$.user")), queue=QUEUE, token_limits=(LIMIT,)),
     (A, B, C),
     "m",
     frozenset({"x"}),
@@ -90,7 +94,7 @@ def test_old_tables_are_dropped_when_the_new_set_is_complete() -> None:
 
 
 def test_engine_samples_arrive() -> None:
-    sample = wire.EngineSample("chat", "a", 3.0, None, 7.0, True, 0.5, 12.0, 0.25, 900.0, 0.125, 2.0)
+    sample = wire.EngineSample("chat", "a", 3.0, None, 7.0, True, 0.5, 12.0, 0.25, 900.0, 0.125, 2.0, 0.9)
     reader = _Reader()
     reader.read(wire.samples([sample]))
     assert reader.samples == [sample]

@@ -1,0 +1,281 @@
+"""The requests that wait at this picker, by pool, and the responses that they will get.
+
+`lbctl.pick.waiting` decides which request goes next, and `PickService` whether a replica has room for it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from math import ceil
+from typing import NamedTuple
+
+from lbctl.ir.pools import QueuePolicy
+from lbctl.pick.books import REQUEST_TOKENS
+from lbctl.pick.features import Features
+from lbctl.pick.waiting import PRIORITIES, FairQueue, Position, WaitingRequest
+from lbctl.picker.messages import Caller, PickerAnswer, PickerQuestion
+from lbctl.picker.statistics import MAX_TENANTS, OTHER, QueueStatistics
+
+Respond = Callable[[PickerAnswer], None]
+"""Sends the response to a request that has waited."""
+_MAX_FLOW = 128
+"""Maximum length of a flow's name, because a client chooses the value of a header."""
+_RELEASES = 64
+"""Number of requests that went, from which the rate is computed."""
+_MAX_RETRY_AFTER = 60
+
+
+class Held(NamedTuple):
+    """A waiting request, with what its pick needs."""
+
+    request: WaitingRequest
+    features: Features
+    caller: Caller
+    respond: Respond
+    refund: Callable[[], None] = lambda: None
+    """Called if the request does not go on, because it is rejected or its client leaves."""
+
+
+@dataclass(slots=True)
+class _PoolQueue:
+    held: dict[str, Held] = field(default_factory=dict)
+    order: FairQueue = field(default_factory=FairQueue)
+    _released: float = 0.0
+    _busy: float = 0.0
+    """Seconds in which requests waited, until `_since`; like `_released`, it is halved from time to time."""
+    _since: float = 0.0
+
+    def hold(self, held: Held) -> None:
+        """Add a request."""
+        if not self.held:
+            self._since = held.request.since
+        self.held[held.request.id] = held
+        self.order.add(held.request)
+
+    def note_release(self, now: float) -> None:
+        """Count a request that is about to leave with a replica."""
+        self._busy += now - self._since
+        self._since = now
+        self._released += 1
+        if self._released > _RELEASES:
+            self._released, self._busy = self._released / 2, self._busy / 2
+
+    def rate(self, now: float) -> float:
+        """Return how many requests leave with a replica per second in which some wait; 0 if unknown."""
+        busy = self._busy + (now - self._since if self.held else 0.0)
+        return self._released / max(busy, 0.001)
+
+
+class Queues:
+    """The queues of all pools. `statistics`: pool → its counts, which this class updates. Times are in seconds."""
+
+    def __init__(self, statistics: dict[str, QueueStatistics]) -> None:
+        self._statistics = statistics
+        self._queues: dict[str, _PoolQueue] = {}
+        """Pool → its queue, if it is not empty or was not empty before."""
+        self._pools: dict[str, str] = {}
+        """Id of a waiting request → its pool."""
+
+    def __len__(self) -> int:
+        """Number of waiting requests."""
+        return len(self._pools)
+
+    @property
+    def pools(self) -> list[str]:
+        """The pools with waiting requests."""
+        return [pool for pool, queue in self._queues.items() if queue.held]
+
+    def has_waiting(self, pool: str) -> bool:
+        """Return whether requests of a pool wait."""
+        queue = self._queues.get(pool)
+        return queue is not None and bool(queue.held)
+
+    def flows(self, pool: str) -> int:
+        """Return the number of flows of a pool with waiting requests."""
+        queue = self._queues.get(pool)
+        return 0 if queue is None else len(queue.order.flows)
+
+    def tenants(self, pool: str) -> dict[str, int]:
+        """Return tenant → number of its waiting requests, for the `MAX_TENANTS` largest; the others as `OTHER`."""
+        held = self._queues.get(pool, _PoolQueue()).held.values()
+        waiting = Counter(tenant for item in held if (tenant := item.caller.tenant))
+        counts = dict(waiting.most_common(MAX_TENANTS))
+        others = waiting.total() - sum(counts.values())
+        return {**counts, OTHER: counts.get(OTHER, 0) + others} if others else counts
+
+    def waits(self, pool: str, lane: object) -> bool:
+        """Return whether requests of a pool wait for the replicas of this lane."""
+        queue = self._queues.get(pool)
+        return queue is not None and queue.order.waits(lane)
+
+    def may_wait(self, pool: str, policy: QueuePolicy, question: PickerQuestion) -> bool:
+        """Return whether a new request of a pool can wait, possibly in place of another one."""
+        queue = self._queues.get(pool)
+        if queue is None or len(queue.held) < policy.max_requests:
+            return True
+        return self._displaced(queue, policy, question) is not None
+
+    def make_room(self, pool: str, policy: QueuePolicy, question: PickerQuestion, now: float) -> None:
+        """Reject the request that a new one displaces, if the queue is full. `may_wait` has returned True."""
+        queue = self._queues.get(pool)
+        if queue is None or len(queue.held) < policy.max_requests:
+            return
+        displaced = self._displaced(queue, policy, question)
+        if displaced is not None:
+            held = self._remove(pool, displaced.id)
+            held.refund()
+            held.respond(self.refuse(pool, policy, now))
+
+    def add(self, held: Held) -> None:
+        """Let a request wait. An earlier request with the same id falls back to `otherwise`."""
+        pool, request = held.features.pool, held.request
+        if (earlier := self._pools.get(request.id)) is not None:
+            self._remove(earlier, request.id).respond(PickerAnswer())
+        queue = self._queues.setdefault(pool, _PoolQueue())
+        queue.hold(held)
+        self._pools[request.id] = pool
+        self._note(pool, queue)
+
+    def heads(self, pool: str, full: set[object]) -> Iterator[Held]:
+        """Yield the requests of a pool that may go next; see `FairQueue.heads`."""
+        queue = self._queues[pool]
+        return (queue.held[request.id] for request in queue.order.heads(full))
+
+    def release(self, held: Held, policy: QueuePolicy, now: float) -> None:
+        """Remove a request that has a replica."""
+        pool, request = held.features.pool, held.request
+        queue = self._queues[pool]
+        queue.order.take(request, dict(policy.weights).get(request.flow, 1.0))
+        queue.note_release(now)
+        self._forget(pool, request.id)
+        self._statistics[pool].released(now - request.since, held.caller.tenant)
+
+    def send_on(self, held: Held) -> None:
+        """Send a request on without a replica, to the proxy's `otherwise`."""
+        self._remove(held.features.pool, held.request.id)
+        held.respond(PickerAnswer())
+
+    def dismiss_proxy(self, proxy: str) -> None:
+        """Send the waiting requests of a proxy that has probably ended on without a replica."""
+        for queue in list(self._queues.values()):
+            for held in [held for held in queue.held.values() if held.caller.proxy == proxy]:
+                self.send_on(held)
+
+    def withdraw(self, request: str) -> bool:
+        """Remove a request whose client has left. Return whether it was waiting."""
+        pool = self._pools.get(request)
+        if pool is None:
+            return False
+        self._remove(pool, request).refund()
+        self._statistics[pool].left += 1
+        return True
+
+    def expire(self, pool: str, policy: QueuePolicy, now: float) -> None:
+        """Reject the requests of a pool that have waited too long."""
+        queue = self._queues[pool]
+        for request in queue.order.overdue(now - policy.max_wait / 1000):
+            held = self._remove(pool, request.id)
+            held.refund()
+            self._statistics[pool].refused_late += 1
+            held.respond(PickerAnswer(full=True, refused=self.retry_after(pool, policy, now)))
+
+    def refuse(self, pool: str, policy: QueuePolicy, now: float) -> PickerAnswer:
+        """Return the response to a request that cannot wait, because too many requests do."""
+        self._of(pool).refused_full += 1
+        return PickerAnswer(full=True, refused=self.retry_after(pool, policy, now))
+
+    def dismiss(self, pool: str) -> None:
+        """Send all waiting requests of a pool on without a replica, to the proxies' `otherwise`."""
+        queue = self._queues.pop(pool, None)
+        if queue is None:
+            return
+        for request, held in list(queue.held.items()):
+            self._pools.pop(request, None)
+            held.respond(PickerAnswer())
+        self._note(pool, _PoolQueue())
+
+    def retry_after(self, pool: str, policy: QueuePolicy, now: float) -> int:
+        """Return the seconds until the requests that wait now have probably left the queue, from 1 to 60."""
+        queue = self._queues.get(pool, _PoolQueue())
+        rate = queue.rate(now)
+        seconds = len(queue.held) / rate if rate else policy.max_wait / 1000
+        return min(max(1, ceil(seconds)), _MAX_RETRY_AFTER)
+
+    def position(self, pool: str, policy: QueuePolicy, question: PickerQuestion, now: float) -> Position:
+        """Return the place of a request that would begin to wait now."""
+        queue = self._queues.get(pool, _PoolQueue())
+        flow, priority = flow_of(policy, question), priority_of(policy, question)
+        count, flows = queue.order.before(flow, priority, dict(policy.weights))
+        rate = queue.rate(now)
+        rejected = len(queue.held) >= policy.max_requests and self._displaced(queue, policy, question) is None
+        return Position(count, flows, (count + 1) / rate if rate else None, rejected)
+
+    @staticmethod
+    def _displaced(queue: _PoolQueue, policy: QueuePolicy, question: PickerQuestion) -> WaitingRequest | None:
+        flow, priority = flow_of(policy, question), priority_of(policy, question)
+        return queue.order.displaced(flow, priority, dict(policy.weights))
+
+    def _remove(self, pool: str, request: str) -> Held:
+        self._queues[pool].order.remove(request)
+        return self._forget(pool, request)
+
+    def _forget(self, pool: str, request: str) -> Held:
+        queue = self._queues[pool]
+        del self._pools[request]
+        held = queue.held.pop(request)
+        self._note(pool, queue)
+        return held
+
+    def _of(self, pool: str) -> QueueStatistics:
+        return self._statistics.setdefault(pool, QueueStatistics())
+
+    def _note(self, pool: str, queue: _PoolQueue) -> None:
+        self._of(pool).waiting = queue.order.priorities
+
+
+def waiting_request(
+    policy: QueuePolicy, features: Features, question: PickerQuestion, pick: str, now: float
+) -> WaitingRequest:
+    """Return a request that begins to wait under the id `pick`."""
+    cost, lane = features.prompt_tokens + REQUEST_TOKENS, lane_of(features)
+    return WaitingRequest(pick, flow_of(policy, question), priority_of(policy, question), cost, now, lane)
+
+
+def lane_of(features: Features) -> tuple[object, ...]:
+    """Return what decides to which replicas of a pool a request may go."""
+    return features.place, features.regions, features.subset
+
+
+def flow_of(policy: QueuePolicy, question: PickerQuestion) -> str:
+    """Return the flow of a request. With the order `fifo`, all requests form one flow."""
+    return "" if policy.order == "fifo" else sharer(policy.by, policy.header, question)
+
+
+def sharer(by: str, header: str, question: PickerQuestion) -> str:
+    """Return the value that requests have in common which share a queue's turn or a budget."""
+    match by:
+        case "tenant":
+            return question.caller.tenant
+        case "client_ip":
+            return question.client
+        case "header":
+            return _header(question.headers, header)[:_MAX_FLOW]
+        case _:
+            return ""
+
+
+def priority_of(policy: QueuePolicy, question: PickerQuestion) -> int:
+    """Return the index of a request's priority: the priority of its route, or the one that its tenant may choose."""
+    caller = question.caller
+    priority = PRIORITIES.index(caller.priority)
+    highest = dict(policy.priority_tenants).get(caller.tenant) if caller.tenant else None
+    chosen = _header(question.headers, policy.priority_header).lower() if highest else ""
+    if highest is None or chosen not in PRIORITIES:
+        return priority
+    return max(PRIORITIES.index(chosen), PRIORITIES.index(highest))
+
+
+def _header(headers: Mapping[str, list[str]], name: str) -> str:
+    return next(iter(headers.get(name, ())), "").strip()
