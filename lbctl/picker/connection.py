@@ -41,6 +41,27 @@ class Reply(NamedTuple):
     """Called if the connection ends with the response unread, because the proxy gave up the query. None: nothing."""
 
 
+class Later:
+    """The response to the first request of a buffer, if it follows later.
+
+    `length`: the bytes of the request. `blocks`: whether the connection serves no other request until then. `withdraw`
+    is called if the connection ends before the response.
+    """
+
+    __slots__ = ("blocks", "length", "send", "withdraw")
+
+    def __init__(self, length: int, *, blocks: bool) -> None:
+        self.length = length
+        self.blocks = blocks
+        self.withdraw: Callable[[], None] = _ignore
+        self.send: Callable[[Reply], None] = _ignore
+        """Sends the response. The connection sets it once the request waits."""
+
+
+def _ignore(*_: object) -> None:
+    """Do nothing."""
+
+
 class MalformedError(Exception):
     """A request cannot be read. The message is the reason."""
 
@@ -48,7 +69,7 @@ class MalformedError(Exception):
 class WireProtocol(Protocol):
     """The protocol of one connection."""
 
-    def respond(self, received: bytearray) -> Reply | int:
+    def respond(self, received: bytearray) -> Reply | Later | int:
         """Return the response to the first request.
 
         While the request is incomplete, return its minimum length in bytes. Raises MalformedError.
@@ -92,6 +113,10 @@ class PickerConnection(asyncio.BufferedProtocol):
         """Whether the client closed the connection before it received the response."""
         self._is_incomplete = False
         """Whether a request has begun and is not complete."""
+        self._later: set[Later] = set()
+        """Responses that follow later."""
+        self._is_blocked = False
+        """Whether no other request is served until one of them is sent."""
 
     @property
     def client(self) -> Client | None:
@@ -112,12 +137,14 @@ class PickerConnection(asyncio.BufferedProtocol):
         self._received.clear()
         if self._timer is not None:
             self._timer.cancel()
+        self._leave_queue()
         is_recent = self._loop.time() - self._answered_at < _WITHDRAWN
         if self._withdraw is not None and (self._ended_unread or (exc is not None and is_recent)):
             self._withdraw()
 
     def eof_received(self) -> None:
         """Record whether the client has received the response: it may also close an unneeded connection."""
+        self._leave_queue()
         self._ended_unread = self._transport is not None and _is_unread(self._transport)
 
     def get_buffer(self, _: int) -> memoryview:
@@ -148,6 +175,7 @@ class PickerConnection(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         """Close the connection."""
+        self._leave_queue()
         if self._transport is not None:
             self._transport.abort()
 
@@ -158,11 +186,16 @@ class PickerConnection(asyncio.BufferedProtocol):
             self._protocol = self._choose(self._received[0])
         try:
             while self._received and not self._is_paused and len(self._received) >= self._needed:
+                if self._is_blocked:
+                    raise MalformedError("another request waits on this connection")
                 reply = self._protocol.respond(self._received)
                 if isinstance(reply, int):
                     self._needed = reply
                     return
                 self._needed = 0
+                if isinstance(reply, Later):
+                    self._defer(reply)
+                    continue
                 self._send(reply)
                 if not reply.keep:
                     self._received.clear()
@@ -174,6 +207,34 @@ class PickerConnection(asyncio.BufferedProtocol):
         except MalformedError as error:
             self._received.clear()
             self._send(Reply(self._protocol.rejection(error), 0, keep=False))
+
+    def _defer(self, later: Later) -> None:
+        """Keep the connection until the response to its first request follows."""
+        self._later.add(later)
+        self._is_blocked = later.blocks
+        later.send = lambda reply: self._send_later(later, reply)
+        del self._received[: later.length]
+        self._is_incomplete = False
+        self._limits.note_waiting(self, is_waiting=True)
+
+    def _leave_queue(self) -> None:
+        """Withdraw the requests that wait, because the connection ends."""
+        waiting, self._later = self._later, set()
+        for later in waiting:
+            later.send = _ignore
+            later.withdraw()
+
+    def _send_later(self, later: Later, reply: Reply) -> None:
+        assert self._transport is not None
+        self._later.discard(later)
+        self._is_blocked = False
+        if self._transport.is_closing():
+            self._loop.call_soon(later.withdraw)  # the proxy does not get the response
+            return
+        self._send(reply)
+        self._limits.note_waiting(self, is_waiting=bool(self._later))
+        if reply.keep:
+            self._wait(IDLE_TIMEOUT)
 
     def _send(self, reply: Reply) -> None:
         assert self._transport is not None
@@ -191,6 +252,8 @@ class PickerConnection(asyncio.BufferedProtocol):
         self._timer = self._loop.call_at(self._deadline, self._close_if_due)
 
     def _close_if_due(self) -> None:
+        if self._later and not self._is_incomplete:
+            self._deadline = self._loop.time() + IDLE_TIMEOUT
         if self._loop.time() >= self._deadline:
             self.close()
         else:

@@ -2,7 +2,8 @@
 
 At a limit, the picker closes the connection that has gone without a response for the longest time. Therefore, clients
 that only keep connections open, or that never complete their queries, cannot exclude proxies: a proxy gets its response
-right after it connects.
+right after it connects. Connections whose request waits in a queue are not closed and do not count: the queue limits
+their number.
 """
 
 from __future__ import annotations
@@ -40,10 +41,13 @@ class ConnectionLimits:
         self._held: dict[Closable, int] = {}
         """Connection → bytes that it holds. The connection without a response for the longest time comes first."""
         self._held_bytes = 0
+        self._waiting: set[Closable] = set()
+        """Connections whose request waits in a queue."""
 
     def clients(self) -> set[Client]:
         """Return the clients with served connections: their TLS handshakes are complete."""
-        return {client for item in self._held if (client := item.client) is not None}
+        served = (*self._held, *self._waiting)
+        return {client for item in served if (client := item.client) is not None}
 
     def enter(self, new: Closable) -> None:
         """Add a connection."""
@@ -65,8 +69,18 @@ class ConnectionLimits:
         if (size := self._held.pop(connection, None)) is not None:
             self._held[connection] = size
 
+    def note_waiting(self, connection: Closable, *, is_waiting: bool) -> None:
+        """Record whether a request of the connection waits in a queue."""
+        if is_waiting:
+            self._waiting.add(connection)
+            self._held_bytes -= self._held.pop(connection, 0)
+        elif connection in self._waiting:
+            self._waiting.discard(connection)
+            self._held[connection] = 0
+
     def leave(self, closed: Closable) -> None:
         """Remove a connection."""
+        self._waiting.discard(closed)
         self._held_bytes -= self._held.pop(closed, 0)
 
     def _close_oldest(self) -> None:

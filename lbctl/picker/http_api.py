@@ -2,17 +2,20 @@
 
 nginx sends `POST /pick/POOL` with the beginning of the client's body, or `GET /pick/POOL`. Both queries have the
 client's headers, and `?regions=EU,US&region=EU&zone=a` with the regions that the route allows and the location of the
-proxy. The response is 200 with a replica's name and the id of the pick, or 204 without a replica. A datagram with that
-id ends the pick. HAProxy 2.6 and later use SPOP instead (`spop`); a configuration of an earlier lbctl also sends the id
-(`x-lbctl-pick-id`, a UUID).
+proxy. The response is 200 with a replica's name and the id of the pick, or 204 without a replica. If the request has to
+wait in the queue of its pool, the response is 401. nginx then asks again with `wait=1`, and gets the response later. If
+the request is rejected, the response is 403 with `x-lbctl-refused`: the seconds after which the client should try
+again. A datagram with the id ends the pick. HAProxy 2.6 and later use SPOP instead (`spop`); a configuration of an
+earlier lbctl also sends the id (`x-lbctl-pick-id`, a UUID).
 
 A query needs the picker's key (`x-lbctl-pick-key`) unless TLS admits the proxy. Without the key, the response is 403,
 or 503 for an Envoy.
 
-Envoys query `/envoy` with the client's method, and with headers for the pool and the other fields. The response is
-always 200, with the addresses of the replicas to try and the id of the pick, or with neither: Envoy forwards any other
-response below 500 to its client. Envoy's access log reports the end (`envoy_access_log`). If the client disconnects or
-Envoy stops waiting, Envoy closes the connection of its query, which withdraws the pick.
+Envoys query `/envoy` with the client's method, and with headers for the pool and the other fields. The response is 200,
+with the addresses of the replicas to try and the id of the pick, or with neither: Envoy forwards any other response
+below 500 to its client. It follows later if the request waits, and it is 429 if the request is rejected. Envoy's access
+log reports the end (`envoy_access_log`). If the client disconnects or Envoy stops waiting, Envoy closes the connection
+of its query, which withdraws the pick.
 """
 
 from __future__ import annotations
@@ -27,18 +30,19 @@ from typing import NamedTuple
 from lbctl.ir.address import Address
 from lbctl.ir.locality import Place
 from lbctl.picker.admission import HEADER, QuestionKey, is_of_web_page
-from lbctl.picker.http_protocol import HttpAnswer, HttpRequest
-from lbctl.picker.messages import Caller, PickerQuestion, ResponseStart
-from lbctl.picker.query_fields import MAX_CALLERS, PICK_PATH, body_length, caller, pick_id
+from lbctl.picker.http_protocol import HttpAnswer, HttpRequest, HttpWait
+from lbctl.picker.messages import Caller, PickerAnswer, PickerQuestion, ResponseStart
+from lbctl.picker.query_fields import MAX_CALLERS, PICK_PATH, body_length, caller, pick_id, priority_named
 from lbctl.picker.service import PickService
 
 _ID = "x-lbctl-pick-id"
 _ENVOY, _FIRST_BYTE, _READY = "/envoy", "/first", "/ready"
 _MAX_DATAGRAM_BYTES = 8 << 10
 _NOTHING = HttpAnswer(204)
-_TENANT = "x-lbctl-tenant"
+_TENANT, _CLIENT, _REFUSED = "x-lbctl-tenant", "x-lbctl-client", "x-lbctl-refused"
 _ENVOY_HEADERS = (
     "x-lbctl-pool", "x-lbctl-proxy", "x-lbctl-regions", "x-lbctl-region", "x-lbctl-zone", "x-lbctl-busy", _TENANT,
+    "x-lbctl-priority", "x-lbctl-route",
 )  # fmt: skip
 """Headers that describe an Envoy and its route."""
 _STRUCTURED = re.compile(
@@ -78,7 +82,7 @@ class HttpApi:
         self._posted = {_FIRST_BYTE: self._note_first_byte, **local}
         self._bind = bind
 
-    def handle(self, request: HttpRequest) -> HttpAnswer:
+    def handle(self, request: HttpRequest) -> HttpAnswer | HttpWait:
         """Return the response to a request."""
         path = request.target.partition("?")[0]
         by_proxy = path in (_ENVOY, _FIRST_BYTE, _READY) or path.startswith(PICK_PATH)
@@ -117,24 +121,52 @@ class HttpApi:
             return HttpAnswer(405, headers={"allow": "POST"})
         return HttpAnswer(200, self._posted[path](request.body), {"content-type": "application/json"})
 
-    def _pick(self, request: HttpRequest) -> HttpAnswer:
+    def _pick(self, request: HttpRequest) -> HttpAnswer | HttpWait:
         asking = caller(request.target, _header(request, "x-lbctl-proxy"), _header(request, _TENANT))
-        name = pick_id(_header(request, _ID))
-        question = PickerQuestion(asking, request.headers, request.body, _body_length(request), id=name)
+        question = PickerQuestion(
+            asking, request.headers, request.body, _body_length(request), id=pick_id(_header(request, _ID)),
+            client=_header(request, _CLIENT),
+        )  # fmt: skip
         picked = self._service.pick(question)
-        if not picked.names:
-            return _NOTHING
-        headers = {"x-lbctl-pick": picked.names[0], _ID: picked.id}
-        return HttpAnswer(200, b"", headers)  # nginx closes the connection of an `auth_request` with a body
+        if not asking.waits:
+            return _nginx_answer(picked)
+        return self._wait(question, self._waited_answer) if picked.must_wait else self._waited_answer(picked)
 
-    def _answer_envoy(self, request: HttpRequest) -> HttpAnswer:
+    def _answer_envoy(self, request: HttpRequest) -> HttpAnswer | HttpWait:
         asking = _envoy_caller(*[_header(request, name) for name in _ENVOY_HEADERS])
-        question = PickerQuestion(asking, request.headers, request.body, _body_length(request))
+        question = PickerQuestion(
+            asking, request.headers, request.body, _body_length(request), client=_header(request, _CLIENT)
+        )
         picked = self._service.pick(question)
+        return self._wait(question, self._envoy_answer) if picked.must_wait else self._envoy_answer(picked)
+
+    def _wait(self, question: PickerQuestion, encode: Callable[[PickerAnswer], HttpAnswer]) -> HttpWait:
+        def begin(respond: Callable[[HttpAnswer], None]) -> Callable[[], None]:
+            pick = self._service.wait(question, lambda answer: respond(encode(answer)))
+            return partial(self._service.finished, pick)
+
+        return HttpWait(begin)
+
+    def _waited_answer(self, picked: PickerAnswer) -> HttpAnswer:
+        """Return nginx's response to a query with `wait=1`. nginx closes its connection if the client disconnects."""
+        return _nginx_answer(picked)._replace(withdraw=partial(self._service.finished, picked.id))
+
+    def _envoy_answer(self, picked: PickerAnswer) -> HttpAnswer:
+        if picked.refused:
+            return HttpAnswer(429, headers={"retry-after": str(picked.refused), _REFUSED: str(picked.refused)})
         if not picked.addresses:
             return HttpAnswer(200)
         headers = {"x-lbctl-replicas": ",".join(picked.addresses), _ID: picked.id}
         return HttpAnswer(200, b"", headers, partial(self._service.finished, picked.id))
+
+
+def _nginx_answer(picked: PickerAnswer) -> HttpAnswer:
+    if picked.refused:
+        return HttpAnswer(403, headers={_REFUSED: str(picked.refused)})
+    if not picked.names:
+        return HttpAnswer(401) if picked.must_wait else _NOTHING
+    headers = {"x-lbctl-pick": picked.names[0], _ID: picked.id}
+    return HttpAnswer(200, b"", headers)  # nginx closes the connection of an `auth_request` with a body
 
 
 class RequestEnds:
@@ -201,10 +233,16 @@ def _end(data: bytes) -> _End | None:
 
 
 @lru_cache(MAX_CALLERS)
-def _envoy_caller(pool: str, proxy: str, regions: str, region: str, zone: str, busy: str, tenant: str) -> Caller:
+def _envoy_caller(
+    pool: str, proxy: str, regions: str, region: str, zone: str, busy: str, tenant: str, priority: str,
+    route: str,
+) -> Caller:  # fmt: skip
     """Return the caller of an Envoy's query, from the values of `_ENVOY_HEADERS`."""
-    allowed = frozenset(item for item in regions.split(",") if item)
-    return Caller(pool, proxy, allowed, Place(region or None, zone or None), leaves_busy=busy == "1", tenant=tenant)
+    allowed, place = frozenset(item for item in regions.split(",") if item), Place(region or None, zone or None)
+    return Caller(
+        pool, proxy, allowed, place, leaves_busy=busy == "1", tenant=tenant, priority=priority_named(priority),
+        route=route,
+    )  # fmt: skip
 
 
 def _header(request: HttpRequest, name: str) -> str:

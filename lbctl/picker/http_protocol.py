@@ -12,7 +12,7 @@ from http import HTTPStatus
 from types import MappingProxyType
 from typing import NamedTuple
 
-from lbctl.picker.connection import MalformedError, Reply
+from lbctl.picker.connection import Later, MalformedError, Reply
 
 MAX_HEAD_BYTES = 64 << 10
 """Upper bound on the request line and the headers, in bytes."""
@@ -51,13 +51,20 @@ class HttpAnswer(NamedTuple):
         return "".join(lines).encode("ascii") + self.body
 
 
+class HttpWait(NamedTuple):
+    """A response that follows later."""
+
+    begin: Callable[[Callable[[HttpAnswer], None]], Callable[[], None]]
+    """Called with a function that gets the response. It returns a function that withdraws the request."""
+
+
 class HttpProtocol:
     """HTTP/1 on one connection; `handle` returns the response to a request."""
 
-    def __init__(self, handle: Callable[[HttpRequest], HttpAnswer]) -> None:
+    def __init__(self, handle: Callable[[HttpRequest], HttpAnswer | HttpWait]) -> None:
         self._handle = handle
 
-    def respond(self, received: bytearray) -> Reply | int:
+    def respond(self, received: bytearray) -> Reply | Later | int:
         """Return the response to the first request.
 
         While the request is incomplete, return its minimum length in bytes. Raises MalformedError.
@@ -67,7 +74,13 @@ class HttpProtocol:
             return parsed
         request, keep, length = parsed
         answer = self._handle(request)
-        return Reply(answer.encoded(keep=keep), length, keep, answer.withdraw)
+        if isinstance(answer, HttpAnswer):
+            return Reply(answer.encoded(keep=keep), length, keep, answer.withdraw)
+        later = Later(length, blocks=True)
+        later.withdraw = answer.begin(
+            lambda answer: later.send(Reply(answer.encoded(keep=keep), length, keep, answer.withdraw))
+        )
+        return later
 
     def rejection(self, error: MalformedError) -> bytes:
         """Return a response with the reason.

@@ -6,22 +6,25 @@ A NOTIFY frame is one query. `lbctl.targets.haproxy.pick` writes its arguments:
 - `target`: path and query string of the same query by HTTP
 - `id`: the id of the pick
 - `headers`: names of session headers, separated by spaces, and then a `value` for each, which may be empty
-- the `tenant`, the beginning of the `body`, and the `length` of the whole body
+- the `tenant`, the address of the `client`, the beginning of the `body`, and the `length` of the whole body
 
-The ACK sets the variable `replica`. It sets no variable if HAProxy should fall back to `otherwise`. HAProxy reports the
-end of a request in a datagram (`http_api.RequestEnds`).
+The ACK sets the variable `replica`. It sets no variable if HAProxy should fall back to `otherwise`. If the request
+waits in the queue of its pool, the ACK follows later. If the queue rejects the request, the ACK sets `refused`: the
+seconds after which the client should try again. HAProxy reports the end of a request in a datagram
+(`http_api.RequestEnds`).
 
 HAProxy's health check is a HELLO, which the picker accepts once it has tables. Only an SPOP agent passes this check.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from lbctl.picker import spop_frames
 from lbctl.picker.admission import QuestionKey
-from lbctl.picker.connection import MalformedError, Reply
-from lbctl.picker.messages import PickerQuestion
+from lbctl.picker.connection import Later, MalformedError, Reply
+from lbctl.picker.messages import PickerAnswer, PickerQuestion
 from lbctl.picker.query_fields import body_length, caller, pick_id
 from lbctl.picker.service import PickService
 from lbctl.picker.spop_frames import Value
@@ -47,17 +50,23 @@ class SpopApi:
         """Whether replicas can be picked."""
         return self._service.is_ready
 
-    def variables(self, arguments: Sequence[tuple[bytes, Value]]) -> tuple[tuple[bytes, bytes], ...]:
-        """Return the variables of the response to a query."""
+    def question(self, arguments: Sequence[tuple[bytes, Value]]) -> PickerQuestion | None:
+        """Return the query with these arguments; None if it does not have the key."""
         fields = {name: value for name, value in arguments if name != b"value"}
         values = [value for name, value in arguments if name == b"value"]
         names = _text(fields.get(b"headers")).split()
         headers = {name: [_text(value)] for name, value in zip(names, values, strict=False) if value}
         proxy = _text(fields.get(b"proxy"))
-        if not self._key.admits(_text(fields.get(b"key")), proxy):
-            return ()
-        answer = self._service.pick(_query(fields, headers, proxy))
-        return ((b"replica", answer.names[0].encode()),) if answer.names else ()
+        is_admitted = self._key.admits(_text(fields.get(b"key")), proxy)
+        return _query(fields, headers, proxy) if is_admitted else None
+
+    def pick(self, question: PickerQuestion) -> PickerAnswer:
+        """Return the response to a query."""
+        return self._service.pick(question)
+
+    def wait(self, question: PickerQuestion, respond: Callable[[PickerAnswer], None]) -> Callable[[], None]:
+        """Let a request wait, and return a function that withdraws it. `respond` gets the response later."""
+        return partial(self._service.finished, self._service.wait(question, respond))
 
 
 class SpopProtocol:
@@ -67,7 +76,7 @@ class SpopProtocol:
         self._api = api
         self._is_accepted = False
 
-    def respond(self, received: bytearray) -> Reply | int:
+    def respond(self, received: bytearray) -> Reply | Later | int:
         """Return the response to the first frame.
 
         While the frame is incomplete, return its minimum length in bytes. Raises MalformedError.
@@ -82,8 +91,7 @@ class SpopProtocol:
             return end
         frame = spop_frames.read(bytes(received[spop_frames.LENGTH_BYTES : end]))
         if frame.kind == spop_frames.NOTIFY and self._is_accepted:
-            variables = self._api.variables(spop_frames.arguments(frame.payload))
-            return Reply(spop_frames.ack(frame, variables), end)
+            return self._answer(frame, end)
         if frame.kind == spop_frames.HAPROXY_HELLO and not self._is_accepted:
             return self._accept(frame.payload, end)
         if frame.kind == spop_frames.HAPROXY_DISCONNECT:
@@ -93,6 +101,18 @@ class SpopProtocol:
     def rejection(self, error: MalformedError) -> bytes:
         """Return the frame that ends the connection."""
         return spop_frames.disconnect(_INVALID, str(error))
+
+    def _answer(self, frame: spop_frames.Frame, end: int) -> Reply | Later:
+        question = self._api.question(spop_frames.arguments(frame.payload))
+        answer = PickerAnswer() if question is None else self._api.pick(question)
+        if question is None or not answer.must_wait:
+            return Reply(spop_frames.ack(frame, _variables(answer)), end)
+        frame = frame._replace(payload=b"")  # it may wait for long
+        later = Later(end, blocks=False)
+        later.withdraw = self._api.wait(
+            question, lambda answer: later.send(Reply(spop_frames.ack(frame, _variables(answer)), end))
+        )
+        return later
 
     def _accept(self, payload: bytes, end: int) -> Reply:
         values = spop_frames.values(payload)
@@ -117,7 +137,19 @@ def _query(fields: Mapping[bytes, Value], headers: Mapping[str, list[str]], prox
         beginning,
         body_length(_text(fields.get(b"length")), beginning),
         id=pick_id(_text(fields.get(b"id"))),
+        client=_client(fields.get(b"client")),
     )
+
+
+def _variables(answer: PickerAnswer) -> tuple[tuple[bytes, bytes], ...]:
+    if answer.refused:
+        return ((b"refused", str(answer.refused).encode()),)
+    return ((b"replica", answer.names[0].encode()),) if answer.names else ()
+
+
+def _client(value: Value) -> str:
+    """Return a name of a client by its address, which HAProxy sends as text or as the bytes of an IP address."""
+    return value.decode("latin-1") if isinstance(value, bytes) else ""
 
 
 def _text(value: Value) -> str:
