@@ -70,7 +70,7 @@ def lines(route: Route, view: View, acls: Acls) -> Iterator[Token]:
     denied = f"http-request return status 401 {_DENIED} hdr www-authenticate {value}"
     without_tenant = "!{ var(txn.tenant) -m found }"
     yield line(denied, if_route, without_tenant, "!{ var(txn.issued) -m found }" if auth.jwt else "", source=path)
-    if any(limit.by == "tenant" for limit in route.rate_limits):
+    if route.limits_by_tenant:
         yield line(f"http-request return status 403 {_NOBODY}", if_route, without_tenant, source=path)
     yield from _forwarded_tenant(auth, if_route, path)
     yield from _without_trailers(route, auth, view, if_route)

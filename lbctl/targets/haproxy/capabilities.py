@@ -89,6 +89,8 @@ _NOTES = {
     "route.rate_limit": "HAProxy counts requests in a sliding window of burst ÷ rate. A route can have at most "
     "three limits",
     "route.rate_limit.concurrent": "A route can have at most three limits, including rate limits",
+    "route.rate_limit.prompt_tokens": "The picker enforces the limit. While the picker does not respond, requests are "
+    "not limited",
     "route.auth.api_keys": "The keys are stored as hashes in a separate file. With `forward_tenant`, a request "
     "with a body for HTTP/1 replicas needs a Content-Length header, because trailers could name another tenant. "
     "Otherwise, it receives a 411 response, as does an HTTP/2 request with an empty body in a separate frame",
@@ -124,6 +126,9 @@ _NOTES = {
     "concurrent retries",
     "pool.circuit_breaker.per_replica": "Requests above the limit wait in the pool's queue. With HTTP/2, HAProxy "
     "counts requests, not connections",
+    "pool.queue": "A request waits in its SPOE query to the picker. If the picker hangs, requests wait until its "
+    "health check has failed, and then use `otherwise`. All queries of the listener have the timeout of this query. "
+    "HAProxy's own queue follows (`timeouts.queue`)",
     "pool.health.grpc": "HAProxy detects a status other than SERVING only when the check times out",
     "pool.health.fail_open": "HAProxy uses a separate backend whose replicas are not checked. Limits apply there "
     "separately",

@@ -34,7 +34,8 @@ REQUESTS_PREFIX, FIT_PREFIX = "set-var proc.most_", "set-var proc.least_"
 _WORDS = 40
 """Maximum number of names in one line. HAProxy accepts 64 words."""
 _UNLIMITED = 2**31 - 1
-_REFUSAL = quote.error("too many requests", "rate_limited")
+REFUSAL = quote.error("too many requests", "rate_limited")
+"""The body of a 429."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ def lines(route: Route, proxy: Proxy) -> Iterator[Token]:
         index, limit = part.index, part.limit
         retry = 1 if limit.concurrent else max(1, -(-_window(limit) // 1000))
         exceeded = f"sc_conn_cur({index}) gt {limit.concurrent}" if limit.concurrent else _limit_reached(index, limit)
-        refuse = f"http-request return status 429 {_REFUSAL} hdr Retry-After {retry}"
+        refuse = f"http-request return status 429 {REFUSAL} hdr Retry-After {retry}"
         condition = f"{route_acl}{part.condition}"
         yield line(refuse, "if", condition, f"{{ {exceeded} }}", source=_path(route, index))
     for index, limit in enumerate(_counted(route)):

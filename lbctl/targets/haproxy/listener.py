@@ -89,6 +89,8 @@ class Frontend:
     """Lines that change responses."""
     queues: int
     """1 if requests may wait for a replica."""
+    queue_times: tuple[Token, ...]
+    """Lines that compute the queue time for the access log, if requests may also wait at the picker."""
     filters: tuple[Token, ...]
     """The last lines, which read other files: after them, paths are not relative to `default-path` any more."""
 
@@ -110,7 +112,7 @@ def frontend(listener: Listener, view: View, read_elsewhere: frozenset[str]) -> 
     )
     to = pool_selection.destination(listener, view, actions)
     body = (*_body_limit(listener, view), *_model(listener, view, acls))
-    routing = (*body, *rule_lines, *unrouted, to.route, *actions, to.pool)
+    routing = (*body, *rule_lines, *unrouted, to.route, *actions, to.pool, *pick.refusals(listener, view))
     settings = (*_options(listener, routes), *logs.lines(listener, view))
     own = own_lines.tokens(view.proxy, "frontend", listener.name)
     answers = (
@@ -145,6 +147,7 @@ def frontend(listener: Listener, view: View, read_elsewhere: frozenset[str]) -> 
         to_pool=to.backend,
         answers=answers,
         queues=int(any(servers.limit(view.pools[name]) for item in routes for name in _pools(item))),
+        queue_times=tuple(pick.queue_times(listener, view)),
         filters=tuple(pick.engines(listener, view)),
     )
 
@@ -425,6 +428,6 @@ def _actions(item: Route, listener: Listener, view: View, acls: Acls) -> Iterato
         item, item.action, view, acls, alone=pool_selection.only_route(listener) is not None
     )
     yield from hash_vars.lines(item, view)
-    yield from pick.lines(item, view)
+    yield from pick.lines(item, listener, view)
     yield from auth.credential_removal(item)
     yield from route.request_changes(item, listener, view, upgrades=_upgrades(listener, view))

@@ -37,7 +37,7 @@ def lines(listener: Listener, view: View) -> Iterator[Token]:
         target = _TARGETS.get(listener.access_log.path or "", "stdout")
         path = ("listeners", listener.name, "access_log")
         yield line(f"log {target} len 65535 format raw local0 info", source=path)
-        yield from _formats(listener)
+        yield from _formats(listener, view)
     reports = _reports(listener, view)
     yield from reports
     if reports and not has_access_log:
@@ -60,13 +60,13 @@ def diagnostics(listener: Listener) -> Iterator[Diagnostic]:
         yield Diagnostic(BY_ID["listener.access_log"].code, message, path=path, severity="warning")
 
 
-def _formats(listener: Listener) -> Iterator[Token]:
+def _formats(listener: Listener, view: View) -> Iterator[Token]:
     """Yield the formats of the access log."""
-    name = quote.name(listener.name).text
+    name, waits = quote.name(listener.name).text, pick.may_wait(listener, view)
     if listener.access_log.format == "text":
-        yield line("log-format", quote.word(_text(name)))
+        yield line("log-format", quote.word(_text(name, waits=waits)))
         return
-    fields = _json_fields(name)
+    fields = _json_fields(name, waits=waits)
     of_client = ("client", "listener", "bytes_in", "bytes_out", "flags")
     without_request = {**dict.fromkeys(fields, "null"), **{field: fields[field] for field in of_client}}
     without_request |= {"ts": f'"{_time("date(0,ms)")}"', "status": "%ST"}
@@ -74,7 +74,7 @@ def _formats(listener: Listener) -> Iterator[Token]:
     yield line("error-log-format", quote.word(_json(without_request)))
 
 
-def _text(listener: str) -> str:
+def _text(listener: str, *, waits: bool) -> str:
     return " ".join(
         (
             f'"{_time("var(txn.start)")}"',
@@ -88,7 +88,7 @@ def _text(listener: str) -> str:
             "replica=%[var(txn.replica,-)]",
             "in=%U",
             "out=%B",
-            "queue=%[var(txn.tries,-),field(1,/),regsub(-1,-)]",
+            f"queue={_queue_time('-', '-', waits=waits)}",
             "connect=%[var(txn.tries,-/-),field(2,/),regsub(-1,-)]",
             "first_byte=%[var(txn.t_first_byte,-)]",
             "total=%Ta",
@@ -103,7 +103,7 @@ def _json(fields: Mapping[str, str]) -> str:
     return "{" + ",".join(f'"{name}":{value}' for name, value in fields.items()) + "}"
 
 
-def _json_fields(listener: str) -> dict[str, str]:
+def _json_fields(listener: str, *, waits: bool) -> dict[str, str]:
     """Return field → its value as JSON, in the order of the access log."""
     return {
         "ts": f'"{_time("var(txn.start)")}"',
@@ -121,13 +121,23 @@ def _json_fields(listener: str) -> dict[str, str]:
         "status": "%[var(txn.status,499)]",
         "bytes_in": "%U",
         "bytes_out": "%B",
-        "t_queue": "%[var(txn.tries,-1/-1/0),field(1,/),regsub(-1,null)]",
+        "t_queue": _queue_time("-1/-1/0", "null", waits=waits),
         "t_connect": "%[var(txn.tries,-1/-1/0),field(2,/),regsub(-1,null)]",
         "t_first_byte": "%[var(txn.t_first_byte,null)]",
         "t_total": "%[date(0,ms),sub(txn.start)]",
         "retries": "%[var(txn.tries,-1/-1/null),field(3,/),ltrim(+)]",
         "flags": '"%tsc"',
     }
+
+
+def _queue_time(unknown: str, nothing: str, *, waits: bool) -> str:
+    """Return the queue time; `nothing` if it is unknown. `waits`: requests may also wait at the picker.
+
+    `unknown` is the default of the variable with the times, which HAProxy sets for a response.
+    """
+    if waits:
+        return f"%[var({pick.QUEUE_TIME},{nothing})]"
+    return f"%[var(txn.tries,{unknown}),field(1,/),regsub(-1,{nothing})]"
 
 
 def _time(milliseconds: str) -> str:

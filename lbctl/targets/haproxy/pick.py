@@ -1,13 +1,15 @@
 """Selects a replica for each request with the picker.
 
 HAProxy queries the picker by SPOE and follows its choice with `use-server`. The SPOE agent is the picker, at its HTTP
-port. Requests query it only while it passes HAProxy's check, and wait at most `pick.timeout`. After a query without an
-answer, HAProxy sends no queries for a second. Then a single request queries again. After any fault, HAProxy chooses by
-its own algorithm. HAProxy also excludes replicas that must not be picked: it sends nothing to a server in maintenance,
-and ignores a name that none of its servers has.
+port. Requests query it only while it passes HAProxy's check, and wait at most `pick.timeout`, and also `max_wait` if
+the pool has a queue. After a query without an answer, HAProxy sends no queries for a second. Then a single request
+queries again. After any fault, HAProxy chooses by its own algorithm. HAProxy also excludes replicas that must not be
+picked: it sends nothing to a server in maintenance, and ignores a name that none of its servers has.
 
-An engine of SPOE has one timeout, so each timeout of the fleet has an engine. Each pool of a route has a group with one
-message, and a second one with the beginning of the body.
+An engine of SPOE has one timeout, so each timeout of the fleet has an engine. A listener with a queue has one engine
+for all of its queries, with the longest timeout. Each pool of a route has a group with one message, and a second one
+with the beginning of the body. Requests in a queue wait in this query. If the picker fails, HAProxy closes its
+connections, so that they go on.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from lbctl.ir.pools import PickPolicy, Pool
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
 from lbctl.targets import picker
-from lbctl.targets.haproxy import locality_tiers, quote, residency, sections, slots
+from lbctl.targets.haproxy import limits, locality_tiers, quote, residency, sections, slots
 from lbctl.targets.haproxy.quote import line
 from lbctl.targets.target import File
 from lbctl.targets.token import Token, write
@@ -35,13 +37,20 @@ _AROUND_PROMPT = 8 * 1024
 """Bytes of a body in addition to the beginning of the prompt, such as fields before it."""
 _MAX_HEADER_BYTES = 4096
 """Maximum number of bytes at the beginning of a header that the picker receives."""
-_REPLICA, _ERROR = "txn.picker.replica", "txn.picker.error"
-"""The variables with the replica in the picker's answer, and with the reason why there is no answer, which HAProxy
-sets."""
+_REPLICA, _REFUSED = "txn.picker.replica", "txn.picker.refused"
+"""The variables of the picker's answer: the replica, or the seconds after which a rejected client should try again."""
+_ERROR, _WAITED = "txn.picker.error", "txn.picker.waited"
+"""The variables that HAProxy sets: the reason why there is no answer, and the milliseconds that the request has waited
+for the answer of an engine with queues."""
+QUEUE_TIME = "txn.t_queue"
+"""The milliseconds that a request has waited for a replica, at the picker and at HAProxy, for the access log."""
 _PAUSE = "proc.pick_pause"
 """The time until which no request queries the picker, in milliseconds since 1970; unset if the picker answers."""
 _UNANSWERED = f"{{ var({_ERROR}) -m int 1 2 255: }}"
 """Reasons caused by the picker: a timeout, no connection, or an SPOP error, but not a client that has disconnected."""
+_ABANDONED = f"{{ var({_ERROR}) -m int 4 5 }}"
+"""The reason if the client disconnects: 5, and 4 from HAProxy 3.1 on. Before, 4 concerns fragments, which the picker
+does not support."""
 _NOT_PAUSED, _WAS_PAUSED = f"!{{ var({_PAUSE}),sub(txn.start) gt 0 }}", f"{{ var({_PAUSE}) -m found }}"
 SLOT_RULE = f"http-request set-var(txn.pick) str({slots.PREFIX}"
 """The beginning of a rule that finds the server slot of a picked replica; there is one for each slot."""
@@ -49,8 +58,12 @@ _ASKS = "{ var(txn.pick_id) -m found }"
 _JSON_BODY = "{ method POST } { req.fhdr(content-type) -m beg -i application/json } !{ req.hdr(upgrade) -m found }"
 _IDLE = 60_000
 """Milliseconds for which a connection to the picker may be idle. HAProxy closes it earlier."""
-_CHECK_INTERVAL = 500
-"""Milliseconds between two checks of the picker."""
+_AGENT_IDLE = 30_000
+"""Milliseconds after which HAProxy closes a connection to the picker without messages; more if requests wait longer."""
+_CHECK = "check inter 500ms fall 1 rise 1 observe layer4 error-limit 1 on-error mark-down"
+_CHECK_WITH_QUEUES = _CHECK.replace("fall 1", "fall 2") + " on-marked-down shutdown-sessions"
+"""The check of a picker with queues. Waiting requests go on without a replica after two failed checks, not after a
+single one, because all of them would reach replicas that are full."""
 
 
 def _text(value: str) -> bytes:
@@ -109,11 +122,6 @@ class _Query:
     """The name of the query's group and message."""
 
     @property
-    def engine(self) -> str:
-        """The name of the query's engine."""
-        return f"picker-{self.policy.timeout}ms"
-
-    @property
     def with_body(self) -> str:
         """The name of the group and message that also have the beginning of the body."""
         return f"{self.name}-body"
@@ -129,14 +137,11 @@ def files(view: View) -> Iterator[File]:
     queries = _queries(view)
     if not queries:
         return
-    engines = [
-        {
-            "name": Token(engine),
-            "timeout": quote.duration(members[0].policy.timeout),
-            "messages": [message for query in members for message in _messages(query, view)],
-        }
-        for engine, members in _by_engine(queries).items()
-    ]
+    by_timeout: dict[int, list[_Query]] = {}
+    for query in queries:
+        for timeout in _timeouts(query, view):
+            by_timeout.setdefault(timeout, []).append(query)
+    engines = [_engine(timeout, members, view) for timeout, members in by_timeout.items()]
     yield File(SPOE, write("haproxy", "picker.spoe.j2", {"engines": engines, "backend": _backend_name(view)})[0])
 
 
@@ -146,11 +151,12 @@ def backend(view: View) -> Backend | None:
     if not queries:
         return None
     address = quote.address(picker.http_address(view))
-    check = f"check inter {_CHECK_INTERVAL}ms fall 1 rise 1 observe layer4 error-limit 1 on-error mark-down"
-    longest = max(query.policy.timeout for query in queries)
+    check = _CHECK_WITH_QUEUES if any(query.policy.queue for query in queries) else _CHECK
+    timeout = max(query.policy.timeout for query in queries)
+    longest = max(query.policy.longest_wait for query in queries)
     defaults = Token(f"{_backend_name(view).text}-defaults")
     server = line("server picker", address, check)
-    times = quote.duration(longest), quote.duration(_IDLE + longest)
+    times = quote.duration(timeout), quote.duration(_IDLE + longest)
     return Backend(_backend_name(view), defaults, server, *times, Token(HELLO), Token(ACCEPTED))
 
 
@@ -169,22 +175,25 @@ def engines(listener: Listener, view: View) -> Iterator[Token]:
     the directory where it was started (`readcfgfile` of HAProxy 2.6).
     """
     path = quote.word(sections.beside(SPOE, view.proxy))
-    for engine in _by_engine(_queries_of(listener, view)):
-        yield line(f"filter spoe engine {engine} config", path)
+    queries = _queries_of(listener, view)
+    for timeout in dict.fromkeys(_timeout(query, queries) for query in queries):
+        yield line(f"filter spoe engine {_engine_name(timeout)} config", path)
 
 
-def lines(route: Route, view: View) -> Iterator[Token]:
+def lines(route: Route, listener: Listener, view: View) -> Iterator[Token]:
     """Yield the lines with which requests of the route query the picker, after their pool is chosen.
 
     HAProxy assigns the ID of the pick before the query, so that the picker is notified of its end even if the client
     disconnects in the meantime.
     """
     is_up = f"{{ nbsrv({_backend_name(view).text}) gt 0 }}"
-    for query in _queries(view):
+    queries = _queries_of(listener, view)
+    for query in queries:
         if query.route.name != route.name:
             continue
         path = ("pools", query.pool.name, "balance", "pick")
         yield line("http-request set-var(txn.pick_id) uuid()", _is_of(query), is_up, _NOT_PAUSED, source=path)
+        engine = _engine_name(_timeout(query, queries))
         asks = f"{_is_of(query)} {_ASKS}"
         if view.picker_key:
             secrets = quote.word(sections.beside(sections.SECRETS, view.proxy)).text
@@ -196,9 +205,9 @@ def lines(route: Route, view: View) -> Iterator[Token]:
             yield line("http-request set-var(txn.pick_body) bool(true)", asks, _JSON_BODY, source=path)
             with_body = f"{asks} {{ var(txn.pick_body) -m found }}"
             yield line("http-request wait-for-body time", quote.duration(None), with_body, source=path)
-            yield line(f"http-request send-spoe-group {query.engine} {query.with_body}", with_body, source=path)
+            yield line(f"http-request send-spoe-group {engine} {query.with_body}", with_body, source=path)
             asks = f"{asks} !{{ var(txn.pick_body) -m found }}"
-        yield line(f"http-request send-spoe-group {query.engine} {query.name}", asks, source=path)
+        yield line(f"http-request send-spoe-group {engine} {query.name}", asks, source=path)
 
 
 def answers(listener: Listener, view: View) -> Iterator[Token]:
@@ -215,6 +224,8 @@ def answers(listener: Listener, view: View) -> Iterator[Token]:
     yield line("http-request set-var-fmt(txn.pick_id) 'late-%[var(txn.pick_id)]' if", _ASKS, failed)
     yield line("http-request unset-var(txn.pick_id) if", _ASKS, f"!{failed} !{picked}")
     yield line(f"http-request set-var(txn.pick) var({_REPLICA}) if", _ASKS, picked)
+    if may_wait(listener, view):
+        yield line(f"http-request set-var({QUEUE_TIME}) var({_WAITED}) if {{ var({_WAITED}) -m found }}")
     for query in queries:
         path = ("pools", query.pool.name, "balance", "pick")
         whole = residency.backend_name(query.pool, query.route.regions)
@@ -222,6 +233,34 @@ def answers(listener: Listener, view: View) -> Iterator[Token]:
             holds = f'{{ str("{slot}"),map_str({slots.MAP}),strcmp({_REPLICA}) eq 0 }}'
             yield line(f"{SLOT_RULE}{slot.removeprefix(slots.PREFIX)})", _is_of(query), picked, holds, source=path)
         yield line(f"http-request set-var(txn.backend) str({whole})", _is_of(query), picked, source=path)
+
+
+def refusals(listener: Listener, view: View) -> Iterator[Token]:
+    """Yield the lines that reject a request if the picker does, by its queue or by a limit on prompt tokens.
+
+    A request whose client disconnected while it waited ends here: HAProxy would notice this only after the request's
+    next wait, for a replica.
+    """
+    if may_wait(listener, view):
+        yield line("http-request reject if", _ABANDONED)
+    if any(picker.may_reject(query.pool, query.route) for query in _queries_of(listener, view)):
+        seconds = quote.word(f"%[var({_REFUSED}),add(0)]")  # a number, whatever the answer contains
+        refused = f"{{ var({_REFUSED}) -m found }}"
+        yield line(f"http-request return status 429 {limits.REFUSAL} hdr Retry-After", seconds, "if", refused)
+
+
+def queue_times(listener: Listener, view: View) -> Iterator[Token]:
+    """Yield the lines that add HAProxy's own queue time to the wait at the picker, for the access log."""
+    if may_wait(listener, view):
+        own, found = "var(txn.tries),field(1,/)", f"{{ var({QUEUE_TIME}) -m found }}"
+        known = f"!{{ {own} -m str -- -1 }}"
+        yield line(f"http-after-response set-var({QUEUE_TIME}) {own},add({QUEUE_TIME}) if", found, known)
+        yield line(f"http-after-response set-var({QUEUE_TIME}) {own} if !{found}", known)
+
+
+def may_wait(listener: Listener, view: View) -> bool:
+    """Return whether requests of the listener may wait in a queue of the picker."""
+    return any(query.policy.queue for query in _queries_of(listener, view))
 
 
 def is_used(listener: Listener, view: View) -> bool:
@@ -259,11 +298,38 @@ def _is_of(query: _Query) -> str:
     return f"if route_{route} {{ var(txn.pool) -m str -- {pool} }}"
 
 
-def _by_engine(queries: Iterable[_Query]) -> dict[str, list[_Query]]:
-    engines: dict[str, list[_Query]] = {}
-    for query in queries:
-        engines.setdefault(query.engine, []).append(query)
-    return engines
+def _timeout(query: _Query, queries: Sequence[_Query]) -> int:
+    """Return the timeout of the engine that a query uses, in milliseconds. `queries`: all queries of its listener.
+
+    If requests may wait, all queries of the listener share an engine: HAProxy would not find the file of a second one
+    (`engines`). Its check of the picker then limits the wait of other queries.
+    """
+    if any(item.policy.queue for item in queries):
+        return max(item.policy.longest_wait for item in queries)
+    return query.policy.timeout
+
+
+def _timeouts(query: _Query, view: View) -> Iterable[int]:
+    """Return the timeouts of the engines that a query uses on all listeners."""
+    listeners = (item for item in view.listeners if any(rule.route == query.route.name for rule in item.rules))
+    timeouts = dict.fromkeys(_timeout(query, _queries_of(item, view)) for item in listeners)
+    return timeouts or (query.policy.timeout,)
+
+
+def _engine_name(timeout: int) -> str:
+    return f"picker-{timeout}ms"
+
+
+def _engine(timeout: int, queries: Sequence[_Query], view: View) -> dict[str, object]:
+    """Return an engine for the template. `queues`: 1 if some of its requests may wait in a queue."""
+    return {
+        "name": Token(_engine_name(timeout)),
+        "hello": quote.duration(max(query.policy.timeout for query in queries)),
+        "idle": quote.duration(timeout) if timeout > _AGENT_IDLE else Token(f"{_AGENT_IDLE // 1000}s"),
+        "processing": quote.duration(timeout),
+        "queues": int(any(query.policy.queue for query in queries)),
+        "messages": [message for query in queries for message in _messages(query, view)],
+    }
 
 
 def _messages(query: _Query, view: View) -> Iterator[dict[str, Token]]:
@@ -284,7 +350,9 @@ def _arguments(query: _Query, view: View) -> Iterator[Token]:
     yield Token("length=req.hdr(content-length)")
     if query.route.auth is not None:
         yield Token("tenant=var(txn.tenant)")
-    headers = query.policy.session_headers
+    if picker.needs_client(query.pool, query.route):
+        yield Token("client=src")
+    headers = query.policy.question_headers
     if headers:
         yield quote.word(f'headers=str("{" ".join(quote.name(header).text for header in headers)}")')
     for header in headers:
