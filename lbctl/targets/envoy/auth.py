@@ -250,8 +250,7 @@ def _tenant_check(route: Route) -> dict[str, Any]:
         return {}
     printable = _tenant({"string_match": {"safe_regex": {"regex": _PRINTABLE}}})
     absent = {"not_rule": {"metadata": _tenant({"present_match": True})}}
-    limited = any(limit.by == "tenant" for limit in route.rate_limits)
-    permissions = [{"metadata": printable}, *([] if limited else [absent])]
+    permissions = [{"metadata": printable}, *([] if route.limits_by_tenant else [absent])]
     policy = rbac_pb2.Policy(permissions=permissions, principals=[{"any": True}])
     rules = rbac_pb2.RBAC(action="ALLOW", policies={"tenant": policy})
     return {_RBAC: pack(rbac_filter_pb2.RBACPerRoute(rbac={"rules": rules}))}

@@ -68,8 +68,10 @@ CAPABILITIES: dict[str, Capability] = {
     "route.respond": Rendered(),
     "route.redirect": Rendered(),
     "route.rewrite": Rendered(),
-    "route.queue_priority": Unsupported(
-        "requests wait for a replica in order of arrival", "all requests have normal priority"
+    "route.queue_priority": Rendered(
+        "Priorities have an effect only in pools with `queue`. In other pools, requests wait for a replica in order of "
+        "arrival",
+        in_part=True,
     ),
     "route.websocket": Rendered(
         "A WebSocket on another route receives a 403 response, and so does a WebSocket if the model decides about "
@@ -99,6 +101,9 @@ CAPABILITIES: dict[str, Capability] = {
     "route.rate_limit.concurrent": Unsupported(
         "Envoy limits concurrent requests per pool, not per tenant or client",
         "limit the rate, or set circuit_breaker.max_requests",
+    ),
+    "route.rate_limit.prompt_tokens": Rendered(
+        "The picker enforces the limit. While the picker does not respond, requests are not limited"
     ),
     "route.auth.api_keys": Rendered(
         "The keys are stored in plain text. A key that is configured only as a hash is rejected. The listener is "
@@ -184,6 +189,10 @@ CAPABILITIES: dict[str, Capability] = {
     "pool.circuit_breaker.per_replica": Rendered(
         "With HTTP/1.1, the smaller of the two limits applies. With HTTP/2, each worker thread may have "
         "max_requests streams"
+    ),
+    "pool.queue": Rendered(
+        "A request waits in its query to the picker. If the picker hangs, a request that is waiting uses `otherwise` "
+        "after `max_wait`; later requests do not query it once its health check has failed"
     ),
     "pool.slow_start": Rendered(
         "Slow start has no effect with hash, and has an effect with random only if weights differ or under `lbctl "

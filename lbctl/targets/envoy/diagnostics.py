@@ -13,6 +13,7 @@ from lbctl.targets.envoy import affinity, clusters, endpoints, tls
 from lbctl.targets.envoy.cluster_names import sheds
 from lbctl.targets.features import BY_ID
 from lbctl.targets.locality import placeless
+from lbctl.targets.queue_priority import without_queue
 from lbctl.targets.replica_weights import rounded
 
 
@@ -27,7 +28,7 @@ def diagnostics(view: View, *, of_files: bool = False) -> tuple[Diagnostic, ...]
     items += [item for route in view.routes.values() for item in _route(view, route)]
     if of_files or view.proxy.config is not None:
         items += _without_certificate(view)
-    return (*items, *_metrics(view), *placeless(view))
+    return (*items, *_metrics(view), *placeless(view), *without_queue(view, "Envoy"))
 
 
 def _without_certificate(view: View) -> Iterator[Diagnostic]:

@@ -93,15 +93,32 @@ def route_action(
     view: View, plan: ClusterPlan, route: Route, rule: Rule, draw: VariantDraw
 ) -> route_components_pb2.RouteAction:
     """Return the action of a route: its clusters, timeouts, retries, hash policies, rewrites and mirror."""
+    idle, retries = route.idle_timeout, retry_policy(route.retry, _ranked(view, draw), route.attempt_timeout)
+    wait = _longest_wait(view, draw)
+    if idle is not None and idle <= wait:
+        retries = {**(retries or {}), "per_try_idle_timeout": duration(idle)}
+        idle += wait
     return route_components_pb2.RouteAction(
         timeout=duration(route.request_timeout or 0),
-        idle_timeout=duration(route.idle_timeout or 0),
+        idle_timeout=duration(idle or 0),
         hash_policy=_hash_policies(view, route, draw),
-        retry_policy=retry_policy(route.retry, _ranked(view, draw), route.attempt_timeout),
+        retry_policy=retries,
         upgrade_configs=[{"upgrade_type": "websocket", "enabled": {"value": True}}] if route.websocket else None,
         request_mirror_policies=_mirror(plan, route),
         **_clusters(view, plan, route, draw),
         **_rewrite(route, rule),
+    )
+
+
+def _longest_wait(view: View, draw: VariantDraw) -> int:
+    """Return the maximum time that a request waits in a queue of the picker, in milliseconds; 0 without a queue.
+
+    Envoy's idle timeout also runs during this time, so a shorter one would end waiting requests. The idle timeout of an
+    attempt begins when the request is sent.
+    """
+    policies = (view.pools[share.pool].balance.pick for share in draw.shares)
+    return max(
+        (policy.longest_wait for policy in policies if policy is not None and policy.queue is not None), default=0
     )
 
 

@@ -12,7 +12,7 @@ from envoy.extensions.access_loggers.filters.cel.v3 import cel_pb2
 
 from lbctl.ir.listeners import Listener
 from lbctl.ir.snapshot import View
-from lbctl.targets import client_identity, request_grammar
+from lbctl.targets import client_identity, picker, request_grammar
 from lbctl.targets.client_identity import BEARER, challenge
 from lbctl.targets.envoy import access, external
 from lbctl.targets.envoy.protos import extension
@@ -42,6 +42,8 @@ _REFUSED = {
 """Part of the response code details with which Envoy's filters reject a request → the message and its type."""
 _BY_ADDRESS = f"[{access.POLICY}]"
 """The same for clients that are rejected by their address."""
+_BY_PICKER = "response.code == 429 && 'retry-after' in response.headers"
+"""Expression for a request that the picker rejects. An authorization service sends clients no such header."""
 _OVERFLOW = ["UO"]
 _NO_REPLICA = ["UH", "UF", "NC"]
 _SILENCE = ["SI", "UT", "DT"]
@@ -92,6 +94,8 @@ def _unchecked(view: View, listener: Listener) -> list[dict[str, object]]:
     if not external.http_filters(view, listener):
         return []
     refused = "response.code_details.startsWith('ext_authz') && response.code != 401 && response.code != 403"
+    if picker.rejects(view):
+        refused += f" && !({_BY_PICKER})"
     return [{**_filter(refused), "status_code": {"value": 503}, **_body(503)}]
 
 

@@ -6,7 +6,8 @@ picker fails. Envoy decides which filters a request passes before it reads the m
 therefore present for every request, and the routes without the picker turn it off. The picker's response is metadata,
 which no client can write. If it names a host outside the cluster, or if there is no response, the cluster uses its
 policy without the picker. A Lua filter reports the first byte of a response's body to the picker, and Envoy's access
-log reports the end of a request.
+log reports the end of a request. Requests in a queue wait in the query. If the picker hangs, they wait for its whole
+timeout, because Envoy only drains the HTTP connections of an unhealthy host; other requests do not query it any more.
 """
 
 from __future__ import annotations
@@ -40,18 +41,24 @@ from lbctl.ir.snapshot import View
 from lbctl.targets.envoy import auth, sources
 from lbctl.targets.envoy.bootstrap import CA, CERTIFICATE
 from lbctl.targets.envoy.protos import address, duration, extension, pack
-from lbctl.targets.picker import KEY_HEADER
+from lbctl.targets.picker import KEY_HEADER, may_reject, needs_client, queue_priority
 
 
 class MakeCluster(Protocol):
     """Returns one of the picker's clusters."""
 
     def __call__(
-        self, where: Address | None, *, tls: bool = False, key: dict[str, object] | None = None
+        self,
+        where: Address | None,
+        *,
+        tls: bool = False,
+        key: dict[str, object] | None = None,
+        rejects: bool = False,
     ) -> cluster_pb2.Cluster:
         """Build the cluster. `where` is the address of the picker's gRPC; None: the cluster is empty.
 
-        `key` is the `SdsSecretConfig` of the key for requests to the picker; None: no key.
+        `key` is the `SdsSecretConfig` of the key for requests to the picker; None: no key. `rejects`: whether the
+        picker may reject requests.
         """
 
 
@@ -61,8 +68,9 @@ KEY = ("_picker", "key")
 """Name of the secret with the picker's key, in the place of a pool and a header. No pool has such a name."""
 FILTER = "lbctl.pick"
 _BODY_LENGTH = "x-lbctl-body-length"
-_TENANT = "x-lbctl-tenant"
+_TENANT, _PRIORITY, _ROUTE, _CLIENT = "x-lbctl-tenant", "x-lbctl-priority", "x-lbctl-route", "x-lbctl-client"
 _TENANT_FORMAT = f"%DYNAMIC_METADATA({sources.NAMESPACE}:{auth.TENANT})%"
+_CLIENT_FORMAT = "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%"
 _NO_FORMATS: Mapping[str, str] = MappingProxyType({})
 _PATH, _READY_PATH = "/envoy?path=", "/ready"
 _READY_ANSWER = "lbctl picker ready"
@@ -123,6 +131,16 @@ end
 Envoy would otherwise send it to the client, for example the 404 of another web server on the port of a picker that has
 just ended.
 """
+_OK_OR_REFUSED = """\
+function envoy_on_response(handle)
+  local headers = handle:headers()
+  local is_refusal = headers:get(":status") == "429" and headers:get("x-lbctl-refused") ~= nil
+  if headers:get(":status") ~= "200" and not is_refusal then
+    headers:replace(":status", "503")
+  end
+end
+"""
+"""Does the same, except for the picker's response to a request that it rejects, which the client gets."""
 _HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 _MAX_REQUESTS = 1 << 20
 _CONNECT = 100
@@ -146,7 +164,7 @@ def http_filters(view: View, listener: Listener) -> list[dict[str, object]]:
     policies = _policies(view, listener)
     if not policies:
         return []
-    names = sorted({"content-type", *_REQUEST, *(name for item in policies for name in item.session_headers)})
+    names = sorted({"content-type", *_REQUEST, *(name for item in policies for name in item.question_headers)})
     config = ext_authz_pb2.ExtAuthz(
         transport_api_version="V3",
         http_service=_service(policies[0].timeout, {}),
@@ -177,10 +195,18 @@ def per_route(pool: Pool, route: Route) -> dict[str, Any]:
         values["x-lbctl-regions"] = ",".join(route.regions)
     if busy_statuses(route, pool):
         values["x-lbctl-busy"] = "1"
+    priority = queue_priority(pool, route)
+    if priority:
+        values[_PRIORITY] = priority
+    if route.prompt_limits:
+        values[_ROUTE] = route.name
     formats = {_TENANT: _TENANT_FORMAT} if route.auth is not None else {}
+    if needs_client(pool, route):
+        formats[_CLIENT] = _CLIENT_FORMAT
     reads = pick.reads_bodies and not route.websocket and pool.protocol != "grpc"
     body = {"max_request_bytes": _MAX_BODY, "allow_partial_message": True} if reads else None
-    settings = {"http_service": _service(pick.timeout, values, formats), "with_request_body": body}
+    service = _service(pick.longest_wait, values, formats, refuses=may_reject(pool, route))
+    settings = {"http_service": service, "with_request_body": body}
     streams = not route.websocket and pool.protocol != "grpc"
     first = {_FIRST_BYTE: pack(lua_pb2.LuaPerRoute(name=_FIRST_BYTE))} if streams else {}
     return {FILTER: pack(ext_authz_pb2.ExtAuthzPerRoute(check_settings=settings)), **first}
@@ -237,18 +263,24 @@ def _pools(route: Route) -> tuple[str, ...]:
     return route.action.pools if isinstance(route.action, Forward) else ()
 
 
-def _service(timeout: int, values: Mapping[str, str], formats: Mapping[str, str] = _NO_FORMATS) -> dict[str, object]:
+def _service(
+    timeout: int, values: Mapping[str, str], formats: Mapping[str, str] = _NO_FORMATS, *, refuses: bool = False
+) -> dict[str, object]:
     """Return the service that is queried, with headers that no client can write. Envoy adds the client's path.
 
-    `formats` are headers whose values Envoy computes.
+    `formats` are headers whose values Envoy computes. `refuses`: whether the picker may reject requests. Clients get
+    only the `retry-after` header of its response.
     """
     literal = {key: value.replace("%", "%%") for key, value in values.items()}
     headers = [{"key": key, "value": value} for key, value in (literal | dict(formats)).items()]
+    answer = {"dynamic_metadata_from_headers": _exactly(_REPLICAS, _ID)}
+    if refuses:
+        answer["allowed_client_headers"] = _exactly("retry-after")
     return {
         "server_uri": {"uri": "http://picker.lbctl", "cluster": CLUSTER, "timeout": duration(timeout)},
         "path_prefix": _PATH,
         "authorization_request": {"headers_to_add": headers},
-        "authorization_response": {"dynamic_metadata_from_headers": _exactly(_REPLICAS, _ID)},
+        "authorization_response": answer,
     }
 
 
@@ -260,7 +292,7 @@ def _exactly(*names: str) -> dict[str, object]:
 
 
 def questions_cluster(
-    where: Address | None, *, tls: bool = False, key: dict[str, object] | None = None
+    where: Address | None, *, tls: bool = False, key: dict[str, object] | None = None, rejects: bool = False
 ) -> cluster_pb2.Cluster:
     """Return the cluster for queries. An unhealthy picker is not queried, even if no other picker is left.
 
@@ -270,7 +302,8 @@ def questions_cluster(
     this cluster too. The health check expects a response that no other program gives.
     """
     asked = picker_asked(where) if where is not None else None
-    only_ok = extension("envoy.filters.http.lua", lua_pb2.Lua(default_source_code={"inline_string": _ONLY_OK}))
+    code = _OK_OR_REFUSED if rejects else _ONLY_OK
+    only_ok = extension("envoy.filters.http.lua", lua_pb2.Lua(default_source_code={"inline_string": code}))
     codec = extension("envoy.filters.http.upstream_codec", upstream_codec_pb2.UpstreamCodec())
     protocol: dict[str, Any] = {"explicit_http_config": {"http_protocol_options": {}}}
     protocol["http_filters"] = [*([_injector(key)] if key is not None else []), only_ok, codec]
@@ -292,10 +325,10 @@ def questions_cluster(
 
 
 def ends_cluster(
-    where: Address | None, *, tls: bool = False, key: dict[str, object] | None = None
+    where: Address | None, *, tls: bool = False, key: dict[str, object] | None = None, rejects: bool = False
 ) -> cluster_pb2.Cluster:
     """Return the cluster to which the ends of requests are reported, with the id of the pick in place of a key."""
-    del key
+    del key, rejects
     protocol: dict[str, Any] = {"explicit_http_config": {"http2_protocol_options": {}}}
     return _cluster(ENDS_CLUSTER, where.from_here if where else None, protocol, tls=tls)
 

@@ -23,6 +23,7 @@ from envoy.service.discovery.v3 import discovery_pb2
 from lbctl.ir import written_credentials
 from lbctl.ir.pools import DnsDiscovery
 from lbctl.ir.snapshot import View
+from lbctl.targets import picker
 from lbctl.targets.envoy import auth, clusters, endpoints, external, hosted, listeners, picking, resources
 from lbctl.targets.envoy.bootstrap_parts import add_limits, add_metrics
 from lbctl.targets.envoy.cluster_names import ClusterPlan, PlannedCluster, plan
@@ -98,7 +99,8 @@ def _other_clusters(view: View, needed: ClusterPlan, delivery: Delivery) -> Iter
     if view.picker is not None:
         where = None if view.picker_tls else view.picker
         key = delivery.keys.header(*picking.KEY) if view.picker_key else None
-        yield from (make(where, key=key) for make in picking.CLUSTERS.values())
+        rejects = picker.rejects(view)
+        yield from (make(where, key=key, rejects=rejects) for make in picking.CLUSTERS.values())
     for name, route in external.services(view.routes.values()).items():
         if route.auth and route.auth.external:
             yield external.cluster(name, route.auth.external)

@@ -9,7 +9,7 @@ from functools import partial
 from lbctl.base.diagnostics import Path
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import Snapshot, View, drained_of, view, weights_of
-from lbctl.targets import target
+from lbctl.targets import picker, target
 from lbctl.targets.assess import Assessment, assess, close
 from lbctl.targets.envoy import ads, external, hosted, listeners, picking, resources, tls
 from lbctl.targets.envoy.cluster_names import ClusterPlan, PlannedCluster, plan
@@ -150,14 +150,14 @@ def _clusters(cache: BuildCache, visible: View, wanted: ClusterPlan) -> Iterator
         make_cluster, secret = partial(ads.cluster, shape), shape.holds_credentials
         yield cache.get(CDS, shape.name, (shape,), make_cluster, path, secret=secret)
     if picking.asks(visible):
-        has_key = bool(visible.picker_key)
+        has_key, rejects = bool(visible.picker_key), picker.rejects(visible)
         key = tls.SECRETS.header(*picking.KEY) if has_key else None
         for name, make in picking.CLUSTERS.items():
             path = ("control", "picker")
-            built = partial(make, visible.picker, tls=visible.picker_tls, key=key)
+            built = partial(make, visible.picker, tls=visible.picker_tls, key=key, rejects=rejects)
             is_secret = has_key and name == picking.CLUSTER
             empty = cache.get(CDS, name, (None, False, False), partial(make, None), path) if is_secret else None
-            shown = (visible.picker, visible.picker_tls, has_key)
+            shown = (visible.picker, visible.picker_tls, has_key, rejects)
             in_clear = empty.resource if empty is not None else None
             yield cache.get(CDS, name, shown, built, path, secret=is_secret, in_clear=in_clear)
     for name, route in external.services(visible.routes.values()).items():
