@@ -212,8 +212,13 @@ class ServerBlock:
 
     @property
     def says_429(self) -> bool:
-        """Whether a limit rejects requests with 429."""
-        return any(item.says_429 for item in self.handled)
+        """Whether a limit or the picker rejects requests with 429."""
+        return self.picker_rejects or any(item.says_429 for item in self.handled)
+
+    @property
+    def picker_rejects(self) -> bool:
+        """Whether the picker may reject requests."""
+        return any(item.picker_rejects for item in self.handled)
 
     @property
     def reads_bodies(self) -> bool:

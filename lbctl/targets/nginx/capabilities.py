@@ -85,7 +85,9 @@ _ROUTES: Mapping[str, Capability] = {
     "route.rewrite": Rendered(
         "A request receives a 400 response if the client encodes the prefix differently (for example /a%3Ab for /a:b)"
     ),
-    "route.queue_priority": Unsupported("nginx has no queue", "requests are served in order of arrival"),
+    "route.queue_priority": Rendered(
+        "Priorities have an effect only in pools with `queue`, because nginx itself has no queue", in_part=True
+    ),
     "route.websocket": Rendered(
         "On other routes, a WebSocket is rejected with a 400 response, and an upgrade to another protocol is "
         "forwarded as plain HTTP. If a replica nevertheless returns 101, nginx opens a tunnel to the client"
@@ -116,6 +118,10 @@ _ROUTES: Mapping[str, Capability] = {
     "route.rate_limit": Rendered("Limits are whole numbers of requests per second or per minute"),
     "route.rate_limit.concurrent": Rendered(
         "Such a route also returns 429 if the pool's circuit breaker rejects a request"
+    ),
+    "route.rate_limit.prompt_tokens": Rendered(
+        "The picker enforces the limit. While the picker does not respond, requests are not limited. If nginx drops "
+        "the header in `by` because of its name, all requests share one limit"
     ),
     "route.auth.api_keys": Rendered(
         "The keys are stored in plain text. A key that is configured only as a hash is rejected"
@@ -220,6 +226,12 @@ _POOLS: Mapping[str, Capability] = {
         "queue, so max_pending_requests and max_retries have no effect"
     ),
     "pool.circuit_breaker.per_replica": _DONE,
+    "pool.queue": Rendered(
+        "If a request has to wait, nginx sends the picker a second query, in which the request waits. If the picker "
+        "hangs during this query, the request uses `otherwise` after `max_wait`. Headers that nginx drops because of "
+        "their names have no effect. The pool's limits of `circuit_breaker` are raised by twice `max_requests`, "
+        "because nginx also counts waiting requests"
+    ),
     "pool.slow_start": Unsupported(
         "nginx has slow start only in its commercial edition",
         "a new replica immediately receives its full share; `lbctl serve` raises its weight in steps",

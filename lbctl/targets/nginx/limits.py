@@ -48,12 +48,15 @@ def uncountable(context: RenderContext, route: Route) -> bool:
 def breaker(context: RenderContext, pool: Pool) -> Limit:
     """Return the limit of concurrent requests to a pool, which all routes share.
 
-    nginx has no queue, so requests beyond the limit are answered 503.
+    nginx has no queue, so requests beyond the limit are answered 503. nginx also counts the requests that wait at the
+    picker, and those that the picker is about to reject because too many wait.
     """
     name = Token(names.own(f"lb_pool_{pool.name}", context.view.proxy))
     if all(zone.name != name for zone in context.zones):
         context.zones.append(Zone(Token('"all"'), name, _ONE))
-    return Limit(name, maximum=min(most(pool), _MAX_CONNECTIONS))
+    queue = pool.balance.queue if context.view.picker is not None else None
+    asking = 2 * queue.max_requests if queue is not None else 0
+    return Limit(name, maximum=min(most(pool) + asking, _MAX_CONNECTIONS))
 
 
 def most(pool: Pool) -> int:

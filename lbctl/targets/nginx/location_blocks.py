@@ -163,6 +163,8 @@ class Location:
     """Whether the copy of a request needs its path without escapes, because the mirror uses gRPC."""
     question: Token | None = None
     """Path of the location that queries the picker; None: no picker."""
+    picker_rejects: bool = False
+    """Whether the picker may reject the request, because of a queue or of limits on prompt tokens."""
     own_lines: tuple[Token, ...] = ()
     """Operator's own lines."""
 
@@ -171,6 +173,11 @@ class Location:
         """Whether one of its limits rejects with 429."""
         limits = self.forwarding is not None or self.onward is not None
         return limits and (self.refusal == 429 or any(x.burst is not None for x in self.limits))
+
+    @property
+    def has_other_403(self) -> bool:
+        """Whether an external service or the picker may also reject a request with 403, after its address."""
+        return self.check is not None or self.picker_rejects
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,13 +194,17 @@ class PickSubrequest:
     key_file: Token | None
     """File with the line that sends the picker's key; None: no key."""
     headers: tuple[tuple[Token, Token], ...]
-    """(name, variable) of the headers that may identify a session."""
+    """(name, variable) of the client's headers and address that the picker needs."""
     body: Token | None
     """Variable with the beginning of the client's body; None: the picker does not get it."""
     connect: int
     """Connection timeout in milliseconds."""
     answer: int
     """Response timeout in milliseconds."""
+    on_401: Token | None = None
+    """Location in which the request waits in the pool's queue, if it has to; None: it does not wait."""
+    waits: bool = False
+    """Whether requests wait here. In this case, the query ends if the client leaves."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,19 @@ without content, so that its error page leads to the location that sends the que
 to the pool's own upstream. After a failure, the picker gets no query for one second, because it is a server of an
 upstream with `max_fails=1`. If a picked replica does not accept the connection, the request does not fail: it goes to
 the pool, unless something of it was sent, and the picker gets this information with the end of the request.
+
+nginx does not check the picker. If the pool has a queue, the first query therefore does not wait: the picker answers
+401 if the request has to wait, and the same subrequest then queries again, for as long as the request may wait. If the
+picker rejects the request, the subrequest ends with 403, and the client gets 429.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from lbctl.ir.pools import DEFAULT_SESSION_KEYS, Pool
+from lbctl.base.diagnostics import Path
+from lbctl.ir.pools import DEFAULT_SESSION_KEYS, PickPolicy, Pool
 from lbctl.ir.routes import Route
 from lbctl.ir.snapshot import View
 from lbctl.targets import picker
@@ -74,18 +80,29 @@ def picked(
 
 
 def _check_headers(context: RenderContext, pool: Pool) -> None:
-    """Warn about session headers that nginx drops. The default keys include one such header, for old clients."""
+    """Warn about headers for the picker that nginx drops. The default keys include one such header, for old clients."""
     policy = pool.balance.pick
-    if policy is None or policy.session_headers == _DEFAULT_HEADERS:
+    if policy is None:
         return
-    for index, key in enumerate(policy.session):
-        if key.header and names.header(key.header) is None:
-            context.warn(
-                "pool.balance.pick",
-                ("pools", pool.name, "balance", "pick", "session", index),
-                f"nginx drops headers named {key.header}: they do not identify a session",
-                "use a name that consists of letters, digits and hyphens",
-            )
+    path: Path = ("pools", pool.name)
+    if policy.session_headers != _DEFAULT_HEADERS:
+        for index, key in enumerate(policy.session):
+            place = (*path, "balance", "pick", "session", index)
+            _check_header(context, "pool.balance.pick", place, key.header, "do not identify a session")
+    if policy.queue is not None:
+        by, priority = (*path, "queue", "by"), (*path, "queue", "priority", "header")
+        _check_header(context, "pool.queue", by, policy.queue.header, "do not distinguish requests")
+        _check_header(context, "pool.queue", priority, policy.queue.priority_header, "do not change the priority")
+    for limit in policy.token_limits:
+        if limit.route in context.view.routes:
+            limited, effect = ("routes", limit.route, "rate_limit"), "do not distinguish requests"
+            _check_header(context, "route.rate_limit.prompt_tokens", limited, limit.header, effect)
+
+
+def _check_header(context: RenderContext, feature: str, path: Path, name: str, effect: str) -> None:
+    if name and names.header(name) is None:
+        message = f"nginx drops headers named {name}: they {effect}"
+        context.warn(feature, path, message, "use a name that consists of letters, digits and hyphens")
 
 
 def _number(context: RenderContext, upstream: UpstreamBlock) -> int:
@@ -133,26 +150,49 @@ def question_path(route_number: int, pool: str) -> str:
     return f"/.lbctl/pick/{route_number}/{pool}"
 
 
-def question(route: Route, route_number: int, pool: Pool, view: View, tenant: Token | None) -> PickSubrequest:
-    """Return the location that queries the picker, with the fleet's timeout.
+def questions(
+    route: Route, route_number: int, pool: Pool, view: View, tenant: Token | None
+) -> Iterator[PickSubrequest]:
+    """Yield the location that queries the picker, with the fleet's timeout, and the one in which a request waits.
 
-    `tenant`: the variable with the tenant of the request; None: the route has no tenant.
+    A request waits only if the pool has a queue and the picker has just answered that it has to. A picker that hangs
+    therefore delays other requests as little as without a queue. `tenant`: the variable with the tenant of the request;
+    None: the route has no tenant.
     """
     policy = pool.balance.pick
     assert policy is not None
-    sources = ((name, names.header(name)) for name in policy.session_headers)
     connect = max(1, policy.timeout // 4)
-    return PickSubrequest(
+    waiting = quote.plain(f"/.lbctl/wait/{route_number}/{pool.name}") if policy.queue is not None else None
+    query = PickSubrequest(
         path=quote.plain(question_path(route_number, pool.name)),
-        target=quote.value(f"http://{upstream_name(view).text}{picker.question(pool, route, view.proxy)}"),
+        target=_target(view, picker.question(pool, route, view.proxy)),
         proxy=quote.value(view.proxy.name),
         tenant=tenant,
         key_file=quote.plain(names.included(_KEY_FILE, view.proxy)) if view.picker_key else None,
-        headers=tuple((quote.plain(name), Token(source)) for name, source in sources if source is not None),
+        headers=tuple(_headers(route, pool, policy)),
         body=BODY[0] if reads_body(pool) else None,
         connect=connect,
         answer=max(1, policy.timeout - connect),
+        on_401=waiting,
     )
+    yield query
+    if waiting is not None:
+        target = _target(view, picker.question(pool, route, view.proxy, waits=True))
+        yield replace(query, path=waiting, target=target, answer=policy.longest_wait, on_401=None, waits=True)
+
+
+def _target(view: View, question: str) -> Token:
+    return quote.value(f"http://{upstream_name(view).text}{question}")
+
+
+def _headers(route: Route, pool: Pool, policy: PickPolicy) -> Iterator[tuple[Token, Token]]:
+    """Yield the headers that the picker needs, and their variables."""
+    if picker.needs_client(pool, route):
+        yield Token("x-lbctl-client"), Token("$remote_addr")
+    for name in policy.question_headers:
+        source = names.header(name)
+        if source is not None:
+            yield quote.plain(name), Token(source)
 
 
 def key_file(view: View) -> File | None:

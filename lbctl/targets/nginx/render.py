@@ -19,6 +19,7 @@ from lbctl.targets.nginx.local_replies import ERRORS
 from lbctl.targets.nginx.pool import Upstreams, warn_about_fallback_limits
 from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.nginx.route import Routes
+from lbctl.targets.queue_priority import without_queue
 from lbctl.targets.request_grammar import AMBIGUOUS, HOST
 from lbctl.targets.target import Bundle, File
 from lbctl.targets.token import Token, write
@@ -54,7 +55,7 @@ def render(view: View) -> Bundle:
     warn_about_fallback_limits(context)
     main = File(_main(view.proxy), names.finished(text, view.proxy), sources, written_credentials.in_text(view))
     files = (replace(item, text=names.finished(item.text, view.proxy)) for item in context.files)
-    return Bundle((main, *files), (*context.diagnostics, *placeless(view)))
+    return Bundle((main, *files), (*context.diagnostics, *_of_view(view)))
 
 
 def _without_dollar(text: str, sources: dict[int, Path], files: Iterable[File]) -> tuple[str, dict[int, Path]]:
@@ -79,7 +80,11 @@ def diagnostics(view: View) -> tuple[Diagnostic, ...]:
     _warn_about_sizes(context)
     busy.warn(context)
     warn_about_fallback_limits(context)
-    return (*context.diagnostics, *placeless(view))
+    return (*context.diagnostics, *_of_view(view))
+
+
+def _of_view(view: View) -> tuple[Diagnostic, ...]:
+    return (*placeless(view), *without_queue(view, "nginx"))
 
 
 def _warn_about_sizes(context: RenderContext) -> None:

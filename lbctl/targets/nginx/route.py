@@ -7,12 +7,13 @@ block without its own. The listener's table chooses the location by name; nothin
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
 from lbctl.ir.listeners import Listener, Rule
 from lbctl.ir.routes import Forward, Redirect, Respond, Route, access, retry_after
-from lbctl.targets import own_lines, response_bodies
+from lbctl.targets import own_lines, picker, response_bodies
 from lbctl.targets.assess import CLOSED
 from lbctl.targets.nginx import access as clients
 from lbctl.targets.nginx import auth, busy, external, header_text, limits, names, pick, quote, split
@@ -198,6 +199,7 @@ class Routes:
             location,
             variables=(*location.variables, pick.LEFT, pick.REACHED),
             question=quote.plain(pick.question_path(number, pool)),
+            picker_rejects=picker.may_reject(self.context.view.pools[pool], route),
             forwarding=pick.falling_back(self.context, forwarded, chosen, number, again),
         )
 
@@ -218,17 +220,18 @@ class Routes:
         """Return the locations that query the picker for requests of `listener`."""
         routes = [self.context.view.routes[name] for name in sorted({rule.route for rule in listener.rules})]
         return tuple(
-            self._question(route, pool)
+            item
             for route in routes
             if isinstance(route.action, Forward)
             for pool in _reached(route.action)
             if self._picks(pool)
+            for item in self._questions(route, pool)
         )
 
-    def _question(self, route: Route, pool: str) -> PickSubrequest:
+    def _questions(self, route: Route, pool: str) -> Iterator[PickSubrequest]:
         number = self.numbers[route.name]
         tenant = auth.tenant(self.context, route, number)
-        return pick.question(route, number, self.context.view.pools[pool], self.context.view, tenant)
+        return pick.questions(route, number, self.context.view.pools[pool], self.context.view, tenant)
 
     def _forwarding(self, listener: Listener, scope: ListenerScope, route: Route, rule: Rule, pool: str) -> Location:
         action = route.action
@@ -386,8 +389,8 @@ def _guard(location: Location, name: str, own: tuple[Token, ...]) -> Location:
     """Return the location as a check that forwards nothing: requests that pass it continue in `name`."""
     variables = tuple(item for item in location.variables if item not in (pick.LEFT, pick.REACHED))
     return replace(
-        location, variables=variables, response_headers=(), forwarding=None, question=None, mirror=None,
-        keeps_uri=False, own_lines=own, onward=quote.plain(name),
+        location, variables=variables, response_headers=(), forwarding=None, question=None, picker_rejects=False,
+        mirror=None, keeps_uri=False, own_lines=own, onward=quote.plain(name),
     )  # fmt: skip
 
 
