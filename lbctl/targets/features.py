@@ -134,6 +134,13 @@ _ROUTES = (
         protects=True,
     ),
     _f(
+        "route.rate_limit.prompt_tokens",
+        "limits on prompt tokens",
+        167,
+        "routes.*.rate_limit.prompt_tokens",
+        protects=True,
+    ),
+    _f(
         "route.access",
         "allow and deny lists of client addresses for a route",
         448,
@@ -235,6 +242,7 @@ _POOLS = (
     _f("pool.timeouts.queue", "queue timeout", 471, "pools.*.timeouts.queue"),
     _f("pool.circuit_breaker", "circuit breaker for the pool", 472, "pools.*.circuit_breaker"),
     _f("pool.circuit_breaker.per_replica", "limits per replica", 473, "pools.*.circuit_breaker.per_replica"),
+    _f("pool.queue", "fair queue at the picker for requests to full replicas", 166, "pools.*.queue"),
     _f("pool.slow_start", "slow start", 474, "pools.*.slow_start"),
     _f("pool.health.http", "active HTTP check", 475, "pools.*.health.active"),
     _f(

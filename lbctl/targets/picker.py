@@ -29,16 +29,45 @@ def http_address(view: View) -> Address:
     return picker_http(view.picker)
 
 
-def question(pool: Pool, route: Route, proxy: Proxy) -> str:
-    """Return the path and the query string with which this proxy queries the picker about a pool, for a route."""
+def question(pool: Pool, route: Route, proxy: Proxy, *, waits: bool = False) -> str:
+    """Return the path and the query string with which this proxy queries the picker about a pool, for a route.
+
+    `waits`: whether this is the second query of a request, with which it waits in the pool's queue.
+    """
     values = {
         "busy": "1" if busy_statuses(route, pool) else "",
         "regions": ",".join(quote(item, safe="") for item in sorted(route.regions)),
         "region": quote(proxy.region or "", safe=""),
         "zone": quote(proxy.zone or "", safe=""),
+        "priority": queue_priority(pool, route),
+        "route": quote(route.name, safe="") if route.prompt_limits else "",
+        "wait": "1" if waits else "",
     }
     query = "&".join(f"{key}={value}" for key, value in values.items() if value)
     return f"/pick/{quote(pool.name, safe='')}{'?' if query else ''}{query}"
+
+
+def queue_priority(pool: Pool, route: Route) -> str:
+    """Return the route's priority in the pool's queue at the picker; empty if it is normal or the pool has no queue."""
+    return route.queue_priority if pool.balance.queue and route.queue_priority != "normal" else ""
+
+
+def rejects(view: View) -> bool:
+    """Return whether the picker may reject requests, by a queue or by limits on prompt tokens."""
+    has_queues = any(pool.balance.queue is not None for pool in view.pools.values())
+    return has_queues or any(route.prompt_limits for route in view.routes.values())
+
+
+def may_reject(pool: Pool, route: Route) -> bool:
+    """Return whether the picker may reject a route's requests to a pool, by its queue or by limits on prompt tokens."""
+    return pool.balance.pick is not None and bool(pool.balance.queue or route.prompt_limits)
+
+
+def needs_client(pool: Pool, route: Route) -> bool:
+    """Return whether the picker needs the addresses of clients, for the pool's queue or for limits on prompt tokens."""
+    queue = pool.balance.queue
+    by_client = queue is not None and queue.by == "client_ip"
+    return by_client or any(limit.by == "client_ip" for limit in route.prompt_limits)
 
 
 def missing_key(topology: Topology) -> str:
