@@ -114,5 +114,7 @@ def report(service: PickService, reported: int = 0) -> bytes:
             samples=tuple(statistics.samples_after(reported)),
             unsaved=service.unsaved,
             lengths=service.lengths,
+            queues=statistics.queues,
+            waiting_tenants={pool: service.queues.tenants(pool) for pool in service.queues.pools},
         )
     )

@@ -8,7 +8,14 @@ from typing import Any
 
 from lbctl.pick.lengths import Factors
 from lbctl.picker import wire
-from lbctl.picker.statistics import DecisionSample, DurationHistogram
+from lbctl.picker.statistics import (
+    BOUNDS,
+    WAIT_BOUNDS,
+    DecisionSample,
+    DurationHistogram,
+    QueueStatistics,
+    TenantWaits,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +44,10 @@ class PickerReport:
     """Why the affinity memory cannot be saved; empty if it can."""
     lengths: Mapping[str, Factors] = field(default_factory=dict)
     """Pool → the learned factors of prompt lengths."""
+    queues: Mapping[str, QueueStatistics] = field(default_factory=dict)
+    """Pool → the counts of its queue, if it has one."""
+    waiting_tenants: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Pool → tenant → number of its waiting requests, if any."""
 
 
 def line(report: PickerReport) -> bytes:
@@ -54,6 +65,8 @@ def line(report: PickerReport) -> bytes:
         samples=[asdict(item) for item in report.samples],
         unsaved=report.unsaved,
         lengths=report.lengths,
+        queues={pool: _queue(counts) for pool, counts in report.queues.items()},
+        waiting_tenants=report.waiting_tenants,
     )
 
 
@@ -62,7 +75,7 @@ def report_of(values: Mapping[str, Any]) -> PickerReport:
     try:
         return PickerReport(
             reasons=tuple((pool, reason, count) for pool, reason, count in values["reasons"]),
-            times={pool: DurationHistogram(counts, total) for pool, (counts, total) in values["times"].items()},
+            times={pool: DurationHistogram(BOUNDS, counts, total) for pool, (counts, total) in values["times"].items()},
             finished=values["finished"],
             lost=values["lost"],
             open=values["open"],
@@ -72,6 +85,31 @@ def report_of(values: Mapping[str, Any]) -> PickerReport:
             samples=tuple(DecisionSample(**item) for item in values["samples"]),
             unsaved=str(values.get("unsaved", "")),
             lengths={pool: Factors(*factors) for pool, factors in values.get("lengths", {}).items()},
+            queues={pool: _queue_of(counts) for pool, counts in values.get("queues", {}).items()},
+            waiting_tenants=values.get("waiting_tenants", {}),
         )
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise wire.WireError(f"a report is not in the format of this version of lbctl: {error}") from None
+
+
+def _queue(counts: QueueStatistics) -> dict[str, object]:
+    return {
+        "waiting": counts.waiting,
+        "refused_full": counts.refused_full,
+        "refused_late": counts.refused_late,
+        "left": counts.left,
+        "waits": [counts.waits.counts, counts.waits.total],
+        "tenants": {name: [waits.requests, waits.seconds] for name, waits in counts.tenants.items()},
+    }
+
+
+def _queue_of(values: Mapping[str, Any]) -> QueueStatistics:
+    counts, total = values["waits"]
+    return QueueStatistics(
+        waiting=values["waiting"],
+        refused_full=values["refused_full"],
+        refused_late=values["refused_late"],
+        left=values["left"],
+        waits=DurationHistogram(WAIT_BOUNDS, counts, total),
+        tenants={name: TenantWaits(*waits) for name, waits in values["tenants"].items()},
+    )

@@ -17,7 +17,7 @@ from lbctl.ir.proxies import ServerTls
 from lbctl.ir.topology import Topology
 from lbctl.picker.messages import PickerQuestion
 from lbctl.picker.reports import PickerReport
-from lbctl.picker.statistics import DecisionSample
+from lbctl.picker.statistics import DecisionSample, QueueStatistics
 from lbctl.runtime import log
 from lbctl.runtime.guard import Guard, Work
 from lbctl.serve.fleet.inputs import PickerPlace
@@ -29,6 +29,7 @@ from lbctl.serve.picker.fallbacks import Fallbacks, RecentPicks
 from lbctl.serve.picker.feed import Feed
 from lbctl.serve.picker.generated_key import needs_own_key
 from lbctl.serve.picker.ports import Occupant, exposed, is_free, occupant
+from lbctl.serve.picker.recent_queues import QueueState, RecentQueues
 from lbctl.serve.picker.standalone import PickerAlone
 from lbctl.serve.picker.tables import FleetMeasurements, picked_pools
 
@@ -73,6 +74,7 @@ class PickerManager:
         self.fallbacks = Fallbacks(requests)
         self.caches = CacheComparison()
         """Cached tokens: expected by pickers, and found by engines."""
+        self.queues = RecentQueues()
         self._tls = tls
         self._dry_run = dry_run
         self._insecure = insecure
@@ -142,6 +144,17 @@ class PickerManager:
     def recent_cached(self) -> CacheUses:
         """Return the newest cached tokens of each replica; empty while the picker is not running."""
         return self.caches.recent if self.running else {}
+
+    def recent_queues(self) -> Mapping[str, QueueState]:
+        """Return pool → its queue, for pools with a queue; empty while the picker is not running."""
+        if not self.running:
+            return {}
+        recent, tenants = self.queues.recent(), self.report.waiting_tenants
+        return {
+            name: QueueState(table.policy.queue, recent.get(name, QueueStatistics()), tenants.get(name, {}))
+            for name, table in self.feed.tables.items()
+            if table.policy.queue is not None
+        }
 
     def use_fleet(self, served: PublishedFleet) -> None:
         """Pick for this fleet from now on."""
@@ -301,5 +314,6 @@ class PickerManager:
 
     def _count(self, process: int, report: PickerReport) -> None:
         self.fallbacks.reported(process, report)
+        self.queues.reported(process, report)
         self.caches.update(process, report.expected_cached, self.feed.cached_tokens)
         self.samples.extend(report.samples)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from lbctl.picker import wire
 from lbctl.picker.admission import HEADER
 from lbctl.picker.messages import PickerQuestion
 from lbctl.picker.reports import PickerReport, report_of
-from lbctl.picker.statistics import BOUNDS
+from lbctl.picker.statistics import BOUNDS, WAIT_BOUNDS
 from lbctl.runtime.net import http_client
 
 TIMEOUT = 2.0
@@ -43,6 +43,14 @@ _SAMPLE: dict[str, Shape] = {
     "tokens": float,
     "proxy": str,
 }
+_QUEUE: dict[str, Shape] = {
+    "waiting": _COUNTS,
+    "refused_full": int,
+    "refused_late": int,
+    "left": int,
+    "waits": list,
+    "tenants": {...: list},
+}
 _REPORT: dict[str, Shape] = {
     "kind": str,
     "reasons": [list],
@@ -55,8 +63,10 @@ _REPORT: dict[str, Shape] = {
     "sampled": int,
     "samples": [_SAMPLE],
     "unsaved": str,
+    "queues": {...: _QUEUE},
+    "waiting_tenants": {...: _COUNTS},
 }
-_NEEDED = frozenset(_REPORT) - {"expected_cached", "unsaved"}
+_NEEDED = frozenset(_REPORT) - {"expected_cached", "unsaved", "queues", "waiting_tenants"}
 """The keys of a report from every supported version."""
 
 
@@ -138,10 +148,25 @@ def _report(text: bytes) -> PickerReport:
         if list(map(type, row)) != [str, str, int]:
             raise InvalidJsonError("a reason must consist of a pool, a text and a count")
     for row in report["times"].values():
-        if len(row) != 2 or len(shaped(row[0], [int])) != len(BOUNDS) + 1 or type(row[1]) not in (int, float):
-            raise InvalidJsonError("times must consist of counts and a sum")
+        _check_times(row, BOUNDS)
+    for queue in report.get("queues", {}).values():
+        _check_queue(queue)
     for sample in report["samples"]:
         sample.setdefault("replica", None)
         if sample.keys() != _SAMPLE.keys():
             raise InvalidJsonError("a sample is incomplete")
     return report_of(report)
+
+
+def _check_times(row: list[Any], bounds: Sequence[float]) -> None:
+    if len(row) != 2 or len(shaped(row[0], [int])) != len(bounds) + 1 or type(row[1]) not in (int, float):
+        raise InvalidJsonError("times must consist of counts and a sum")
+
+
+def _check_queue(queue: Mapping[str, Any]) -> None:
+    if queue.keys() != _QUEUE.keys():
+        raise InvalidJsonError("a queue is incomplete")
+    _check_times(queue["waits"], WAIT_BOUNDS)
+    for row in queue["tenants"].values():
+        if len(row) != 2 or type(row[0]) is not int or type(row[1]) not in (int, float):
+            raise InvalidJsonError("the waits of a tenant must consist of a count and a sum")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
 
@@ -10,6 +11,7 @@ from lbctl.control.compose import compose
 from lbctl.control.loop_output import LoopOutput
 from lbctl.ir.snapshot import Snapshot
 from lbctl.picker.reports import PickerReport
+from lbctl.picker.statistics import QueueStatistics
 from lbctl.serve.api import pick_rows
 from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.serve.picker.cached_tokens import CacheUse
@@ -50,3 +52,30 @@ def test_cached_tokens_of_pools_that_are_not_picked_are_dropped() -> None:
     composed = compose(Snapshot(topology), LoopOutput(), (), {}, 1_000.0)
     manager.use_fleet(cast(PublishedFleet, SimpleNamespace(composed=composed)))
     assert manager.recent_cached() == {}
+
+
+def _with_queue() -> PublishedFleet:
+    balance, queue = {"algorithm": "pick"}, {"max_wait": "10s"}
+    text = fleet_text(pools={"chat": pool(replica("a", "10.0.0.1:80"), balance=balance, queue=queue)})
+    composed = compose(Snapshot(compiled(text).topology), LoopOutput(), (), {}, 1_000.0)
+    return cast(PublishedFleet, SimpleNamespace(composed=composed))
+
+
+def test_queues_are_unknown_while_the_picker_hangs() -> None:
+    manager = _manager()
+    assert manager.recent_queues() == {}, "no pool has a queue"
+    manager.use_fleet(_with_queue())
+    manager.feed.update()
+    (idle,) = pick_rows.picks(manager).pools
+    assert idle.queue is not None
+    assert (idle.queue.waiting, idle.queue.max_wait_seconds) == (0, 10.0)
+    queues = {"chat": QueueStatistics({"high": 0, "normal": 2, "low": 0})}
+    report = replace(manager.report, queues=queues, waiting_tenants={"chat": {"acme": 2}})
+    manager.alone.report = report
+    manager.queues.reported(1, report)
+    (row,) = pick_rows.picks(manager).pools
+    assert row.queue is not None
+    assert (row.queue.waiting, row.queue.tenants) == (2, {"acme": 2})
+    manager.alone.heard = time.monotonic() - 60
+    (row,) = pick_rows.picks(manager).pools
+    assert row.queue is None

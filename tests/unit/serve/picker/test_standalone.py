@@ -8,6 +8,7 @@ import json
 import pytest
 
 from lbctl.ir.address import Address
+from lbctl.picker.statistics import WAIT_BOUNDS, TenantWaits
 from lbctl.serve.picker.standalone import PickerAlone
 
 _EARLIER = {
@@ -35,6 +36,32 @@ def test_report_of_an_earlier_version_is_read(monkeypatch: pytest.MonkeyPatch) -
 
 def test_failure_to_save_the_memory_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _read(monkeypatch, {**_EARLIER, "unsaved": "disk full"}).report.unsaved == "disk full"
+
+
+_QUEUE = {
+    "waiting": {"high": 0, "normal": 2, "low": 0}, "refused_full": 3, "refused_late": 4, "left": 5,
+    "waits": [[1, *[0] * len(WAIT_BOUNDS)], 0.5], "tenants": {"acme": [1, 0.5]},
+}  # fmt: skip
+
+
+def test_queue_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    more = {"queues": {"chat": _QUEUE}, "waiting_tenants": {"chat": {"acme": 2}}}
+    report = _read(monkeypatch, {**_EARLIER, **more}).report
+    queue = report.queues["chat"]
+    assert (queue.waiting["normal"], queue.refused_full, queue.refused_late, queue.left) == (2, 3, 4, 5)
+    assert (sum(queue.waits.counts), queue.tenants) == (1, {"acme": TenantWaits(1, 0.5)})
+    assert report.waiting_tenants == {"chat": {"acme": 2}}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"left": None}, {"left": "5"}, {"waiting": {"high": 0.5}}, {"waits": [[1], 0.5]}, {"waits": 1},
+        {"waits": [[1, *[0] * len(WAIT_BOUNDS)], "x"]}, {"tenants": {"acme": [1]}}, {"tenants": {"acme": ["1", 0.5]}},
+    ],
+)  # fmt: skip
+def test_invalid_queue_is_rejected(change: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _read(monkeypatch, {**_EARLIER, "queues": {"chat": {**_QUEUE, **change}}}).heard is None
 
 
 def test_incomplete_report_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
