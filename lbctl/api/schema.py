@@ -964,6 +964,47 @@ class RecentPicks(Struct, frozen=True):
     """The share of requests whose replica was chosen by the picker, from 0 to 1; null if no requests are reported."""
 
 
+class QueueWaits(Struct, frozen=True):
+    """A tenant's requests that got a replica after a wait, in the last minute."""
+
+    requests: int
+    """The number of requests."""
+    mean_seconds: Number
+    """The mean wait, in seconds."""
+
+
+class PoolQueue(Struct, frozen=True):
+    """The requests that wait at the picker of this control plane because all replicas of the pool are full.
+
+    The number of waiting requests is current. All other counts are for the last minute.
+    """
+
+    max_requests: int
+    """The maximum number of waiting requests."""
+    max_wait_seconds: Number
+    """The time after which a waiting request is rejected, in seconds."""
+    waiting: int
+    """The number of waiting requests."""
+    priorities: Mapping[str, int]
+    """Maps each priority (`high`, `normal` and `low`) to the number of its waiting requests."""
+    tenants: Mapping[str, int]
+    """Maps the 20 tenants with the most waiting requests to their number. Other tenants count as `other`. Requests
+    without a tenant are not included."""
+    released: int
+    """The number of requests that got a replica after a wait."""
+    mean_wait_seconds: Number | None
+    """The mean wait of these requests, in seconds; null if there were none."""
+    waits: Mapping[str, QueueWaits]
+    """Maps each tenant to the waits of its requests. The picker counts at most 20 tenants of a pool individually. Other
+    tenants count as `other`."""
+    refused_full: int
+    """The number of requests that were rejected because `max_requests` requests were waiting."""
+    refused_late: int
+    """The number of requests that were rejected because they had waited for `max_wait_seconds`."""
+    left: int
+    """The number of requests whose clients left while they waited."""
+
+
 class Pool(Struct, frozen=True):
     """A pool of replicas."""
 
@@ -1012,6 +1053,8 @@ class Pool(Struct, frozen=True):
     cached: CachedTokens | None = None
     """Expected and found tokens in the caches of engines; null if the algorithm is not `pick`, before the first
     comparison, and while the picker is not running."""
+    queue: PoolQueue | None = None
+    """Requests that wait at the picker; null if the pool has no queue, and while the picker is not running."""
 
 
 class Pools(Struct, frozen=True):
@@ -1263,6 +1306,8 @@ class PickedPool(Struct, frozen=True):
     """The factors by which the picker multiplies its estimates of prompt lengths, learned from the engines' counters of
     prompt tokens. The keys are ascii (characters in ASCII, and bodies that are not read), other (all other characters)
     and parts (message parts without text, for example images). Null until the picker has learned from 16 prompts."""
+    queue: PoolQueue | None = None
+    """Requests that wait at the picker; null if the pool has no queue, and while the picker is not running."""
 
 
 class PickSample(Struct, frozen=True):
@@ -1370,6 +1415,19 @@ class PickCandidate(Struct, frozen=True):
     rate without slow start. Null if the replica is not eligible."""
 
 
+class PickQueuePosition(Struct, frozen=True):
+    """The place that the request would get in the queue of the pool."""
+
+    requests: int
+    """The number of requests that would get a replica before it."""
+    flows: int
+    """The number of tenants (or clients, or values of the header: `queue.by`) to which these requests belong."""
+    seconds: Number | None
+    """The estimated wait, in seconds; null if no request has left the queue in the last minute."""
+    rejected: bool
+    """Whether the request would be rejected instead, because too many requests are waiting."""
+
+
 class PickExplanation(Struct, frozen=True):
     """The decision that the picker would currently make for the request."""
 
@@ -1385,6 +1443,11 @@ class PickExplanation(Struct, frozen=True):
     """The parts of the request that the picker used."""
     candidates: tuple[PickCandidate, ...]
     """All replicas of the pool, best first."""
+    queue: PickQueuePosition | None = None
+    """The place in the queue; null if the request would not have to wait."""
+    tenant_routes: tuple[str, ...] = ()
+    """The routes to the pool whose requests have a tenant. Sessions and prompts of these requests belong to the tenant,
+    so the question needs its name."""
 
 
 # ── `GET /api/v1/audit` ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -1687,6 +1750,8 @@ class LivePool(Struct, frozen=True):
     """The proxies that may send requests to this pool but do not report counts."""
     cached: CachedTokens | None
     """Expected and found tokens in the caches of engines; null if unknown."""
+    queue: PoolQueue | None = None
+    """Requests that wait at the picker; null if the pool has no queue, and while the picker is not running."""
 
 
 class LiveProxy(Struct, frozen=True):

@@ -62,7 +62,9 @@ def pools(rows: Sequence[schema.Pool], form: str) -> str:
     picks = [_picks(row.name, row.picks) for row in rows if row.picks is not None and row.picks.requests]
     cached = [_cached(row, row.cached) for row in rows if row.cached is not None and row.cached.expected]
     answers = map(_answers, (row for row in rows if row.errors is not None))
-    return "\n".join([table, *answers, *picks, *cached, *unknown])
+    is_wide = form == "wide"
+    queues = [line for row in rows if row.queue for line in _queue(row.name, row.queue, is_wide=is_wide)]
+    return "\n".join([table, *answers, *queues, *picks, *cached, *unknown])
 
 
 def _picks(pool: str, row: schema.RecentPicks) -> str:
@@ -89,6 +91,48 @@ def _cached(pool: schema.Pool, row: schema.CachedTokens) -> str:
     part = f"; only {known} of {len(compared)} replicas have current counts" if known < len(compared) else ""
     advice = f". A low ratio means: {row.advice}" if row.advice else ""
     return plain(f"{pool.name}: engines found {share(row.ratio)} of {expected}{places}{part}{advice}")
+
+
+def _queue(pool: str, row: schema.PoolQueue, *, is_wide: bool) -> Iterator[str]:
+    """Yield a line about the requests of a pool that wait or were rejected in the last minute, if there are any.
+
+    With `is_wide`, always yield the line, with all counts, and another line with the waits of the tenants.
+    """
+    parts = [_waiting(row, is_wide=is_wide)] if row.waiting or is_wide else []
+    if refused := row.refused_full + row.refused_late:
+        subject = str(refused) if parts else _counted(refused, "request")
+        parts.append(f"{subject} {'was' if refused == 1 else 'were'} rejected in the last minute: {_rejections(row)}")
+    if is_wide and row.released:
+        parts.append(f"{row.released} got a replica in the last minute, after {seconds(row.mean_wait_seconds)} (mean)")
+    if is_wide and row.left:
+        parts.append(f"{_counted(row.left, 'client')} left in the last minute")
+    if parts:
+        yield plain(f"{pool}: {'; '.join(parts)}")
+    if is_wide and row.waits:
+        waits = (f"{name} {seconds(item.mean_seconds)} ({item.requests})" for name, item in row.waits.items())
+        yield plain(f"{pool}: mean waits of tenants in the last minute (requests): {', '.join(waits)}")
+
+
+def _waiting(row: schema.PoolQueue, *, is_wide: bool) -> str:
+    """Return the number of waiting requests and the largest tenant; with `is_wide`, all tenants and priorities."""
+    tenants = sorted(row.tenants.items(), key=lambda item: -item[1])
+    groups = [f"{count} of tenant {name}" for name, count in (tenants if is_wide else tenants[:1])]
+    if is_wide:
+        groups += [f"{count} with priority {name}" for name, count in row.priorities.items() if count]
+    listed = f" ({', '.join(groups)})" if groups else ""
+    return f"{_counted(row.waiting, 'request')} {'waits' if row.waiting == 1 else 'wait'} for a replica{listed}"
+
+
+def _rejections(row: schema.PoolQueue) -> str:
+    """Return why requests were rejected."""
+    full, late = f"more than {row.max_requests} waited", f"the wait exceeded {seconds(row.max_wait_seconds)}"
+    if row.refused_full and row.refused_late:
+        return f"{full} ({row.refused_full}), {late} ({row.refused_late})"
+    return full if row.refused_full else late
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _answers(row: schema.Pool) -> str:

@@ -113,7 +113,7 @@ def sorted_rows(rows: Iterable[ReplicaRow], column: Column, *, reverse: bool) ->
 
 
 def pool_line(pool: schema.Pool, rows: Sequence[ReplicaRow]) -> str:
-    """Return one line about a pool: its replicas by state, its requests and errors, and the queues of its engines."""
+    """Return one line about a pool: its replicas by state, its requests and errors, and its queues."""
     states = Counter(row.replica.state for row in rows)
     counts = ", ".join(f"{count} {state}" for state, count in states.most_common())
     count = "1 replica" if len(rows) == 1 else f"{len(rows)} replicas"
@@ -123,6 +123,10 @@ def pool_line(pool: schema.Pool, rows: Sequence[ReplicaRow]) -> str:
         values = [value for row in rows if isinstance(value := column.value(row), int | float)]
         if values:
             parts.append(f"{sum(values):.4g} {label}")
+    if pool.queue is not None:
+        parts.append(f"{pool.queue.waiting} waiting at the picker")
+        if refused := pool.queue.refused_full + pool.queue.refused_late:
+            parts.append(f"{refused} rejected")
     if pool.errors is not None:
         parts.append(f"{_percent(pool.errors)} errors")
     if pool.first_byte_p50 is not None:

@@ -153,7 +153,7 @@ async def audit(state: ServedState, query: Mapping[str, str]) -> schema.Audit:
 async def explain_pick(state: ServedState, request: schema.PickQuestion, actor: str) -> schema.PickExplanation:
     """Return the replica that a request would be sent to. Raises BadRequestError and NotSavedError."""
     del actor
-    return await pick_rows.explain(state.picker, request)
+    return await pick_rows.explain(state.picker, request, topology(state.live).routes)
 
 
 def _held(request: schema.OverrideRequest | schema.OverrideRemoval) -> Override:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from lbctl.picker.statistics import BOUNDS
+from lbctl.picker.statistics import DurationHistogram
 from lbctl.serve.picker.fallbacks import MIN_REQUESTS
 from lbctl.serve.picker.manager import PickerManager
 
@@ -38,6 +38,7 @@ class PickGauges(Collector):
             self._times(),
             *self._fallbacks(),
             *self._cached_tokens(),
+            *self._queues(),
         )
 
     def _decisions(self) -> Metric:
@@ -63,11 +64,7 @@ class PickGauges(Collector):
     def _times(self) -> Metric:
         times = HistogramMetricFamily("lbctl_pick_seconds", "The duration of the picker's decisions.", labels=["pool"])
         for pool, histogram in self._picker.report.times.items():
-            buckets, cumulative = [], 0
-            for bound, count in zip((*map(str, BOUNDS), "+Inf"), histogram.counts, strict=True):
-                cumulative += count
-                buckets.append((bound, cumulative))
-            times.add_metric([pool], buckets, histogram.total)
+            _add(times, pool, histogram)
         return times
 
     def _fallbacks(self) -> Iterator[Metric]:
@@ -122,3 +119,55 @@ class PickGauges(Collector):
                 if use.ratio is not None:
                     ratio.add_metric([pool, name], use.ratio)
         yield ratio
+
+    def _queues(self) -> Iterator[Metric]:
+        """Yield the metrics of the queues at the picker; nothing if no pool has a queue."""
+        queues = self._picker.report.queues
+        if not queues:
+            return
+        waiting = GaugeMetricFamily(
+            "lbctl_queue_waiting", "The number of requests that wait for a replica.", labels=["pool", "priority"]
+        )
+        refused = CounterMetricFamily(
+            "lbctl_queue_refused",
+            "The number of requests that the queue rejected, because too many requests waited (full), or because they "
+            "had waited too long (late).",
+            labels=["pool", "reason"],
+        )
+        left = CounterMetricFamily(
+            "lbctl_queue_left", "The number of requests whose clients left while they waited.", labels=["pool"]
+        )
+        waits = HistogramMetricFamily(
+            "lbctl_queue_wait_seconds", "The time that requests waited until they got a replica.", labels=["pool"]
+        )
+        for pool, queue in queues.items():
+            for priority, count in queue.waiting.items():
+                waiting.add_metric([pool, priority], count)
+            refused.add_metric([pool, "full"], queue.refused_full)
+            refused.add_metric([pool, "late"], queue.refused_late)
+            left.add_metric([pool], queue.left)
+            _add(waits, pool, queue.waits)
+        yield from (waiting, refused, left, waits, *self._tenants())
+
+    def _tenants(self) -> Iterator[Metric]:
+        """Yield the waits by tenant. The picker counts at most 20 tenants of a pool individually."""
+        requests = CounterMetricFamily(
+            "lbctl_queue_tenant_requests", "The number of a tenant's requests that got a replica after a wait.",
+            labels=["pool", "tenant"],
+        )  # fmt: skip
+        seconds = CounterMetricFamily(
+            "lbctl_queue_tenant_wait_seconds", "The sum of the waits of these requests.", labels=["pool", "tenant"]
+        )
+        for pool, queue in self._picker.report.queues.items():
+            for tenant, tenant_waits in queue.tenants.items():
+                requests.add_metric([pool, tenant], tenant_waits.requests)
+                seconds.add_metric([pool, tenant], tenant_waits.seconds)
+        yield from (requests, seconds)
+
+
+def _add(family: HistogramMetricFamily, pool: str, histogram: DurationHistogram) -> None:
+    buckets, cumulative = [], 0
+    for bound, count in zip((*map(str, histogram.bounds), "+Inf"), histogram.counts, strict=True):
+        cumulative += count
+        buckets.append((bound, cumulative))
+    family.add_metric([pool], buckets, histogram.total)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+
+from msgspec.structs import replace
 
 from lbctl.api import schema
 from lbctl.ir.locality import Place
-from lbctl.pick.explain import explained_request
+from lbctl.ir.routes import Route
+from lbctl.pick.explain import explained_request, tenant_routes
 from lbctl.picker.messages import Caller, PickerQuestion
 from lbctl.picker.statistics import DecisionSample
 from lbctl.runtime.errors import BadRequestError, NotSavedError
 from lbctl.serve.api.cached_rows import cached_row, cached_total
+from lbctl.serve.api.queue_rows import queue_row
 from lbctl.serve.api.status_rows import timestamp, when
 from lbctl.serve.picker.manager import PickerManager
 
@@ -23,10 +27,12 @@ def picks(picker: PickerManager) -> schema.Picks:
     return schema.Picks(status(picker), tuple(_pools(picker)), tuple(map(_sample, picker.samples)))
 
 
-async def explain(picker: PickerManager, question: schema.PickQuestion) -> schema.PickExplanation:
+async def explain(
+    picker: PickerManager, question: schema.PickQuestion, routes: Iterable[Route]
+) -> schema.PickExplanation:
     """Ask the running picker which replica a request would get.
 
-    Raises BadRequestError, and NotSavedError if no picker answers.
+    `routes` are the routes of the fleet. Raises BadRequestError, and NotSavedError if no picker answers.
     """
     table = picker.feed.tables.get(question.pool)
     if table is None:
@@ -44,7 +50,7 @@ async def explain(picker: PickerManager, question: schema.PickQuestion) -> schem
     explanation = await picker.explain(question.pool, asked)
     if explanation is None:
         raise NotSavedError("the picker of this control plane is not running or has not received the pool yet")
-    return explanation
+    return replace(explanation, tenant_routes=tenant_routes(routes, question.pool))
 
 
 def status(picker: PickerManager) -> schema.PickerStatus | None:
@@ -70,7 +76,7 @@ def _pools(picker: PickerManager) -> Iterator[schema.PickedPool]:
     decisions: dict[str, dict[str, int]] = {}
     for pool, reason, count in report.reasons:
         decisions.setdefault(pool, {})[reason] = count
-    hits, cached = picker.feed.cache_hits(), picker.recent_cached()
+    hits, cached, queues = picker.feed.cache_hits(), picker.recent_cached(), picker.recent_queues()
     for pool, counts in sorted(decisions.items()):
         total = sum(counts.values())
         seconds = report.times[pool].total if pool in report.times else 0.0
@@ -83,6 +89,7 @@ def _pools(picker: PickerManager) -> Iterator[schema.PickedPool]:
             cached_total(uses.values()) if uses else None,
             {name: cached_row(use) for name, use in uses.items()},
             {name: round(factor, 3) for name, factor in learned._asdict().items()} if learned else None,
+            queue_row(queues[pool]) if pool in queues else None,
         )  # fmt: skip
 
 

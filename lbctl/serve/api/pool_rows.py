@@ -20,11 +20,13 @@ from lbctl.ir.snapshot import pools_of
 from lbctl.serve.api.cached_rows import cached_row, cached_total
 from lbctl.serve.api.fleet_proxies import FleetProxy
 from lbctl.serve.api.load_shedding import shedding
+from lbctl.serve.api.queue_rows import queue_row
 from lbctl.serve.api.replica_shares import Shares, ShareTable, Unfit
 from lbctl.serve.api.replica_times import DrainTimes, StateTimes
 from lbctl.serve.api.status_rows import when
 from lbctl.serve.picker.cached_tokens import CacheUses
 from lbctl.serve.picker.fallbacks import RecentPicks
+from lbctl.serve.picker.recent_queues import QueueState
 from lbctl.serve.traffic.ledger import NO_COUNTS, Counts, ReplicaKey, TrafficLedger
 from lbctl.serve.traffic.service import with_websockets
 from lbctl.targets import target, uncounted
@@ -59,6 +61,8 @@ class LiveState:
     """Pool → its picks in the last minute."""
     cached: CacheUses = field(default_factory=dict)
     """The recent tokens from the caches of the replicas of picked pools."""
+    queues: Mapping[str, QueueState] = field(default_factory=dict)
+    """Pool → its queue at the picker, if it has one."""
     picker_ramps: Factors = field(default_factory=dict)
     """The slow-start factors that the picker applies."""
     times: StateTimes = field(default_factory=StateTimes)
@@ -225,6 +229,7 @@ class _Rows:
             unable=self._unable(proxies, names - self._reporting),
             replicas=tuple(replicas),
             cached=None if (uses := self._live.cached.get(pool.name)) is None else cached_total(uses.values()),
+            queue=None if (queue := self._live.queues.get(pool.name)) is None else queue_row(queue),
         )
 
     def _failing(self, pool: str, minute: Counts) -> bool:

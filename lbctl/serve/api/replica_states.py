@@ -169,6 +169,7 @@ class ReplicaStates:
             health={(state.pool.name, item.replica.name): item.health for state in states for item in state.replicas},
             picks=self._parts.picker.recent() if self._parts.is_alone else {},
             cached=self._parts.picker.recent_cached(),
+            queues=self._parts.picker.recent_queues(),
             picker_ramps=self._parts.picker.feed.ramps(),
             times=self._state_times,
             drains=self._drain_times,

@@ -159,3 +159,23 @@ def test_panel_of_a_pool_shows_expected_and_found_cached_tokens(
     monkeypatch.setattr(dashboard, "CACHED", replace(dashboard.CACHED, found=0, sources={"device": 5}))
     browser.wait(f"{panel}.includes('device 100 %')")
     browser.press("Escape")
+
+
+def test_panel_and_card_of_a_pool_show_its_queue(
+    fleet: MovingFleet, browser: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    show(browser, "fleet")
+    browser.click(".pool .quiet")
+    panel = "document.querySelector('.panel').innerText"
+    assert "Waiting at the picker" not in browser.evaluate(panel)
+    queue = schema.PoolQueue(
+        500, 10.0, 12, {"high": 0, "normal": 12, "low": 0}, {"acme": 9, "zeta": 3}, 40, 0.41, {},
+        refused_full=4, refused_late=2, left=1,
+    )  # fmt: skip
+    live = fleet.live
+    monkeypatch.setattr(fleet, "live", lambda: ((replace(pool, queue=queue), rows) for pool, rows in live()))
+    browser.wait(f"{panel}.includes('acme 9, zeta 3')")
+    text = browser.text(".panel")
+    assert all(part in text for part in ("Waiting at the picker", "410 ms", "Rejected, queue full"))
+    assert "12 waiting" in browser.text(".pool-line")
+    browser.press("Escape")

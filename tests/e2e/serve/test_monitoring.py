@@ -53,8 +53,8 @@ def test_prometheus_has_series_for_every_query(tmp_path: Path) -> None:
         others[0].wedged = False  # its requests end
 
 
-_PICKER_METRICS = {"lbctl_picker_up", "lbctl_pick_missed_ratio"}
-"""Metrics of alerts that `serve` exports only with a picked pool."""
+_PICKER_METRICS = {"lbctl_picker_up", "lbctl_pick_missed_ratio", "lbctl_queue_refused_total"}
+"""Metrics of alerts that `serve` exports only with a picked pool, or with a queue."""
 
 
 def test_panels_are_unique_and_use_the_chosen_data_source() -> None:

@@ -58,6 +58,7 @@ def pool(row: schema.Pool) -> schema.LivePool:
         _optional(row.picks.share, 3) if row.picks else None,
         row.silent,
         row.cached,
+        row.queue,
     )
 
 

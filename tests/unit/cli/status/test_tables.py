@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec.structs import replace
 
 from lbctl.api import schema
@@ -61,3 +63,48 @@ def test_unreported_cached_tokens_are_unknown() -> None:
     )
     assert "cached" not in _cached(schema.CachedTokens(0, 5, {}, None, None)), "nothing was expected"
     assert "cached" not in _cached(None)
+
+
+QUEUE = schema.PoolQueue(
+    max_requests=500, max_wait_seconds=10.0, waiting=12, priorities={"high": 2, "normal": 10, "low": 0},
+    tenants={"zeta": 1, "acme": 3}, released=40, mean_wait_seconds=0.41,
+    waits={"acme": schema.QueueWaits(30, 0.5), "zeta": schema.QueueWaits(10, 1.25)}, refused_full=4, refused_late=0,
+    left=1,
+)  # fmt: skip
+
+
+def _queue(form: str = "table", **changes: Any) -> list[str]:
+    """Return the lines about the queue of a pool."""
+    pool = replace(api.pool("llama", api.REPLICA), queue=replace(QUEUE, **changes))
+    return [line for line in tables.pools((pool,), form).splitlines() if line.startswith("llama: ")]
+
+
+def test_pool_shows_waiting_and_rejected_requests() -> None:
+    waiting = "llama: 12 requests wait for a replica (3 of tenant acme)"
+    assert _queue() == [f"{waiting}; 4 were rejected in the last minute: more than 500 waited"]
+    assert _queue(refused_full=0) == [waiting]
+    assert _queue(waiting=1, tenants={}, refused_full=0) == ["llama: 1 request waits for a replica"]
+    late = _queue(waiting=0, tenants={}, refused_full=0, refused_late=1)
+    assert late == ["llama: 1 request was rejected in the last minute: the wait exceeded 10 s"]
+    both = _queue(waiting=0, tenants={}, refused_late=2)
+    assert both == [
+        "llama: 6 requests were rejected in the last minute: more than 500 waited (4), the wait exceeded 10 s (2)"
+    ]
+
+
+def test_queue_without_waiting_or_rejected_requests_is_silent() -> None:
+    assert _queue(waiting=0, tenants={}, refused_full=0) == []
+    assert "llama: " not in tables.pools((api.pool("llama", api.REPLICA),), "wide"), "the pool has no queue"
+
+
+def test_wide_format_shows_all_counts_of_a_queue() -> None:
+    assert _queue("wide") == [
+        (
+            "llama: 12 requests wait for a replica (3 of tenant acme, 1 of tenant zeta, 2 with priority high, 10 with "
+            "priority normal); 4 were rejected in the last minute: more than 500 waited; 40 got a replica in the last "
+            "minute, after 410 ms (mean); 1 client left in the last minute"
+        ),
+        "llama: mean waits of tenants in the last minute (requests): acme 500 ms (30), zeta 1.25 s (10)",
+    ]
+    idle = _queue("wide", waiting=0, tenants={}, priorities={}, released=0, waits={}, refused_full=0, left=0)
+    assert idle == ["llama: 0 requests wait for a replica"]

@@ -72,6 +72,15 @@ def test_row_has_shares_and_fresh_signals_of_its_replica() -> None:
     assert pool_line(answers, ()) == "llama  no replicas · 25% errors · first byte p50 120 ms, p99 1.2 s"
 
 
+def test_line_of_a_pool_shows_its_queue_at_the_picker() -> None:
+    queue = schema.PoolQueue(500, 10.0, 12, {}, {}, 0, None, {}, refused_full=3, refused_late=1, left=0)
+    assert pool_line(replace(api.pool("llama"), queue=queue), ()) == (
+        "llama  no replicas · 12 waiting at the picker · 4 rejected"
+    )
+    idle = replace(queue, waiting=0, refused_full=0, refused_late=0)
+    assert pool_line(replace(api.pool("llama"), queue=idle), ()) == "llama  no replicas · 0 waiting at the picker"
+
+
 def test_unknown_values_come_last_in_either_order() -> None:
     queue = COLUMNS[column("u")]
     assert [row.name for row in sorted_rows(ROWS, queue, reverse=True)] == ["llama/l4", "llama/h100", "qwen/a"]

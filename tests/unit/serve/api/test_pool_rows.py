@@ -14,14 +14,17 @@ from lbctl.control.loop_output import LoopOutput
 from lbctl.control.overrides import Override
 from lbctl.control.replica_state import ReplicaCondition
 from lbctl.control.slow_start import Ramps
-from lbctl.ir.pools import ActiveCheck, HttpCheck, PassiveCheck, Pool, SlowStart, TcpCheck
+from lbctl.ir.pools import ActiveCheck, HttpCheck, PassiveCheck, Pool, QueuePolicy, SlowStart, TcpCheck
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.routes import Forward, Route, Share
 from lbctl.ir.snapshot import Snapshot, pools_reached, view
 from lbctl.ir.topology import Topology
+from lbctl.picker.statistics import QueueStatistics
 from lbctl.serve.api import pool_rows
+from lbctl.serve.api.dashboard import rows as dashboard_rows
 from lbctl.serve.api.fleet_proxies import FleetProxy
 from lbctl.serve.api.replica_times import DrainTimes
+from lbctl.serve.picker.recent_queues import QueueState
 from lbctl.serve.traffic.ledger import Counts, ReplicaKey, TrafficLedger
 from tests.support import fleets
 from tests.support.control import NAME, pool, replica
@@ -329,3 +332,13 @@ def test_replica_is_unknown_where_lbctl_reaches_none() -> None:
     assert states() == ["in", "unknown"]
     connections[NAME, "r00000"] = CONNECTED
     assert states() == ["in", "down"], "lbctl reaches one of them"
+
+
+def test_queue_of_a_pool_is_shown() -> None:
+    state = QueueState(QueuePolicy(10_000), QueueStatistics({"normal": 3}), {"acme": 2})
+    (row,) = pool_rows.pools(composed_of(TWO), pool_rows.LiveState(queues={NAME: state}))
+    assert row.queue is not None
+    assert (row.queue.waiting, row.queue.tenants) == (3, {"acme": 2})
+    assert dashboard_rows.pool(row).queue == row.queue, "the dashboard shows it"
+    (row,) = pool_rows.pools(composed_of(TWO), pool_rows.LiveState())
+    assert row.queue is None

@@ -119,7 +119,7 @@ export class Fleet {
         const cache = full.length ? `, KV ${percent(full.reduce((one, other) => one + other, 0) / full.length)}` : "";
         setText(
           rate,
-          `${counts.in ?? 0} of ${rows.length} in${pool.requests_per_second === null ? "" : `, ${number(pool.requests_per_second, 1)} req/s`}${pool.errors ? `, ${percent(pool.errors)} failed` : ""}${cache}${this.store.override("freeze", pool.name) ? ", frozen" : ""}`,
+          `${counts.in ?? 0} of ${rows.length} in${pool.requests_per_second === null ? "" : `, ${number(pool.requests_per_second, 1)} req/s`}${pool.errors ? `, ${percent(pool.errors)} failed` : ""}${pool.queue?.waiting ? `, ${pool.queue.waiting} waiting` : ""}${cache}${this.store.override("freeze", pool.name) ? ", frozen" : ""}`,
         );
         element.classList.toggle("chosen", this.chosenPool === pool.name);
         setAttribute(element.firstChild.firstChild, "aria-pressed", this.chosenPool === pool.name);

@@ -4,7 +4,7 @@ import * as actions from "/dashboard/actions.js";
 import { Charts } from "/dashboard/charts.js";
 import { perform } from "/dashboard/dialog.js";
 import { h, keyed, setAttribute, setText } from "/dashboard/dom.js";
-import { degrees, firstByte, number, percent, since, span, STATES, UNKNOWN } from "/dashboard/format.js";
+import { degrees, firstByte, latency, number, percent, since, span, STATES, UNKNOWN } from "/dashboard/format.js";
 
 export class Panel {
   constructor(element, store) {
@@ -132,6 +132,7 @@ export class Panel {
       ["Requests/s", number(pool?.requests_per_second, 1)],
       ["Failed requests", percent(pool?.errors)],
       ["First byte p50 / p99", firstByte(pool)],
+      ...(pool?.queue ? queueFacts(pool.queue) : []),
       ...(pool?.cached ? cachedFacts(pool.cached.expected, pool.cached.found, pool.cached) : []),
       ["Proxies without counts", pool?.silent.join(", ") || "none"],
       ...(frozen ? [["Frozen", heldBy(frozen)]] : []),
@@ -172,6 +173,18 @@ function cachedFacts(expected, found, { sources = {}, seconds = null } = {}) {
     ["Cached, expected", seconds === null ? number(expected) : `${number(expected)} in ${span(seconds)}`],
     ["Cached, found", found === null ? "unknown" : percent(expected ? found / expected : null)],
     places.length && ["Found in", places.map(([name, count]) => `${name} ${percent(count / whole)}`).join(", ")],
+  ].filter(Boolean);
+}
+
+/** The requests that wait at the picker for a replica, and the requests of the last minute. */
+function queueFacts(queue) {
+  const tenants = Object.entries(queue.tenants).map(([name, count]) => `${name} ${count}`);
+  return [
+    ["Waiting at the picker", String(queue.waiting)],
+    tenants.length && ["Waiting by tenant", tenants.join(", ")],
+    ["Mean wait", latency(queue.mean_wait_seconds)],
+    ["Rejected, queue full", number(queue.refused_full)],
+    ["Rejected, waited too long", number(queue.refused_late)],
   ].filter(Boolean);
 }
 
