@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Literal
 
-from lbctl.ir.pools import PickPolicy
+from lbctl.ir.pools import PickPolicy, QueuePolicy
+from lbctl.ir.routes import Forward, Route
 from lbctl.pick.affinity import AffinityMemory
 from lbctl.pick.books import Books
 from lbctl.pick.decide import ADAPTER_TOKENS, Consideration, Reason, consider, eligible, pick, why_not
 from lbctl.pick.features import Features
 from lbctl.pick.table import Candidate, PoolTable
+from lbctl.pick.waiting import Position
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +57,16 @@ class Explanation:
 
     sentence: str
     """The choice and its reason, as a sentence."""
-    reason: Reason
-    """The reason that the decision returns."""
+    reason: Reason | Literal["full"]
+    """The reason that the decision returns; `full` if the request would have to wait, or would be rejected."""
     choices: tuple[str, ...]
     """The replicas from which the decision chooses at random; usually only one."""
     features: Features
     """Features that were read from the request."""
     candidates: tuple[CandidateRow, ...]
     """All replicas of the pool, the best first."""
+    queue: Position | None = None
+    """Place of the request in the pool's queue; None if it would not have to wait."""
 
 
 class _First:
@@ -89,6 +94,21 @@ def explain(features: Features, table: PoolTable, books: Books, affinity: Affini
     return Explanation(sentence, result.reason, tuple(equal), features, rows + refused)
 
 
+def explain_wait(explanation: Explanation, position: Position, policy: QueuePolicy) -> Explanation:
+    """Return the explanation of a request that would have to wait at this position of the pool's queue."""
+    sentence = _queue_sentence(position, policy)
+    return replace(explanation, sentence=sentence, reason="full", choices=(), queue=position)
+
+
+def tenant_routes(routes: Iterable[Route], pool: str) -> tuple[str, ...]:
+    """Return the names of the routes to a pool whose requests have a tenant."""
+    return tuple(
+        route.name
+        for route in routes
+        if isinstance(route.action, Forward) and pool in route.action.pools and route.auth and route.auth.names_tenant
+    )
+
+
 def document(explanation: Explanation) -> dict[str, object]:
     """Return the explanation as a JSON object."""
     features = explanation.features
@@ -102,6 +122,7 @@ def document(explanation: Explanation) -> dict[str, object]:
         "choices": list(explanation.choices),
         "request": request,
         "candidates": [asdict(item) for item in explanation.candidates],
+        "queue": None if explanation.queue is None else explanation.queue._asdict(),
     }
 
 
@@ -133,7 +154,7 @@ def _refusal(candidate: Candidate, table: PoolTable, features: Features, books: 
         return "its weight is 0"
     if features.regions and candidate.region not in features.regions:
         return f"outside the route's regions ({', '.join(sorted(features.regions))})"
-    refusal = why_not(candidate, features, books)
+    refusal = why_not(candidate, features, table, books)
     if refusal:
         return refusal
     priority, distance = table.rank(candidate, features.place)
@@ -199,6 +220,29 @@ def _none_sentence(table: PoolTable) -> str:
     if not table.candidates:
         return f"No replica gets the request: {table.pool} has no replicas, so the proxy uses `otherwise`."
     return f"No replica gets the request: no replica of {table.pool} can be picked, so the proxy uses `otherwise`."
+
+
+def _queue_sentence(position: Position, policy: QueuePolicy) -> str:
+    if position.rejected:
+        return f"No replica has room, and the queue is full ({policy.max_requests}): the request would be rejected."
+    before = f"behind {_counted(position.requests, 'request')}{_of_flows(position.flows, policy)}"
+    place = before if position.requests else "at the head of the queue"
+    limit = policy.max_wait / 1000
+    seconds = "" if position.seconds is None else f", about {max(position.seconds, 0.1):.1f} s"
+    late = f", and be rejected after {limit:g} s" if position.seconds is not None and position.seconds > limit else ""
+    return f"No replica has room: the request would wait {place}{seconds}{late}."
+
+
+def _of_flows(count: int, policy: QueuePolicy) -> str:
+    if policy.order == "fifo" or policy.by == "all":
+        return ""
+    if policy.by == "header":
+        return f" with {_counted(count, 'value')} of {policy.header}"
+    return f" of {_counted(count, 'tenant' if policy.by == 'tenant' else 'client')}"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def explained_request(policy: PickPolicy, session: str | None, body: bytes) -> tuple[Mapping[str, list[str]], bytes]:

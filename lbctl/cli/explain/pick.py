@@ -24,7 +24,7 @@ from lbctl.ir import pools as ir
 from lbctl.ir.locality import Place
 from lbctl.pick.affinity import AffinityMemory
 from lbctl.pick.books import Books
-from lbctl.pick.explain import document, explain, explained_request
+from lbctl.pick.explain import document, explain, explained_request, tenant_routes
 from lbctl.pick.features import Features, read
 from lbctl.pick.table import Candidate, PoolTable
 
@@ -58,10 +58,13 @@ def answer(query: PickQuery, paths: tuple[str, ...]) -> int:
     if loaded is None or diagnostics.failed:
         show(item for item in diagnostics if item.severity == "error")
         return 1
-    pool = _pool(loaded.compiled.topology.pools, query.pool)
+    topology = loaded.compiled.topology
+    pool = _pool(topology.pools, query.pool)
     table = _table(pool)
     explanation = explain(_features(table, query), table, Books(), AffinityMemory(), 0.0)
-    _print(decode(schema.PickExplanation, {"pool": pool.name, **document(explanation)}), query.form)
+    routes = list(tenant_routes(topology.routes, pool.name))
+    values = {"pool": pool.name, **document(explanation), "tenant_routes": routes}
+    _print(decode(schema.PickExplanation, values), query)
     return 0
 
 
@@ -72,7 +75,7 @@ def explain_running(query: PickQuery, remote: ServeClient) -> int:
         query.pool, query.session, _beginning(body) if body else None, len(body) or None, query.region, query.zone,
         query.tenant,
     )  # fmt: skip
-    _print(remote.post("/api/v1/picks/explain", question, schema.PickExplanation), query.form)
+    _print(remote.post("/api/v1/picks/explain", question, schema.PickExplanation), query)
     return 0
 
 
@@ -84,11 +87,11 @@ def _beginning(body: bytes) -> str:
     return text
 
 
-def _print(explanation: schema.PickExplanation, form: str) -> None:
-    if form != "table":
-        show_value(explanation, form)
+def _print(explanation: schema.PickExplanation, query: PickQuery) -> None:
+    if query.form != "table":
+        show_value(explanation, query.form)
         return
-    for line in _lines(explanation):
+    for line in _lines(explanation, query.tenant):
         click.echo(line)
 
 
@@ -140,9 +143,12 @@ def _body(path: str | None) -> bytes:
         raise click.ClickException(f"{path}: {reason_of(error)}") from None
 
 
-def _lines(explanation: schema.PickExplanation) -> Iterator[str]:
+def _lines(explanation: schema.PickExplanation, tenant: str | None) -> Iterator[str]:
     yield wrapped(_printable(explanation.sentence))
-    request = explanation.request
+    request, routes = explanation.request, explanation.tenant_routes
+    if routes and tenant is None and (request.session is not None or request.blocks):
+        named = f"route{'s' if len(routes) > 1 else ''} {_printable(', '.join(routes))}"
+        yield f"hint           sessions and prompts belong to tenants on the {named}: add --tenant NAME"
     yield f"session        {'none' if request.session is None else _session(request.session, request.session_key)}"
     factor = "" if request.length_factor == 1 else f" (learned factor {request.length_factor:.2f})"
     tokens = f"{request.prompt_tokens:.0f} tokens{factor}"

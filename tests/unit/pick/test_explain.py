@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbctl.ir.pools import PickPolicy
+from lbctl.ir.address import Address
+from lbctl.ir.pools import PickPolicy, QueuePolicy
+from lbctl.ir.routes import ApiKeys, Auth, External, Forward, Jwt, Route, Share
 from lbctl.pick.affinity import AffinityMemory
 from lbctl.pick.books import Books
 from lbctl.pick.decide import pick
-from lbctl.pick.explain import explain
+from lbctl.pick.explain import explain, explain_wait, tenant_routes
 from lbctl.pick.features import Features
 from lbctl.pick.table import Candidate, PoolTable
+from lbctl.pick.waiting import Position
 
 MEMBERS = st.lists(st.tuples(st.booleans(), st.sampled_from([0.0, 1.0, 4.0]), st.integers(0, 1)), max_size=6)
 
@@ -94,3 +99,49 @@ def test_the_sentence_agrees_with_the_replicas_it_names() -> None:
     assert sentence_for({"b": 1.0, "c": 2.0}, ("a",), session="s") == (
         "c gets the request: it has the least expected wait; the session's replica cannot get requests."
     )
+
+
+@pytest.mark.parametrize(
+    ("position", "policy", "place"),
+    [
+        (Position(12, 3, 1.44), QueuePolicy(10_000), "behind 12 requests of 3 tenants, about 1.4 s"),
+        (Position(1, 1, 0.01), QueuePolicy(10_000), "behind 1 request of 1 tenant, about 0.1 s"),
+        (Position(0, 0, None), QueuePolicy(10_000), "at the head of the queue"),
+        (Position(12, 3, None), QueuePolicy(10_000, by="client_ip"), "behind 12 requests of 3 clients"),
+        (
+            Position(12, 3, None),
+            QueuePolicy(10_000, by="header", header="x-team"),
+            "behind 12 requests with 3 values of x-team",
+        ),
+        (Position(12, 1, None), QueuePolicy(10_000, by="all"), "behind 12 requests"),
+        (Position(12, 1, None), QueuePolicy(10_000, order="fifo"), "behind 12 requests"),
+        (
+            Position(12, 3, 3.0),
+            QueuePolicy(2_500),
+            "behind 12 requests of 3 tenants, about 3.0 s, and be rejected after 2.5 s",
+        ),
+    ],
+)
+def test_place_in_the_queue_is_explained(position: Position, policy: QueuePolicy, place: str) -> None:
+    table = PoolTable("p", PickPolicy((), queue=policy), (Candidate("a", "a:1", limit=0),))
+    explanation = explain(Features("p"), table, Books(), AffinityMemory(), 0.0)
+    shown = explain_wait(explanation, position, policy)
+    assert shown.sentence == f"No replica has room: the request would wait {place}."
+    assert (shown.reason, shown.choices, shown.queue) == ("full", (), position)
+
+
+def test_routes_whose_requests_have_a_tenant_are_found() -> None:
+    def route(name: str, pool: str, auth: Auth | None) -> Route:
+        return Route(name, Forward((Share(pool, 1),)), auth=auth)
+
+    keys, external = Auth(ApiKeys("keys.txt")), External(Address("127.0.0.1", 80), "/", 1_000)
+    routes = (
+        route("open", "p", None),
+        route("keys", "p", keys),
+        route("other", "q", keys),
+        route("token", "p", Auth(jwt=Jwt("issuer", "jwks.json"))),
+        route("claim", "p", Auth(jwt=Jwt("issuer", "jwks.json", tenant_claim="sub"))),
+        route("service", "p", Auth(external=external)),
+        route("named", "p", Auth(external=replace(external, tenant_header="x-tenant"))),
+    )
+    assert tenant_routes(routes, "p") == ("keys", "claim", "named")

@@ -24,6 +24,16 @@ pools:
   empty: {balance: {algorithm: pick}, replicas: [{address: "10.0.0.7:1", drain: true}, {address: "10.0.0.8:1"}]}
 """
 
+TENANTS = """\
+version: 1
+listeners: {gateway: {bind: "127.0.0.1:8080"}}
+routes:
+  chat: {match: {path_prefix: /chat}, pool: llama, auth: {api_keys: {file: keys.txt}}}
+  open: {match: {path_prefix: /open}, pool: llama}
+pools:
+  llama: {balance: {algorithm: pick}, replicas: [{name: a, address: "10.0.0.1:8000"}]}
+"""
+
 
 @pytest.fixture
 def fleet_file(tmp_path: Path) -> str:
@@ -53,6 +63,21 @@ def test_session_option_gives_the_session_key(fleet_file: str, capsys: pytest.Ca
 def test_all_equal_replicas_are_named(fleet_file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["explain", "pick", "same", fleet_file]) == 0
     assert capsys.readouterr().out.startswith("Any of a or b gets the request, at random:")
+
+
+def test_missing_tenant_is_mentioned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "keys.txt").write_text("sk-secret: acme\n")
+    path = tmp_path / "fleet.yaml"
+    path.write_text(TENANTS)
+    hint = "hint           sessions and prompts belong to tenants on the route chat: add --tenant NAME"
+
+    def lines(*options: str) -> list[str]:
+        assert run(["explain", "pick", "llama", str(path), *options]) == 0
+        return capsys.readouterr().out.splitlines()
+
+    assert hint in lines("--session", "s-1")
+    assert hint not in lines("--session", "s-1", "--tenant", "acme")
+    assert hint not in lines(), "the request has neither a session nor a prompt"
 
 
 @pytest.mark.parametrize(

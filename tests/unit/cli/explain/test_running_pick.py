@@ -18,7 +18,8 @@ from lbctl.api import schema
 from lbctl.cli import run
 from lbctl.control.compose import compose
 from lbctl.control.loop_output import LoopOutput
-from lbctl.ir.pools import SlowStart
+from lbctl.ir.pools import QueuePolicy, SlowStart
+from lbctl.ir.routes import ApiKeys, Auth, Forward, Route, Share
 from lbctl.ir.snapshot import Snapshot
 from lbctl.picker import wire
 from lbctl.picker.child_link import explanation_line
@@ -49,10 +50,11 @@ class Picking(Fleet):
         self.service = PickService()
         for name in sent.keys() - {"empty"}:
             self.service.set_table(name, sent[name])
+        self.routes: tuple[Route, ...] = ()
         self.picker: Any = SimpleNamespace(feed=SimpleNamespace(tables=sent), explain=self._explain)
 
     async def explain_pick(self, request: schema.PickQuestion, actor: str) -> schema.PickExplanation:
-        return await pick_rows.explain(self.picker, request)
+        return await pick_rows.explain(self.picker, request, self.routes)
 
     async def _explain(self, pool: str, question: PickerQuestion) -> schema.PickExplanation | None:
         received = wire.parse(wire.question(question, 1))
@@ -231,3 +233,25 @@ def test_slow_start_of_a_replica_is_shown_with_its_progress(
 def test_table_head_names_the_units(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     lines = shown([*COMMAND, *options], capsys).splitlines()
     assert any("RATE  WORK (TOKENS)  CACHED (TOKENS)  WAIT (TOKENS/RATE)" in line for line in lines)
+
+
+def test_missing_tenant_is_mentioned(control: Picking, options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    action, auth = Forward((Share("llama", 1),)), Auth(ApiKeys("keys.txt"))
+    control.routes = tuple(Route(name, action, auth=auth) for name in ("batch", "chat"))
+    command = [*COMMAND, "--session", "s-1", *options]
+    assert "belong to tenants on the routes batch, chat: add --tenant NAME\n" in shown(command, capsys)
+    assert "--tenant" not in shown([*command, "--tenant", "acme"], capsys)
+
+
+def test_place_in_the_queue_is_shown(control: Picking, options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    table = control.service.tables["llama"]
+    policy = replace(table.policy, queue=QueuePolicy(10_000))
+    full = tuple(replace(item, limit=0) for item in table.candidates)
+    control.service.set_table("llama", replace(table, policy=policy, candidates=full))
+    question = PickerQuestion(Caller("llama", tenant="acme"), {}, b"{}", 2)
+    assert control.service.pick(question).must_wait
+    control.service.wait(question, lambda _answer: None)
+    first, *_ = shown([*COMMAND, *options], capsys).splitlines()
+    assert first == "No replica has room: the request would wait behind 1 request of 1 tenant."
+    answer = json.loads(shown([*COMMAND, "-o", "json", *options], capsys))
+    assert answer["queue"] == {"requests": 1, "flows": 1, "seconds": None, "rejected": False}
