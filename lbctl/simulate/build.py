@@ -24,8 +24,9 @@ _SECONDS = ("begun", "itl_seconds", "busy_seconds")
 
 def settings(setup: Setup, trace: Trace) -> state.RunSettings:
     """Return the constant settings of a run."""
-    pool, policy = setup.pool, setup.policy
-    limit = replica_limit(pool, setup.proxies)
+    pool, policy, chooser = setup.pool, setup.policy, setup.policy.chooser(setup.pool)
+    is_queued = chooser == balancing.PICKED and pool.balance.pick is not None and pool.balance.pick.queue is not None
+    limit = replica_limit(pool, 1 if is_queued else setup.proxies)  # the picker counts the requests of all proxies
     breaker = pool.circuit_breaker
     total = min(breaker.max_requests, breaker.max_connections) if pool.protocol == "http1" else breaker.max_requests
     return state.RunSettings(
@@ -33,7 +34,7 @@ def settings(setup: Setup, trace: Trace) -> state.RunSettings:
         _BUDGET,
         max(cost.sequences for cost in setup.costs),
         setup.patience,
-        policy.chooser(pool),
+        chooser,
         float(pool.balance.bounded_load or 0.0) if policy.bounds_load else 0.0,
         policy.jumps,
         trace.block,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from lbctl.control.effects import HealthChanged, WeightsChanged
 from lbctl.control.events import Event, FleetChanged, Observed
@@ -20,6 +21,17 @@ from lbctl.signals.derive import TokenEvidence
 from lbctl.signals.merge import Signal, Signals
 from lbctl.simulate import engines as engine_functions
 from lbctl.simulate.state import DECODE, EngineColumns
+
+
+class EngineReport(NamedTuple):
+    """The metrics by which the picker recognises a full engine."""
+
+    running: float
+    """Requests that it is running."""
+    waiting: float
+    """Requests that wait in it."""
+    kv: float
+    """Used share of its KV cache, 0 to 1."""
 
 
 class SimulatedControlLoop:
@@ -63,6 +75,16 @@ class SimulatedControlLoop:
             for replica, name in enumerate(self._names)
             if engines.up[replica] and name not in self._later
         }
+
+    def reports(self, engines: EngineColumns, now: float) -> dict[str, EngineReport]:
+        """Return the current reports of the engines to the picker, except dead ones."""
+        reports = {}
+        for replica, name in enumerate(self._names):
+            if engines.up[replica] and name not in self._later:
+                *_, running, waiting = _counters(engines, replica, now)
+                kv = float(engines.context[replica]) / float(engines.cache[replica])
+                reports[name] = EngineReport(running, waiting, kv)
+        return reports
 
     def observe(self, observations: dict[str, Observation], ejected: Collection[str], now: float) -> None:
         """Decide with these samples. `ejected`: replicas that active health checks eject."""

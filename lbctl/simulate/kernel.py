@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 
-from lbctl.simulate.balancing import PICKED, choose
+from lbctl.simulate.balancing import NONE, PICKED, choose
 from lbctl.simulate.compiled import jit
 from lbctl.simulate.engines import begin, finish, note, pop, reschedule, shorten
 from lbctl.simulate.limits import count_in_flight, dispatch, forget, refuse, release
 from lbctl.simulate.state import (
+    AT_PICKER,
     DECODE,
     DONE,
     GAVE_UP,
@@ -32,24 +33,24 @@ def advance(
     settings: RunSettings,
     progress: RunProgress,
     until: float,
-) -> None:
-    """Run all events up to and including a time.
+) -> float:
+    """Run all events up to and including a time. Return the time that was reached.
 
     Returns early at an arrival for which the picker must choose a replica, or whose chosen replica is dead (`refused`).
+    While requests wait at the picker, it also returns after an event that the picker must know.
     """
     arrivals = len(requests.arrived)
     progress.refused[0] = -1
     while True:
         arrival = requests.arrived[progress.arrival[0]] if progress.arrival[0] < arrivals else math.inf
-        leaving, expiring = math.inf, math.inf
+        leaving = math.inf
         if progress.leaving[0] < progress.arrival[0]:
             leaving = requests.arrived[progress.leaving[0]] + settings.patience
-        if settings.waits != NOWHERE and progress.expiring[0] < progress.arrival[0]:
-            expiring = requests.arrived[progress.expiring[0]] + settings.waiting_time
+        expiring = next_expiry(requests, settings, progress)
         engine = engines.heap[0]
-        now = min(engines.end[engine], leaving, expiring, arrival)
+        now: float = min(engines.end[engine], leaving, expiring, arrival)
         if now > until or now == math.inf:
-            return
+            return until
         if engines.end[engine] <= now:
             end_of_iteration(requests, engines, proxies, settings, progress, engine)
         elif leaving <= now:
@@ -57,15 +58,26 @@ def advance(
         elif expiring <= now:
             expire(requests, proxies, settings, progress)
         elif settings.policy == PICKED:
-            return
+            return now
         else:
             request = progress.arrival[0]
             replica = choose(proxies, requests, settings, request)
             if replica >= 0 and engines.up[replica] == 0:
                 progress.refused[0] = replica
-                return
+                return now
             progress.arrival[0] += 1
             dispatch(requests, engines, proxies, settings, progress, request, replica, now)
+        if progress.queued[0] and progress.logged[0]:
+            return now
+
+
+@jit
+def next_expiry(requests: Requests, settings: RunSettings, progress: RunProgress) -> float:
+    """Return the time at which the next request is rejected if it still waits in a proxy; infinite if there is none."""
+    if settings.waits == NOWHERE or progress.expiring[0] >= progress.arrival[0]:
+        return math.inf
+    time: float = requests.arrived[progress.expiring[0]] + settings.waiting_time
+    return time
 
 
 @jit
@@ -113,6 +125,8 @@ def give_up(
     requests.state[request] = GAVE_UP
     note(requests, settings, progress, 2 * request + 1)
     replica, proxy = requests.replica[request], requests.proxy[request]
+    if replica == AT_PICKER:
+        return
     if replica < 0:
         forget(proxies, proxy)
         return
@@ -130,7 +144,7 @@ def expire(requests: Requests, proxies: ProxyColumns, settings: RunSettings, pro
     """Reject the request whose wait in a proxy has reached the limit."""
     request = progress.expiring[0]
     progress.expiring[0] += 1
-    if requests.state[request] == PENDING and requests.replica[request] < 0:
+    if requests.state[request] == PENDING and requests.replica[request] == NONE:
         forget(proxies, requests.proxy[request])
         refuse(requests, settings, progress, request)
 

@@ -15,6 +15,7 @@ import random
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from random import Random
 
@@ -36,6 +37,17 @@ _MIN_TOKENS = 2
 _STEPS = 2000
 """Number of points for the computation of a distribution's mean."""
 _HALVINGS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class TenantShare:
+    """The part of a load that one tenant sends."""
+
+    name: str
+    share: float
+    """Number of its requests, relative to the other tenants."""
+    priority: int
+    """Index in `lbctl.pick.waiting.PRIORITIES`."""
 
 
 def conversation(prompt: float, answer: float) -> Lengths:
@@ -104,3 +116,10 @@ def poisson(rate: float, seconds: float, lengths: Lengths, seed: str, *, burst: 
 def _size(chance: random.Random, mean: float) -> int:
     """Return a geometrically distributed number of requests, at least 1, with this mean."""
     return 1 if mean == 1 else 1 + int(math.log(1.0 - chance.random()) / math.log1p(-1.0 / mean))
+
+
+def with_tenants(trace: Trace, tenants: Sequence[TenantShare], seed: str) -> Trace:
+    """Return the trace with a random tenant for each request, in proportion to the shares."""
+    drawn = random.Random(seed).choices(tenants, [item.share for item in tenants], k=len(trace.times))
+    priorities = array("b", (item.priority for item in drawn))
+    return replace(trace, tenants=[item.name for item in drawn], priorities=priorities)

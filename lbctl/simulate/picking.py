@@ -1,27 +1,49 @@
-"""The picker in a simulation: the decisions of `lbctl.pick`, with one state for all proxies.
+"""The picker in a simulation: the decisions and the queue of `lbctl.pick`, with one state for all proxies.
 
 Like the real picker, it learns of a refused connection when the response begins (Envoy) or when the request ends
 (HAProxy and nginx). Until then it counts the request at the replica that it picked.
+
+The tenant of a request in the trace is its flow in the queue, unless the queue has only one flow. The priority in the
+trace is the priority that counts: the route's, or the one that a tenant may choose.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from random import Random
 
+from lbctl.ir.locality import NOWHERE
 from lbctl.ir.pools import PickPolicy
 from lbctl.ir.weight import Weight
 from lbctl.pick.affinity import AffinityMemory
-from lbctl.pick.books import Books
-from lbctl.pick.decide import pick
+from lbctl.pick.books import REQUEST_TOKENS, Books
+from lbctl.pick.decide import fullness, pick
 from lbctl.pick.features import Features
 from lbctl.pick.suspects import Suspects
-from lbctl.pick.table import Candidate, PoolTable
+from lbctl.pick.table import KV_FULL, Candidate, PoolTable
+from lbctl.pick.waiting import PRIORITIES, FairQueue, WaitingRequest
 from lbctl.simulate.balancing import NONE
+from lbctl.simulate.control import EngineReport
 from lbctl.simulate.setup import Setup
 from lbctl.simulate.trace import Trace
+
+WAITS = -2
+"""Result if all available replicas are full, so that the request waits at the picker."""
+_NORMAL = PRIORITIES.index("normal")
+
+
+@dataclass(slots=True)
+class QueueOutcomes:
+    """The requests of a run that the queue held or rejected."""
+
+    waits: dict[int, float] = field(default_factory=dict)
+    """Request that left the queue for a replica → seconds that it waited."""
+    rejected: dict[int, float] = field(default_factory=dict)
+    """Rejected request → seconds that it waited."""
+    left: set[int] = field(default_factory=set)
+    """Requests whose clients left while they waited."""
 
 
 class SimulatedPicker:
@@ -44,6 +66,17 @@ class SimulatedPicker:
         candidates = tuple(Candidate(item.name, item.name, item.capacity, limit=limit) for item in pool.replicas)
         policy = pool.balance.pick or PickPolicy(())
         self._table = PoolTable(pool.name, policy, candidates, slow_start=pool.slow_start)
+        self._policy = policy.queue
+        self._shares = dict(policy.queue.weights) if policy.queue else {}
+        self._queue = FairQueue()
+        self._rejected: list[int] = []
+        self.outcomes = QueueOutcomes() if policy.queue else None
+        """Outcomes of the queue; None without a queue."""
+
+    @property
+    def waiting(self) -> int:
+        """Number of requests in the queue."""
+        return len(self._queue)
 
     def use_weights(self, weights: Sequence[Weight | None], began: Mapping[int, float]) -> None:
         """Use these weights from now on.
@@ -57,16 +90,61 @@ class SimulatedPicker:
         self._table = replace(self._table, candidates=candidates)
 
     def choose(self, request: int, now: float) -> int:
-        """Return the replica for a request; NONE if none is available."""
-        features, table = self._features(request), self._suspects.without(self._table, now)
-        result = pick(features, table, self._books, self._affinity, now, self._rng)
-        if not result.ordered:
-            return NONE
-        name = result.ordered[0].name
-        self._books.started(str(request), self._pool.name, name, result.tokens, now)
-        self._affinity.remember(features, name, now)
-        self._picks[request] = tuple(item.name for item in result.ordered)
-        return self._places[name]
+        """Return the replica for a request; NONE if none is available; WAITS if all of them are full.
+
+        If too many requests wait, this one or another one is rejected: see `take_rejected`.
+        """
+        replica = WAITS if self.waiting else self._pick(request, now)
+        if replica != WAITS:
+            return replica
+        assert self._policy is not None
+        flow, priority = self._flow(request), self._priority(request)
+        if self.waiting >= self._policy.max_requests:
+            displaced = self._queue.displaced(flow, priority, self._shares)
+            if displaced is None:
+                self._reject(request, 0.0)
+                return WAITS
+            self._reject(int(displaced.id), now - displaced.since)
+        cost = float(self._trace.prompts[request]) + REQUEST_TOKENS
+        self._queue.add(WaitingRequest(str(request), flow, priority, cost, now))
+        return WAITS
+
+    def release(self, now: float) -> tuple[int, int] | None:
+        """Remove the next request from the queue if it can go. Return it and its replica; None if none can go."""
+        head = next(self._queue.heads(()), None)
+        if head is None:
+            return None
+        request = int(head.id)
+        replica = self._pick(request, now)
+        if replica == WAITS:
+            return None
+        if replica == NONE:
+            self._queue.remove(head.id)
+        else:
+            assert self.outcomes is not None
+            self._queue.take(head, self._shares.get(head.flow, 1.0))
+            self.outcomes.waits[request] = now - head.since
+        return request, replica
+
+    def expire(self, now: float) -> None:
+        """Reject the requests that have waited too long."""
+        if self._policy is not None:
+            for item in self._queue.overdue(now - self._policy.max_wait / 1000):
+                self._reject(int(item.id), now - item.since)
+
+    def take_rejected(self) -> list[int]:
+        """Return the requests that were rejected since the last call."""
+        rejected, self._rejected = self._rejected, []
+        return rejected
+
+    def reported(self, reports: Mapping[str, EngineReport], taken: float) -> None:
+        """Learn from the engines' reports from the time `taken` how many requests each runs at once."""
+        if self._policy is None:
+            return
+        for name, report in reports.items():
+            self._books.learn_limit(
+                self._pool.name, name, report.running, report.waiting, taken, has_full_cache=report.kv >= KV_FULL
+            )
 
     def unreached(self, request: int, replica: int) -> None:
         """Record that a replica refused the connection of a request, or aborted a request that is retried."""
@@ -91,10 +169,44 @@ class SimulatedPicker:
 
     def finished(self, request: int, now: float) -> None:
         """Record the end of a request."""
+        if self._queue.remove(str(request)) is not None:
+            assert self.outcomes is not None
+            self.outcomes.left.add(request)
+            return
         self._books.finished(str(request))
         if request in self._unreached:
             self._suspect(request, now)
         self._picks.pop(request, None)
+
+    def _pick(self, request: int, now: float) -> int:
+        """Pick the replica for a request; NONE if none is available; WAITS if the request can wait for one."""
+        features, table = self._features(request), self._suspects.without(self._table, now)
+        result = pick(features, table, self._books, self._affinity, now, self._rng)
+        if not result.ordered:
+            return WAITS if self._policy and self._is_full(table) else NONE
+        name = result.ordered[0].name
+        self._books.started(str(request), self._pool.name, name, result.tokens, now)
+        self._affinity.remember(features, name, now)
+        self._picks[request] = tuple(item.name for item in result.ordered)
+        return self._places[name]
+
+    def _is_full(self, table: PoolTable) -> bool:
+        tiers = table.tiers(NOWHERE, frozenset())
+        return any(fullness(item, table, self._books) for tier in tiers for item in tier.candidates)
+
+    def _reject(self, request: int, waited: float) -> None:
+        assert self.outcomes is not None
+        self._queue.remove(str(request))
+        self._rejected.append(request)
+        self.outcomes.rejected[request] = waited
+
+    def _flow(self, request: int) -> str:
+        assert self._policy is not None
+        has_flows = self._policy.order == "fair" and self._policy.by != "all" and self._trace.tenants
+        return self._trace.tenants[request] if has_flows else ""
+
+    def _priority(self, request: int) -> int:
+        return self._trace.priorities[request] if self._trace.priorities else _NORMAL
 
     def _suspect(self, request: int, now: float) -> None:
         self._unreached.discard(request)

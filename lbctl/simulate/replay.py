@@ -11,11 +11,11 @@ from lbctl.control.inputs import Observation
 from lbctl.ir.weight import Weight
 from lbctl.simulate import balancing, build, state
 from lbctl.simulate.action_queue import ActionQueue
-from lbctl.simulate.control import SimulatedControlLoop
+from lbctl.simulate.control import EngineReport, SimulatedControlLoop
 from lbctl.simulate.failures import Availability, break_off, revive, waiting_for
 from lbctl.simulate.kernel import advance, change_speed
-from lbctl.simulate.limits import count_in_flight, dispatch, forget, lose, release
-from lbctl.simulate.picking import SimulatedPicker
+from lbctl.simulate.limits import count_in_flight, dispatch, forget, lose, refuse, release
+from lbctl.simulate.picking import WAITS, QueueOutcomes, SimulatedPicker
 from lbctl.simulate.setup import Setup, merged
 from lbctl.simulate.trace import Trace
 
@@ -23,6 +23,8 @@ _CHUNK = 30.0
 """Simulated seconds between two progress reports."""
 _WARM_UP = 60.0
 """Seconds before the next request from which an idle fleet is sampled again."""
+_QUEUE_INTERVAL = 0.05
+"""Seconds between two checks of the queue at the picker, as in `lbctl.picker.process`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +33,13 @@ class Replay:
 
     setup: Setup
     """Setup of the run."""
+    trace: Trace
     requests: state.Requests
     engines: state.EngineColumns
     end: float
     """End of the last response, in seconds."""
+    queue: QueueOutcomes | None = None
+    """Outcomes of the queue at the picker; None without a queue."""
 
 
 def replay(setup: Setup, trace: Trace, seed: int, progress: Callable[[float], None] | None = None) -> Replay:
@@ -44,7 +49,7 @@ def replay(setup: Setup, trace: Trace, seed: int, progress: Callable[[float], No
     """
     run = _Run(setup, trace, Random(seed))
     run.go(progress)
-    return Replay(setup, run.requests, run.engines, run.now)
+    return Replay(setup, trace, run.requests, run.engines, run.now, run.picker.outcomes if run.picker else None)
 
 
 class _Run:
@@ -65,7 +70,8 @@ class _Run:
         self._progress = state.RunProgress(*(build.counter() for _ in state.RunProgress._fields))
         self._state = (self.requests, self.engines, self._proxies, self.settings, self._progress)
         is_picked = self.settings.policy == balancing.PICKED
-        self._picker = SimulatedPicker(setup, trace, rng) if is_picked else None
+        self.picker = SimulatedPicker(setup, trace, rng) if is_picked else None
+        self._is_queue_checked = False
         self._attempts = setup.retry.attempts if "connect_failure" in setup.retry.when else 0
         self._pushed: list[float] = []
         self._ordered: list[Weight | None] = []
@@ -94,6 +100,7 @@ class _Run:
             if self._next_sample <= time:
                 self._sample(time)
             self._push(time)
+            self._release(time)
             if progress is not None:
                 progress(min(1.0, time / self._last) if self._last else 1.0)
 
@@ -146,27 +153,80 @@ class _Run:
         If the picker chooses or a replica is dead, requests are sent one by one from here.
         """
         while True:
-            advance(*self._state, until)
-            request, refused = int(self._progress.arrival[0]), int(self._progress.refused[0])
-            is_last = request == len(self.requests.arrived)
-            if is_last or self.requests.arrived[request] > until or (self._picker is None and refused < 0):
+            now = float(advance(*self._state, until))
+            if self._progress.queued[0] and self._progress.logged[0]:
+                self._release(now)
+            elif self._next_arrival() <= now:
+                self._arrive(now)
+            else:
                 break
-            now = float(self.requests.arrived[request])
-            self._progress.arrival[0] += 1
-            self._send(request, refused if self._picker is None else self._pick(request, now), now)
             until = min(until, max(now, self._actions.next_time()))
         self.now = until
         return until
 
     # ── Requests ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _pick(self, request: int, now: float) -> int:
-        assert self._picker is not None
+    def _arrive(self, now: float) -> None:
+        """Send the next request, or let it wait at the picker."""
+        request, refused = int(self._progress.arrival[0]), int(self._progress.refused[0])
+        self._progress.arrival[0] += 1
+        if self.picker is None:
+            self._send(request, refused, now)
+            return
+        self._report_events(self.picker, now)
+        self._release(now)
+        replica = self.picker.choose(request, now)
+        if replica != WAITS:
+            self._send_picked(request, replica, now)
+            return
+        self.requests.replica[request] = state.AT_PICKER
+        self._refuse_rejected(self.picker)
+        self._check_queue(now)
+
+    def _report_events(self, picker: SimulatedPicker, now: float) -> None:
+        """Report first tokens and ends of requests to the picker."""
         for entry in self.requests.log[: self._progress.logged[0]]:
-            (self._picker.finished if entry & 1 else self._picker.first_token)(int(entry) >> 1, now)
+            (picker.finished if entry & 1 else picker.first_token)(int(entry) >> 1, now)
         self._progress.logged[0] = 0
-        replica = self._picker.choose(request, now)
-        return self._otherwise(request, ()) if replica == balancing.NONE else replica
+        self._progress.queued[0] = picker.waiting
+
+    def _release(self, now: float) -> None:
+        """Send as many requests that wait at the picker as possible."""
+        while self.picker is not None and self._progress.queued[0]:
+            self._report_events(self.picker, now)
+            released = self.picker.release(now)
+            if released is None:
+                return
+            request, replica = released
+            self.requests.replica[request] = balancing.NONE
+            self._progress.queued[0] = self.picker.waiting
+            self._send_picked(request, replica, now)
+
+    def _check_queue(self, now: float) -> None:
+        """Check the queue at the picker in regular intervals until it is empty."""
+        if not self._is_queue_checked:
+            self._is_queue_checked = True
+            self._actions.at(now + _QUEUE_INTERVAL, self._expire_queue)
+
+    def _expire_queue(self, now: float) -> None:
+        """Reject the requests that have waited too long. `go` sends others, for example after a suspicion has ended."""
+        assert self.picker is not None
+        self.picker.expire(now)
+        self._refuse_rejected(self.picker)
+        self._is_queue_checked = False
+        if self.picker.waiting:
+            self._check_queue(now)
+
+    def _refuse_rejected(self, picker: SimulatedPicker) -> None:
+        for request in picker.take_rejected():
+            self.requests.replica[request] = balancing.NONE
+            refuse(self.requests, self.settings, self._progress, request)
+        self._progress.queued[0] = picker.waiting
+
+    def _send_picked(self, request: int, replica: int, now: float) -> None:
+        """Send a request to the replica that the picker chose. Without one, its proxy chooses itself."""
+        chosen = self._otherwise(request, ()) if replica == balancing.NONE else replica
+        self._send(request, chosen, now)
 
     def _otherwise(self, request: int, tried: Collection[int]) -> int:
         """Return the replica with the fewest requests of the proxy, which the proxy chooses without the picker."""
@@ -185,8 +245,8 @@ class _Run:
         tried = [*tried]
         while replica >= 0 and not self.engines.up[replica]:
             self._availability.refused(int(self.requests.proxy[request]), replica, now)
-            if self._picker is not None:
-                self._picker.unreached(request, replica)
+            if self.picker is not None:
+                self.picker.unreached(request, replica)
             tried.append(replica)
             if self._availability.changed:
                 self._push(now)
@@ -205,8 +265,8 @@ class _Run:
         return any(given[base + replica] > 0.0 for replica in range(self.settings.replicas) if replica not in tried)
 
     def _choose_again(self, request: int, tried: Sequence[int]) -> int:
-        if self._picker is not None:
-            replica = self._picker.alternative(request, tried)
+        if self.picker is not None:
+            replica = self.picker.alternative(request, tried)
             return self._otherwise(request, tried) if replica == balancing.NONE else replica
         if self.settings.policy in balancing.DRAWING:
             self.requests.draw[request] = self._rng.getrandbits(32)
@@ -241,8 +301,8 @@ class _Run:
                 )
             for request in broken:
                 if repeats and self.requests.first[request] < 0.0:
-                    if self._picker is not None:
-                        self._picker.unreached(request, replica)
+                    if self.picker is not None:
+                        self.picker.unreached(request, replica)
                     self._send(request, self._choose_again(request, [replica]), now, [replica])
                 else:
                     lose(self.requests, self.settings, self._progress, request)
@@ -278,12 +338,15 @@ class _Run:
         size, active = self.settings.replicas, self._proxies.active
         in_flight = [sum(int(active[at]) for at in range(replica, len(active), size)) for replica in range(size)]
         samples = self._loop.sample(self.engines, in_flight, now)
-        self._actions.at(self._next_sample + self._setup.delay, self._observes(samples))
+        reports = self._loop.reports(self.engines, now)
+        self._actions.at(self._next_sample + self._setup.delay, self._observes(samples, reports))
         self._next_sample += self._loop.interval or math.inf
 
-    def _observes(self, samples: dict[str, Observation]) -> Callable[[float], None]:
+    def _observes(self, samples: dict[str, Observation], reports: dict[str, EngineReport]) -> Callable[[float], None]:
         def act(now: float) -> None:
             self._loop.observe(samples, [self._names[replica] for replica in self._availability.checked_out], now)
+            if self.picker is not None:
+                self.picker.reported(reports, now - self._setup.delay)
 
         return act
 
@@ -305,8 +368,8 @@ class _Run:
         is_new = whole != self._ordered
         availability.changed = False
         self._pushed, self._pushed_at, self._ordered = converted, now, whole
-        if self._picker is not None:
-            self._picker.use_weights(whole, availability.began)
+        if self.picker is not None:
+            self.picker.use_weights(whole, availability.began)
         shedding = self._setup.pool.load_shedding
         self._proxies.refusing[0] = bool(shedding and availability.healthy_percent() < shedding.min_healthy)
         self._spread(converted, is_new, now)

@@ -8,6 +8,7 @@ from typing import Any
 
 from lbctl.base.percentiles import rank
 from lbctl.simulate.compiled import FLOAT, filled, jit, smallest
+from lbctl.simulate.queue_figures import QueueFigures, queue_figures
 from lbctl.simulate.replay import Replay
 from lbctl.simulate.state import DONE, SHED, Requests
 
@@ -40,7 +41,7 @@ class Summary:
     failed: float
     """Share of requests whose clients gave up, or whose replica died."""
     shed: float
-    """Share of requests that a proxy rejected, by its limits or because too few replicas were healthy."""
+    """Share of requests that were rejected: by limits, by the queue, or because too few replicas were healthy."""
     ttft: Latency
     """Time to first token."""
     tpot: Latency
@@ -63,6 +64,8 @@ class Summary:
     """Name of the fleet; empty if there is only one."""
     drained: tuple[str, ...] = ()
     """Drained replicas, which get no requests."""
+    queue: QueueFigures | None = None
+    """Figures of the queue at the picker; None without a queue."""
 
     @property
     def row(self) -> str:
@@ -100,6 +103,7 @@ def summarise(replay: Replay) -> Summary:
         sum(requests.hit.tolist()) / sum(requests.prompt.tolist()) if any(requests.block_count) else None,
         int(sum(engines.preempted)),
         drained=tuple(item.name for item in setup.pool.replicas if item.drain),
+        queue=queue_figures(replay),
     )
 
 

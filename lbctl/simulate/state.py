@@ -13,6 +13,8 @@ PENDING, DONE, GAVE_UP, SHED, BROKEN = range(5)
 replica."""
 NOWHERE, FOR_ANY, FOR_ONE = range(3)
 """Handling of requests without capacity: rejected; queued for the first free replica; queued for the chosen replica."""
+AT_PICKER = -2
+"""In place of a replica: the request waits in the queue at the picker."""
 IDLE, PREFILL, DECODE, LAST = range(4)
 """States of an engine: idle; one iteration with prefill; a run of iterations without prefill; one iteration without
 prefill whose end is known."""
@@ -42,7 +44,7 @@ class Requests(NamedTuple):
     blocks: Any
     """Ids of the prefix blocks of all requests, concatenated."""
     replica: Any
-    """Replica to which it was sent; −1: none, or not yet."""
+    """Replica to which it was sent; −1: none, or not yet; `AT_PICKER`."""
     first: Any
     """Time of its first token; negative: not yet."""
     last: Any
@@ -230,3 +232,5 @@ class RunProgress(NamedTuple):
     """Next request that is rejected if it still waits in a proxy."""
     refused: Any
     """Replica that has just refused a connection; −1: none."""
+    queued: Any
+    """Number of requests that wait at the picker."""

@@ -4,7 +4,9 @@
 |---|---|
 | Azure | `TIMESTAMP` (date and time), `ContextTokens`, `GeneratedTokens` |
 | Mooncake | `timestamp` (ms), `input_length`, `output_length`, `hash_ids` (ids of prefix blocks of 512 tokens) |
-| lbctl | `time` (s, or ms of the epoch), `prompt`, `answer` (tokens), and optionally `session` |
+| lbctl | `time` (s, or ms of the epoch), `prompt`, `answer` (tokens) |
+
+A CSV may also contain `session`, and for queues at the picker `tenant` and `priority` (`high`, `normal` or `low`).
 """
 
 from __future__ import annotations
@@ -12,10 +14,11 @@ from __future__ import annotations
 import csv
 import json
 import stat
+import sys
 import zlib
 from array import array
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import chain, takewhile
 from pathlib import Path
@@ -23,6 +26,7 @@ from typing import BinaryIO
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Position
 from lbctl.base.errors import reason_of
+from lbctl.pick.waiting import PRIORITIES
 
 MOONCAKE_BLOCK = 512
 """Tokens per prefix block."""
@@ -60,6 +64,10 @@ class Trace:
     """Tokens per prefix block; 0 if there are none."""
     repeated: int = 0
     """Number of prompt tokens of all requests that a single unlimited cache would contain."""
+    tenants: Sequence[str] = ()
+    """Tenant of each request; empty if the trace has none."""
+    priorities: Sequence[int] = ()
+    """Priority of each request, an index in `PRIORITIES`; empty if the trace has none."""
 
     @property
     def rate(self) -> float:
@@ -68,14 +76,15 @@ class Trace:
 
     def faster(self, factor: float) -> Trace:
         """Return the same requests at `factor` times the rate."""
-        times = array("d", (time / factor for time in self.times))
-        return Trace(times, self.prompts, self.answers, self.keys, self.blocks, self.block, self.repeated)
+        return replace(self, times=array("d", (time / factor for time in self.times)))
 
     def first(self, count: int) -> Trace:
         """Return the first `count` requests."""
         prompts, blocks = self.prompts[:count], self.blocks[:count]
-        repeated = _repeated(prompts, blocks, self.block)
-        return Trace(self.times[:count], prompts, self.answers[:count], self.keys[:count], blocks, self.block, repeated)
+        return Trace(
+            self.times[:count], prompts, self.answers[:count], self.keys[:count], blocks, self.block,
+            _repeated(prompts, blocks, self.block), self.tenants[:count], self.priorities[:count],
+        )  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -85,6 +94,8 @@ class _Rows:
     answers: array[int] = field(default_factory=lambda: array("i"))
     keys: array[int] = field(default_factory=lambda: array("I"))
     blocks: list[tuple[int, ...]] = field(default_factory=list)
+    tenants: list[str] = field(default_factory=list)
+    priorities: array[int] = field(default_factory=lambda: array("b"))
     units: float = 1.0
     """Number of time units of the file in a second."""
     has_gap: bool = False
@@ -173,7 +184,9 @@ def _trace(rows: _Rows, block: int) -> Trace:
     start = rows.times[0]
     times = array("d", (time - start for time in rows.times))
     repeated = _repeated(rows.prompts, rows.blocks, block)
-    return Trace(times, rows.prompts, rows.answers, rows.keys, rows.blocks, block, repeated)
+    return Trace(
+        times, rows.prompts, rows.answers, rows.keys, rows.blocks, block, repeated, rows.tenants, rows.priorities
+    )
 
 
 def _repeated(prompts: Sequence[int], blocks: Sequence[tuple[int, ...]], block: int) -> int:
@@ -261,8 +274,9 @@ def _csv_reader(name: str, header: bytes, diagnostics: Diagnostics) -> _Reader |
             if missing:
                 diagnostics.add(_error(name, 1, f"the column {', '.join(missing)} is missing", 1))
                 return None
-            session = columns.index("session") if "session" in columns else None
-            return _csv_row([columns.index(column) for column in wanted], time, session)
+            keys = "session", "tenant", "priority"
+            optional: dict[str, int] = {key: columns.index(key) for key in keys if key in columns}
+            return _csv_row([columns.index(column) for column in wanted], time, optional)
     shown = ", ".join(columns[:6])[:80] or "nothing"
     hint = (
         "use the columns time,prompt,answer, or TIMESTAMP,ContextTokens,GeneratedTokens, or JSON lines with timestamp"
@@ -271,9 +285,10 @@ def _csv_reader(name: str, header: bytes, diagnostics: Diagnostics) -> _Reader |
     return None
 
 
-def _csv_row(places: list[int], time: Callable[[object], float], session: int | None) -> _Reader:
+def _csv_row(places: list[int], time: Callable[[object], float], optional: Mapping[str, int]) -> _Reader:
     time_place, prompt_place, answer_place = places
-    short = max(places if session is None else [*places, session])
+    session, tenant, priority = (optional.get(key) for key in ("session", "tenant", "priority"))
+    short = max(*places, *optional.values())
 
     def reader(line: str, rows: _Rows) -> None:
         cells = _cells(line)
@@ -287,11 +302,15 @@ def _csv_row(places: list[int], time: Callable[[object], float], session: int | 
             at = rows.in_order(when)
             prompt = _tokens(cells[place := prompt_place])
             answer = _tokens(cells[place := answer_place])
+            if priority is not None:
+                rows.priorities.append(_priority(cells[place := priority]))
         except _CellError as error:
             raise _RowError(str(error), _column_of(line, place), error.hint) from None
         rows.times.append(at)
         rows.prompts.append(prompt)
         rows.answers.append(answer)
+        if tenant is not None:
+            rows.tenants.append(sys.intern(cells[tenant].strip()))
         if session is not None:
             rows.keys.append(zlib.crc32(cells[session].encode()))
 
@@ -377,6 +396,15 @@ def _seconds(value: object) -> float:
     if not number >= 0:  # also false for NaN
         raise _CellError(f"{str(value)[:40]!r} is not a time of at least 0")
     return number
+
+
+def _priority(value: str) -> int:
+    """Return the index of a priority in `PRIORITIES`. An empty cell is `normal`."""
+    name = value.strip().lower() or "normal"
+    if name not in PRIORITIES:
+        hint = f"use {', '.join(PRIORITIES)}, or leave the cell empty"
+        raise _CellError(f"{value[:40]!r} is not a priority", hint)
+    return PRIORITIES.index(name)
 
 
 def _tokens(value: object) -> int:

@@ -21,7 +21,7 @@ from lbctl.cli.output import table
 from lbctl.cli.simulate.options import SimulationOptions, check, synthetic_load
 from lbctl.cli.simulate.search import StudyResult, compare, search
 from lbctl.cli.simulate.study import Study, studies_of
-from lbctl.cli.simulate.text import HEAD, WIDE, row_of, wide_row_of
+from lbctl.cli.simulate.text import HEAD, QUEUE_HEAD, WIDE, queue_rows, row_of, wide_row_of
 from lbctl.simulate import compiled, plot
 from lbctl.simulate import trace as traces
 
@@ -54,6 +54,13 @@ _tokens = click.FloatRange(1, 1_000_000)
 @_option("--answer", type=_tokens, help="With --rate: mean answer length in tokens.")
 @_option("--duration", metavar="DURATION", help="With --rate: duration of the load, for example 10m.")
 @_option("--burst", type=click.FloatRange(1, 10_000), help="With --rate: mean number of requests that arrive together.")
+@_option(
+    "--tenant",
+    metavar="NAME=SHARE[:PRIORITY]",
+    multiple=True,
+    help="With --rate: share of the requests that a tenant sends, and their priority (high, normal or low), for a pool "
+    "with a queue.",
+)
 @_option("--against", metavar="PATH", multiple=True, help="Another fleet to compare with PATH….")
 @_option("--pool", metavar="NAME", help="Pool that receives the requests (default: the only pool).")
 @_option(
@@ -152,8 +159,8 @@ def command(**values: Any) -> int:
 
     TOKENS/S and BUSY cover the time until the last response ends, including the tail after the last arrival.
 
-    --against, --slow, --kill, --join, --lose, --gpu and --price can be repeated. SECONDS are counted from the
-    start of the load.
+    --tenant, --against, --slow, --kill, --join, --lose, --gpu and --price can be repeated. SECONDS are counted from
+    the start of the load.
     """
     options = SimulationOptions(**values)
     check(options)
@@ -211,5 +218,7 @@ def _print(form: str, studies: Sequence[Study], result: StudyResult) -> None:
         return
     is_wide = form == "wide"
     table(WIDE if is_wide else HEAD, [(wide_row_of if is_wide else row_of)(item) for item in result.summaries])
+    if rows := [row for item in result.summaries for row in queue_rows(item)]:
+        table(QUEUE_HEAD, rows)
     for sentence in filter(None, result.sentences):
         click.echo(sentence)

@@ -11,8 +11,9 @@ import click
 from lbctl.base.diagnostics import did_you_mean
 from lbctl.base.quantities import QuantityError, parse_duration, parse_per_second
 from lbctl.ir.pools import Pool, Replica
+from lbctl.pick.waiting import PRIORITIES
 from lbctl.simulate import capacity, load
-from lbctl.simulate.load import conversation
+from lbctl.simulate.load import TenantShare, conversation
 from lbctl.simulate.setup import Outage, SpeedChange
 from lbctl.simulate.trace import Trace
 
@@ -42,6 +43,8 @@ class SimulationOptions:
     """Duration of the synthetic load, for example `10m`."""
     burst: float | None
     """Mean number of requests of the synthetic load that arrive together."""
+    tenant: tuple[str, ...]
+    """Tenants of the synthetic load, each as `NAME=SHARE[:PRIORITY]`."""
     pool: str | None
     """Pool that gets the requests."""
     policy: str | None
@@ -95,6 +98,7 @@ def check(options: SimulationOptions) -> None:
         "--duration": options.duration,
     }
     given = [name for name, value in (*synthetic.items(), ("--burst", options.burst)) if value is not None]
+    given += ["--tenant"] if options.tenant else []
     if options.trace_file is not None and given:
         raise click.UsageError(f"--trace and {given[0]}: use a trace or options for the load, not both")
     missing = [name for name, value in synthetic.items() if value is None]
@@ -139,7 +143,24 @@ def synthetic_load(options: SimulationOptions) -> Trace:
     trace = load.poisson(rate, seconds, lengths, f"load {options.seed}", burst=burst)
     if not trace.times:
         raise click.UsageError("--rate and --duration: no request arrives in this time")
-    return trace
+    tenants = tenants_of(options.tenant)
+    return load.with_tenants(trace, tenants, f"tenants {options.seed}") if tenants else trace
+
+
+def tenants_of(texts: Sequence[str]) -> tuple[TenantShare, ...]:
+    """Parse `--tenant`."""
+    tenants: dict[str, TenantShare] = {}
+    for text in texts:
+        name, _, rest = text.rpartition("=")
+        share, colon, priority = rest.partition(":")
+        number = _number(share)
+        if not name or not number:
+            raise click.UsageError(f"--tenant: {text!r} is not NAME=SHARE[:PRIORITY], with a share above 0")
+        if colon and priority not in PRIORITIES:
+            raise click.UsageError(f"--tenant: {priority!r} is not a priority; use {', '.join(PRIORITIES)}")
+        _check_once("--tenant", name, tenants)
+        tenants[name] = TenantShare(name, number, PRIORITIES.index(priority if colon else "normal"))
+    return tuple(tenants.values())
 
 
 def seconds_of(option: str, text: str) -> float:
@@ -189,7 +210,7 @@ def outages_of(texts: Sequence[str], names: Mapping[str, str]) -> tuple[Outage, 
     for text in texts:
         name, at, times = text.rpartition("@")
         begin, dash, end = times.partition("-")
-        first, last = _seconds(begin), _seconds(end) if dash else math.inf
+        first, last = _number(begin), _number(end) if dash else math.inf
         if not at or first is None or last is None or last <= first:
             raise click.UsageError(f"--kill: {text!r} is not REPLICA@SECONDS, or REPLICA@SECONDS-SECONDS to restart it")
         _check_name("--kill", name, names)
@@ -202,7 +223,7 @@ def joins_of(texts: Sequence[str], names: Mapping[str, str]) -> dict[str, float]
     joins: dict[str, float] = {}
     for text in texts:
         name, _, at = text.rpartition("@")
-        time = _seconds(at)
+        time = _number(at)
         if time is None or not name:
             raise click.UsageError(f"--join: {text!r} is not REPLICA@SECONDS")
         _check_name("--join", name, names)
@@ -211,7 +232,8 @@ def joins_of(texts: Sequence[str], names: Mapping[str, str]) -> dict[str, float]
     return joins
 
 
-def _seconds(text: str) -> float | None:
+def _number(text: str) -> float | None:
+    """Return a number from 0 to below 1e9; None if the text is not one."""
     try:
         value = float(text)
     except ValueError:
@@ -240,7 +262,7 @@ def prices_of(texts: Sequence[str]) -> dict[str, float]:
     prices: dict[str, float] = {}
     for text in texts:
         name, _, price = text.partition("=")
-        value = _seconds(price)
+        value = _number(price)
         if value is None or not name:
             raise click.UsageError(f"--price: {text!r} is not TYPE=PRICE, the price of one GPU for an hour")
         _check_once("--price", name, prices)

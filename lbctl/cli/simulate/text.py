@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Self
 
 import click
 
 from lbctl.ir import load_bound
+from lbctl.simulate.queue_figures import FlowFigures
 from lbctl.simulate.results import Latency, Summary
 
 HEAD = ("POLICY", "TTFT P50", "P95", "P99", "PER TOKEN P99", "TOTAL P99", "TOKENS/S", "BUSY", "CACHE", "FAILED", "SHED")
 WIDE = (
     *HEAD[:4], "PER TOKEN P50", "P95", "P99", "TOTAL P50", "P95", "P99", *HEAD[6:8], "SPREAD", *HEAD[8:], "PREEMPTED"
 )  # fmt: skip
+QUEUE_HEAD = ("QUEUE", "OF", "REQUESTS", "WAITED", "WAIT P50", "P99", "MAX", "TTFT P99", "REJECTED", "LEFT")
 _EQUAL = 1.05
 _SAME_SHARE = 0.05
 """Maximum difference of equal shares, relative to the mean share."""
@@ -217,6 +219,29 @@ def wide_row_of(item: Summary) -> tuple[str, ...]:
     short = row_of(item)
     latencies = (*_latencies(item.ttft), *_latencies(item.tpot), *_latencies(item.total))
     return (item.row, *latencies, *short[6:8], _percent(item.spread), *short[8:], f"{item.preempted}")
+
+
+def queue_rows(item: Summary) -> Iterator[tuple[str, ...]]:
+    """Yield the cells of each row of one policy's queue, in the order of QUEUE_HEAD; none without a queue."""
+    if item.queue is None:
+        return
+    yield _queue_row(item.row, "all requests", item.queue.total)
+    for name, figures in item.queue.priorities.items():
+        yield _queue_row(item.row, f"priority {name}", figures)
+    for name, figures in item.queue.tenants.items():
+        yield _queue_row(item.row, f"tenant {name}", figures)
+
+
+def _queue_row(row: str, requests: str, figures: FlowFigures) -> tuple[str, ...]:
+    times = (figures.wait_p50, figures.wait_p99, figures.wait_max, figures.ttft_p99)
+    return (
+        row, requests, f"{figures.requests}", _share(figures.waited, figures), *map(_seconds, times),
+        _share(figures.rejected, figures), _share(figures.left, figures),
+    )  # fmt: skip
+
+
+def _share(count: int, figures: FlowFigures) -> str:
+    return _percent(count / figures.requests)
 
 
 def _busy(item: Summary) -> str:

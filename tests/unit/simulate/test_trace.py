@@ -48,6 +48,21 @@ def test_the_three_trace_formats_are_read(tmp_path: Path) -> None:
     assert (trace.rate, list(trace.faster(2).times)) == (2.0, [0.0, 0.5, 0.5])
 
 
+def test_tenants_and_priorities_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "trace"
+    file.write_text("tenant,time,prompt,answer,priority\na,0,1,1,High\n b ,1,1,1,\na,2,1,1,low\n")
+    trace, messages = trace_and_messages(file)
+    assert trace is not None
+    assert messages == []
+    assert (list(trace.tenants), list(trace.priorities)) == (["a", "b", "a"], [0, 1, 2])
+    part = trace.faster(2).first(2)
+    assert (list(part.tenants), list(part.priorities)) == (["a", "b"], [0, 1])
+    file.write_text("time,prompt,answer\n0,1,1\n")
+    trace, _ = trace_and_messages(file)
+    assert trace is not None
+    assert (list(trace.tenants), list(trace.priorities)) == ([], [])
+
+
 HEAD = "time,prompt,answer\n"
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 
@@ -76,6 +91,7 @@ AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
         ("TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,1,1\n", "2: 'yesterday' is not a date and time"),
         ('{"timestamp": 0}\n', "1: it has no input_length, output_length"),
         ('{"timestamp": 0,\n', "1: it is not JSON"),
+        ("time,prompt,answer,priority\n0,1,1,urgent\n", "2: 'urgent' is not a priority"),
         ('{"timestamp": 0, "input_length": 5, "output_length": 5}\n[1]\n', "2: it is not a JSON object"),
         ('{"timestamp": 0, "input_length": true, "output_length": 5}\n', "1: 'True' is not a number of tokens"),
         ('{"timestamp": 0, "input_length": 1, "output_length": 5, "hash_ids": "x"}\n', "1: hash_ids is not a list"),

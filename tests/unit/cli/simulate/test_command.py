@@ -166,6 +166,7 @@ def test_broken_numba_is_a_warning(arguments: list[str], tmp_path: Path) -> None
         (["--engine", "cache=0.5"], "a whole number"),
         (["--find", "rate"], "--find and --slo require each other"),
         (["--rate", "5"], "--trace and --rate"),
+        (["--tenant", "a=1"], "--trace and --tenant"),
         (["--kill", "big"], "REPLICA@SECONDS"),
         (["--kill", "big@20-10"], "REPLICA@SECONDS"),
         (["--kill", "bigg@5"], "did you mean 'big'?"),

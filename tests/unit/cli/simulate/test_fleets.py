@@ -44,6 +44,46 @@ def test_load_option_must_be_a_number(option: str, tmp_path: Path, capsys: pytes
     assert f"{option}: not a number" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["acme"], "'acme' is not NAME=SHARE[:PRIORITY]"),
+        (["acme=0"], "with a share above 0"),
+        (["acme=nan"], "with a share above 0"),
+        (["=1"], "'=1' is not NAME=SHARE[:PRIORITY]"),
+        (["acme=1:urgent"], "'urgent' is not a priority; use high, normal, low"),
+        (["acme=1", "acme=2"], "--tenant: acme is set twice"),
+    ],
+)
+def test_invalid_tenants_are_refused(
+    texts: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*synthetic(tmp_path), *(each for text in texts for each in ("--tenant", text))]) == 64
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+QUEUED = f"""\
+{FLEET}    balance: {{algorithm: pick}}
+    circuit_breaker: {{per_replica: {{max_requests: 4}}}}
+    queue: {{max_wait: 10s}}
+"""
+
+
+def test_queue_is_simulated_by_tenant_and_priority(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = [*synthetic(tmp_path, QUEUED), "--tenant", "flood=9:low", "--tenant", "small=1:high"]
+    command += ["--policy", "envoy:pick,envoy:round_robin"]
+    picked, other = result(capsys, command)["policies"]
+    assert other["queue"] is None
+    tenants, priorities = picked["queue"]["tenants"], picked["queue"]["priorities"]
+    assert tenants == {"flood": priorities["low"], "small": priorities["high"]}
+    assert tenants["flood"]["requests"] > 5 * tenants["small"]["requests"]
+    assert tenants["flood"]["rejected"] > 0
+    assert tenants["small"]["rejected"] == 0
+    assert tenants["small"]["wait_p99"] < 0.5 * tenants["flood"]["wait_p99"]
+    assert run(command) == 0
+    assert re.search(r"^envoy:pick +tenant small +\d+ ", capsys.readouterr().out, re.MULTILINE)
+
+
 def test_two_fleets_are_compared_with_the_same_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = FLEET.replace("weight: 5", "weight: 2")
     synthetic(tmp_path, small, "small.yaml")

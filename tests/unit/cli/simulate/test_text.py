@@ -7,7 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from lbctl.cli.simulate.text import WIDE, best_answer, busy_sentence, drained_sentence, load_sentence, recommendation
+from lbctl.cli.simulate.text import (
+    QUEUE_HEAD,
+    WIDE,
+    best_answer,
+    busy_sentence,
+    drained_sentence,
+    load_sentence,
+    recommendation,
+)
 from lbctl.simulate.results import Latency, Summary
 from tests.support.paths import ROOT
 
@@ -120,9 +128,9 @@ def test_drained_replicas_are_listed_with_their_fleet() -> None:
     assert drained_sentence([ITEM]) == ""
 
 
-def test_documentation_explains_every_column() -> None:
-    page = (
-        (ROOT / "docs" / "reference" / "simulate.md").read_text(encoding="utf-8").split("## Columns")[1].split("## ")[0]
-    )
-    columns = {re.sub(r" ?P\d\d$", "", head) for head in WIDE} - {"", "POLICY"}
-    assert set(re.findall(r"^\| ([A-Z/ ]+) \|", page, re.MULTILINE)) == columns
+@pytest.mark.parametrize(("section", "head"), [("Columns", WIDE), ("Queue", QUEUE_HEAD)])
+def test_documentation_explains_every_column(section: str, head: tuple[str, ...]) -> None:
+    page = (ROOT / "docs" / "reference" / "simulate.md").read_text(encoding="utf-8")
+    text = page.split(f"\n## {section}\n")[1].split("\n## ")[0]
+    columns = {re.sub(r" ?P\d\d$", "", name) for name in head[1:]} - {""}
+    assert set(re.findall(r"^\| ([A-Z/ ]+) \|", text, re.MULTILINE)) == columns
