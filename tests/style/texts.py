@@ -11,6 +11,8 @@ from typing import Literal
 
 Kind = Literal["prose", "constant", "test"]
 _COMMENT = re.compile(r"(?:^|\s\s)\s*#(?!!)[:\s]?\s*(.*)$")
+_IMPORT = re.compile(r"^import .*$", re.MULTILINE)
+"""An import of JavaScript, which is not a sentence."""
 _LINE_COMMENT = re.compile(r"^\s*(?:#|//|--|\{#-?)\s?(.*)$")
 _BREAK = re.compile(r"^\s*(?:$|[-*+] |\d+\. |\||#|>|<)")
 _CONSTANT = re.compile(r"^_?[A-Z][A-Z0-9_]+$")
@@ -44,7 +46,7 @@ def texts(path: PurePath, content: str) -> Iterator[Text]:
     elif path.suffix == ".md":
         yield from _markdown(content)
     elif path.suffix in (".js", ".html"):
-        yield from _paragraphs(1, content)
+        yield from _paragraphs(1, _IMPORT.sub("", content))
     else:
         yield from _comments(content.splitlines(), _LINE_COMMENT, frozenset())
 
