@@ -30,6 +30,8 @@ _PAUSE = 1.0
 """Seconds before the next attempt to reach an unreachable picker."""
 _TELLING = 2
 """Number of failed attempts after which the log contains the reason, because a new picker may not listen yet."""
+Flows = Mapping[str, int]
+"""Pool → number of flows, for example tenants, that wait in its queue; only pools with a queue that is not empty."""
 _SERVICE, _METHOD = "lbctl.picker.Exchange", "Counts"
 _MAX_COUNTS = 100_000
 """Upper bound on the replicas that a message may name."""
@@ -40,7 +42,8 @@ _MAX_REQUESTS, _MAX_TOKENS = 1_000_000, 10**15
 class Exchange:
     """The exchange of one picker.
 
-    `counts` returns its counts, and `merge` accepts the id and the counts of another picker.
+    `counts` returns its counts, and `merge` accepts the id and the counts of another picker. `flows` returns the number
+    of flows that wait in the queue of each pool, and `merge_flows` accepts the flows of another picker.
     """
 
     def __init__(
@@ -50,6 +53,8 @@ class Exchange:
         merge: Callable[[str, Counts], None],
         credentials: grpc.ChannelCredentials | None,
         guard: Guard,
+        flows: Callable[[], Flows] = dict,
+        merge_flows: Callable[[str, Flows], None] = lambda _sender, _flows: None,
     ) -> None:
         self.own = memory.own
         self._memory = memory
@@ -57,6 +62,8 @@ class Exchange:
         self._merge = merge
         self._credentials = credentials
         self._guard = guard
+        self._flows = flows
+        self._merge_flows = merge_flows
         self._tasks: dict[tuple[str, str], tuple[asyncio.Task[NoReturn], ...]] = {}
         self._peer_ids: frozenset[str] = frozenset()
         """Ids of the other pickers. Messages of other senders are ignored."""
@@ -127,7 +134,7 @@ class Exchange:
             call = method()
             before, sent_at = b"", 0.0
             while not call.done():
-                message = message_of(self.own, self._counts())
+                message = message_of(self.own, self._counts(), self._flows())
                 if message != before or loop.time() - sent_at >= _REPEAT:
                     before, sent_at = message, loop.time()
                     await call.write(message)
@@ -155,16 +162,19 @@ class Exchange:
             if parsed is None:
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "this is not a picker message")
             elif parsed[0] in self._peer_ids:
-                self._merge(*parsed)
+                sender, counts, flows = parsed
+                self._merge_flows(sender, flows)
+                self._merge(sender, counts)
+                del counts, flows
             del message, parsed  # they may be large, and the next message may never come
         return b""
 
 
-def message_of(sender: str, counts: Counts) -> bytes:
+def message_of(sender: str, counts: Counts, flows: Flows) -> bytes:
     """Return the message of a picker with this id.
 
     Expected cached tokens and the lengths of prompts have their own keys, because earlier versions require exactly four
-    numbers for each replica.
+    numbers for each replica. Earlier versions ignore the flows that wait.
     """
     rows = {pool: {name: count[:4] for name, count in replicas.items()} for pool, replicas in counts.items()}
     cached = {
@@ -175,12 +185,12 @@ def message_of(sender: str, counts: Counts) -> bytes:
         pool: {name: count[5:] for name, count in replicas.items() if any(count[5:])}
         for pool, replicas in counts.items()
     }
-    message = {"from": sender, "counts": rows, "cached": cached, "lengths": lengths}
+    message = {"from": sender, "counts": rows, "cached": cached, "lengths": lengths, "waiting": flows}
     return json.dumps(message, separators=(",", ":")).encode()
 
 
-def parse(message: bytes) -> tuple[str, Counts] | None:
-    """Return the id of the sender and its counts; None if this is not a valid message of a picker."""
+def parse(message: bytes) -> tuple[str, Counts, Flows] | None:
+    """Return the id of the sender, its counts and its waiting flows; None if this is not a valid message."""
     try:
         values: Any = json.loads(message)
         cached, lengths = values.get("cached", {}), values.get("lengths", {})
@@ -191,12 +201,13 @@ def parse(message: bytes) -> tuple[str, Counts] | None:
             }
             for pool, replicas in values["counts"].items()
         }
+        flows = {str(pool): _count(value, _MAX_REQUESTS) for pool, value in values.get("waiting", {}).items()}
         sender = values["from"]
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
     if not isinstance(sender, str) or len(sender) > 64 or sum(map(len, counts.values())) > _MAX_COUNTS:
         return None
-    return sender, counts
+    return (sender, counts, flows) if len(flows) <= _MAX_COUNTS else None
 
 
 def _counts(row: Sequence[object], cached_tokens: object, lengths: Sequence[object]) -> Count:

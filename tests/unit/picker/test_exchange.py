@@ -189,6 +189,8 @@ def test_counts_of_an_unknown_picker_are_ignored() -> None:
         b'{"from": "x", "counts": {"p": {"r": [true, 1, 1, 1]}}}',
         b'{"from": "x", "counts": {"p": {"r": [1, 1, 1, 1]}}, "cached": {"p": {"r": 1e16}}}',
         b'{"from": "x", "counts": {"p": {"r": [1, 1, 1, 1]}}, "cached": {"p": [1]}}',
+        b'{"from": "x", "counts": {}, "waiting": {"p": -1}}',
+        b'{"from": "x", "counts": {}, "waiting": [1]}',
         b'{"from": "' + b"x" * 65 + b'", "counts": {}}',
     ],
 )  # fmt: skip
@@ -198,10 +200,11 @@ def test_invalid_message_is_rejected(message: bytes) -> None:
 
 def test_earlier_version_reads_the_counts_and_is_read() -> None:
     counts = {"chat": {"a": Count(2, 40, 7, 900, 500, 1200, 200, 0), "b": Count(1, 1, 1, 1)}}
-    message = message_of("x", counts)
+    message = message_of("x", counts, {"chat": 3})
     assert json.loads(message)["counts"] == {"chat": {"a": [2, 40, 7, 900], "b": [1, 1, 1, 1]}}
-    assert parse(message) == ("x", counts)
-    assert parse(b'{"from":"x","counts":{"chat":{"a":[2,40,7,900]}}}') == ("x", {"chat": {"a": Count(2, 40, 7, 900)}})
+    assert parse(message) == ("x", counts, {"chat": 3})
+    earlier = b'{"from":"x","counts":{"chat":{"a":[2,40,7,900]}}}'
+    assert parse(earlier) == ("x", {"chat": {"a": Count(2, 40, 7, 900)}}, {})
 
 
 def test_each_outage_of_another_picker_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
