@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from lbctl.ir.listeners import Listener
-from lbctl.ir.pools import PickPolicy, Pool
+from lbctl.ir.pools import PickPolicy, Pool, Prefix
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
 from lbctl.targets import picker
@@ -360,9 +360,14 @@ def _arguments(query: _Query, view: View) -> Iterator[Token]:
 
 
 def _body_bytes(settings: PickPolicy) -> int:
-    """Return the number of body bytes that the picker receives: the beginning of the prompt and the JSON around it."""
-    prefix = settings.prefix
-    return min(_MAX_BODY_BYTES, prefix.block * prefix.blocks + _AROUND_PROMPT) if prefix else 0
+    """Return the number of body bytes that the picker receives: the beginning of the prompt and the JSON around it.
+
+    Without `prefix`, a session key in the body is found in as many bytes as with the default of `prefix`.
+    """
+    if not settings.reads_bodies:
+        return 0
+    prefix = settings.prefix or Prefix()
+    return min(_MAX_BODY_BYTES, prefix.block * prefix.blocks + _AROUND_PROMPT)
 
 
 def _backend_name(view: View) -> Token:

@@ -8,10 +8,13 @@ from lbctl.ir.pools import (
     Pool,
     Replica,
 )
+from lbctl.ir.proxies import Proxy
 from lbctl.ir.routes import Forward, Route, Share, StickySplit
+from lbctl.ir.snapshot import Snapshot, view
 from lbctl.targets.features import FEATURES
 from lbctl.targets.haproxy import TARGET, quote
 from lbctl.targets.token import UnquotedError
+from tests.support.fleet import compiled
 from tests.support.haproxy import (
     everything,
     forward,
@@ -99,3 +102,17 @@ def test_ten_thousand_replicas_are_rendered() -> None:
     rules = tuple(Rule(route.name, path=PathMatch("prefix", f"/{route.name}")) for route in routes)
     view = make_view((Listener("pub", Address("127.0.0.1", 1), rules=rules),), routes, pools)
     assert TARGET.render(view).main.text.count("    server ") == 10_000
+
+
+def test_picker_gets_the_body_for_a_session_key_without_prefix() -> None:
+    text = """\
+version: 1
+listeners: {front: {bind: "127.0.0.1:80"}}
+routes: {chat: {match: {path: /chat}, pool: llama}}
+pools:
+  llama:
+    balance: {algorithm: pick, pick: {session: [{body: $.session_id}], prefix: "off"}}
+    replicas: [{address: "10.0.0.1:80"}]
+"""
+    bundle = TARGET.render(view(Snapshot(compiled(text).topology), Proxy("edge", "haproxy", TARGET.versions[0])))
+    assert any("body=req.body,bytes(0,40960)" in file.text for file in bundle.files)
