@@ -43,15 +43,16 @@ class _Proxy:
 
     def homes(self, name: str = "s") -> list[str]:
         """Return the replica of each prompt, and then of each session. `name` distinguishes groups of them."""
-        url, key = "http://{}:{}/pick/pool".format(*self._place), self._headers()
+        address, key = "http://{}:{}".format(*self._place), self._headers()
         with closing(requests.Session()) as http, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as ends:
             ends.connect(self._place)
 
             def replica(headers: dict[str, str], body: bytes) -> str:
-                answer = http.post(url, data=body, headers={**key, **headers}, timeout=30)
+                answer = http.post(f"{address}/pick/pool", data=body, headers={**key, **headers}, timeout=30)
                 assert answer.status_code == 200, answer.text
                 pick = answer.headers["x-lbctl-pick-id"]
                 ends.send(b'<190>Nov 23 19:00:00 lbctl: {"pick":"%s"}' % pick.encode())
+                http.get(f"{address}/health", timeout=30)  # after this response, the picker has read the end
                 return answer.headers["x-lbctl-pick"]
 
             prompts = [json.dumps({"prompt": f"{number} is in {name}. " * 200}).encode() for number in range(SESSIONS)]
