@@ -218,13 +218,16 @@ class PickerChild:
         if waiting is not None and not waiting.done():
             waiting.set_result(explained)
 
-    async def _receive(self, reader: asyncio.StreamReader) -> None:
-        """Read reports until no more arrive."""
-        with suppress(TimeoutError, ConnectionError, wire.WireError):
+    async def _receive(self, reader: asyncio.StreamReader) -> str:
+        """Read reports until no more arrive, and return the reason for their end."""
+        with suppress(ConnectionError, wire.WireError):
             while True:
-                text = await _line(reader)
+                try:
+                    text = await _line(reader)
+                except TimeoutError:
+                    return f"the picker has reported nothing for {_SILENT:g} s"
                 if not text:
-                    return
+                    break
                 values = wire.parse(text)
                 if values["kind"] == "explained":
                     self._answer(values)
@@ -235,6 +238,7 @@ class PickerChild:
                 report = report_of(values)
                 self.state = replace(self.state, report=report, heard=time.monotonic(), problem="")
                 self._reported(report)
+        return "the picker has closed its connection to serve"
 
 
 async def _line(reader: asyncio.StreamReader) -> bytes:
@@ -253,7 +257,7 @@ def _reason(end: asyncio.Task[Any], reports: asyncio.Task[Any]) -> str:
     if end.done() and not end.cancelled():
         return f"the picker exited with code {end.result()}"
     if reports.done() and not reports.cancelled():
-        return f"the picker has reported nothing for {_SILENT:g} s"
+        return str(reports.result())
     return "the picker does not read its input"
 
 

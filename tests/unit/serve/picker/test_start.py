@@ -80,6 +80,20 @@ async def _run_with_a_taken_port(used_offset: int) -> None:
     child.close()
 
 
+def test_picker_that_closes_its_connection_is_not_silent() -> None:
+    """A picker that ends closes it first, and may need a moment for its open queries."""
+
+    async def reason() -> str:
+        child = PickerChild(Feed(lambda: FleetMeasurements(0.0)), lambda: None, lambda _: None)
+        (reader := asyncio.StreamReader()).feed_eof()
+        try:
+            return await child._receive(reader)
+        finally:
+            child.close()
+
+    assert asyncio.run(reason()) == "the picker has closed its connection to serve"
+
+
 @pytest.mark.slow
 def test_killed_picker_is_reported_as_ended() -> None:
     asyncio.run(_kill_repeatedly())
