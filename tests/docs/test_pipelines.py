@@ -383,7 +383,7 @@ def test_gitlab_jobs_reject_errors_and_outdated_files(repository: Repository) ->
         assert gitlab(repository, name, "haproxy").returncode == 1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_gitlab_renders_for_each_envoy(repository: Repository) -> None:
     require("envoy")
     add_two_envoys(repository)

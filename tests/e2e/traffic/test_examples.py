@@ -125,6 +125,9 @@ def _ramp_in_two_seconds(fleet: Fleet) -> None:
     fleet["pools"]["llama"]["slow_start"]["window"] = "2s"
 
 
+@pytest.mark.parametrize(
+    "kind", ["haproxy", *(pytest.param(kind, marks=pytest.mark.nightly) for kind in ("envoy", "nginx"))]
+)
 def test_mixed_gpus_share_by_capacity(kind: Kind) -> None:
     """The capacities are 11, 11, 2 × 4 and 2.7, 2.7; each request takes equally long on all of them here.
 
@@ -285,6 +288,9 @@ def test_tenants_are_identified_by_key_and_limited(kind: Kind) -> None:
     assert not any(seen.header("authorization") for replica in site.http.values() for seen in replica.seen)
 
 
+@pytest.mark.parametrize(
+    "kind", ["haproxy", *(pytest.param(kind, marks=pytest.mark.nightly) for kind in ("envoy", "nginx"))]
+)
 def test_spot_falls_back_to_reserved_replicas(kind: Kind) -> None:
     """With two of three left, 67 % are healthy: Envoy begins to spill below 70 %."""
     with example("spot", kind) as site:
