@@ -77,6 +77,15 @@ class _Picker:
         for connection in self._connections:
             await connection.close()
 
+    async def with_waiting(self, target: str = ENVOY, head: str = _ENVOY_HEAD) -> tuple[_Connection, str]:
+        """Return the connection of a request that waits, and the id of the pick that keeps the replica busy."""
+        running, waiting = await self.connect(), await self.connect()
+        running.ask(ENVOY, _ENVOY_HEAD)
+        _, headers = await running.answer()
+        waiting.ask(target, head)
+        await self.waits(1)
+        return waiting, headers["x-lbctl-pick-id"]
+
     async def waits(self, count: int) -> None:
         """Return once this number of requests waits."""
         while len(self.service.queues) != count:
@@ -147,14 +156,11 @@ def test_rejection_has_the_time_to_try_again(target: str, status: int) -> None:
 def test_envoy_gets_the_replica_later_with_its_priority() -> None:
     async def test() -> None:
         async with _picker() as picker:
-            first, second, third = [await picker.connect() for _ in range(3)]
-            first.ask(ENVOY, _ENVOY_HEAD)
-            _, headers = await first.answer()
-            second.ask(ENVOY, _ENVOY_HEAD.replace("high", "low"))
-            await picker.waits(1)
+            _, pick = await picker.with_waiting(head=_ENVOY_HEAD.replace("high", "low"))
+            third = await picker.connect()
             third.ask(ENVOY, _ENVOY_HEAD)
             await picker.waits(2)
-            picker.service.finished(headers["x-lbctl-pick-id"])
+            picker.service.finished(pick)
             status, headers = await third.answer()
             assert (status, headers["x-lbctl-replicas"]) == (200, "10.0.0.1:80")
             assert len(picker.service.queues) == 1
@@ -165,11 +171,7 @@ def test_envoy_gets_the_replica_later_with_its_priority() -> None:
 def test_closed_connection_withdraws_a_waiting_request() -> None:
     async def test() -> None:
         async with _picker() as picker:
-            first, second = await picker.connect(), await picker.connect()
-            first.ask(ENVOY, _ENVOY_HEAD)
-            await first.answer()
-            second.ask(ENVOY, _ENVOY_HEAD)
-            await picker.waits(1)
+            second, _ = await picker.with_waiting()
             await second.close()
             await picker.waits(0)
             assert picker.service.statistics.queues["chat"].left == 1
@@ -183,17 +185,13 @@ def test_release_in_the_instant_of_a_withdrawal_is_undone(target: str) -> None:
 
     async def test() -> None:
         async with _picker() as picker:
-            first, second = await picker.connect(), await picker.connect()
-            first.ask(ENVOY, _ENVOY_HEAD)
-            _, headers = await first.answer()
-            second.ask(target, _ENVOY_HEAD)
-            await picker.waits(1)
+            _, pick = await picker.with_waiting(target)
             (waiting,) = picker.limits._waiting
             assert isinstance(waiting, PickerConnection)
             assert waiting._transport is not None
             waiting.eof_received()
             waiting._transport.close()
-            picker.service.finished(headers["x-lbctl-pick-id"])
+            picker.service.finished(pick)
             await asyncio.sleep(0.05)
             assert (picker.service.open_picks, len(picker.service.queues)) == (0, 0)
 
@@ -203,16 +201,12 @@ def test_release_in_the_instant_of_a_withdrawal_is_undone(target: str) -> None:
 def test_release_to_a_closing_connection_is_undone() -> None:
     async def test() -> None:
         async with _picker() as picker:
-            first, second = await picker.connect(), await picker.connect()
-            first.ask(ENVOY, _ENVOY_HEAD)
-            _, headers = await first.answer()
-            second.ask(ENVOY, _ENVOY_HEAD)
-            await picker.waits(1)
+            _, pick = await picker.with_waiting()
             (waiting,) = picker.limits._waiting
             assert isinstance(waiting, PickerConnection)
             assert waiting._transport is not None
             waiting._transport.close()
-            picker.service.finished(headers["x-lbctl-pick-id"])
+            picker.service.finished(pick)
             await asyncio.sleep(0.05)
             assert picker.service.open_picks == 0
 
@@ -242,11 +236,7 @@ def test_request_behind_a_waiting_one_ends_the_connection() -> None:
 
     async def test() -> None:
         async with _picker() as picker:
-            first, second = await picker.connect(), await picker.connect()
-            first.ask(ENVOY, _ENVOY_HEAD)
-            await first.answer()
-            second.ask(ENVOY, _ENVOY_HEAD)
-            await picker.waits(1)
+            second, _ = await picker.with_waiting()
             second.ask(ENVOY, _ENVOY_HEAD)
             assert (await second.answer())[0] == 500
             await picker.waits(0)
@@ -299,14 +289,10 @@ def test_haproxy_gets_a_rejection() -> None:
 def test_waiting_connections_are_not_closed_for_new_ones() -> None:
     async def test() -> None:
         async with _picker(ConnectionLimits(2)) as picker:
-            first, second = await picker.connect(), await picker.connect()
-            first.ask(ENVOY, _ENVOY_HEAD)
-            _, headers = await first.answer()
-            second.ask(ENVOY, _ENVOY_HEAD)
-            await picker.waits(1)
+            second, pick = await picker.with_waiting()
             idle = [await picker.connect() for _ in range(3)]
             assert await idle[0].has_ended()
-            picker.service.finished(headers["x-lbctl-pick-id"])
+            picker.service.finished(pick)
             assert (await second.answer())[0] == 200
 
     _run(test)
