@@ -22,6 +22,7 @@ from tests.support.processes.waiting import eventually
 from tests.support.stores import RedisServer
 
 SESSIONS = 150
+PROMPTS = 12
 
 
 class _Proxy:
@@ -47,17 +48,25 @@ class _Proxy:
         with closing(requests.Session()) as http, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as ends:
             ends.connect(self._place)
 
-            def replica(headers: dict[str, str], body: bytes) -> str:
+            def replica(headers: dict[str, str], body: bytes = b"") -> str:
                 answer = http.post(f"{address}/pick/pool", data=body, headers={**key, **headers}, timeout=30)
                 assert answer.status_code == 200, answer.text
                 pick = answer.headers["x-lbctl-pick-id"]
                 ends.send(b'<190>Nov 23 19:00:00 lbctl: {"pick":"%s"}' % pick.encode())
-                http.get(f"{address}/health", timeout=30)  # after this response, the picker has read the end
                 return answer.headers["x-lbctl-pick"]
 
-            prompts = [json.dumps({"prompt": f"{number} is in {name}. " * 200}).encode() for number in range(SESSIONS)]
-            homes = [replica({}, body) for body in prompts]
-            return homes + [replica({"x-session-id": f"{name}{number}"}, b"") for number in range(SESSIONS)]
+            def has_none_open() -> bool:
+                return "lbctl_pick_open 0\n" in http.get(f"{address}/metrics", timeout=30).text
+
+            def replica_for(prompt: bytes) -> str:
+                """Return the replica of a prompt once the picker has read its end, so that its load moves no other."""
+                home = replica({}, prompt)
+                eventually(has_none_open, pause=0.002)
+                return home
+
+            prompts = [json.dumps({"prompt": f"{number} is in {name}. " * 200}).encode() for number in range(PROMPTS)]
+            homes = [replica_for(prompt) for prompt in prompts]
+            return homes + [replica({"x-session-id": f"{name}{number}"}) for number in range(SESSIONS)]
 
     def _headers(self) -> dict[str, str]:
         return {"x-lbctl-pick-key": self._key} if self._key else key_of(self._control)
