@@ -66,7 +66,7 @@ class PickerAnswer(NamedTuple):
     addresses: tuple[str, ...] = ()
     """Addresses of the replicas, in the same order."""
     full: bool = False
-    """Whether there is no replica because all ready replicas are full."""
+    """Whether no replica is named because all ready replicas are full."""
     refused: int = 0
     """Seconds after which the client should try again, if the request is rejected; 0: it is not rejected."""
     must_wait: bool = False

@@ -40,8 +40,8 @@ _MAX_HEADER_BYTES = 4096
 _REPLICA, _REFUSED = "txn.picker.replica", "txn.picker.refused"
 """The variables of the picker's answer: the replica, or the seconds after which a rejected client should try again."""
 _ERROR, _WAITED = "txn.picker.error", "txn.picker.waited"
-"""The variables that HAProxy sets: the reason why there is no answer, and the milliseconds that the request has waited
-for the answer of an engine with queues."""
+"""The variables that HAProxy sets: the reason why the picker has not answered, and the milliseconds that the request
+has waited for the answer of an engine with queues."""
 QUEUE_TIME = "txn.t_queue"
 """The milliseconds that a request has waited for a replica, at the picker and at HAProxy, for the access log."""
 _PAUSE = "proc.pick_pause"
