@@ -21,6 +21,7 @@ from lbctl.ir.snapshot import View
 from lbctl.targets.nginx import TARGET
 from lbctl.targets.target import Bundle
 from tests.support.processes.binaries import require
+from tests.support.processes.ports import await_listeners
 from tests.support.weights import row_of_plain
 
 SOCKET = "front.sock"
@@ -120,6 +121,8 @@ def running(view: View, directory: Path) -> Iterator[Path]:
         )
     try:
         _await_socket(directory, process)
+        missing = await_listeners([item.bind.port for item in view.listeners if not item.bind.path])
+        assert not missing, (directory / "stderr.log").read_text()
         yield directory
     finally:
         process.send_signal(signal.SIGTERM)
