@@ -17,8 +17,9 @@ from tests.support.processes.binaries import Binary
 from tests.support.processes.client import Load
 from tests.support.processes.fleet import Gateway, fleet_of, pool_of, running
 from tests.support.processes.http1 import Request
+from tests.support.processes.ports import free_pair
 from tests.support.processes.replicas import replicas
-from tests.support.processes.scripted_picker import Asked, ScriptedPicker, free_port_pair, scripted_picker
+from tests.support.processes.scripted_picker import Asked, ScriptedPicker, scripted_picker
 from tests.support.processes.waiting import eventually
 
 RATE, TIMES = 200, int(sys.argv[1]) if len(sys.argv) > 1 else 20
@@ -103,7 +104,7 @@ def often(gateway: Gateway, picker: ScriptedPicker, fault: Callable[[], None]) -
 
 def trial(kind: Binary) -> int:
     """Print the rows of one proxy, and return the number of failed requests."""
-    port, failed = free_port_pair(), 0
+    port, failed = free_pair(), 0
     with (
         replicas("a", "b", "c") as three,
         scripted_picker(port, by_session, {item.name: item.address for item in three}) as picker,

@@ -13,8 +13,9 @@ from lbctl.pick.features import Features, read
 from lbctl.pick.table import PoolTable
 from tests.support.processes.binaries import KINDS, Kind
 from tests.support.processes.fleet import entry, fleet_of, running
+from tests.support.processes.ports import free_pair
 from tests.support.processes.replicas import replicas
-from tests.support.processes.scripted_picker import free_port_pair, scripted_picker
+from tests.support.processes.scripted_picker import scripted_picker
 from tests.support.processes.tokens import ISSUER, Issuer, bearer
 from tests.support.processes.waiting import eventually
 
@@ -56,7 +57,7 @@ def test_requests_without_a_tenant_share_their_prompts() -> None:
 @pytest.mark.parametrize("prefix", ["off", {"block": 64, "blocks": 16}], ids=["headers", "bodies"])
 def test_proxies_name_the_tenant_to_the_picker(kind: Kind, prefix: Any) -> None:
     """The key determines the tenant, whatever the client claims. A route without keys has no tenant."""
-    port = free_port_pair()
+    port = free_pair()
     pick = {"session": ["x-session-id"], "prefix": prefix, "otherwise": "round_robin", "timeout": "10s"}
     forged = (("x-lbctl-tenant", "beta"), ("X_Lbctl_Tenant", "beta"), ("content-type", "application/json"))
     keys = {"file": "keys", "header": "x-key"}
@@ -85,7 +86,7 @@ def test_proxies_name_the_tenant_to_the_picker(kind: Kind, prefix: Any) -> None:
 @pytest.mark.parametrize("kind", ["haproxy", "envoy"])
 def test_claim_of_a_token_names_the_tenant_to_the_picker(kind: Kind) -> None:
     """A valid token without the claim has no tenant."""
-    port, issuer = free_port_pair(), Issuer()
+    port, issuer = free_pair(), Issuer()
     pick = {"session": ["x-session-id"], "prefix": "off", "otherwise": "round_robin", "timeout": "10s"}
     with replicas("a", "b") as pool:
         fleet = fleet_of(

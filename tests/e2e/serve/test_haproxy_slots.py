@@ -16,8 +16,9 @@ from tests.support.processes.binaries import Binary
 from tests.support.processes.fleet import fleet_of, pool_of
 from tests.support.processes.haproxy_driven import VERSIONS, Driven, driven
 from tests.support.processes.http1 import Request
+from tests.support.processes.ports import free_pair
 from tests.support.processes.replicas import Replica, replicas
-from tests.support.processes.scripted_picker import free_port_pair, scripted_picker
+from tests.support.processes.scripted_picker import scripted_picker
 from tests.support.processes.waiting import eventually
 
 NAMES = tuple(f"r{number:02}" for number in range(12, 0, -1))
@@ -83,7 +84,7 @@ def test_replicas_come_and_go_without_reload_or_lost_request(
 
 
 def test_picked_replica_in_a_slot_gets_its_requests(version: Binary, twelve: list[Replica]) -> None:
-    port, three = free_port_pair(), twelve[-3:]
+    port, three = free_pair(), twelve[-3:]
     pick = {"otherwise": "round_robin", "prefix": "off", "session": ["x-session-id"], "timeout": "10s"}
     keys = {"balance": {"algorithm": "pick", "pick": pick}, "affinity": {"cookie": "lb"}}
     control = {"control": {"picker": {"bind": f"127.0.0.1:{port}"}}}

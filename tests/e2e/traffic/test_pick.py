@@ -16,8 +16,9 @@ from tests.support.processes.binaries import Binary
 from tests.support.processes.fleet import Gateway, entry, fleet_of, running
 from tests.support.processes.http1 import Request
 from tests.support.processes.log_lines import lines_of
+from tests.support.processes.ports import free_pair
 from tests.support.processes.replicas import Replica, replicas
-from tests.support.processes.scripted_picker import Asked, Pick, ScriptedPicker, free_port_pair, scripted_picker
+from tests.support.processes.scripted_picker import Asked, Pick, ScriptedPicker, scripted_picker
 from tests.support.processes.waiting import eventually
 
 TIMEOUT = 2.0
@@ -87,7 +88,7 @@ def shares_of(gateway: Gateway, session: str) -> dict[str, float]:
 
 @_EACH_VERSION
 def test_requests_follow_the_picker_and_report_their_end(edge: Binary, four: list[Replica]) -> None:
-    port = free_port_pair()
+    port = free_pair()
     with scripted(port, by_session, four) as picker, running(edge, fleet_with_picker(four, port)) as gateway:
         for name in ("a", "b"):
             assert shares_of(gateway, name) == {name: 1.0}
@@ -102,7 +103,7 @@ def _regions(asked: Asked) -> str:
 
 
 def test_end_of_an_unlogged_request_is_reported(edge: Binary, four: list[Replica]) -> None:
-    port = free_port_pair()
+    port = free_pair()
     silent = fleet_with_picker(four, port)
     for route in silent["routes"].values():
         route["access_log"] = "off"
@@ -115,14 +116,14 @@ def test_end_of_an_unlogged_request_is_reported(edge: Binary, four: list[Replica
 
 def test_unavailable_replica_is_never_used(edge: Binary, four: list[Replica]) -> None:
     """An Envoy with files follows the picker even for a drained replica, which is never in the picker's tables."""
-    port = free_port_pair()
+    port = free_pair()
     with scripted(port, by_session, four), running(edge, fleet_with_picker(four, port)) as gateway:
         for name in ("elsewhere", "nobody") if edge == "envoy" else ("drained", "elsewhere", "nobody"):
             assert shares_of(gateway, name) == pytest.approx({"a": 0.5, "b": 0.5}, abs=0.1)
 
 
 def test_picked_replica_that_refuses_costs_no_request(edge: Binary, four: list[Replica]) -> None:
-    port = free_port_pair()
+    port = free_pair()
     with scripted(port, by_session, four), running(edge, fleet_with_picker(four, port)) as gateway:
         four[0].refuse()
         try:
@@ -134,7 +135,7 @@ def test_picked_replica_that_refuses_costs_no_request(edge: Binary, four: list[R
 
 
 def test_request_that_takes_the_fallback_ends_both_picks(four: list[Replica]) -> None:
-    port, (a, b, _, _) = free_port_pair(), four
+    port, (a, b, _, _) = free_pair(), four
     balance = {"algorithm": "pick", "pick": PICK}
     spare = {"spare": {"replicas": [entry(b)], "balance": balance}}
     both = fleet_of(
@@ -161,7 +162,7 @@ def test_request_that_takes_the_fallback_ends_both_picks(four: list[Replica]) ->
 
 
 def test_picker_gets_the_beginning_of_a_json_body(edge: Binary, four: list[Replica]) -> None:
-    port, body = free_port_pair(), b'{"prompt": "' + b"x" * 200_000 + b'"}'
+    port, body = free_pair(), b'{"prompt": "' + b"x" * 200_000 + b'"}'
     with (
         scripted(port, lambda _: "a", four) as picker,
         running(edge, fleet_with_picker(four, port, prefix={})) as gateway,
@@ -176,7 +177,7 @@ def test_picker_gets_the_beginning_of_a_json_body(edge: Binary, four: list[Repli
 
 
 def test_nginx_forwards_the_body_that_it_has_read(four: list[Replica]) -> None:
-    port, a, max_body = free_port_pair(), four[0], 65_535
+    port, a, max_body = free_pair(), four[0], 65_535
     with (
         scripted_picker(port, lambda _: "a") as picker,
         running("nginx", fleet_with_picker(four, port, prefix={})) as gateway,
@@ -198,7 +199,7 @@ def test_nginx_forwards_the_body_that_it_has_read(four: list[Replica]) -> None:
 
 def test_body_is_read_after_limits_and_authentication(four: list[Replica]) -> None:
     """A rejected request does not use the picker, and the proxy does not wait for its body."""
-    port = free_port_pair()
+    port = free_pair()
     closed = fleet_with_picker(four, port, prefix={})
     closed["listeners"]["gateway"]["max_body"] = "100KiB"
     for route in closed["routes"].values():
@@ -222,7 +223,7 @@ def _status_without_body(gateway: Gateway, *headers: str) -> int:
 
 
 def test_internal_locations_are_not_reachable(four: list[Replica]) -> None:
-    port = free_port_pair()
+    port = free_pair()
     with (
         scripted_picker(port, lambda _: "a") as picker,
         running("nginx", fleet_with_picker(four, port, prefix={})) as gateway,
@@ -238,7 +239,7 @@ def test_internal_locations_are_not_reachable(four: list[Replica]) -> None:
 
 
 def test_picker_gets_bodies_if_mirror_request_body_is_off(four: list[Replica]) -> None:
-    port = free_port_pair()
+    port = free_pair()
     hosted = fleet_with_picker(four, port, prefix={})
     hosted["proxies"] = {"edge": {"kind": "nginx", "include": {"http": ["own/http"]}}}
     files = {"own/http": "mirror_request_body off;\n"}
@@ -248,7 +249,7 @@ def test_picker_gets_bodies_if_mirror_request_body_is_off(four: list[Replica]) -
 
 
 def test_own_limits_apply_if_the_body_is_read_first(four: list[Replica]) -> None:
-    port = free_port_pair()
+    port = free_pair()
     limited = fleet_with_picker(four, port, prefix={})
     own = {"http": ["own/zone"], "location": {"everything": ["own/limit"]}}
     limited["proxies"] = {"edge": {"kind": "nginx", "include": own}}
@@ -260,7 +261,7 @@ def test_own_limits_apply_if_the_body_is_read_first(four: list[Replica]) -> None
 
 
 def test_mirror_gets_the_body_and_websockets_pass(four: list[Replica]) -> None:
-    port = free_port_pair()
+    port = free_pair()
     copied = fleet_with_picker(four, port, prefix={})
     with replicas("shadow") as (shadow,):
         copied["pools"]["shadow"] = {"replicas": [entry(shadow, region="eu")]}
@@ -276,7 +277,7 @@ def test_mirror_gets_the_body_and_websockets_pass(four: list[Replica]) -> None:
 
 @pytest.mark.parametrize("prefix", [{}, "off"])
 def test_external_auth_runs_before_the_picker(four: list[Replica], prefix: Any) -> None:
-    port, body = free_port_pair(), b'{"prompt": "x"}'
+    port, body = free_pair(), b'{"prompt": "x"}'
     with replicas("auth") as (auth,):
         external = {"url": f"http://{auth.address}/check", "accept": ["x-user"], "tenant_header": "x-user"}
         asking = fleet_with_picker(four, port, prefix=prefix)
@@ -299,7 +300,7 @@ def test_external_auth_runs_before_the_picker(four: list[Replica], prefix: Any) 
 @pytest.mark.parametrize("prefix", ["off", {}])
 @pytest.mark.parametrize("edge", ["haproxy", "nginx"])
 def test_end_of_a_pick_is_reported_if_the_client_left(edge: Binary, four: list[Replica], prefix: Any) -> None:
-    port = free_port_pair()
+    port = free_pair()
     with (
         scripted(port, by_session, four) as picker,
         running(edge, fleet_with_picker(four, port, prefix=prefix)) as gateway,
@@ -314,7 +315,7 @@ def test_end_of_a_pick_is_reported_if_the_client_left(edge: Binary, four: list[R
 
 @pytest.mark.parametrize("fault", [*FAULTS])
 def test_nginx_sends_the_body_without_a_picker(four: list[Replica], fault: str) -> None:
-    port, body = free_port_pair(), b'{"prompt": "x"}'
+    port, body = free_pair(), b'{"prompt": "x"}'
     faulty = fleet_with_picker(four, port, timeout=f"{TIMEOUT * 1000:.0f}ms", prefix={})
     with scripted_picker(port, lambda _: "a") as picker, running("nginx", faulty) as gateway:
         FAULTS[fault](picker)
@@ -340,7 +341,7 @@ def test_pool_is_shared_without_a_picker(edge: Binary) -> None:
 def _share_without_picker(edge: Binary, fault: str) -> tuple[dict[str, float], float]:
     """Return the shares of the replicas while the picker is faulty, and the 75th percentile of the requests' duration
     in seconds. The picker works before and after."""
-    port = free_port_pair()
+    port = free_pair()
     with (
         replicas("a", "b", "drained", "elsewhere") as members,
         scripted(port, by_session, members) as picker,
@@ -358,7 +359,7 @@ def _share_without_picker(edge: Binary, fault: str) -> tuple[dict[str, float], f
 
 
 def test_invalid_picks_are_ignored(edge: Binary, four: list[Replica]) -> None:
-    port = free_port_pair()
+    port = free_pair()
     fleet = fleet_with_picker(four, port, timeout="1s")
     with scripted(port, by_session, four) as picker, running(edge, fleet) as gateway:
         for answer in NONSENSE:

@@ -21,9 +21,9 @@ from tests.support.processes.fleet import entry, fleet_of, running
 from tests.support.processes.http1 import Response
 from tests.support.processes.lbctl_process import PICKER_MAY_HANG, short_pauses
 from tests.support.processes.picker import EDGE, KINDS, frozen, key_of, open_picks, picked, pid_of
-from tests.support.processes.ports import HOST
+from tests.support.processes.ports import HOST, free_pair
 from tests.support.processes.replicas import Replica, replicas
-from tests.support.processes.scripted_picker import free_port_pair, scripted_picker
+from tests.support.processes.scripted_picker import scripted_picker
 from tests.support.processes.waiting import eventually
 
 _QUEUES: Mapping[str, Mapping[str, Any]] = {
@@ -211,7 +211,7 @@ def test_waiting_request_gets_an_answer_if_the_picker_hangs(site: _Site) -> None
     ],
 )
 def test_only_rejections_by_the_picker_itself_reach_clients(kind: Kind, refusal: bytes, others: list[bytes]) -> None:
-    port = free_port_pair()
+    port = free_pair()
     with replicas("a", "auth") as (a, auth), scripted_picker(port, lambda _: "a", {"a": a.address}) as picker:
         route = {"auth": {"external": {"url": f"http://{auth.address}/check"}}}
         fleet = fleet_of(_pool(a, {}), route=route, control={"picker": {"bind": f"{HOST}:{port}"}})
@@ -227,7 +227,7 @@ def test_only_rejections_by_the_picker_itself_reach_clients(kind: Kind, refusal:
 
 
 def test_nginx_queries_again_only_if_a_request_must_wait() -> None:
-    port = free_port_pair()
+    port = free_pair()
     with replicas("a") as (a,), scripted_picker(port, lambda _: "a") as picker:
         fleet = fleet_of(_pool(a, {}), control={"picker": {"bind": f"{HOST}:{port}"}})
         with running("nginx", fleet) as gateway:
@@ -239,7 +239,7 @@ def test_nginx_queries_again_only_if_a_request_must_wait() -> None:
 
 
 def test_403_of_own_lines_stays_403_in_a_pool_with_queue() -> None:
-    port = free_port_pair()
+    port = free_pair()
     with replicas("a") as (a,), scripted_picker(port, lambda _: "a") as picker:
         edge = {"kind": "nginx", "include": {"location": {"everything": ["own.conf"]}}}
         control = {"picker": {"bind": f"{HOST}:{port}"}}
@@ -256,7 +256,7 @@ def test_403_of_own_lines_stays_403_in_a_pool_with_queue() -> None:
 
 
 def test_haproxy_logs_the_wait_at_the_picker() -> None:
-    port = free_port_pair()
+    port = free_pair()
     with replicas("a") as (a,), scripted_picker(port, lambda _: "a") as picker:
         fleet = fleet_of(_pool(a, {}), control={"picker": {"bind": f"{HOST}:{port}"}})
         with running("haproxy", fleet) as gateway:
@@ -273,7 +273,7 @@ def test_haproxy_logs_the_wait_at_the_picker() -> None:
 
 @pytest.mark.parametrize("kind", ["envoy", "haproxy"])
 def test_idle_timeout_begins_after_the_wait_at_the_picker(kind: Kind) -> None:
-    port = free_port_pair()
+    port = free_pair()
     with replicas("a") as (a,), scripted_picker(port, lambda _: "a", {"a": a.address}) as picker:
         sections = {"route": {"timeouts": {"idle": "1s"}}, "control": {"picker": {"bind": f"{HOST}:{port}"}}}
         with running(kind, fleet_of(_pool(a, {}), **sections)) as gateway:

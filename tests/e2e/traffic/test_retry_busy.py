@@ -11,8 +11,9 @@ from tests.support.fleets import Fleet
 from tests.support.processes.binaries import Binary, Kind, is_rendered_for
 from tests.support.processes.fleet import fleet_of, pool_of, running, side_by_side
 from tests.support.processes.http1 import Request
+from tests.support.processes.ports import free_pair
 from tests.support.processes.replicas import Replica, replicas
-from tests.support.processes.scripted_picker import free_port_pair, scripted_picker
+from tests.support.processes.scripted_picker import scripted_picker
 from tests.support.processes.waiting import eventually
 
 RETRY = {"attempts": 1, "when": ["connect_failure", "replica_busy"]}
@@ -164,7 +165,7 @@ def test_busy_pool_does_not_use_the_fallback(kind: Kind) -> None:
 
 @pytest.mark.parametrize("edge", ["nginx", "haproxy", pytest.param("haproxy-2.8", marks=pytest.mark.nightly)])
 def test_picker_learns_of_a_busy_replica(edge: Binary) -> None:
-    port = free_port_pair()
+    port = free_pair()
     with replicas("a", "b") as (a, b), scripted_picker(port, lambda asked: "a") as picker:
         pick = {"session": ["x-session-id"], "prefix": "off", "otherwise": "round_robin", "timeout": "10s"}
         fleet = _fleet([a, b], {"balance": {"algorithm": "pick", "pick": pick}})

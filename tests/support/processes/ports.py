@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import random
 import re
 import socket
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from lbctl.apply.reserved_ports import LOOPBACK, port_of, reserve
 
 HOST = LOOPBACK
 _LISTEN, _ESTABLISHED, _CLOSE_WAIT = "0A", "01", "08"
+_CLIENT_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_FIRST_PORT = 20_000
 _held: list[socket.socket] = []
 
 
@@ -24,14 +28,17 @@ def free_port() -> int:
 
 
 def free_pair() -> int:
-    """Return the first of two consecutive TCP ports on loopback, both reserved until `release`."""
+    """Return the first of two consecutive TCP ports on loopback, both reserved until `release`.
+
+    A picker also uses the second port for UDP, which is not reserved. Therefore the system must not assign the ports to
+    clients: nginx, for example, opens a UDP socket for each log.
+    """
+    first_of_clients = int(_CLIENT_PORTS.read_text(encoding="ascii").split()[0])
     while True:
-        port = free_port()
-        try:
-            hold(port + 1)
-        except OSError:
-            continue
-        return port
+        port = random.randrange(_FIRST_PORT, first_of_clients - 1)
+        with suppress(OSError):
+            hold(port, port + 1)
+            return port
 
 
 def hold(*ports: int) -> None:

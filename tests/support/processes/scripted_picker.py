@@ -19,9 +19,8 @@ import grpc
 from envoy.service.accesslog.v3.als_pb2 import StreamAccessLogsMessage
 
 from lbctl.picker import spop_frames
-from tests.support.processes.ports import HOST, free_port, hold
+from tests.support.processes.ports import HOST
 
-_TRIES = 50
 _SERVICE, _TAG = "envoy.service.accesslog.v3.AccessLogService", "x-lbctl-pick-id"
 _READY = b"HTTP/1.1 200 OK\r\ncontent-length: 19\r\n\r\nlbctl picker ready\n"
 _BAD_REQUEST = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
@@ -280,18 +279,6 @@ def _asked(frame: spop_frames.Frame) -> Asked:
     if "key" in fields:
         headers["x-lbctl-pick-key"] = fields["key"]
     return Asked(fields["target"], headers, body)
-
-
-def free_port_pair() -> int:
-    """Return a port for `control.picker.bind` whose next port is free too."""
-    for _ in range(_TRIES):
-        port = free_port()
-        try:
-            hold(port + 1)
-        except OSError:
-            continue
-        return port
-    raise AssertionError("no two free ports in a row")
 
 
 @contextmanager
