@@ -22,6 +22,7 @@ from dataclasses import dataclass
 
 from lbctl.apply.permit import Permit, always
 from lbctl.base.errors import reason_of
+from lbctl.base.printable import agent_check_reason
 from lbctl.ir.address import Address
 from lbctl.ir.snapshot import View
 from lbctl.targets.haproxy import agents, servers
@@ -36,8 +37,6 @@ _NO_CHANGE = b"\n"
 _REMOVED = b"up maint\n"
 _PERCENT = re.compile(rb"(\d+)%")
 _NUMBER = re.compile(r"\d{1,9}(\.\d{1,9})?(e[+-]\d{1,2})?")
-_REASON = re.compile(r"[^ -~]|[,;#]")
-_MAX_REASON = 80
 MAX_QUESTION_BYTES = 4096
 """Maximum length of a request from HAProxy, in bytes."""
 NAME_TIMEOUT = 0.5
@@ -249,7 +248,7 @@ def lines(view: View, down: Down) -> dict[tuple[str, str], str]:
         for replica, percent in zip(members.replicas, percents, strict=True):
             name = (pool, replica.name)
             if name in down:
-                answers[name] = f"down #{_REASON.sub(' ', down[name])[:_MAX_REASON]}\n"
+                answers[name] = f"down #{agent_check_reason(down[name])}\n"
             elif replica.name in view.drained[pool]:
                 answers[name] = f"up {drain_state} {percent}%\n"
             else:

@@ -37,6 +37,14 @@ def parse_ip(text: str) -> Ip:
     return mapped or address
 
 
+def normal_host(host: str) -> str:
+    """Return the address without brackets and zone. IPv4-mapped IPv6 becomes IPv4.
+
+    Raises ValueError if it is not an address.
+    """
+    return str(parse_ip(host.strip("[]")))
+
+
 @lru_cache(maxsize=1 << 15)
 def is_ip(host: str) -> bool:
     """Return whether the host is an address that a replica may have, which does not need to be resolved.

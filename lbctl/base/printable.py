@@ -1,8 +1,18 @@
-"""Makes text from other programs safe for a terminal."""
+"""Makes text from other programs safe for a terminal, or for an answer to HAProxy."""
 
 from __future__ import annotations
+
+import re
+
+_MAX_REASON = 80
+_NOT_IN_REASON = re.compile(r"[^ -~]|[,;#]")
 
 
 def plain(cell: str) -> str:
     """Escape control characters, because the text may come from a proxy."""
     return cell if cell.isprintable() else ascii(cell)[1:-1]
+
+
+def agent_check_reason(text: str) -> str:
+    """Return the text as the reason in an HAProxy agent check: printable ASCII without `,;#`, 80 characters at most."""
+    return _NOT_IN_REASON.sub(" ", text)[:_MAX_REASON]

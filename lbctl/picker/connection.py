@@ -15,8 +15,9 @@ import termios
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from lbctl.base.hosts import normal_host
 from lbctl.picker.connection_limits import ConnectionLimits
-from lbctl.xds.protocol.connection import Client, normal_host
+from lbctl.xds.protocol.connection import Client
 
 _WITHDRAWN = 1.0
 """Seconds after a response in which a reset of its connection means that the proxy did not read it."""

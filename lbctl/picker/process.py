@@ -36,7 +36,6 @@ from lbctl.picker.exchange import Exchange
 from lbctl.picker.grpc_server import CannotBindError, GrpcServer
 from lbctl.picker.health import PickerHealth
 from lbctl.picker.http_api import HttpApi, RequestEnds
-from lbctl.picker.http_certificate import HttpCertificate
 from lbctl.picker.http_protocol import HttpProtocol
 from lbctl.picker.launch import use_seed
 from lbctl.picker.received_tables import TableFollower
@@ -47,6 +46,7 @@ from lbctl.picker.spop import FIRST_BYTE, SpopApi, SpopProtocol
 from lbctl.picker.statistics import page
 from lbctl.runtime import log
 from lbctl.runtime.guard import Guard
+from lbctl.runtime.net.http_certificate import HttpCertificate
 from lbctl.xds.protocol.idle_connections import IdleConnections
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ class PickerProcess:
         while True:
             await asyncio.sleep(_SWEEP)
             self.service.sweep()
-            self._certificate.renew()
+            self._certificate.renew()  # gRPC reads the same files, and logs if they are not usable
 
     async def _serve_queues(self) -> None:
         while True:

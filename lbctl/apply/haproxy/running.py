@@ -110,6 +110,8 @@ class ServerCounters:
     """Number of repetitions of requests after a failure, at this server or at another one."""
     answered: int = 0
     """Number of responses with a status below 500 that have begun."""
+    agent: str = ""
+    """HAProxy's description of the last agent check."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +246,7 @@ def _counters(row: Mapping[str, str]) -> ServerCounters:
         unreached=int(row["econ"] or 0),
         repeated=repeated,
         answered=sum(int(row[name] or 0) for name in _ANSWERS),
+        agent=row.get("last_agt") or "",
     )
 
 

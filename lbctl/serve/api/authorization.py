@@ -20,9 +20,10 @@ from lbctl.api.tokens import ApiToken, Principal
 from lbctl.base.hosts import is_served_host
 from lbctl.compile.files import read_regular
 from lbctl.ir.address import Address
+from lbctl.runtime.net.connections import Handler
 from lbctl.serve.api.forwarding import LeaderAddress, NoLeaderError, forward
 from lbctl.serve.api.interface import Serving
-from lbctl.serve.api.responses import MAX_BODY_BYTES, Handler, RefusedRequest, read_bytes
+from lbctl.serve.api.responses import MAX_BODY_BYTES, RefusedRequest, read_bytes
 from lbctl.serve.ha.requests import SCHEME, MemberRequest, NotSignedError
 
 _MAX_TOKEN_FILE_BYTES = 64 * 1024

@@ -16,9 +16,10 @@ from lbctl.api import schema
 from lbctl.api.codec import SchemaError, parse
 from lbctl.api.routes import ApiRoute
 from lbctl.runtime.errors import BadRequestError, NotSavedError
+from lbctl.runtime.net.connections import Handler
 from lbctl.serve.api.authorization import ACTOR
 from lbctl.serve.api.interface import SERVING, Serving
-from lbctl.serve.api.responses import Handler, RefusedRequest, json_response, read_body
+from lbctl.serve.api.responses import RefusedRequest, json_response, read_body
 from lbctl.serve.metrics.instruments import CONTENT_TYPE
 
 OPERATIONS: dict[str, Callable[..., Any]] = {}

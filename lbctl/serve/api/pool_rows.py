@@ -318,20 +318,29 @@ class _Rows:
         live, key = self._live, ReplicaKey(pool.name, item.replica.name)
         not_drained_by, is_old = self._drain(key, proxies) if item.status in ("drained", "removed") else ((), False)
         observed, connection = live.observed_checks.get(key), live.connections.get(key)
+        if observed is not None and observed.at is None:
+            observed = None
         answered = live.ledger.answered_at(key)
+        conditions, passed_by = self._conditions(pool, proxies, key), len(self._passed_by(pool, key.replica))
+        agent_reason = ""
+        if observed is not None and pool.agent is not None and (conditions or passed_by):
+            # The proxies' own results take precedence.
+            agent_reason = observed.reason if observed.out else ""
+            observed = None
         return ReplicaFacts(
             item,
             is_held=key in self._held,
             is_composite=pool.weighting.strategy == "composite",
-            check=live.checks.get(key) or (observed if observed is not None and observed.at is not None else None),
+            check=live.checks.get(key) or observed,
+            agent_reason=agent_reason,
             checked_for=tuple(each.proxy.name for each in proxies if each.checked),
             connection=connection,
             connection_age=0.0 if connection is None else live.at - connection.since,
             is_apart=self._is_apart,
             answered_age=None if answered is None else live.now - answered,
             unanswered_for=self._unanswered_for(pool, proxies, key),
-            passed_by=len(self._passed_by(pool, key.replica)),
-            conditions=self._conditions(pool, proxies, key),
+            passed_by=passed_by,
+            conditions=conditions,
             carriers=sum(len(each.nodes) or 1 for each in proxies),
             ramps={
                 name: factor

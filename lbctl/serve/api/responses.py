@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -13,13 +12,12 @@ from aiohttp import web
 from lbctl.api import schema
 from lbctl.api.codec import encode, is_unicode
 from lbctl.runtime import log
-from lbctl.serve.api.connections import FIRST_REQUEST, connection_of
+from lbctl.runtime.net.connections import FIRST_REQUEST, Handler, connection_of
 
 MAX_BODY_BYTES = 64 * 1024
 """Maximum bytes of a request body."""
 HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 """The headers of every response."""
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class RefusedRequest(Exception):  # noqa: N818 - it is an answer

@@ -14,14 +14,14 @@ from collections import Counter
 from pathlib import Path
 
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
 
 from lbctl.api.routes import ROUTES
+from lbctl.runtime.net.connections import FIRST_REQUEST, IDLE, ConnectionLimit, counted
+from lbctl.runtime.net.invalid_requests import InvalidRequests
 from lbctl.serve.api.authorization import ApiAccess, Authorization
-from lbctl.serve.api.connections import FIRST_REQUEST, IDLE, ConnectionLimit, connection_of
 from lbctl.serve.api.handlers import handler_of
 from lbctl.serve.api.interface import SERVING, Serving
-from lbctl.serve.api.responses import MAX_BODY_BYTES, Handler, as_json
+from lbctl.serve.api.responses import MAX_BODY_BYTES, as_json
 from lbctl.serve.api.streams import ANONYMOUS_STREAMS
 from lbctl.xds.protocol.idle_connections import IdleConnections
 from lbctl.xds.protocol.peer import UNIX
@@ -34,36 +34,14 @@ _TURNS_OF_AN_ACCEPT = 3
 not close a connection whose listener is closed in between."""
 _GRACE = 1.0
 """Seconds that a running response has when the API stops."""
-_LOG_INTERVAL = 10.0
-"""Minimum seconds between two log lines about requests that are not valid HTTP."""
 _MAX_HEADERS = 64
 """Maximum number of lines in a request's head, of at most 8,190 bytes each."""
 _LINGERING = 0.5
 """Seconds for which the rest of a rejected body is read, so that its sender can read the response."""
 
 
-class _NoLines(logging.Filter):
-    """Replaces aiohttp's error about a request that is not valid HTTP, which repeats a line that may contain a token.
-
-    It is logged at most once in `_LOG_INTERVAL`.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._logged_at = float("-inf")
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if record.exc_info and isinstance(record.exc_info[1], HttpProcessingError):
-            if record.created < self._logged_at + _LOG_INTERVAL:
-                return False
-            self._logged_at = record.created
-            record.msg, record.args, record.exc_info = "the API rejected a request that is not valid HTTP", (), None
-            record.levelno, record.levelname = logging.WARNING, "WARNING"
-        return True
-
-
 _LOG = logging.getLogger("lbctl.serve.http")
-_LOG.addFilter(_NoLines())
+_LOG.addFilter(InvalidRequests("the API"))
 
 
 class ApiServer:
@@ -86,7 +64,7 @@ class ApiServer:
         """
         checks = Authorization(self._serving, self._access)
         app = web.Application(
-            client_max_size=MAX_BODY_BYTES, middlewares=[_counted, as_json, checks.known_host, checks.allowed]
+            client_max_size=MAX_BODY_BYTES, middlewares=[counted, as_json, checks.known_host, checks.allowed]
         )
         app.on_response_prepare.append(self._say_age)
         app[SERVING] = self._serving
@@ -158,19 +136,6 @@ class ApiServer:
         """State in a header how old a follower's response may be."""
         if request.method in ("GET", "HEAD") and (age := self._serving.age()) is not None:
             response.headers[AGE] = f"{age:.3f}"
-
-
-@web.middleware
-async def _counted(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Mark the connection as busy until the response is complete."""
-    connection = connection_of(request)
-    if connection is None:
-        return await handler(request)
-    connection.begin()
-    try:
-        return await handler(request)
-    finally:
-        connection.end(body_is_left=not request.content.is_eof())
 
 
 def _bind(listening: socket.socket, path: str) -> None:

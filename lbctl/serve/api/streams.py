@@ -14,8 +14,8 @@ from typing import Protocol
 
 from aiohttp import web
 
+from lbctl.runtime.net.connections import connection_of
 from lbctl.serve.api.authorization import ACTOR, joins
-from lbctl.serve.api.connections import connection_of
 from lbctl.serve.api.dashboard.http import takes_gzip
 from lbctl.serve.api.dashboard.service import MAX_STREAMS
 from lbctl.serve.api.events import MAX_CLIENTS, EventSubscription, TooManyClientsError

@@ -13,7 +13,7 @@ import aiohttp
 
 from lbctl.control.analysis.evidence import MetricValues
 from lbctl.ir.routes import AnalysisMetric
-from lbctl.serve.telemetry.fetch import fetch
+from lbctl.runtime.net.fetch import fetch
 from lbctl.signals.prometheus import NoValueError, single_value
 
 TIMEOUT = 5.0

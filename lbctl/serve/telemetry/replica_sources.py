@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from urllib.parse import urlsplit
 
-from lbctl.serve.telemetry.fetch import Fetched, Reason
+from lbctl.runtime.net.fetch import Fetched, Reason
 from lbctl.serve.telemetry.reports import ScrapeReport, SourceState
 from lbctl.signals import prometheus
 from lbctl.signals.cached import CachedTokens, cached_tokens

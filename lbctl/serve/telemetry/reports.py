@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lbctl.serve.telemetry.fetch import Reason
+from lbctl.runtime.net.fetch import Reason
 from lbctl.signals.cached import CachedTokens
 from lbctl.signals.derive import Evidence
 from lbctl.signals.merge import Signals

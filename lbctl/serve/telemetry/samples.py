@@ -15,7 +15,7 @@ from dataclasses import astuple, dataclass, field
 from typing import Any, get_args
 
 from lbctl.base.foreign_json import parse
-from lbctl.serve.telemetry.fetch import Reason
+from lbctl.runtime.net.fetch import Reason
 from lbctl.serve.telemetry.reports import ScrapeReport, SourceState
 from lbctl.signals.cached import SOURCES, CachedTokens
 from lbctl.signals.derive import BatchEvidence, Evidence, TokenEvidence

@@ -24,8 +24,8 @@ import aiohttp
 
 from lbctl.base.urls import without_values
 from lbctl.runtime.guard import Guard
+from lbctl.runtime.net.fetch import Fetched, fetch
 from lbctl.runtime.net.http_client import session
-from lbctl.serve.telemetry.fetch import Fetched, fetch
 from lbctl.serve.telemetry.replica_sources import ReplicaSources
 from lbctl.serve.telemetry.reports import ScrapeReport, SourceState
 from lbctl.signals.exposition import MetricsPage, MetricsReader

@@ -10,8 +10,9 @@ import resource
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from ipaddress import IPv6Address, ip_address
 from pathlib import Path
+
+from lbctl.base.hosts import normal_host
 
 Client = tuple[str, int]
 """Host and port of a TCP client."""
@@ -84,10 +85,3 @@ def peer_of_socket(connection: socket.socket) -> Client | None:
         return None
     name = connection.getpeername()
     return normal_host(name[0]), name[1]
-
-
-def normal_host(host: str) -> str:
-    """Return the address without brackets and zone. IPv4-mapped IPv6 becomes IPv4."""
-    address = ip_address(host.strip("[]").partition("%")[0])
-    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-    return str(mapped or address)

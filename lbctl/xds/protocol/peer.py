@@ -6,7 +6,8 @@ from urllib.parse import unquote
 
 import grpc
 
-from lbctl.xds.protocol.connection import Client, normal_host
+from lbctl.base.hosts import normal_host
+from lbctl.xds.protocol.connection import Client
 
 Context = grpc.aio.ServicerContext[object, bytes]
 UNIX = "unix:"

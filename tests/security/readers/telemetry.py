@@ -6,9 +6,8 @@ import gzip
 import json
 
 from lbctl.base import foreign_json
-from lbctl.runtime.net import http_client
+from lbctl.runtime.net import fetch, http_client
 from lbctl.serve.operator import promql
-from lbctl.serve.telemetry import fetch
 from lbctl.signals import exposition
 from lbctl.signals.prometheus import NoValueError, single_value
 from tests.support.bounds import Reader, against, inputs, json_peers, mib, sends, trickles

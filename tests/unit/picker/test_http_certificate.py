@@ -8,9 +8,9 @@ from pathlib import Path
 
 from lbctl.ir.proxies import ServerTls
 from lbctl.picker.http_api import HttpApi
-from lbctl.picker.http_certificate import HttpCertificate
 from lbctl.picker.process import connections
 from lbctl.picker.service import PickService
+from lbctl.runtime.net.http_certificate import HttpCertificate
 from tests.support.processes.certs import Authority, Pair
 from tests.support.processes.ports import HOST
 

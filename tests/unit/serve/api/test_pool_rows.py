@@ -14,7 +14,7 @@ from lbctl.control.loop_output import LoopOutput
 from lbctl.control.overrides import Override
 from lbctl.control.replica_state import ReplicaCondition
 from lbctl.control.slow_start import Ramps
-from lbctl.ir.pools import ActiveCheck, HttpCheck, PassiveCheck, Pool, QueuePolicy, SlowStart, TcpCheck
+from lbctl.ir.pools import ActiveCheck, AgentCheck, HttpCheck, PassiveCheck, Pool, QueuePolicy, SlowStart, TcpCheck
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.routes import Forward, Route, Share
 from lbctl.ir.snapshot import Snapshot, pools_reached, view
@@ -131,6 +131,23 @@ def test_ejection_states_when_it_ends() -> None:
     item = replace(item, active=ActiveCheck(TcpCheck(), interval=2_000, healthy_threshold=1))
     composed = composed_of(item)
     assert reason(HA).endswith("why; it receives requests again after 1 passed check, with one check every 2 s")
+
+
+def test_agent_explains_the_check_of_an_envoy() -> None:
+    item = replace(TWO, active=ActiveCheck(HttpCheck(), port=9500), agent=AgentCheck(9500))
+    failed = CheckState(out=True, since=0.0, reason="status 503: XID 79", at=0.0)
+    composed, edge = composed_of(item), replace(EDGE, instances=1)
+    ledger, names = TrafficLedger(), [each.name for each in item.replicas]
+    conditions = zip(names, (ReplicaCondition("down"), ReplicaCondition("up")), strict=True)
+    ledger.set_conditions(edge.name, {ReplicaKey(NAME, name): each for name, each in conditions}, 0.0)
+    live = pool_rows.LiveState(
+        (fleet_proxy(edge, composed),), ledger, observed_checks={(NAME, name): failed for name in names}
+    )
+    (row,) = pool_rows.pools(composed, live)
+    assert [(each.state, each.state_reason) for each in row.replicas] == [
+        ("down", "the active check of edge fails; lbctl's check of its agent: status 503: XID 79"),
+        ("in", ""),
+    ]
 
 
 def test_acknowledged_share_is_from_the_oldest_connected_proxy() -> None:

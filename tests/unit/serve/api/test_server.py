@@ -22,9 +22,9 @@ from msgspec.structs import replace
 from lbctl.api import schema
 from lbctl.cli import run
 from lbctl.ir.address import Address
+from lbctl.runtime.net.connections import MAX_CONNECTIONS, ConnectionLimit, LimitedConnection
 from lbctl.serve.api import status_rows
 from lbctl.serve.api.authorization import ApiAccess
-from lbctl.serve.api.connections import MAX_CONNECTIONS, ConnectionLimit, LimitedConnection
 from lbctl.serve.api.server import ApiServer
 from lbctl.serve.ha.requests import MemberRequests
 from lbctl.serve.metrics.instruments import Metrics
@@ -659,7 +659,7 @@ def test_connections_without_a_handshake_are_closed(
 
 
 def test_client_that_does_not_read_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lbctl.serve.api.connections._READ_TIMEOUT", 0.05)
+    monkeypatch.setattr("lbctl.runtime.net.connections._READ_TIMEOUT", 0.05)
 
     async def check() -> None:
         protocols: list[_Inner] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lbctl.ir.address import Address
 from lbctl.ir.pools import MetricsSource, Pool, Replica, Telemetry
-from lbctl.serve.telemetry.fetch import Fetched
+from lbctl.runtime.net.fetch import Fetched
 from lbctl.serve.telemetry.replica_sources import ReplicaSources
 from lbctl.serve.telemetry.reports import ScrapeReport
 from lbctl.signals.cached import CachedTokens

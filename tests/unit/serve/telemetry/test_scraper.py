@@ -17,9 +17,9 @@ from aiohttp import web
 from lbctl.ir.address import Address
 from lbctl.ir.pools import Balance, MetricsSource, PickPolicy, Pool, Replica, Telemetry
 from lbctl.runtime.guard import Guard
+from lbctl.runtime.net.fetch import Fetched, fetch
 from lbctl.runtime.net.http_client import session
 from lbctl.serve.telemetry import scraper
-from lbctl.serve.telemetry.fetch import Fetched, fetch
 from lbctl.serve.telemetry.replica_sources import ReplicaSources
 from lbctl.serve.telemetry.reports import ScrapeReport
 from lbctl.serve.telemetry.scraper import Scraper

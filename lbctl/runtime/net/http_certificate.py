@@ -1,10 +1,10 @@
-"""TLS for the picker's HTTP server beyond loopback, where Envoys on other machines present client certificates."""
+"""TLS for an HTTP server whose certificate is replaced while it runs, with or without client certificates."""
 
 from __future__ import annotations
 
 import ssl
-from contextlib import suppress
 
+from lbctl.base.errors import reason_of
 from lbctl.ir.proxies import ServerTls
 
 
@@ -16,18 +16,21 @@ class HttpCertificate:
     """
 
     def __init__(self, tls: ServerTls | None) -> None:
-        """`tls` names files that gRPC has already accepted as credentials."""
+        """Read the files. Raises OSError if they are not usable."""
         self._tls = tls
         self.context = None if tls is None else _context(tls)
         self._newest = self.context
         if self.context is not None:
             self.context.sni_callback = self._use_newest
 
-    def renew(self) -> None:
-        """Read the files again. If they are not usable, the previous ones stay in use; gRPC's credentials log that."""
+    def renew(self) -> str:
+        """Read the files again. If they are not usable, the previous ones stay in use, and the reason is returned."""
         if self._tls is not None:
-            with suppress(OSError):
+            try:
                 self._newest = _context(self._tls)
+            except OSError as error:
+                return reason_of(error)
+        return ""
 
     def _use_newest(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
         """Set the context of a new connection. It is also called if the client does not send a server name."""

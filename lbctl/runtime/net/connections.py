@@ -1,20 +1,21 @@
-"""Limits the number of connections to the API, their idle time, and the memory of requests that wait for a response.
+"""Limits the connections to an HTTP server: their number, their idle time, and the memory of incomplete requests.
 
 Every open connection counts towards the limit. At the limit, lbctl closes the idle connection whose last response is
 oldest. So clients that only keep connections open do not exclude others. A connection whose request body has not
-arrived yet still counts as idle. A stream always waits; `streams` limits the number of streams.
+arrived yet still counts as idle. A stream always waits; the API's `streams` limits the number of streams.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 from aiohttp import web
 
-from lbctl.xds.protocol.connection import normal_host
+from lbctl.base.hosts import normal_host
 
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 MAX_CONNECTIONS = 256
 """Far above the number of connections that scrapers, dashboards and commands open, and far below a process's 1,024
 descriptors."""
@@ -215,3 +216,16 @@ def connection_of(request: web.Request) -> LimitedConnection | None:
     """Return the connection of a request; None if it is already closed."""
     connection = request.transport.get_protocol() if request.transport else None
     return connection if isinstance(connection, LimitedConnection) else None
+
+
+@web.middleware
+async def counted(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Mark the connection as busy until the response is complete. An aiohttp middleware."""
+    connection = connection_of(request)
+    if connection is None:
+        return await handler(request)
+    connection.begin()
+    try:
+        return await handler(request)
+    finally:
+        connection.end(body_is_left=not request.content.is_eof())

@@ -1,0 +1,32 @@
+"""Logs requests that are not valid HTTP, without their content."""
+
+from __future__ import annotations
+
+import logging
+
+from aiohttp.http_exceptions import HttpProcessingError
+
+_LOG_INTERVAL = 10.0
+"""Minimum seconds between two log lines."""
+
+
+class InvalidRequests(logging.Filter):
+    """Replaces aiohttp's error about a request that is not valid HTTP, which repeats a line that may contain a token.
+
+    It is logged at most once in `_LOG_INTERVAL`. `server` names the server in the log line.
+    """
+
+    def __init__(self, server: str) -> None:
+        super().__init__()
+        self._message = f"{server} rejected a request that is not valid HTTP"
+        self._logged_at = float("-inf")
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether the record is logged, and replace its text."""
+        if record.exc_info and isinstance(record.exc_info[1], HttpProcessingError):
+            if record.created < self._logged_at + _LOG_INTERVAL:
+                return False
+            self._logged_at = record.created
+            record.msg, record.args, record.exc_info = self._message, (), None
+            record.levelno, record.levelname = logging.WARNING, "WARNING"
+        return True
