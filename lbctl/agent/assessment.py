@@ -1,0 +1,35 @@
+"""The agent's result: whether the replica should get requests, and why not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+State = Literal["healthy", "unhealthy", "asleep", "warming_up", "draining"]
+ReasonCode = Literal[
+    "xid", "ecc", "row_remap", "gpu_lost", "driver", "memory", "slowdown", "engine", "wedged", "probe", "asleep",
+    "warming_up", "draining",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """A reason why the replica gets no requests."""
+
+    code: ReasonCode
+    message: str
+    """For people, for example "GPU 0 reported the fatal XID 79"."""
+    device: str = ""
+    """The GPU as in `GpuReading.name`; empty: it is about the engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assessment:
+    """The health of the replica. It is healthy if `state` is "healthy"; otherwise `reasons` is not empty."""
+
+    state: State
+    reasons: tuple[Reason, ...] = ()
+    weight: int = 100
+    """Share of its weight that the replica should get while it is healthy, in percent, 1 to 100."""
+    notes: tuple[str, ...] = ()
+    """Facts that do not affect the health, for example why no GPU is watched."""

@@ -1,0 +1,102 @@
+"""Readings of the agent, once per second: the GPUs and the engine. An absent value is None, never 0."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReading:
+    """One GPU, or one MIG slice of a GPU."""
+
+    index: int
+    """Index of the physical GPU, as the driver numbers it; −1 if the driver has never listed the GPU."""
+    uuid: str
+    """UUID as in the driver, for example `GPU-5fd4…`; of the slice for a MIG slice."""
+    model: str
+    """Marketing name, for example `NVIDIA H100 80GB HBM3`."""
+    pci: str = ""
+    """PCI bus ID of the physical GPU."""
+    instance: str = ""
+    """GPU instance ID of a MIG slice; empty for a whole GPU."""
+    problem: str = ""
+    """Why the GPU cannot be read, for example that it is lost; then the values below are None. `xids` has the errors
+    that the driver has reported before."""
+    utilization: float | None = None
+    """Share of time in which the GPU was busy, 0 to 1."""
+    memory_free: int | None = None
+    """Bytes."""
+    memory_used: int | None = None
+    """Bytes."""
+    temperature: float | None = None
+    """Degrees Celsius."""
+    power: float | None = None
+    """Watts."""
+    clock: float | None = None
+    """Current SM clock as a share of the maximum SM clock, 0 to 1."""
+    slowdowns: frozenset[str] = frozenset()
+    """Active reasons for a reduced clock, by DCGM's names: power_cap, hw_slowdown, sw_thermal, hw_thermal,
+    hw_power_brake."""
+    xids: tuple[int, ...] = ()
+    """XID errors that the driver has reported since the previous reading."""
+    ecc_errors: int | None = None
+    """Uncorrectable memory errors since the driver was loaded."""
+    remap_failed: bool | None = None
+    """Whether the GPU could not remap a faulty row of its memory."""
+
+    @property
+    def name(self) -> str:
+        """The device as users write it in `devices`: `0`, or `0:3` for a MIG slice."""
+        if self.index < 0:
+            return self.uuid
+        return f"{self.index}:{self.instance}" if self.instance else str(self.index)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReadings:
+    """All watched GPUs at one time."""
+
+    at: float
+    """Seconds on the monotonic clock, when the reading ended."""
+    gpus: tuple[GpuReading, ...] = ()
+    """Watched GPUs, sorted by index and instance. A device that was listed and is missing has a `problem`."""
+    problem: str = ""
+    """Why the driver cannot be read at all; empty if it can, or if there is nothing to watch."""
+    note: str = ""
+    """Which GPUs are not watched and why, for example that no driver is installed; not a problem."""
+    is_starting: bool = False
+    """Whether the problem is that the driver has not returned its first reading yet. It may need long to start."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineReading:
+    """The engine at one time."""
+
+    at: float
+    """Seconds on the monotonic clock, when the reading ended."""
+    reachable: bool = False
+    """False if the engine refuses connections."""
+    problem: str = ""
+    """Why the health check failed; empty if it passed."""
+    page_problem: str = ""
+    """Why the metrics page has no usable values; empty if it has."""
+    signals: Mapping[str, float] = field(default_factory=dict)
+    """Signal (`lbctl.signals.signal.SIGNALS`) → value."""
+    counters: Mapping[str, float] = field(default_factory=dict)
+    """Counter (`lbctl.signals.signal.COUNTERS`) → value."""
+    started_at: float | None = None
+    """Start time of the engine's process as a Unix time, if the page has it."""
+    restarted: bool = False
+    """Whether a counter is smaller than in the previous reading, so that the engine has restarted in between."""
+    by_steps: bool = False
+    """Whether `progress` changes with each step of the engine, not only when a request ends."""
+
+    @property
+    def in_flight(self) -> int | None:
+        """Requests that run or wait in the engine; None if the page does not have the running requests."""
+        if not self.reachable:
+            return 0
+        if "running" not in self.signals:
+            return None
+        return int(sum(self.signals.get(name, 0.0) for name in ("running", "queue", "deferred")))
