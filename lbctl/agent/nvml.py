@@ -1,0 +1,341 @@
+"""Reads NVIDIA GPUs and their MIG slices by NVML.
+
+A value that a GPU does not support, or that this user may not read, is None. NVML keeps a lost GPU until it is
+initialised again, and a handle is invalid after the driver was restarted. Therefore the driver is opened again after an
+error, and every `REOPEN_INTERVAL` while a watched device cannot be read.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pynvml as nvml
+
+from lbctl.agent.readings import GpuReading, GpuReadings
+from lbctl.agent.watched import NoDriverError, WatchedDevices
+
+REOPEN_INTERVAL = 10.0
+"""Seconds between attempts to open the driver again while a watched device cannot be read."""
+_MAX_XIDS = 100
+"""Upper bound on the XID errors of one GPU in one reading. The next reading has the others."""
+_NO_INSTANCE = 0xFFFFFFFF
+"""GPU instance of an event that is about the whole GPU."""
+
+_NO_DRIVER = {nvml.NVML_ERROR_LIBRARY_NOT_FOUND, nvml.NVML_ERROR_DRIVER_NOT_LOADED}
+_DRIVER_ERRORS = _NO_DRIVER | {nvml.NVML_ERROR_UNINITIALIZED, nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH}
+_GPU_ERRORS = {nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED}
+_UNSUPPORTED = {
+    nvml.NVML_ERROR_NOT_SUPPORTED,
+    nvml.NVML_ERROR_NO_PERMISSION,
+    nvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+    nvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
+    nvml.NVML_ERROR_DEPRECATED,
+}
+_EXPLANATIONS = {
+    nvml.NVML_ERROR_LIBRARY_NOT_FOUND: "the NVIDIA driver's library libnvidia-ml.so.1 is not installed",
+    nvml.NVML_ERROR_DRIVER_NOT_LOADED: "the NVIDIA driver is not loaded",
+    nvml.NVML_ERROR_UNINITIALIZED: "the NVIDIA driver was restarted",
+    nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "the NVIDIA driver and its library have different versions: "
+    "restart the machine, or reload the driver and restart the agent",
+    nvml.NVML_ERROR_NO_PERMISSION: "the agent's user may not read the GPU: allow access to /dev/nvidia*",
+    nvml.NVML_ERROR_GPU_IS_LOST: "the GPU is lost: reset it, or restart the machine",
+    nvml.NVML_ERROR_RESET_REQUIRED: "the GPU must be reset",
+}
+_SLOWDOWNS = {
+    nvml.nvmlClocksEventReasonSwPowerCap: "power_cap",
+    nvml.nvmlClocksEventReasonHwSlowdown: "hw_slowdown",
+    nvml.nvmlClocksEventReasonSwThermalSlowdown: "sw_thermal",
+    nvml.nvmlClocksEventReasonHwThermalSlowdown: "hw_thermal",
+    nvml.nvmlClocksEventReasonHwPowerBrakeSlowdown: "hw_power_brake",
+}
+# The second function of a value is for drivers without the first one.
+_UTILIZATION = (nvml.nvmlDeviceGetUtilizationRates,)
+_MEMORY = (lambda gpu: nvml.nvmlDeviceGetMemoryInfo(gpu, nvml.nvmlMemory_v2), nvml.nvmlDeviceGetMemoryInfo)
+_TEMPERATURE = (
+    lambda gpu: nvml.nvmlDeviceGetTemperatureV(gpu, nvml.NVML_TEMPERATURE_GPU),
+    lambda gpu: nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU),
+)
+_POWER = (nvml.nvmlDeviceGetPowerUsage,)
+_CLOCK = (lambda gpu: nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM),)
+_MAX_CLOCK = (lambda gpu: nvml.nvmlDeviceGetMaxClockInfo(gpu, nvml.NVML_CLOCK_SM),)
+_CLOCK_EVENTS = (nvml.nvmlDeviceGetCurrentClocksEventReasons, nvml.nvmlDeviceGetCurrentClocksThrottleReasons)
+_ECC = (
+    lambda gpu: nvml.nvmlDeviceGetTotalEccErrors(gpu, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC),
+)
+_REMAPPED_ROWS = (nvml.nvmlDeviceGetRemappedRows,)
+
+
+@dataclass(slots=True)
+class _Gpu:
+    """A GPU of which at least one device is watched."""
+
+    handle: Any
+    device: GpuReading
+    """The GPU without values."""
+    slices: list[tuple[Any, GpuReading]]
+    """Handle and device of each watched MIG slice; empty: the whole GPU is watched."""
+    max_clock: int | None
+    """MHz."""
+    events: Any = None
+    """Event set for XID errors; None if the GPU does not report them."""
+
+
+@dataclass(slots=True)
+class _Values:
+    """Reads values of a device. `error` is the last one; `count` is the number of values that the driver returned."""
+
+    handle: Any
+    count: int = 0
+    error: Any = None
+
+    def get(self, functions: tuple[Callable[[Any], Any], ...]) -> Any:
+        """Return the value of the first function that the driver supports, or None.
+
+        Raises NVMLError if the driver or the whole GPU cannot be read.
+        """
+        for function in functions:
+            try:
+                value = function(self.handle)
+            except nvml.NVMLError as error:
+                if error.value in _DRIVER_ERRORS | _GPU_ERRORS:
+                    raise
+                self.error = error
+                if error.value not in _UNSUPPORTED:
+                    return None
+            else:
+                self.count += 1
+                return value
+        return None
+
+
+class NvmlDevices:
+    """The watched GPUs and MIG slices of this machine."""
+
+    def __init__(self, devices: tuple[str, ...] | None, clock: Callable[[], float] = time.monotonic) -> None:
+        """Open the driver. Raises NoDriverError if it is not installed or not loaded.
+
+        After another error, `read` tries again and reports the problem.
+        """
+        self._devices = WatchedDevices(devices)
+        self._all = devices is None
+        self._clock = clock
+        self._opened = False
+        self._reopen_at = 0.0
+        self._gpus: list[_Gpu] = []
+        self._failures: dict[int, str] = {}
+        self._denied = False
+        self._note = ""
+        try:
+            self._open()
+        except nvml.NVMLError as error:
+            if error.value in _NO_DRIVER:
+                raise NoDriverError(explain(error)) from None
+
+    def read(self) -> GpuReadings:
+        """Read all watched devices."""
+        try:
+            if not self._opened:
+                self._open()
+            devices = self._read()
+        except nvml.NVMLError as error:
+            self.close()
+            return GpuReadings(self._clock(), problem=explain(error))
+        if any(device.problem for device in devices) and self._clock() >= self._reopen_at:
+            self.close()
+            with suppress(nvml.NVMLError):  # the next reading tries again, and reports it
+                self._open()
+        problem, note = "", self._note
+        if not devices and self._all:
+            problem = _EXPLANATIONS[nvml.NVML_ERROR_NO_PERMISSION] if self._denied else ""
+            note = "" if self._denied else "no GPU is watched: the NVIDIA driver lists no GPU"
+        return GpuReadings(self._clock(), devices, problem, note)
+
+    def close(self) -> None:
+        """Close the driver. `read` opens it again."""
+        for gpu in self._gpus:
+            if gpu.events is not None:
+                with suppress(nvml.NVMLError):
+                    nvml.nvmlEventSetFree(gpu.events)
+        self._gpus = []
+        if self._opened:
+            self._opened = False
+            with suppress(nvml.NVMLError):
+                nvml.nvmlShutdown()
+
+    def _open(self) -> None:
+        nvml.nvmlInit()
+        self._opened = True
+        self._reopen_at = self._clock() + REOPEN_INTERVAL
+        try:
+            self._list_gpus()
+        except nvml.NVMLError:
+            self.close()
+            raise
+
+    def _list_gpus(self) -> None:
+        self._failures, self._denied, self._note = {}, False, ""
+        for index in range(nvml.nvmlDeviceGetCount()):
+            try:
+                gpu = self._gpu(index)
+            except nvml.NVMLError as error:
+                if error.value in _DRIVER_ERRORS:
+                    raise
+                self._fail(index, error)
+            else:
+                if gpu is not None:
+                    self._gpus.append(gpu)
+
+    def _fail(self, index: int, error: Any) -> None:
+        """Remember a GPU that cannot be opened. If all GPUs are watched, other users' GPUs are ignored."""
+        if self._all and error.value == nvml.NVML_ERROR_NO_PERMISSION:
+            self._denied = True
+        else:
+            self._failures[index] = explain(error)
+
+    def _gpu(self, index: int) -> _Gpu | None:
+        """Open a GPU. Return None if it is not watched."""
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        uuid = str(nvml.nvmlDeviceGetUUID(handle))
+        values = _Values(handle)
+        device = GpuReading(
+            self._devices.index(uuid, index),
+            uuid,
+            model=str(values.get((nvml.nvmlDeviceGetName,)) or ""),
+            pci=str(getattr(values.get((nvml.nvmlDeviceGetPciInfo,)), "busId", "")),
+        )
+        slices = [(part, replace(device, uuid=name, instance=instance)) for part, name, instance in _slices(handle)]
+        watched = [(part, item) for part, item in slices if self._devices.includes(item, uuid)]
+        if not watched and (slices or not self._devices.includes(device)):
+            return None
+        gpu = _Gpu(handle, device, watched, values.get(_MAX_CLOCK))
+        self._register(gpu)
+        return gpu
+
+    def _register(self, gpu: _Gpu) -> None:
+        try:
+            events = nvml.nvmlEventSetCreate()
+        except nvml.NVMLError as error:
+            self._without_xids(gpu, error)
+            return
+        try:
+            nvml.nvmlDeviceRegisterEvents(gpu.handle, nvml.nvmlEventTypeXidCriticalError, events)
+        except nvml.NVMLError as error:
+            with suppress(nvml.NVMLError):
+                nvml.nvmlEventSetFree(events)
+            self._without_xids(gpu, error)
+        else:
+            gpu.events = events
+
+    def _without_xids(self, gpu: _Gpu, error: Any) -> None:
+        gpu.events = None
+        self._note = f"the driver does not report XID errors of GPU {gpu.device.index}: {explain(error)}"
+
+    def _read(self) -> tuple[GpuReading, ...]:
+        return self._devices.with_missing((item for gpu in self._gpus for item in self._read_gpu(gpu)), self._failures)
+
+    def _read_gpu(self, gpu: _Gpu) -> Iterator[GpuReading]:
+        events: list[tuple[int, str]] = []
+        try:
+            events = self._events(gpu)
+            whole = _read_values(gpu)
+        except nvml.NVMLError as error:
+            if error.value in _DRIVER_ERRORS:
+                raise
+            whole = replace(gpu.device, problem=explain(error))
+        for handle, device in gpu.slices or [(None, gpu.device)]:
+            reading = whole if handle is None else _read_slice(handle, device, whole)
+            xids = tuple(code for code, instance in events if instance in ("", device.instance) or handle is None)
+            yield replace(reading, xids=xids)
+
+    def _events(self, gpu: _Gpu) -> list[tuple[int, str]]:
+        """Return the XID errors since the last call, each with the GPU instance that it is about, or "" for all."""
+        events: list[tuple[int, str]] = []
+        while gpu.events is not None and len(events) < _MAX_XIDS:
+            try:
+                event = nvml.nvmlEventSetWait_v2(gpu.events, 0)
+            except nvml.NVMLError as error:
+                if error.value in _DRIVER_ERRORS:
+                    raise
+                if error.value in _UNSUPPORTED:
+                    self._without_xids(gpu, error)
+                break
+            if event.eventType == nvml.nvmlEventTypeXidCriticalError:
+                instance = "" if event.gpuInstanceId == _NO_INSTANCE else str(event.gpuInstanceId)
+                events.append((int(event.eventData), instance))
+        return events
+
+
+def explain(error: Any) -> str:
+    """Return the problem, and the fix if it is known, of an NVMLError."""
+    return _EXPLANATIONS.get(error.value) or f"NVML reports: {error}"
+
+
+def _slices(gpu: Any) -> Iterator[tuple[Any, str, str]]:
+    """Yield handle, UUID and GPU instance of each MIG slice, one for each GPU instance."""
+    values = _Values(gpu)
+    mode = values.get((nvml.nvmlDeviceGetMigMode,))
+    if mode is None or mode[0] != nvml.NVML_DEVICE_MIG_ENABLE:
+        return
+    found = set()
+    for index in range(values.get((nvml.nvmlDeviceGetMaxMigDeviceCount,)) or 0):
+        try:
+            handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, index)
+            instance = str(nvml.nvmlDeviceGetGpuInstanceId(handle))
+            uuid = str(nvml.nvmlDeviceGetUUID(handle))
+        except nvml.NVMLError as error:
+            if error.value in _DRIVER_ERRORS | _GPU_ERRORS:
+                raise
+            continue  # the numbers of slices have gaps
+        if instance not in found:
+            found.add(instance)
+            yield handle, uuid, instance
+
+
+def _read_values(gpu: _Gpu) -> GpuReading:
+    """Read a whole GPU. Raises NVMLError if it returns no value at all."""
+    values = _Values(gpu.handle)
+    utilization, memory = values.get(_UTILIZATION), values.get(_MEMORY)
+    power, clock = values.get(_POWER), values.get(_CLOCK)
+    temperature, reasons = values.get(_TEMPERATURE), values.get(_CLOCK_EVENTS)
+    ecc, rows = values.get(_ECC), values.get(_REMAPPED_ROWS)
+    if not values.count:
+        raise values.error
+    return replace(
+        gpu.device,
+        utilization=None if utilization is None else utilization.gpu / 100,
+        memory_free=None if memory is None else int(memory.free),
+        memory_used=None if memory is None else int(memory.used),
+        temperature=None if temperature is None else float(temperature),
+        power=None if power is None else power / 1000,
+        clock=min(clock / gpu.max_clock, 1.0) if clock is not None and gpu.max_clock else None,
+        slowdowns=frozenset(name for bit, name in _SLOWDOWNS.items() if (reasons or 0) & bit),
+        ecc_errors=None if ecc is None else int(ecc),
+        remap_failed=None if rows is None else bool(rows[3]),
+    )
+
+
+def _read_slice(handle: Any, device: GpuReading, whole: GpuReading) -> GpuReading:
+    """Read a MIG slice: its own memory, and the temperature, power, clock and errors of its GPU."""
+    if whole.problem:
+        return replace(device, problem=whole.problem)
+    values = _Values(handle)
+    try:
+        memory = values.get(_MEMORY)
+    except nvml.NVMLError as error:
+        if error.value in _DRIVER_ERRORS:
+            raise
+        return replace(device, problem=explain(error))
+    if memory is None and values.error.value not in _UNSUPPORTED:
+        return replace(device, problem=explain(values.error))
+    return replace(
+        whole,
+        uuid=device.uuid,
+        instance=device.instance,
+        utilization=None,
+        memory_free=None if memory is None else int(memory.free),
+        memory_used=None if memory is None else int(memory.used),
+    )

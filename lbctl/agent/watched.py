@@ -1,0 +1,84 @@
+"""Selects the watched devices of a driver, and reports those that are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from lbctl.agent.readings import GpuReading
+from lbctl.signals.devices import normalized
+
+MISSING = "the driver no longer lists the GPU"
+
+
+class NoDriverError(Exception):
+    """The machine lacks the driver or the library for GPUs of this vendor. The message names the missing part."""
+
+
+class WatchedDevices:
+    """The watched devices of one driver. A device that the driver has listed once keeps its index, and must stay.
+
+    When a GPU falls off the bus, a driver that is initialised again gives its index to another GPU.
+    """
+
+    def __init__(self, devices: tuple[str, ...] | None) -> None:
+        self._devices = devices
+        self._indices: dict[str, int] = {}
+        """UUID of a GPU → index at which the driver has listed it first."""
+        self._seen: dict[str, GpuReading] = {}
+        self._matched: set[str] = set()
+
+    def index(self, uuid: str, listed: int) -> int:
+        """Return the index at which the driver has listed this GPU first. `listed`: its index now."""
+        return self._indices.setdefault(uuid, listed)
+
+    def includes(self, device: GpuReading, gpu: str = "") -> bool:
+        """Return whether the device is watched. `gpu`: for a MIG slice, the UUID of its GPU."""
+        if self._devices is not None:
+            names = _names(device, gpu)
+            matched = {listed for listed in self._devices if _normalized(listed) in names}
+            if not matched:
+                return False
+            self._matched |= matched
+        self._seen.setdefault(device.name, device)
+        return True
+
+    def with_missing(self, read: Iterable[GpuReading], failures: Mapping[int, str]) -> tuple[GpuReading, ...]:
+        """Return the readings, and one with a problem for each watched device without a reading, sorted.
+
+        `failures`: index of each GPU that the driver lists but cannot open → reason.
+        """
+        found = {reading.name: reading for reading in read}
+        for device in [*self._seen.values(), *self._never_listed(failures)]:
+            if device.name not in found:
+                found[device.name] = replace(device, problem=failures.get(device.index, device.problem or MISSING))
+        return tuple(sorted(found.values(), key=_order))
+
+    def _never_listed(self, failures: Mapping[int, str]) -> list[GpuReading]:
+        if self._devices is None:
+            return [GpuReading(index, uuid="", model="") for index in failures]
+        return [_absent(device) for device in self._devices if device not in self._matched]
+
+
+def _names(device: GpuReading, gpu: str) -> set[str]:
+    """Return all names of a device in `devices`. The name of a GPU is also a name of each of its slices."""
+    names = {str(device.index), _normalized(gpu or device.uuid)}
+    if device.instance:
+        names |= {f"{name}:{device.instance}" for name in names} | {_normalized(device.uuid)}
+    return names
+
+
+def _normalized(device: str) -> str:
+    return normalized(device.casefold().removeprefix("mig-"))
+
+
+def _absent(device: str) -> GpuReading:
+    gpu, _, instance = device.partition(":")
+    problem = f"the driver lists no device {device}"
+    if gpu.isdecimal():
+        return GpuReading(int(gpu), uuid="", model="", instance=instance, problem=problem)
+    return GpuReading(-1, uuid=device, model="", problem=problem)
+
+
+def _order(device: GpuReading) -> tuple[int, int, str]:
+    return device.index, int(device.instance) if device.instance.isdecimal() else -1, device.uuid
