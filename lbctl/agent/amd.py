@@ -1,0 +1,141 @@
+"""Reads AMD GPUs by amdsmi, AMD's Python binding of ROCm.
+
+Written after the source of amdsmi 7.0.2, and tested only with a module that replaces it: it has not run on an AMD GPU.
+amdsmi returns "N/A" for a value that a GPU does not have. It has no XID errors and no failures of row remapping.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import time
+from contextlib import suppress
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+from lbctl.agent.readings import GpuReading, GpuReadings
+from lbctl.agent.watched import NoDriverError, WatchedDevices
+
+_VIOLATIONS = {
+    "active_ppt_pwr": "power_cap",
+    "active_prochot_thrm": "hw_thermal",
+    "active_socket_thrm": "hw_thermal",
+    "active_vr_thrm": "hw_thermal",
+    "active_hbm_thrm": "hw_thermal",
+}
+_POWERS = ("socket_power", "current_socket_power", "average_socket_power")
+"""Keys of the power in watts, one of which is set, depending on the GPU and the version."""
+_MIB = 2**20
+
+
+@functools.cache
+def amdsmi() -> ModuleType | None:
+    """Import amdsmi once. Return None if it or its library is not installed."""
+    if importlib.util.find_spec("amdsmi") is None:
+        return None
+    try:
+        return importlib.import_module("amdsmi")
+    except (ImportError, OSError, KeyError, AttributeError):  # without libamd_smi.so
+        return None
+
+
+class AmdDevices:
+    """The watched AMD GPUs of this machine."""
+
+    def __init__(self, devices: tuple[str, ...] | None, smi: ModuleType | Any) -> None:
+        """Open the driver by the module amdsmi. Raises NoDriverError if it cannot be opened."""
+        self._devices = WatchedDevices(devices)
+        self._all = devices is None
+        self._smi = smi
+        try:
+            smi.amdsmi_init()
+        except smi.AmdSmiException as error:
+            raise NoDriverError(f"the AMD driver cannot be opened: {_text(error)}") from None
+
+    def read(self) -> GpuReadings:
+        """Read all watched GPUs."""
+        gpus: list[GpuReading] = []
+        failures: dict[int, str] = {}
+        try:
+            handles = self._smi.amdsmi_get_processor_handles()
+        except self._smi.AmdSmiException as error:
+            return GpuReadings(time.monotonic(), problem=f"the AMD driver cannot be read: {_text(error)}")
+        for index, handle in enumerate(handles):
+            try:
+                gpu = self._device(index, handle)
+            except self._smi.AmdSmiException as error:
+                failures[index] = _text(error)
+            else:
+                if self._devices.includes(gpu):
+                    gpus.append(self._read_gpu(handle, gpu))
+        found = self._devices.with_missing(gpus, failures)
+        note = "no GPU is watched: the AMD driver lists no GPU" if self._all and not found else ""
+        return GpuReadings(time.monotonic(), found, note=note)
+
+    def close(self) -> None:
+        """Close the driver."""
+        with suppress(self._smi.AmdSmiException):
+            self._smi.amdsmi_shut_down()
+
+    def _device(self, index: int, handle: Any) -> GpuReading:
+        uuid = str(self._smi.amdsmi_get_gpu_device_uuid(handle))
+        asic = self._get("amdsmi_get_gpu_asic_info", handle) or {}
+        return GpuReading(
+            self._devices.index(uuid, index),
+            uuid,
+            model=str(asic.get("market_name", "")),
+            pci=str(self._get("amdsmi_get_gpu_device_bdf", handle) or ""),
+        )
+
+    def _get(self, function: str, *arguments: Any) -> Any:
+        """Return a value, or None if the GPU does not have it, or this version of amdsmi not the function."""
+        try:
+            return getattr(self._smi, function)(*arguments)
+        except (AttributeError, self._smi.AmdSmiException):
+            return None
+
+    def _read_gpu(self, handle: Any, gpu: GpuReading) -> GpuReading:
+        activity = self._get("amdsmi_get_gpu_activity", handle)
+        memory = self._get("amdsmi_get_gpu_vram_usage", handle)
+        temperature = self._temperature(handle)
+        power = self._get("amdsmi_get_power_info", handle)
+        clocks = self._get("amdsmi_get_clock_info", handle, self._smi.AmdSmiClkType.GFX)
+        ecc = self._get("amdsmi_get_gpu_total_ecc_count", handle)
+        violations = self._get("amdsmi_get_violation_status", handle)
+        if all(value is None for value in (activity, memory, temperature, power, clocks, ecc)):
+            return replace(gpu, problem="the AMD driver returns no value of the GPU")
+        utilization = _number(activity, "gfx_activity")
+        total, used = _number(memory, "vram_total"), _number(memory, "vram_used")
+        clock, max_clock = _number(clocks, "clk"), _number(clocks, "max_clk")
+        errors = _number(ecc, "uncorrectable_count")
+        return replace(
+            gpu,
+            utilization=None if utilization is None else utilization / 100,
+            memory_free=None if total is None or used is None else int(total - used) * _MIB,
+            memory_used=None if used is None else int(used) * _MIB,
+            temperature=temperature,
+            power=next((watts for key in _POWERS if (watts := _number(power, key))), None),
+            clock=min(clock / max_clock, 1.0) if clock is not None and max_clock else None,
+            slowdowns=frozenset(name for key, name in _VIOLATIONS.items() if (violations or {}).get(key) is True),
+            ecc_errors=None if errors is None else int(errors),
+        )
+
+    def _temperature(self, handle: Any) -> float | None:
+        """Return degrees Celsius of the hottest point, or of the edge where a GPU has only this sensor."""
+        smi, current = self._smi, self._smi.AmdSmiTemperatureMetric.CURRENT
+        for sensor in (smi.AmdSmiTemperatureType.JUNCTION, smi.AmdSmiTemperatureType.EDGE):
+            value = self._get("amdsmi_get_temp_metric", handle, sensor, current)
+            if value is not None:
+                return float(value)
+        return None
+
+
+def _number(values: Any, key: str) -> float | None:
+    value = (values or {}).get(key)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _text(error: Exception) -> str:
+    return " ".join(str(error).split())
