@@ -17,7 +17,7 @@ from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest
 from lbctl.picker import bounded_calls, connection, connection_limits, http_protocol, spop_frames
 from lbctl.picker.admission import HEADER
 from lbctl.picker.spop import MAX_FRAME_BYTES
-from lbctl.serve.api import connections as api_connections
+from lbctl.runtime.net import connections as api_connections
 from lbctl.xds.protocol.server import Limits
 from lbctl.xds.protocol.unread_messages import MAX_GROWTH
 from lbctl.xds.resource import CDS

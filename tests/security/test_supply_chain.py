@@ -31,7 +31,9 @@ def test_images_of_others_are_pinned_to_digests() -> None:
     assert {*unpinned} == {"lbctl"}
 
 
-@pytest.mark.parametrize(("name", "extras"), [("envoy", ["envoy"]), ("test", ["docs", "envoy", "redis", "test"])])
+@pytest.mark.parametrize(
+    ("name", "extras"), [("envoy", ["agent", "envoy"]), ("test", ["docs", "envoy", "redis", "test"])]
+)
 def test_locks_hold_what_the_project_asks_for(name: str, extras: list[str]) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     lines = [*project["dependencies"], *(line for extra in extras for line in project["optional-dependencies"][extra])]

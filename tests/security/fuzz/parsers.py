@@ -27,7 +27,6 @@ from lbctl.base.foreign_json import shaped
 from lbctl.compile import credential_files
 from lbctl.importer.run import run as run_import
 from lbctl.init.gpus import gpus_of
-from lbctl.init.identify import page_kind
 from lbctl.ir.address import Address
 from lbctl.ir.pools import KubernetesDiscovery, PickPolicy, Pool, Replica, SessionKey
 from lbctl.model.fleet import parse as parse_fleet
@@ -47,6 +46,7 @@ from lbctl.serve.ha.records import LeaderStatus, read_leader, write_leader
 from lbctl.serve.ha.requests import MemberRequest, MemberRequests, NotSignedError
 from lbctl.serve.traffic.log_line import ReplicaAddresses, tries_of
 from lbctl.serve.traffic.timer_line import timers_of
+from lbctl.signals.detect import page_kind
 from lbctl.signals.exposition import MetricsReader
 from lbctl.signals.prometheus import NoValueError, single_value
 from lbctl.simulate.trace import read as read_trace
