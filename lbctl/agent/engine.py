@@ -1,0 +1,177 @@
+"""Reads the engine: its health check and its metrics page, at the same time and within one time limit.
+
+Each reading opens new connections, so that a stopped engine is noticed at once: only an engine that refuses connections
+is unreachable. A connection that times out belongs to a busy or wedged engine, which has not restarted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from urllib.parse import urljoin
+
+import aiohttp
+
+from lbctl.agent.engine_key import key_header
+from lbctl.agent.readings import EngineReading
+from lbctl.agent.settings import ENGINE_KINDS, NO_PAGE, AgentSettings
+from lbctl.base.errors import reason_of
+from lbctl.runtime import log
+from lbctl.runtime.net.fetch import fetch
+from lbctl.runtime.net.http_client import session
+from lbctl.signals import table
+from lbctl.signals.derive import derive
+from lbctl.signals.detect import page_kind
+from lbctl.signals.devices import selection
+from lbctl.signals.exposition import MetricsPage, MetricsReader
+from lbctl.signals.signal import COUNTERS
+from lbctl.signals.source import SourceReading
+
+READ_TIMEOUT = 3.0
+"""Time limit of a reading in seconds."""
+_START_TIME = "process_start_time_seconds"
+_DEFAULT_PATH = "/metrics"
+_LOCAL_ERRORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL})
+_NETWORK_ERRORS = frozenset({errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ETIMEDOUT})
+
+
+@dataclass(frozen=True, slots=True)
+class PageValues:
+    """The values of one metrics page: `signals`, `counters`, `started_at` and the flags are as in `EngineReading`."""
+
+    problem: str = ""
+    """Why the page has no usable values; empty if it has."""
+    signals: Mapping[str, float] = field(default_factory=dict)
+    counters: Mapping[str, float] = field(default_factory=dict)
+    started_at: float | None = None
+    restarted: bool = False
+    by_steps: bool = False
+
+
+class PageReader:
+    """Reads the metrics pages of one engine, which it receives in their order."""
+
+    def __init__(self, kind: str, devices: tuple[str, ...] | None = None) -> None:
+        """`kind` and `devices` as in `AgentSettings`; the kind is not empty. Raises UnknownName."""
+        self._table = table(kind)
+        self._reader = MetricsReader({*self._table.names(), _START_TIME})
+        self._selection = selection((), devices or (), self._table.gpus)
+        self._before: SourceReading | None = None
+
+    def read(self, body: bytes, at: float) -> PageValues:
+        """Return the values of a page. `at`: seconds on the monotonic clock."""
+        page = self._reader.read(body)
+        reading = self._table.reading(page, self._selection, at)
+        if not reading.quantities:
+            return PageValues(f"the page has no usable {self._table.title} metric", started_at=_started_at(page))
+        derived = derive(self._table, self._before, reading)
+        self._before = replace(reading, moves=derived.moves)
+        return PageValues(
+            signals={name: signal.value for name, signal in derived.values.items()},
+            counters={name: value for name, value in reading.quantities.items() if name in COUNTERS},
+            started_at=_started_at(page),
+            restarted=derived.restarted,
+            by_steps=derived.by_steps,
+        )
+
+
+def _started_at(page: MetricsPage) -> float | None:
+    """Return the start time of the process; None if the page has several processes or does not have the time."""
+    samples = page.samples.get(_START_TIME, ())
+    return samples[0].value or None if len(samples) == 1 else None
+
+
+class EngineWatch:
+    """Reads one engine."""
+
+    def __init__(self, settings: AgentSettings) -> None:
+        """Raises UnknownName if the settings have an unknown kind."""
+        self._settings = settings
+        has_kind = settings.kind not in ("", NO_PAGE)
+        self._page = PageReader(settings.kind, settings.devices) if has_kind else None
+        """The reader for the engine's kind; None: no page is read, or the kind has not been detected yet."""
+        self._page_url = urljoin(settings.engine, _page_path(settings))
+        self._page_has_key = self._page_url.startswith(f"{settings.engine}/")
+
+    async def read(self) -> EngineReading:
+        """Read the engine within `READ_TIMEOUT`. Never raises."""
+        key, key_problem = key_header(self._settings)
+        async with session() as client:
+            (reachable, problem), page = await asyncio.gather(self._check(client, key), self._read_page(client, key))
+        hint = f"; {key_problem}" if key_problem else ""
+        return EngineReading(
+            time.monotonic(),
+            reachable,
+            problem + hint if problem else "",
+            page.problem + hint if page.problem else "",
+            page.signals,
+            page.counters,
+            page.started_at,
+            page.restarted,
+            page.by_steps,
+        )
+
+    async def _check(self, client: aiohttp.ClientSession, key: Mapping[str, str]) -> tuple[bool, str]:
+        """Run the health check. Return whether the engine accepts connections, and the problem."""
+        settings = self._settings
+        headers = {"Connection": "close", "Accept": "*/*", **key}
+        try:
+            async with (
+                asyncio.timeout(READ_TIMEOUT),
+                client.get(settings.engine + settings.health_path, headers=headers, allow_redirects=False) as response,
+            ):
+                if response.status not in settings.health_statuses:
+                    return True, f"{settings.health_path}: status {response.status}"
+                return True, ""
+        except TimeoutError:
+            return True, f"{settings.health_path}: no response within {READ_TIMEOUT:g} s"
+        except Exception as error:  # noqa: BLE001 -- no response of an engine ends the agent
+            return not _refuses(error), f"{settings.health_path}: {connection_problem(error)}"
+
+    async def _read_page(self, client: aiohttp.ClientSession, key: Mapping[str, str]) -> PageValues:
+        if self._settings.kind == NO_PAGE:
+            return PageValues()
+        began = time.monotonic()
+        try:
+            sent = next(iter(key.items()), None) if self._page_has_key else None
+            fetched = await fetch(client, self._page_url, READ_TIMEOUT, key=sent)
+            if fetched.reason:
+                return PageValues(fetched.message)
+            if self._page is None:
+                kind = page_kind(fetched.body)
+                if kind not in ENGINE_KINDS:
+                    return PageValues("the page has no metrics of a known engine (set --kind)")
+                log.event("the engine's metrics page is read", kind=kind)
+                self._page = PageReader(kind, self._settings.devices)
+            return self._page.read(fetched.body, began)
+        except Exception as error:  # noqa: BLE001 -- no page of an engine ends the agent
+            return PageValues(reason_of(error))
+
+
+def connection_problem(error: BaseException) -> str:
+    """Return the reason of a failed request, for people."""
+    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    return reason_of(cause).lower() if isinstance(cause, ConnectionError) else reason_of(cause)
+
+
+def _refuses(error: Exception) -> bool:
+    """Return whether the engine does not accept connections.
+
+    The handshake, name resolution, a lack of descriptors, and the network do not count: an engine that is reached again
+    after them has not restarted.
+    """
+    if not isinstance(error, aiohttp.ClientConnectorError):
+        return False
+    if isinstance(error, aiohttp.ClientSSLError | aiohttp.ClientConnectorDNSError):
+        return False
+    return error.os_error.errno not in _LOCAL_ERRORS | _NETWORK_ERRORS
+
+
+def _page_path(settings: AgentSettings) -> str:
+    """Return the path or the URL of the metrics page: by default, the path at which this kind of engine has it."""
+    if settings.kind not in ("", NO_PAGE) and settings.metrics_path == _DEFAULT_PATH:
+        return table(settings.kind).page or _DEFAULT_PATH
+    return settings.metrics_path
