@@ -1,0 +1,104 @@
+"""The judge's memory: everything that a decision needs from earlier readings. Times are seconds on one clock."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from lbctl.agent.assessment import Reason
+from lbctl.agent.readings import EngineReading
+
+NEVER = -math.inf
+RequestKind = Literal["warmup", "probe"]
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Whether a limit is exceeded, with hysteresis."""
+
+    exceeded: bool = False
+    contrary: int = 0
+    """Number of readings in a row that contradict `exceeded`."""
+
+    def after(self, bad: bool, good: bool, readings: tuple[int, int]) -> Level:
+        """Return the level after a reading, which is bad, good, or in between.
+
+        `readings`: number of bad readings in a row that exceed the limit, and of good readings that end this.
+        """
+        if not (good if self.exceeded else bad):
+            return Level(self.exceeded)
+        contrary = self.contrary + 1
+        return Level(not self.exceeded) if contrary >= readings[self.exceeded] else Level(self.exceeded, contrary)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuHistory:
+    """One GPU since the engine's last restart."""
+
+    ecc_errors: int | None = None
+    """`GpuReading.ecc_errors` of the newest reading with this value."""
+    memory: Level = field(default_factory=Level)
+    """Whether free memory is below its limit."""
+    slowdown: Level = field(default_factory=Level)
+    """Whether the GPU has lost too much of its clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressWatch:
+    """The engine's progress while requests are in flight."""
+
+    value: float | None = None
+    """The last known value of the signal `progress`."""
+    still_since: float | None = None
+    """The first reading with this value and requests in flight; None if no request is in flight."""
+    is_wedged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The state of one agent."""
+
+    engine: EngineReading | None = None
+    """The newest reading."""
+    started_at: float | None = None
+    """The last known start time of the engine's process, as a Unix time."""
+    restarts: int = 0
+    """Number of restarts of the engine that the agent has noticed."""
+    gpus: Mapping[str, GpuHistory] = field(default_factory=dict)
+    """`GpuReading.name` → its history."""
+    gpus_at: float = NEVER
+    """`GpuReadings.at` of the newest reading."""
+    gpus_readable: bool = True
+    """Whether the driver and all watched GPUs can be read."""
+    faults: tuple[Reason, ...] = ()
+    """Faults that last until the engine has restarted: xid, ecc, gpu_lost and driver."""
+    failed_remaps: frozenset[str] = frozenset()
+    """GPUs with a failed row remap, according to their newest known values."""
+    accepted_remaps: frozenset[str] = frozenset()
+    """GPUs among them that an operator has readmitted."""
+    draining_since: float | None = None
+    """When the drain began, in seconds; None: no drain."""
+    is_drain_saved: bool = False
+    """Whether the drain continues after a restart of the agent."""
+    is_asleep: bool = False
+    progress: ProgressWatch = field(default_factory=ProgressWatch)
+    warmed: int | None = None
+    """Number of warm-up requests that the engine has answered; None: unknown whether the engine is fresh."""
+    warmup_problem: str = ""
+    """Why the last warm-up request failed."""
+    warmup_due: float = NEVER
+    """The earliest time of the next warm-up request."""
+    idle_since: float | None = None
+    """The time since which no request has been in flight; None: requests are in flight, or this is unknown."""
+    probed_at: float = NEVER
+    """When the last probe ended."""
+    probe_failures: int = 0
+    """Number of probes in a row that failed."""
+    probe_problem: str = ""
+    """Why the last probe failed."""
+    load_note: str = ""
+    """Why the saved faults could not be read."""
+    save_note: str = ""
+    """Why the faults could not be saved."""
