@@ -1,0 +1,215 @@
+"""Watches one replica: reads its GPUs and its engine once a second, and judges its health.
+
+It also sends requests for warm-up and probes, and drains the replica.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from lbctl.agent import judge
+from lbctl.agent.assessment import Assessment, Reason
+from lbctl.agent.draining import Drain
+from lbctl.agent.memory import Memory, RequestKind
+from lbctl.agent.metrics_page import XidCounts
+from lbctl.agent.readings import EngineReading, GpuReadings
+from lbctl.agent.settings import AgentSettings
+from lbctl.runtime import log
+
+INTERVAL = 1.0
+"""Seconds between two readings."""
+MAX_AGE = 5.0
+"""Age of the newest assessment in seconds, after which the replica counts as unhealthy."""
+_NUMBER = re.compile(r"\d+")
+_DRAIN_POLL = 0.2
+"""Seconds between two checks whether a drain is complete."""
+
+
+class GpuSource(Protocol):
+    """The newest reading of the GPUs."""
+
+    def latest(self, now: float) -> GpuReadings | None:
+        """Return the newest reading; None before the first one."""
+
+
+class EngineSource(Protocol):
+    """Readings of the engine."""
+
+    async def read(self) -> EngineReading:
+        """Read the engine. Never raises."""
+
+
+class RequestSender(Protocol):
+    """Requests to the engine."""
+
+    async def send(self, kind: RequestKind = "probe") -> str:
+        """Send a request, and return why it failed; empty if it succeeded. Never raises."""
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """The health of the replica."""
+
+    assessment: Assessment
+    since: float
+    """Unix time at which the state began."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrainResult:
+    """The end of a wait for a drain."""
+
+    drained: bool
+    """Whether the drain is complete."""
+    waited: float
+    """Seconds."""
+    in_flight: int | None
+    """Requests that are still in flight; None if unknown."""
+    ended: bool = False
+    """Whether the drain has been ended, by `readmit` or a restart of the engine."""
+
+
+class ReplicaWatch:
+    """The state of the agent. All methods run on one event loop."""
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        gpus: GpuSource,
+        engine: EngineSource,
+        requests: RequestSender,
+        memory: Memory,
+        save: Callable[[Memory], Memory],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`save` saves the remembered faults. `clock` returns seconds, like the times of the readings."""
+        self._settings = settings
+        self._gpu_source = gpus
+        self._engine_source = engine
+        self._requests = requests
+        self._memory = memory
+        self._save = save
+        self._clock = clock
+        self._drain = Drain()
+        self._health = Health(judge.UNREAD, time.time())
+        self._assessed_at: float | None = None
+        self._request: asyncio.Task[None] | None = None
+        """The request under way."""
+        self.gpus: GpuReadings | None = None
+        self.engine: EngineReading | None = None
+        self.xids = XidCounts()
+
+    async def run(self) -> None:
+        """Read once a second until cancelled."""
+        while True:
+            due = self._clock() + INTERVAL
+            await self.read()
+            await asyncio.sleep(max(0.0, due - self._clock()))
+
+    async def read(self) -> None:
+        """Read the engine and the GPUs once, and judge."""
+        self.engine = await self._engine_source.read()
+        self._drain.read(self.engine)
+        now = self._clock()
+        gpus = self._gpu_source.latest(now)
+        if gpus is None:
+            return
+        self.gpus = gpus
+        self.xids.add(gpus)
+        restarts = self._memory.restarts
+        self._judge()
+        if self._request is not None and self._memory.restarts != restarts:
+            self._request.cancel()  # its answer would be about the former process
+            self._request = None
+        is_free = self._request is None or self._request.done()
+        if is_free and (kind := judge.wants_request(self._settings, self._memory, now)):
+            self._request = asyncio.create_task(self._send(kind))
+
+    @property
+    def health(self) -> Health:
+        """The present health. If the newest assessment is too old, the replica is unhealthy."""
+        if self._assessed_at is None:
+            return self._health
+        age = self._clock() - self._assessed_at
+        if age <= MAX_AGE:
+            return self._health
+        found = self._health.assessment
+        late = Reason("engine", f"the agent has not read the engine for {age:.0f} s")
+        state = found.state if found.state == "draining" else "unhealthy"
+        since = self._health.since if state == found.state else time.time() - age
+        return Health(replace(found, state=state, reasons=(late, *found.reasons)), since)
+
+    @property
+    def in_flight(self) -> int | None:
+        """Requests in the engine; None if unknown."""
+        return self._drain.in_flight
+
+    def answered(self, client: str) -> None:
+        """Record that a client got an answer to a health check or an agent check."""
+        self._drain.answered(client, self._clock())
+
+    async def drain(self, wait: float, *, is_saved: bool = True) -> DrainResult:
+        """Begin a drain, and wait until it is complete, for at most `wait` seconds. The drain lasts after that.
+
+        `is_saved`: whether it continues after a restart of the agent.
+        """
+        began = self._clock()
+        self._memory = judge.drain(self._memory, began, is_saved)
+        self._drain.begin(began)
+        self._judge()
+        while True:
+            now = self._clock()
+            waited = now - began
+            if self._drain.begun_at is None:
+                return DrainResult(False, waited, self.in_flight, ended=True)
+            is_drained = self._drain.is_drained(now)
+            if is_drained or waited >= wait:
+                return DrainResult(is_drained, waited, self.in_flight)
+            await asyncio.sleep(_DRAIN_POLL)
+
+    def readmit(self) -> None:
+        """End a drain, and forget remembered faults."""
+        self._memory = judge.readmit(self._memory)
+        self._drain.end()
+        self._judge()
+
+    def _judge(self) -> None:
+        """Judge by the newest readings, unless there are none yet."""
+        if self.gpus is None or self.engine is None:
+            return
+        now = self._clock()
+        memory, assessment = judge.step(self._settings, self._memory, self.gpus, self.engine, now)
+        self._memory = self._save(memory)
+        if memory.draining_since is None:
+            self._drain.end()
+        before, self._assessed_at = self._health, self.engine.at
+        since = before.since if assessment.state == before.assessment.state else time.time()
+        self._health = Health(assessment, since)
+        if _subject(assessment) != _subject(before.assessment):
+            _log(assessment)
+
+    async def _send(self, kind: RequestKind) -> None:
+        problem = await self._requests.send(kind)
+        self._memory = judge.requested(self._memory, kind, problem, self._clock())
+
+
+def _subject(assessment: Assessment) -> object:
+    """Return the parts whose change is logged. A message with a changed number is not logged again."""
+    texts = (*(reason.message for reason in assessment.reasons), *assessment.notes)
+    return assessment.state, {_NUMBER.sub("", text) for text in texts}
+
+
+def _log(assessment: Assessment) -> None:
+    level = logging.WARNING if assessment.state == "unhealthy" else logging.INFO
+    log.event(
+        f"the replica is {assessment.state.replace('_', ' ')}",
+        level,
+        reasons="; ".join(reason.message for reason in assessment.reasons) or None,
+        notes="; ".join(assessment.notes) or None,
+    )
