@@ -38,6 +38,7 @@ _GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "up": ("lbctl.cli.up", "Run serve and a local proxy until Ctrl-C."),
         "serve": ("lbctl.cli.serve", "Run the control plane."),
         "picker": ("lbctl.cli.picker", "Run a picker on a machine without serve."),
+        "agent": ("lbctl.cli.agent", "Report the health of an engine and its GPUs."),
         "demo": ("lbctl.cli.demo", "Run a demo on this machine, without a GPU."),
     },
     "Operate": {

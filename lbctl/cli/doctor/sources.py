@@ -17,9 +17,9 @@ from lbctl.cli.doctor.machine import Skew
 from lbctl.ir.pools import DnsDiscovery, Pool
 from lbctl.ir.secrets import Secrets
 from lbctl.ir.snapshot import key_of
+from lbctl.runtime.net.fetch import Fetched, fetch
 from lbctl.runtime.net.http_client import session
 from lbctl.runtime.net.resolve import UnresolvedError, resolve
-from lbctl.serve.telemetry.fetch import Fetched, fetch
 from lbctl.serve.telemetry.replica_sources import ReplicaSources
 from lbctl.signals.plan import ScrapePlan, ScrapeSource, scrape_plan
 

@@ -22,7 +22,7 @@ def imported(*arguments: str) -> set[str]:
     return set(process.stderr.splitlines())
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("version",), ("picker", "--help")])
+@pytest.mark.parametrize("arguments", [("--help",), ("version",), ("picker", "--help"), ("agent", "--help")])
 def test_command_without_fleet_does_not_import_the_model(arguments: tuple[str, ...]) -> None:
     modules = imported(*arguments)
     assert "lbctl.cli" in modules
