@@ -7,6 +7,7 @@ import re
 from lbctl.compile.gpus import gpu_named
 
 _LINES = {
+    "agent": ('UUID="', 'modelName="'),
     "dcgm": ('UUID="', 'modelName="'),
     "nvidia_gpu_exporter": ('uuid="', 'name="'),
     "amd": ('serial_number="', 'card_model="'),

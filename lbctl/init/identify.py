@@ -7,7 +7,6 @@ KServe), or by a page that only this kind of server has.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,35 +15,8 @@ from lbctl.init.gpus import gpus_of
 from lbctl.init.models import NONE, Models, management_models, openai_models, v1_models, v2_models
 from lbctl.init.probe import ServerResponses
 from lbctl.init.probe_target import ProbeTarget
+from lbctl.signals.detect import page_kind
 
-_PAGES = {
-    "dcgm": r"DCGM_FI_",
-    "nvidia_gpu_exporter": r"nvidia_smi_",
-    "amd": r"(?:amd_)?gpu_(?:gfx_activity|junction_temperature|edge_temperature|free_vram|total_vram)",
-    "dynamo": r"dynamo_frontend_",
-    "smg": r"smg_",
-    "llm_d": r"llm_d_epp_",
-    "triton": r"nv_",
-    "ray": r"ray_",
-    "vllm": r"vllm:",
-    "sglang": r"sglang:",
-    "tgi": r"tgi_",
-    "trtllm": r"trtllm_",
-    "lmdeploy": r"lmdeploy:",
-    "llamacpp": r"llamacpp:",
-    "torchserve": r"ts_(?:inference|queue)_|Requests2XX",
-    "kserve": r"model_infer_request_|rest_server_|request_predict_seconds",
-    "tfserving": r":tensorflow:",
-    "nim": r"num_requests_(?:running|waiting)|num_request_max|gpu_cache_usage_perc",
-}
-"""Maps a kind of telemetry to the prefixes of its metric names.
-
-The order matters if a page contains the metrics of several kinds: Triton with its vLLM backend, vLLM inside Ray, or an
-engine behind a router.
-"""
-_PAGE_PATTERNS = {
-    kind: re.compile(rf"^(?:# (?:HELP|TYPE) )?(?:{names})".encode(), re.M) for kind, names in _PAGES.items()
-}
 _REFUSALS = frozenset({401, 403})
 _HEALTHY = frozenset({"Healthy", "Partial Healthy", "Unhealthy"})
 
@@ -90,11 +62,6 @@ def identify(answers: ServerResponses) -> IdentifiedServer | AuxiliaryEndpoint |
     if kind is not None:
         return _server(answers, kind)
     return _auxiliary(answers) or _unknown(answers)
-
-
-def page_kind(page: bytes) -> str:
-    """Return the kind of telemetry that has these metrics, or "" if it is unknown."""
-    return next((kind for kind, names in _PAGE_PATTERNS.items() if names.search(page)), "")
 
 
 def _kind(answers: ServerResponses) -> k.ServerKind | None:

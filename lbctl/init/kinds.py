@@ -67,5 +67,10 @@ TORCHSERVE = ServerKind(
 TFSERVING = ServerKind(
     "TensorFlow Serving", "tfserving", "own", (), ("/v1/models/",), page="/monitoring/prometheus/metrics"
 )
-GPU_PAGES = {"dcgm": "DCGM exporter", "nvidia_gpu_exporter": "nvidia_gpu_exporter", "amd": "AMD metrics exporter"}
+GPU_PAGES = {
+    "agent": "lbctl agent",
+    "dcgm": "DCGM exporter",
+    "nvidia_gpu_exporter": "nvidia_gpu_exporter",
+    "amd": "AMD metrics exporter",
+}
 """Maps the kind of a GPU exporter's telemetry to its title."""

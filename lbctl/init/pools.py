@@ -137,10 +137,11 @@ def _pool(
 def _member(
     server: IdentifiedServer, servers: Sequence[IdentifiedServer], auxiliaries: Sequence[AuxiliaryEndpoint]
 ) -> PoolMember:
+    """Return the replica. An agent watches one server, so it is a source only if the host has no other server."""
     local = [item for item in auxiliaries if item.target.host == server.target.host]
-    gpus = next((item for item in local if item.role == "gpus"), None)
-    sources = [*_own_sources(server, servers, local), *([_page_source(gpus)] if gpus else [])]
     single = sum(other.target.host == server.target.host for other in servers) == 1
+    gpus = next((item for item in local if item.role == "gpus" and (single or item.source != "agent")), None)
+    sources = [*_own_sources(server, servers, local), *([_page_source(gpus)] if gpus else [])]
     return PoolMember(
         server, tuple(sources), gpu_type(gpus.gpus) if gpus else "", len(gpus.gpus) if gpus and single else 1
     )

@@ -10,7 +10,7 @@ from lbctl.model.section import Section
 
 Kind = Literal[
     "vllm", "sglang", "tgi", "triton", "trtllm", "lmdeploy", "nim", "llamacpp", "ray", "torchserve", "tfserving",
-    "kserve", "dynamo", "smg", "llm_d", "dcgm", "nvidia_gpu_exporter", "amd", "prometheus", "custom",
+    "kserve", "dynamo", "smg", "llm_d", "dcgm", "nvidia_gpu_exporter", "amd", "agent", "prometheus", "custom",
 ]  # fmt: skip
 Signal = Literal[
     "queue", "deferred", "running", "kv_cache", "gpu", "gpu_memory_free", "temperature", "throttle", "xid",

@@ -35,6 +35,7 @@ _MODULES = Registry(
         "dcgm": "lbctl.signals.gpu_exporters:DCGM",
         "nvidia_gpu_exporter": "lbctl.signals.gpu_exporters:NVIDIA_GPU_EXPORTER",
         "amd": "lbctl.signals.gpu_exporters:AMD",
+        "agent": "lbctl.signals.agent",
     }
 )
 KINDS = _MODULES.names

@@ -1,7 +1,8 @@
 """The scrape plan of a replica: its sources with expanded templates, and filters for its lines.
 
-Only `{address}`, `{host}`, `{port}`, `{name}` and `{device}` are replaced; every other brace belongs to the query. An
-IPv6 host is bracketed if a port may follow it. Several devices are joined by `|` in a query, for `=~`.
+Only `{address}`, `{host}`, `{port}`, `{name}` and `{device}` are replaced, and `{agent_port}` in the URL that the
+compiler adds for agents; every other brace belongs to the query. An IPv6 host is bracketed if a port may follow it.
+Several devices are joined by `|` in a query, for `=~`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from lbctl.signals.devices import ALL_LINES, Selection, selection
 from lbctl.signals.source import MetricsTable
 
 _PLACEHOLDER = re.compile(r"\{(address|host|port|name|device)\}")
+_AGENT_PORT = "{agent_port}"
+"""Placeholder that fleet files cannot contain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,7 @@ def scrape_plan(pool: Pool, replica: Replica, key: tuple[str, str] | None = None
     telemetry = replica.telemetry or pool.telemetry
     if telemetry is None or not telemetry.sources:
         return None
-    sources = tuple(_with_key(_source(source, replica), replica, key) for source in telemetry.sources)
+    sources = tuple(_with_key(_source(source, pool, replica), replica, key) for source in telemetry.sources)
     together = pool.balance.pick is not None
     return ScrapePlan(pool.name, replica.name, sources, *_seconds(telemetry), _reserves_memory(sources), together)
 
@@ -94,8 +97,8 @@ def _reserves_memory(sources: tuple[ScrapeSource, ...]) -> bool:
     return any(source.table is not None and source.table.reserves_memory for source in sources)
 
 
-def _source(section: MetricsSource, replica: Replica) -> ScrapeSource:
-    url = _expanded(section.url, replica, ",")
+def _source(section: MetricsSource, pool: Pool, replica: Replica) -> ScrapeSource:
+    url = _expanded(section.url, replica, ",").replace(_AGENT_PORT, str(pool.check_port(replica)))
     if section.kind == "prometheus":
         query = _expanded(section.query or "", replica, "|")
         return ScrapeSource(section.kind, url, query=query, signal=section.signal or "", unit=section.unit)

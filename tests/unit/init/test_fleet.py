@@ -12,7 +12,7 @@ import yaml
 from aiohttp import web
 
 from lbctl.cli import run
-from lbctl.init.identify import page_kind
+from lbctl.signals.detect import page_kind
 from tests.docs.pages import blocks
 from tests.support import init as fake
 from tests.support.init import LLAMA, Answers, fleet_of_every_kind, serving, text_from_urls
@@ -252,6 +252,13 @@ def test_gpus_shared_by_servers_need_a_decision() -> None:
     assert not findings(text)
     assert text.count("lbctl: ignore LB617") == 1
     assert "gpu_count:" not in text.split("pools:\n")[1]
+
+
+@pytest.mark.parametrize(("servers", "sources"), [(1, ["vllm", "agent"]), (2, ["vllm"])])
+def test_agent_is_a_source_of_the_only_server_of_a_host(servers: int, sources: list[str]) -> None:
+    with serving(*[fake.vllm()] * servers, {"/metrics": fake.metrics("agent")}) as running:
+        pool = yaml.safe_load(text_from_urls(item.url for item in running))["pools"]["llama-3.1-8b-instruct"]
+    assert [source["kind"] for source in pool["telemetry"]["sources"]] == sources
 
 
 def test_triton_metrics_page_of_the_host_is_a_source() -> None:

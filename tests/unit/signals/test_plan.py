@@ -12,6 +12,7 @@ from lbctl.signals import custom, prometheus
 from lbctl.signals.derive import derive
 from lbctl.signals.devices import ALL_LINES
 from lbctl.signals.plan import ScrapeSource, scrape_plan
+from tests.support.fleet import pool_of
 
 
 def planned_source(item: MetricsSource, replica: Replica) -> ScrapeSource:
@@ -31,6 +32,18 @@ def test_only_the_five_placeholders_are_replaced() -> None:
         planned_source(item, _A).query
         == 'sum(up{instance="10.0.0.1:8000",pod="a",gpu=~"0|1",x="{other}"}) + 10.0.0.1:8000'
     )
+
+
+def test_each_replica_has_the_url_of_its_agent() -> None:
+    pool = pool_of(
+        '{replicas: [{name: a, address: "10.0.0.1:8000"}, {name: b, address: "10.0.0.1:8001", agent_port: 9502}],'
+        ' health: {agent: {port: 9500}}, telemetry: {sources: [{kind: vllm, url: "http://{address}/metrics"}]}}'
+    )
+    plans = [scrape_plan(pool, item) for item in pool.replicas]
+    assert [[(item.kind, item.url) for item in plan.sources] for plan in plans if plan] == [
+        [("vllm", "http://10.0.0.1:8000/metrics"), ("agent", "http://10.0.0.1:9500/metrics")],
+        [("vllm", "http://10.0.0.1:8001/metrics"), ("agent", "http://10.0.0.1:9502/metrics")],
+    ]
 
 
 def test_an_ipv6_host_has_brackets_only_in_the_url() -> None:

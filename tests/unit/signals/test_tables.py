@@ -7,6 +7,7 @@ import pytest
 from lbctl.base.registry import UnknownName
 from lbctl.model.telemetry import Kind
 from lbctl.signals import KINDS, table
+from lbctl.signals.derive import derive
 from lbctl.signals.signal import COUNTERS, SIGNALS
 from tests.support.paths import DATA
 from tests.support.signals import METRICS, fixture, kind_of, needs_real_data, reading
@@ -76,6 +77,10 @@ _EXPECTED = {
     "dcgm_mig": {"gpu": 0.4, "gpu_memory_free": 4 * _GIB, "temperature": 70, "xid": 48},
     "nvidia_gpu_exporter": {"gpu": 0.52, "gpu_memory_free": 1e9, "temperature": 91, "throttle": 1},
     "nvidia_gpu_exporter_older": {"gpu": 0.52, "gpu_memory_free": 1e9, "temperature": 91, "throttle": 1},
+    "agent": {"queue": 3, "running": 21, "kv_cache": 0.375, "throughput": 812.5, "awake": 1, "iterations": 2000,
+              "prefill_tokens": 300_000, "decode_tokens": 75_000, "itl_seconds": 1850, "itl_count": 74_000,
+              "gpu": 0.75, "gpu_memory_free": 2 * _GIB, "temperature": 61, "throttle": 1, "xid": 79,
+              "row_remap_failure": 1},
     "amd": {"gpu": 0.5, "gpu_memory_free": 30e9, "temperature": 72, "throttle": 0.35},
     "amd_mi2xx": {"gpu": 0.4, "gpu_memory_free": 5.52e9, "temperature": 66},
 }  # fmt: skip
@@ -190,6 +195,13 @@ def test_an_unreadable_gpu_does_not_affect_other_gpus() -> None:
     page = fixture("dcgm").replace(b"55.0", b"NaN") + b'DCGM_FI_DEV_GPU_UTIL{gpu="9"} NaN\n'
     assert reading("dcgm", page, "1").quantities["gpu"] == 0.5
     assert "gpu" not in reading("dcgm", page).quantities
+
+
+@pytest.mark.parametrize(("counter", "by_steps"), [("iterations", True), ("decode_tokens", False)])
+def test_steps_of_an_agents_engine_are_its_iterations(counter: str, by_steps: bool) -> None:
+    page = b'lbctl_agent_counter_total{counter="%s"} 7\n' % counter.encode()
+    derived = derive(table("agent"), None, reading("agent", page))
+    assert (derived.values["progress"].value, derived.by_steps) == (7, by_steps)
 
 
 def test_a_fatal_xid_counts_before_a_larger_code() -> None:

@@ -1,0 +1,31 @@
+"""Metrics table of `lbctl agent`: signals and counters of its engine under lbctl's names, GPUs under DCGM's names."""
+
+from __future__ import annotations
+
+from lbctl.signals.gpu_exporters import DCGM
+from lbctl.signals.signal import COUNTERS, SIGNALS
+from lbctl.signals.source import MetricSeries, MetricsTable
+
+_ENGINE_SIGNALS = [name for name in SIGNALS if name not in DCGM.series and name != "progress"]
+
+TABLE = MetricsTable(
+    kind="agent",
+    title="lbctl agent",
+    series={
+        **{name: (MetricSeries("lbctl_agent_signal", where=(("signal", (name,)),)),) for name in _ENGINE_SIGNALS},
+        **DCGM.series,
+        **{name: (MetricSeries("lbctl_agent_counter_total", where=(("counter", (name,)),)),) for name in COUNTERS},
+    },
+    evidence="tokens",
+    heartbeat="requests",
+    gpus=DCGM.gpus,
+    notes=(
+        "The agent reports the signals and counters that the metrics page of its engine has.",
+        "In a pool with `health.agent`, `serve` also reads the agents, unless `sources` has an entry of this kind.",
+    ),
+)
+"""The agent next to a replica.
+
+Progress follows from the counters: engines that count their steps have a counter of iterations. The other engines may
+count tokens only when a request ends, so their progress is measured in complete responses.
+"""
