@@ -32,9 +32,12 @@ It is twice the default batch size of an engine (vLLM's max_num_seqs is 256), so
 scheduler.
 """
 
+_OF_AGENTS = ir.ActiveCheck(ir.HttpCheck(), interval=2_000, timeout=1_000, unhealthy_threshold=2, healthy_threshold=2)
+"""Checks of agents, as far as the pool does not set the values in `active`."""
+_TIMING = ("interval", "timeout", "unhealthy_threshold", "healthy_threshold")
 _CLOSES_NOTHING = frozenset({"triton"})
 """Engines that do not close idle connections: the HTTP server of Triton has no timeout."""
-_EXPORTERS = frozenset({"dcgm", "nvidia_gpu_exporter", "amd", "prometheus", "custom"})
+_EXPORTERS = frozenset({"dcgm", "nvidia_gpu_exporter", "amd", "agent", "prometheus", "custom"})
 """Sources of metrics that are not engines."""
 
 
@@ -75,9 +78,11 @@ def _pool(
     if pool.tls and (pool.tls.certificate is None) != (pool.tls.key is None):
         ctx.error("LB505", "a client certificate needs its key, and the key needs its certificate", (*path, "tls"))
     check_addresses(ctx, name, pool, own)
+    _check_agents(ctx, name, pool)
     replicas = _replicas(ctx, name, pool, table)
     discovery = discovery_of(ctx, name, pool.discovery, table)
     api = upstream(ctx, name, pool)
+    check = _check(ctx, name, pool.health.active, _ports(replicas, discovery), api.host if api else None)
     return ir.Pool(
         name=name,
         replicas=replicas,
@@ -96,7 +101,8 @@ def _pool(
         circuit_breaker=_breaker(pool),
         is_limited=bool(pool.circuit_breaker.max_requests or pool.circuit_breaker.max_connections),
         slow_start=_slow_start(ctx, name, pool),
-        active=_active(ctx, name, pool.health.active, _ports(replicas, discovery), api.host if api else None),
+        active=_active(pool.health, check),
+        agent=_agent(pool.health, check),
         passive=_passive(pool.health.passive, has_fallback),
         deep=ir.DeepCheck(
             as_int(pool.health.deep.min_free_memory),
@@ -164,7 +170,8 @@ def _replica(replica: model.Replica, capacity: float, pool: model.Pool) -> ir.Re
         gpu_count=gpu_count(replica),
         devices=tuple(replica.devices),
         labels=pairs(replica.labels) if replica.labels else (),
-        telemetry=telemetry(replica.telemetry, pool),
+        telemetry=maybe(replica.telemetry, lambda section: telemetry(section, pool)),
+        agent_port=replica.agent_port,
     )
 
 
@@ -320,10 +327,8 @@ def _ports(replicas: Iterable[ir.Replica], discovery: ir.Discovery | None) -> se
     return ports | {discovery.port} if isinstance(discovery, ir.DnsDiscovery) else ports
 
 
-def _active(
-    ctx: Context, pool: str, section: Active | None, ports: set[int], host: str | None
-) -> ir.ActiveCheck | None:
-    """Resolve active checks; `host` is the host of a hosted API.
+def _check(ctx: Context, pool: str, section: Active | None, ports: set[int], host: str | None) -> ir.ActiveCheck | None:
+    """Resolve the checks in `active`; `host` is the host of a hosted API.
 
     If the port equals every replica's own port, it is left out: checks then use the same protocol options as requests.
     """
@@ -347,6 +352,45 @@ def _active(
     )
 
 
+def _active(health: Health, check: ir.ActiveCheck | None) -> ir.ActiveCheck | None:
+    """Return the active checks of the proxies. With agents, they ask the agents, with the timing that the files set."""
+    if health.agent is None:
+        return check
+    if check is None or health.active is None:
+        return replace(_OF_AGENTS, port=health.agent.port)
+    written = health.active.model_fields_set
+    timing = {name: getattr(check if name in written else _OF_AGENTS, name) for name in _TIMING}
+    if "interval" not in written:
+        timing["interval"] = max(timing["interval"], timing["timeout"])
+    timing["timeout"] = min(timing["timeout"], timing["interval"])
+    return replace(check, probe=ir.HttpCheck(), port=health.agent.port, **timing)
+
+
+def _agent(health: Health, check: ir.ActiveCheck | None) -> ir.AgentCheck | None:
+    if health.agent is None:
+        return None
+    return ir.AgentCheck(health.agent.port, check.probe, check.port) if check else ir.AgentCheck(health.agent.port)
+
+
+def _check_agents(ctx: Context, name: str, pool: model.Pool) -> None:
+    """Report replicas that cannot have an agent, and a port of an agent without `health.agent` (LB169)."""
+    path = ("pools", name)
+    if pool.health.agent is None:
+        for index, replica in enumerate(pool.replicas):
+            if replica.agent_port is not None:
+                message = "`agent_port` is set, but the pool has no `health.agent`"
+                replica_path = (*path, "replicas", index, "agent_port")
+                ctx.error("LB169", message, replica_path, "health: {agent: {port: 9500}}", key=True)
+        return
+    if pool.upstream is not None:
+        message = "the servers of a hosted API have no agent"
+        ctx.error("LB169", message, (*path, "health", "agent"), "set `agent` only in pools with agents", key=True)
+    for index, replica in enumerate(pool.replicas):
+        if replica.address.path:
+            message = "proxies cannot check the agent of this replica, because a socket has no host"
+            ctx.error("LB169", message, (*path, "replicas", index, "address"), "use a host and a port")
+
+
 def _fail_open(ctx: Context, pool: str, health: Health) -> bool:
     """Resolve `fail_open`, which needs active checks. Reports LB309 next to `load_shedding`."""
     if health.fail_open and health.load_shedding is not None:
@@ -354,7 +398,7 @@ def _fail_open(ctx: Context, pool: str, health: Health) -> bool:
             "LB309", "if no replica is healthy, `fail_open` sends requests and `load_shedding` rejects them",
             ("pools", pool, "health", "fail_open"), "keep one of the two", key=True,
         )  # fmt: skip
-    return health.fail_open and health.active is not None
+    return health.fail_open and (health.active is not None or health.agent is not None)
 
 
 def _probe(section: Active, host: str | None) -> ir.HttpCheck | ir.GrpcCheck | ir.TcpCheck:

@@ -25,10 +25,21 @@ _INTERVAL_OF_PICKED = 1_000
 waiting."""
 
 
+_AGENT = ir.MetricsSource("agent", "http://{host}:{agent_port}/metrics")
+"""Source of a pool with agents; its port is the one of each replica's agent."""
+
+
 def telemetry(section: Telemetry | None, pool: model.Pool) -> ir.Telemetry | None:
-    """Resolve the sources of the pool or of one of its replicas."""
+    """Resolve the sources of the pool or of one of its replicas.
+
+    The agent comes after the sources in the files. A source of its kind in the files replaces it.
+    """
+    listed = section is not None and any(source.kind == "agent" for source in section.sources)
+    of_agent = (_AGENT,) if pool.health.agent is not None and not listed else ()
     if section is None:
-        return None
+        if not of_agent:
+            return None
+        section = Telemetry()
     is_default = pool.balance.algorithm == "pick" and "interval" not in section.model_fields_set
     interval = _INTERVAL_OF_PICKED if is_default else int(section.interval)
     sources = tuple(
@@ -37,7 +48,7 @@ def telemetry(section: Telemetry | None, pool: model.Pool) -> ir.Telemetry | Non
         )
         for source in section.sources
     )
-    return ir.Telemetry(interval, int(section.timeout), int(section.stale_after), sources)
+    return ir.Telemetry(interval, int(section.timeout), int(section.stale_after), (*sources, *of_agent))
 
 
 def weighting(pool: model.Pool) -> ir.Weighting:
@@ -108,6 +119,8 @@ def _default_strategy(pool: model.Pool) -> str:
 
 
 def _has_evidence(pool: model.Pool) -> bool:
+    if pool.health.agent is not None:
+        return True
     sections: Sequence[Telemetry] = [section for section, _ in _sections("", pool)]
     return any(
         source.kind in KINDS and table(source.kind).evidence for section in sections for source in section.sources

@@ -15,6 +15,9 @@ times as long: a leaked gauge must not eject it forever. A GPU with a failed row
 replica stays ejected until the page shows that the failure is gone, or until an operator readmits it. A page without
 this value, or no page at all, changes nothing.
 
+In a pool with agents, XID errors and row remaps have no effect here: the agents judge them, remember them until the
+engine has restarted, and let an operator readmit the replica.
+
 An engine that reports that it is asleep gets no requests, and is not judged, until it is awake or its samples are
 stale. This is not a fault: it does not count for `max_ejection`, and the replica returns with its whole weight.
 
@@ -169,6 +172,8 @@ class HealthRules:
     """Bad observations in a row after which a limit counts as exceeded."""
     healthy_threshold: int
     """Good observations in a row after which a limit no longer counts as exceeded, or a phase ends."""
+    has_agents: bool = False
+    """Whether agents next to the replicas judge XID errors and row remaps, which then have no effect here."""
 
 
 def rules_of(pool: Pool) -> HealthRules:
@@ -186,6 +191,7 @@ def rules_of(pool: Pool) -> HealthRules:
         passive.ejection_time / 1000,
         active.unhealthy_threshold if active else _UNHEALTHY_THRESHOLD,
         active.healthy_threshold if active else _HEALTHY_THRESHOLD,
+        pool.agent is not None,
     )
 
 
@@ -214,8 +220,10 @@ def assess(
         after, still_for = _without_progress(watch, progress, observation, counted_at)
     if not still_for and health.good_count >= rules.healthy_threshold and _changes_nothing(rules, health, observation):
         return health, after
-    xids, fatal_xid = _xids(rules, health, signals)
-    remap_failure = _remap_failure(health, signals)
+    xids, fatal_xid, remap_failure = health.xids, health.fatal_xid, health.remap_failure
+    if not rules.has_agents:
+        xids, fatal_xid = _xids(rules, health, signals)
+        remap_failure = _remap_failure(health, signals)
     memory, temperature = health.memory, health.temperature
     if counts:
         memory = _memory(rules, memory, observation)

@@ -65,6 +65,8 @@ class ReplicaFacts:
     """Whether its weight follows its load."""
     check: CheckState | None = None
     """The result of lbctl's active checks; None if lbctl does not check it."""
+    agent_reason: str = ""
+    """Why lbctl's check of its agent fails, if only the checks of proxies decide; empty if it passes."""
     checked_for: tuple[str, ...] = ()
     """The proxies that act on lbctl's active checks."""
     connection: CheckState | None = None
@@ -175,6 +177,8 @@ def _down(facts: ReplicaFacts) -> StateWithReason | None:
     """Return the state of a replica that fails a check, or to which no connection is possible."""
     by_proxies = _by_proxies(facts, "down", "the active check of {proxies} fails")
     reasons = [*_failed_check(facts), *([by_proxies.reason] if by_proxies else [])]
+    if by_proxies and facts.agent_reason:
+        reasons.append(f"lbctl's check of its agent: {facts.agent_reason}")
     if not reasons and facts.connection is not None and _is_disconnected(facts, facts.connection):
         reasons = [f"lbctl cannot connect: {facts.connection.reason}"]
         if facts.passed_by:

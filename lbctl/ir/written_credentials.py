@@ -41,9 +41,9 @@ def is_credential_pin(pin: Pin) -> bool:
 
 def of_pool(pool: Pool) -> Iterator[str]:
     """Yield the credentials in the query of the path of the pool's health check."""
-    if pool.active is not None and isinstance(pool.active.probe, HttpCheck):
+    if isinstance(pool.engine_probe, HttpCheck):
         yield from (
-            value for _, name, value in _PARAMETER.findall(pool.active.probe.path) if is_credential(name, value)
+            value for _, name, value in _PARAMETER.findall(pool.engine_probe.path) if is_credential(name, value)
         )
 
 

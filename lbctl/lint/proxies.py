@@ -20,7 +20,9 @@ from lbctl.targets.load import Loaded
 from lbctl.targets.prepare import prepare, refused_keys
 from lbctl.targets.target import CONTROL_PLANE
 
-_CHECKS = frozenset({"pool.health.http", "pool.health.http.body", "pool.health.grpc", "pool.health.tcp"})
+_CHECKS = frozenset(
+    {"pool.health.http", "pool.health.http.body", "pool.health.grpc", "pool.health.tcp", "pool.health.agent"}
+)
 """Features that are active health checks."""
 _ANY_KIND = "; if the fleet has no proxies of these kinds, list its proxies under `proxies`"
 _CONTROL_PLANE_CODES = frozenset(BY_ID[name].code for name in CONTROL_PLANE)

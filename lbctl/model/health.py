@@ -46,6 +46,13 @@ class Active(Section):
     )
 
 
+class Agent(Section):
+    port: Annotated[int, Field(ge=1, le=65534)] = Field(
+        description="HTTP port of the agent on the host of each replica. Replicas on the same host need an agent each, "
+        "with its own `agent_port`. HAProxy sends its agent checks to the next port.",
+    )
+
+
 class ErrorRate(Section):
     percent: v.Percent = Field(q.Percent(50), description="Share of errors above which a replica is ejected.")
     window: v.Duration = Field(q.Duration(10_000), description="Time window in which errors are counted.")
@@ -97,6 +104,11 @@ class LoadShedding(Section):
 class Health(Section):
     active: Active | None = Field(
         None, description="Active checks of each replica. Default: none, or TCP if a proxy needs a check."
+    )
+    agent: Agent | None = Field(
+        None,
+        description="`lbctl agent` next to each replica, which active checks then ask, with the timing of `active` "
+        "(by default every 2 s). The agent checks the path in `active.http`. Default: no agent.",
     )
     passive: Passive = Field(Passive.default(), description="Ejects replicas based on their responses to clients.")
     deep: Deep = Field(

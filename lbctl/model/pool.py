@@ -195,6 +195,9 @@ class Replica(Section):
     telemetry: Telemetry | None = Field(
         None, description="Telemetry settings of this replica, which replace the settings of the pool."
     )
+    agent_port: Annotated[int, Field(ge=1, le=65534)] | None = Field(
+        None, description="HTTP port of this replica's agent. Default: the port in `health.agent`."
+    )
     ports: Annotated[int, Field(ge=1, le=1024)] | None = Field(
         None,
         description="Number of replicas on consecutive ports of the host, starting with the port of `address`. "
@@ -396,7 +399,8 @@ class Pool(Section):
     credentials: Credentials | None = Field(
         None,
         description="API key for the replicas. In requests, it replaces the client's header of the same name. It "
-        "is also sent with active HTTP and gRPC checks, and with telemetry requests to a replica's own address.",
+        "is also sent with active HTTP and gRPC checks, but not to agents, and with telemetry requests to a replica's "
+        "own address.",
     )
     upstream: Upstream | None = Field(
         None, description="Settings for a hosted API. Default: the replicas are your own servers."

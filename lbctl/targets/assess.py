@@ -28,8 +28,14 @@ CLOSED = Respond(
     error_body("this route is closed because the proxy cannot protect it", "closed"),
     "application/json",
 )
-_MOOT = {"pool.balance.hash.bounded_load": ("pool.balance.hash.json_body", "pool.balance.hash.prompt_prefix")}
-"""Maps a feature to the features without which it has no effect. A bound on an uncomputed hash needs no warning."""
+_MOOT = {
+    "pool.balance.hash.bounded_load": ("pool.balance.hash.json_body", "pool.balance.hash.prompt_prefix"),
+    **dict.fromkeys(
+        ("pool.health.http", "pool.health.http.body", "pool.health.grpc", "pool.health.tcp"), ("pool.health.agent",)
+    ),
+}
+"""Maps a feature to the features without which it has no effect. A bound on an uncomputed hash needs no warning, and
+with agents, proxies do not check the engines."""
 _CLOSED_ROUTE = "CLOSED"
 """Name of the route that returns 503. User-defined names contain no capitals."""
 _TWO_FEATURES = "listener.http2"

@@ -255,6 +255,13 @@ _POOLS = (
     _f("pool.health.grpc", "active gRPC check", 477, "pools.*.health.active.grpc"),
     _f("pool.health.tcp", "active TCP check", 478, "pools.*.health.active.tcp"),
     _f(
+        "pool.health.agent",
+        "active check of the agent next to each replica",
+        168,
+        "pools.*.health.agent",
+        "pools.*.replicas.agent_port",
+    ),
+    _f(
         "pool.health.passive.consecutive_5xx",
         "passive check: consecutive 5xx",
         479,

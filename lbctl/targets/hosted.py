@@ -56,8 +56,13 @@ def _withheld(view: View) -> set[str]:
 
 
 def check_key(view: View, pool: Pool) -> tuple[str, str] | None:
-    """Return the header with the key that HTTP and gRPC checks of the pool send, and its value; None without a key."""
-    if pool.credentials is None or pool.active is None or isinstance(pool.active.probe, TcpCheck):
+    """Return the header with the key that HTTP and gRPC checks of the pool send, and its value; None without a key.
+
+    The key is for the engines: it is not sent to agents.
+    """
+    if pool.credentials is None or pool.agent is not None:
+        return None
+    if pool.active is None or isinstance(pool.active.probe, TcpCheck):
         return None
     values = view.upstream_headers.get(pool.name, ())
     return next((item for item in values if item[0] == pool.credentials.name), None)

@@ -25,7 +25,16 @@ from lbctl.ir.pools.connections import (
     header_values,
 )
 from lbctl.ir.pools.discovery import Discovery, DnsDiscovery, FileDiscovery, KubernetesDiscovery, LabelSource
-from lbctl.ir.pools.health import ActiveCheck, DeepCheck, GrpcCheck, HttpCheck, LoadShedding, PassiveCheck, TcpCheck
+from lbctl.ir.pools.health import (
+    ActiveCheck,
+    AgentCheck,
+    DeepCheck,
+    GrpcCheck,
+    HttpCheck,
+    LoadShedding,
+    PassiveCheck,
+    TcpCheck,
+)
 from lbctl.ir.pools.pool import Model, Pool, Protocol, Replica, SlowStart
 from lbctl.ir.pools.telemetry import MetricsSource, Telemetry, Weighting
 
@@ -33,6 +42,7 @@ __all__ = [
     "DEFAULT_SESSION_KEYS",
     "ActiveCheck",
     "Affinity",
+    "AgentCheck",
     "Algorithm",
     "Balance",
     "CircuitBreaker",

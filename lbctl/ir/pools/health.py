@@ -52,6 +52,18 @@ class ActiveCheck:
 
 
 @dataclass(frozen=True, slots=True)
+class AgentCheck:
+    """The agent next to each replica, which watches the engine and its GPUs."""
+
+    port: int
+    """HTTP port on the host of each replica. The next port answers HAProxy's agent checks."""
+    probe: HttpCheck | GrpcCheck | TcpCheck | None = None
+    """Check that the agent runs on its engine; None: the files set none."""
+    engine_port: int | None = None
+    """Port of the engine for this check; None: the replica's own port."""
+
+
+@dataclass(frozen=True, slots=True)
 class PassiveCheck:
     """Outlier detection."""
 

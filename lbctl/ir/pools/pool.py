@@ -9,7 +9,16 @@ from lbctl.ir.address import Address
 from lbctl.ir.pools.balance import Affinity, Balance, Locality, SessionHeader
 from lbctl.ir.pools.connections import CircuitBreaker, Connections, PoolTls, Upstream, UpstreamHeader
 from lbctl.ir.pools.discovery import Discovery
-from lbctl.ir.pools.health import ActiveCheck, DeepCheck, LoadShedding, PassiveCheck
+from lbctl.ir.pools.health import (
+    ActiveCheck,
+    AgentCheck,
+    DeepCheck,
+    GrpcCheck,
+    HttpCheck,
+    LoadShedding,
+    PassiveCheck,
+    TcpCheck,
+)
 from lbctl.ir.pools.telemetry import Telemetry, Weighting
 
 Protocol = Literal["http1", "http2", "grpc"]
@@ -41,6 +50,8 @@ class Replica:
     """(name, value), sorted; placeholders of metrics sources are filled from them."""
     telemetry: Telemetry | None = None
     """Its own sources of metrics; None: the pool's sources."""
+    agent_port: int | None = None
+    """HTTP port of its agent; None: the port of the pool's agents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +130,9 @@ class Pool:
     slow_start: SlowStart | None = None
     """Ramp of new replicas; None: new replicas get their full weight immediately."""
     active: ActiveCheck | None = None
-    """Active health checks; None: disabled."""
+    """Active health checks; None: disabled. With `agent`, they ask the agent."""
+    agent: AgentCheck | None = None
+    """The agent next to each replica; None: no agent."""
     passive: PassiveCheck | None = PassiveCheck()
     """Outlier detection; None: disabled."""
     deep: DeepCheck = DeepCheck()
@@ -138,6 +151,19 @@ class Pool:
     """Replacements for parts of a request to a hosted API; None for self-hosted replicas."""
     credentials: UpstreamHeader | None = None
     """Header with the key that self-hosted replicas require; None: no key."""
+
+    @property
+    def engine_probe(self) -> HttpCheck | GrpcCheck | TcpCheck | None:
+        """Return the check of the engines that the files set, which proxies or agents run; None if they set none."""
+        if self.agent is not None:
+            return self.agent.probe
+        return self.active.probe if self.active is not None else None
+
+    def check_port(self, replica: Replica) -> int | None:
+        """Return the port of the replica's active checks; None: its own port, or no checks."""
+        if self.active is None:
+            return None
+        return self.active.port if replica.agent_port is None else replica.agent_port
 
     @property
     def sent(self) -> Upstream | None:

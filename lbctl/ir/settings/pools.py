@@ -70,6 +70,7 @@ def replica(replica: p.Replica) -> Iterator[Setting]:
     yield ("gpu",), replica.gpu
     yield ("gpu_count",), replica.gpu_count
     yield ("devices",), tuple(sorted(replica.devices)) or None
+    yield ("agent_port",), replica.agent_port
     yield from nested("labels", entries(replica.labels))
     if replica.telemetry:
         yield from nested("telemetry", _telemetry(replica.telemetry))
@@ -176,9 +177,12 @@ def _limits(pool: p.Pool) -> Iterator[Setting]:
 
 def _health(pool: p.Pool) -> Iterator[Setting]:
     if pool.active:
-        yield from nested("active", _active(pool.active))
+        yield from nested("active", _active(pool, pool.active))
     else:
         yield ("active",), "none"
+    if pool.active and pool.agent:
+        yield ("agent", "port"), pool.agent.port
+        yield from nested("agent", nested("check", _probe(pool.active.probe, pool.active.port)))
     if pool.passive:
         yield from nested("passive", _passive(pool.passive))
     yield from nested("deep", _deep(pool.deep))
@@ -189,17 +193,23 @@ def _health(pool: p.Pool) -> Iterator[Setting]:
         yield ("load_shedding", "retry_after"), duration(pool.load_shedding.retry_after)
 
 
-def _active(check: p.ActiveCheck) -> Iterator[Setting]:
-    if isinstance(check.probe, p.HttpCheck):
-        yield ("http", "path"), shown_path(check.probe.path)
-        yield ("http", "host"), check.probe.host
-        yield ("http", "statuses"), check.probe.statuses
-        yield ("http", "body_contains"), check.probe.body_contains
-    elif isinstance(check.probe, p.GrpcCheck):
-        yield ("grpc", "service"), check.probe.service or '""'
+def _probe(probe: p.HttpCheck | p.GrpcCheck | p.TcpCheck, port: int | None) -> Iterator[Setting]:
+    if isinstance(probe, p.HttpCheck):
+        yield ("http", "path"), shown_path(probe.path)
+        yield ("http", "host"), probe.host
+        yield ("http", "statuses"), probe.statuses
+        yield ("http", "body_contains"), probe.body_contains
+    elif isinstance(probe, p.GrpcCheck):
+        yield ("grpc", "service"), probe.service or '""'
     else:
         yield ("tcp",), "{}"
-    yield ("port",), "the replica's" if check.port is None else check.port
+    yield ("port",), "the replica's" if port is None else port
+
+
+def _active(pool: p.Pool, check: p.ActiveCheck) -> Iterator[Setting]:
+    """Yield the check of the engines as in the files, and its timing, which also applies to checks of agents."""
+    if pool.engine_probe is not None:
+        yield from _probe(pool.engine_probe, pool.agent.engine_port if pool.agent else check.port)
     yield ("interval",), duration(check.interval)
     yield ("timeout",), duration(check.timeout)
     yield ("jitter",), percent(check.jitter)

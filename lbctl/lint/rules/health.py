@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lbctl.ir.pools import HttpCheck, Pool, TcpCheck
+from lbctl.base.diagnostics import Path
+from lbctl.ir.pools import HttpCheck, Pool, Replica, TcpCheck
 from lbctl.ir.proxies import Proxy
 from lbctl.lint.fleet_view import FleetView, sources_of
 from lbctl.lint.rule import Edit, RuleFinding, rule
@@ -48,7 +49,7 @@ def liveness_check_only(fleet: FleetView) -> Iterator[RuleFinding]:
         readiness = next(
             (_READINESS_PATHS[source.kind] for source in sources_of(pool) if source.kind in _READINESS_PATHS), ""
         )
-        match pool.active.probe if pool.active else None:
+        match pool.engine_probe:
             case HttpCheck(path=requested) if requested in _LIVENESS_PATHS:
                 better = _READINESS_OF_LIVENESS.get(requested, "")
                 fix = Edit((*path, "http", "path"), better) if better else None
@@ -100,7 +101,7 @@ def check_of_a_busy_engine(fleet: FleetView) -> Iterator[RuleFinding]:
     """Report checks with a timeout that is too short for a busy engine (LB327)."""
     for pool in fleet.pools:
         check = pool.active
-        if check is None or isinstance(check.probe, TcpCheck) or pool.fail_open or pool.upstream:
+        if check is None or isinstance(check.probe, TcpCheck) or pool.fail_open or pool.upstream or pool.agent:
             continue
         if check.timeout < _BUSY_ANSWER:
             path = ("pools", pool.name, "health", "active")
@@ -140,6 +141,28 @@ def excessive_check_rate(fleet: FleetView) -> Iterator[RuleFinding]:
         yield RuleFinding(
             ("pools", worst, "health", "active", "interval"), message, "increase the interval and lower the threshold"
         )
+
+
+@rule("LB329")
+def shared_agent(fleet: FleetView) -> Iterator[RuleFinding]:
+    """Report replicas with the agent of another replica, and agents with a port in use (LB329)."""
+    first: dict[tuple[str, int], tuple[Path, Replica]] = {}
+    for pool in fleet.pools:
+        for replica in pool.replicas if pool.agent else ():
+            host, port = replica.address.host, pool.check_port(replica) or 0
+            path = ("pools", pool.name, "replicas", replica.name)
+            entry = fleet.loaded.compiled.sources.written(path)
+            if replica.address.port in (port, port + 1):
+                message = f"its agent needs the ports {port} and {port + 1}, but the model server has one of them"
+                yield RuleFinding(path, message, "set another agent_port")
+            other_entry, other = first.setdefault((host, port), (entry, replica))
+            if other.address != replica.address and other_entry != entry:
+                message = f"replica {other.name} has the same agent, on port {port}, but an agent watches one engine"
+                yield RuleFinding(path, message, f"run an agent for each replica, and set agent_port: {port + 2}")
+            for next_to in (port - 1, port + 1):
+                if (found := first.get((host, next_to))) is not None and found[0] != entry:
+                    message = f"its agent and the agent of replica {found[1].name} both need port {max(port, next_to)}"
+                    yield RuleFinding(path, message, "leave two ports to each agent; the second is for agent checks")
 
 
 def _checks_actively(proxy: Proxy) -> bool:

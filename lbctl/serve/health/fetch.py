@@ -22,9 +22,10 @@ from lbctl.base.errors import reason_of
 from lbctl.base.hosts import is_ip
 from lbctl.control.check_thresholds import CheckResult
 from lbctl.ir.address import Address
-from lbctl.ir.pools import ActiveCheck, GrpcCheck, HttpCheck, Pool, PoolTls, TcpCheck
+from lbctl.ir.pools import ActiveCheck, GrpcCheck, HttpCheck, Pool, PoolTls, Replica, TcpCheck
 from lbctl.runtime.net import http_client
 from lbctl.runtime.net.resolve import UnresolvedError, resolve
+from lbctl.serve.health.agent_reasons import first_reasons
 from lbctl.serve.health.http2 import BrokenAnswerError, Http2Response, send_request
 
 Locate = Callable[[str], Path | None]
@@ -55,6 +56,8 @@ class HealthCheck:
     """The name that the replica's certificate must have; also the Host header if the check does not set one."""
     key: tuple[str, str] | None = field(default=None, repr=False)
     """The header with the key that the replica requires, and its value; None if it requires none."""
+    asks_agent: bool = False
+    """Whether an agent answers, whose failed answers contain reasons."""
 
     @property
     def timeout(self) -> float:
@@ -63,15 +66,16 @@ class HealthCheck:
 
 
 def probe_of(
-    pool: Pool, check: ActiveCheck, address: Address, tls: ssl.SSLContext | None, key: tuple[str, str] | None = None
+    pool: Pool, check: ActiveCheck, replica: Replica, tls: ssl.SSLContext | None, key: tuple[str, str] | None = None
 ) -> HealthCheck:
     """Return the health check of one replica. `key`: a header that the replica requires, and its value.
 
     A separate port uses HTTP/1.1 without TLS, like the ports of model servers; otherwise the pool's protocol applies.
     """
-    target = address if check.port is None or address.path else Address(address.host, check.port)
+    address, port = replica.address, pool.check_port(replica)
+    target = address if port is None or address.path else Address(address.host, port)
     name = (pool.tls.server_name if pool.tls else None) or address.host or "localhost"
-    return HealthCheck(check, target, speaks_h2(pool, check), tls, name, key)
+    return HealthCheck(check, target, speaks_h2(pool, check), tls, name, key, pool.agent is not None)
 
 
 def connection_probe(address: Address, timeout: int) -> HealthCheck:
@@ -148,9 +152,12 @@ async def _http1(probe: HealthCheck, settings: HttpCheck, session: aiohttp.Clien
         server_hostname=probe.name if probe.tls else None,
     ) as response:  # fmt: skip
         body = bytearray()
-        while settings.body_contains and len(body) < MAX_BODY_BYTES and (piece := await response.content.readany()):
+        needs_body = settings.body_contains or (probe.asks_agent and response.status not in settings.statuses)
+        while needs_body and len(body) < MAX_BODY_BYTES and (piece := await response.content.readany()):
             body += piece
-        return _mismatch(settings, response.status, bytes(body))
+        problem = _mismatch(settings, response.status, bytes(body))
+        reasons = first_reasons(bytes(body)) if problem and probe.asks_agent else ""
+        return f"{problem}: {reasons}" if reasons else problem
 
 
 def _url(probe: HealthCheck, path: str) -> yarl.URL:

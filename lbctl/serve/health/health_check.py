@@ -45,6 +45,11 @@ class _Target:
     probe: HealthCheck | None
     """The prepared check; None if it could not be prepared."""
 
+    @property
+    def subject(self) -> tuple[object, ...]:
+        """The target and the settings of the check. While they are unchanged, its task continues."""
+        return self.replica.address, self.replica.agent_port, self.settings
+
 
 class HealthChecker:
     """Checks replicas. `changed` is called in the event loop when a replica is ejected or readmitted."""
@@ -89,7 +94,8 @@ class HealthChecker:
         self.problems = {}
         for pool in sorted(pools, key=lambda item: item.name):
             if pool.active is not None:
-                targets |= self._prepare(pool, pool.active, key_of(pool, secrets))
+                key_sent = key_of(pool, secrets) if pool.agent is None else None
+                targets |= self._prepare(pool, pool.active, key_sent)
         for key, target in targets.items():
             earlier = self._targets.get(key)
             if earlier is None or earlier.replica.address != target.replica.address:
@@ -132,7 +138,7 @@ class HealthChecker:
                 self.problems[pool.name] = f"{error.filename or 'TLS'}: {reason_of(error)}"
                 return {(pool.name, item.name): _Target(item, settings, None) for item in pool.replicas}
         return {
-            (pool.name, item.name): _Target(item, settings, probe_of(pool, check, item.address, context, sent))
+            (pool.name, item.name): _Target(item, settings, probe_of(pool, check, item, context, sent))
             for item in pool.replicas
         }
 
@@ -141,7 +147,7 @@ class HealthChecker:
         before, self._targets = self._targets, targets
         for key in list(self._tasks):
             new, old = targets.get(key), before[key]
-            if new is None or (new.replica.address, new.settings) != (old.replica.address, old.settings):
+            if new is None or new.subject != old.subject:
                 self._tasks.pop(key).cancel()
         if self._session is not None:
             for key in targets.keys() - self._tasks.keys():

@@ -27,6 +27,8 @@ _PASSED = re.compile(r"DOWN ([1-9][0-9]*)/([0-9]+)")
 """The status of a server that is down and has passed some of the required checks."""
 _BY_CHECKS = re.compile(r"DOWN( [0-9]+/[0-9]+)?")
 """The status of a server that is down because of its checks, not because of an agent."""
+_OF_AGENT = re.compile(r"via agent : down \((.*)\)", re.DOTALL)
+"""HAProxy's description of an agent check that has failed for this reason."""
 _NO_FAILURE = frozenset({"INI", "UNK", "L4OK", "L6OK", "L7OK", "L7OKC"})
 """The results of a check that has not ended yet or has passed."""
 _MAX_REASON_CHARACTERS = 160
@@ -174,6 +176,8 @@ def _condition(item: ServerCounters, *, is_new: bool) -> ReplicaCondition:
         return ReplicaCondition("down", "its name does not resolve")
     if not status.startswith("DOWN"):
         return ReplicaCondition("draining", status)
+    if status == "DOWN (agent)" and (by_agent := _OF_AGENT.fullmatch(item.agent)):
+        return ReplicaCondition("down", _readable(f"its agent reports: {by_agent[1].strip()}"))
     reason = _readable(f"{item.check} {item.last_check}".strip() or status)
     if passed := _PASSED.fullmatch(status):
         reason += f", {passed[1]} of {passed[2]} required checks passed"

@@ -58,7 +58,7 @@ class ReplicaChecks:
 
     @property
     def checks(self) -> Mapping[Key, CheckState]:
-        """(pool, replica) → the result of the pool's active check, if no proxy reports one."""
+        """(pool, replica) → the result of the pool's active check, if no proxy reports one, or none with a reason."""
         return self._checker.states
 
     @property
@@ -80,11 +80,16 @@ class ReplicaChecks:
 
 
 def unreported(topology: Topology) -> Iterator[Pool]:
-    """Yield the pools with an active check whose results no proxy reports, without pools that lbctl already checks."""
-    proxies = (*xds_proxies(topology, xds_kinds()).all, *driven(topology))
-    reported = {name for proxy in proxies if _reports(proxy) for name in pools_reached(topology, proxy)}
+    """Yield the pools with an active check whose results no proxy reports, without pools that lbctl already checks.
+
+    Envoy reports results without a reason, so pools with agents whose results only Envoys report are also yielded.
+    """
+    of_envoys, of_driven = xds_proxies(topology, xds_kinds()).all, driven(topology)
+    explained = {name for proxy in of_driven if _reports(proxy) for name in pools_reached(topology, proxy)}
+    reported = explained | {name for proxy in of_envoys if _reports(proxy) for name in pools_reached(topology, proxy)}
     for pool in topology.pools:
-        if pool.active is not None and pool.balance.pick is None and pool.name not in reported:
+        known = reported if pool.agent is None else explained
+        if pool.active is not None and pool.balance.pick is None and pool.name not in known:
             yield pool
 
 

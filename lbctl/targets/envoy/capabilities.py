@@ -202,6 +202,9 @@ CAPABILITIES: dict[str, Capability] = {
     "pool.health.http.body": Rendered("Envoy searches only the first 64 KiB"),
     "pool.health.grpc": Rendered(),
     "pool.health.tcp": Rendered(),
+    "pool.health.agent": Rendered(
+        "Envoy checks `/health` of the agent. The agent's weight for a slow GPU has no effect"
+    ),
     "pool.health.passive.consecutive_5xx": Rendered(),
     "pool.health.passive.connect_failures": Rendered("Resets and timeouts before a response also count"),
     "pool.health.passive.error_rate": Rendered("Each Envoy measures the rate in consecutive windows"),

@@ -168,8 +168,9 @@ def _fill(
     else:
         socket = fields.address.socket_address
         socket.address, socket.port_value = address.host, address.port
-    if pool.active and pool.active.port is not None:
-        fields.health_check_config.port_value = pool.active.port
+    check_port = pool.check_port(replica)
+    if check_port is not None:
+        fields.health_check_config.port_value = check_port
     fields.hostname = replica.name
     marks = {**affinity.endpoint_metadata(pool, replica, secure=placement.secure), **_hosted(pool)}
     if marks:

@@ -175,6 +175,7 @@ _HEALTH: Mapping[str, Capability] = {
     "pool.health.http.body": Unsupported(_NO_CHECKS, _BY_CONNECT),
     "pool.health.grpc": Unsupported(_NO_CHECKS, _BY_CONNECT),
     "pool.health.tcp": Unsupported(_NO_CHECKS, _BY_CONNECT),
+    "pool.health.agent": Unsupported(_NO_CHECKS, _BY_CONNECT),
     "pool.health.passive.consecutive_5xx": Unsupported(
         "nginx counts a response as a failure only if it also retries the request, which it never does for a POST",
         "nginx counts failed connections and incomplete responses",

@@ -27,7 +27,14 @@ class Nginx:
     served_by_xds = False
     counted_with = ("config", "reload")
     done_by_control_plane = frozenset(
-        {"pool.slow_start", "pool.health.http", "pool.health.http.body", "pool.health.grpc", "pool.health.tcp"}
+        {
+            "pool.slow_start",
+            "pool.health.http",
+            "pool.health.http.body",
+            "pool.health.grpc",
+            "pool.health.tcp",
+            "pool.health.agent",
+        }
     )
     compares_hashes = False
     prefers_idle_replicas = False

@@ -105,6 +105,7 @@ POOLS = {
     "upstream: {host: api, headers: {Authorization: ▶Bearer abc}}": "LB151",
     "upstream: {host: api, headers: {x-api-key: ▶abc}}": "LB151",
     "protocol: grpc, ▶upstream: {host: api}": "LB152",
+    "upstream: {host: api.example}, health: {▶agent: {port: 9500}}": "LB169",
 }
 _NO_REPLICA = (
     *("169.254.169.254", "[fe80::1]", "[fd00:ec2::254]", "[::ffff:169.254.169.254]", "[::169.254.169.254]"),
@@ -122,6 +123,8 @@ PICKED = (
 REMOTE_PICKER = 'control: {picker: {bind: "0.0.0.0:7"}, xds: {tls: {certificate: c, key: k, client_ca: a}}}'
 WHOLE = {
     **{f'pools: {{p: {{replicas: [{{address: ▶"{host}:80"}}]}}}}': "LB122" for host in _NO_REPLICA},
+    'pools: {p: {replicas: [{address: "a:1", ▶agent_port: 9502}]}}': "LB169",
+    'pools: {p: {replicas: [{address: "a:1"}, {address: ▶"unix:/a.sock"}], health: {agent: {port: 9500}}}}': "LB169",
     'pools: {p: {replicas: [{address: ▶"127.0.0.1:18080"}]}}': "LB122",
     'pools: {p: {replicas: [{address: ▶"127.0.0.1:18001"}]}}': "LB122",
     'pools: {p: {replicas: [{address: ▶"127.0.0.1:18002"}]}}': "LB122",

@@ -9,7 +9,7 @@ from lbctl.control.check_thresholds import CheckState
 from lbctl.control.compose import EffectiveReplica, ReplicaStatus
 from lbctl.control.fitness import lacks_fit_replica
 from lbctl.control.health import ASLEEP, DeepHealth, Level
-from lbctl.control.replica_state import ReplicaCondition, ReplicaFacts, StateWithReason, state_of
+from lbctl.control.replica_state import IN, ReplicaCondition, ReplicaFacts, StateWithReason, state_of
 from lbctl.ir.weight import Weight, from_capacity
 from lbctl.serve.api.replica_times import StateTimes
 from lbctl.serve.traffic.ledger import ReplicaKey
@@ -101,6 +101,14 @@ def test_reason_names_the_check_that_keeps_requests_away() -> None:
     assert state_of(facts(conditions={"ha": ReplicaCondition("draining")})) == StateWithReason(
         "draining", "ha sends it no new requests"
     )
+
+
+def test_agent_explains_the_failed_check_of_a_proxy() -> None:
+    down, up = ReplicaCondition("down"), ReplicaCondition("up")
+    assert state_of(facts(conditions={"e1": down}, agent_reason="status 503: XID 79")) == StateWithReason(
+        "down", "the active check of e1 fails; lbctl's check of its agent: status 503: XID 79"
+    )
+    assert state_of(facts(conditions={"e1": up}, agent_reason="no answer within 1 s")) == IN
 
 
 def test_sleeping_replica_is_asleep_even_if_its_checks_pass() -> None:

@@ -65,6 +65,7 @@ POINTS = {
     "LB324": "10s}}",
     "LB325": "1}}",
     "LB326": "1s}",
+    "LB329": "{name: b,",
     "LB330": '"/v1/*"',
     "LB331": "spare:",
     "LB332": '"$upstream_addr"',
@@ -128,6 +129,25 @@ def test_preflights_of_a_keyed_route_are_noted_at_an_open_one() -> None:
     assert codes(before.replace("model: [small]", "methods: [POST]")) == ["LB334"]
     assert codes(before.replace("path_prefix: /v1/chat}", "path_prefix: /v1/chats}")) == []
     assert codes(before.replace("path_prefix: /v1/chat}", "path_prefix: /v1/chat, methods: [OPTIONS]}")) == []
+
+
+def test_ranks_and_pools_may_share_an_agent() -> None:
+    before = rules()["LB329"].page.before
+    ranks = 'replicas: [{address: "10.0.0.1:8000", ports: 2, devices: ["0", "1"]}]'
+    agents = "health: {agent: {port: 9500}}"
+    same = f'  other:\n    replicas: [{{name: a, address: "10.0.0.1:8000", devices: ["0"]}}]\n    {agents}\n'
+    start, listed = before.index("replicas:"), before.index("health:")
+    assert "LB329" not in codes(before[:start] + f"{ranks}\n    " + before[listed:])
+    assert codes(before + same).count("LB329") == 1
+
+
+@pytest.mark.parametrize(
+    ("port", "engine", "count"), [(9499, 8001, 1), (9501, 8001, 1), (9502, 8001, 0), (9502, 9502, 1), (9502, 9503, 1)]
+)
+def test_agent_needs_two_free_ports(port: int, engine: int, count: int) -> None:
+    after = rules()["LB329"].page.after
+    changed = after.replace("9502", str(port)).replace("10.0.0.1:8001", f"10.0.0.1:{engine}")
+    assert codes(changed).count("LB329") == count
 
 
 ONE = "chat: {match: {path_prefix: /v1/chat}, pool: llama}\n"

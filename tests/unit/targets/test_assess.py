@@ -151,6 +151,12 @@ def test_bound_of_an_unsupported_hash_is_not_reported() -> None:
     assert len(assessment.diagnostics) == 1
 
 
+def test_unsupported_check_of_an_agents_engine_is_not_reported() -> None:
+    text = FLEET.replace("a: {replicas", "a: {health: {active: {http: {}}, agent: {port: 9500}}, replicas")
+    assessment, _ = assessed(dict.fromkeys(("pool.health.http", "pool.health.agent"), CANNOT), text=text)
+    assert [item.code for item in assessment.diagnostics] == ["LB168"]
+
+
 @pytest.mark.parametrize("loss", [CANNOT, NotYet(), Since((2, 0), CANNOT)])
 def test_route_with_unsupported_protection_answers_503(loss: Capability) -> None:
     assessment, rendered = assessed({"route.rate_limit.concurrent": loss})

@@ -17,19 +17,19 @@ from lbctl.serve.traffic.ledger import Counts, ReplicaKey
 A, B, OTHER = ReplicaKey("llama", "a"), ReplicaKey("llama", "b"), ReplicaKey("other", "a")
 _HEAD = (
     "# pxname,svname,qcur,scur,stot,econ,eresp,wretr,wredis,hrsp_5xx,status,check_status,last_chk,"
-    "hrsp_1xx,hrsp_2xx,hrsp_3xx,hrsp_4xx,hrsp_other,cli_abrt,"
+    "hrsp_1xx,hrsp_2xx,hrsp_3xx,hrsp_4xx,hrsp_other,cli_abrt,last_agt,"
 )
 
 
-def answer(*rows: str, pid: int = 7) -> str:
-    """Return the answer to `show info;show stat`.
+def answer(*rows: str, pid: int = 7, agent: str = "") -> str:
+    """Return the answer to `show info;show stat`. `agent`: the description of the agent checks.
 
     A row is: backend,server,scur,stot,econ,eresp,wretr,wredis,5xx,status,check,text, and optionally the answers of
     2xx; without that as many as were sent.
     """
     cells = (row.split(",") for row in rows)
     lines = (
-        ",".join([*row[:2], "0", *row[2:12], "0", row[12] if len(row) > 12 else row[3], "0", "0", "0", "0", ""])
+        ",".join([*row[:2], "0", *row[2:12], "0", row[12] if len(row) > 12 else row[3], *["0"] * 4, agent, ""])
         for row in cells
     )
     return f"Name: HAProxy\nPid: {pid}\n\n{_HEAD}\n" + "\n".join(lines) + "\n\n"
@@ -183,6 +183,13 @@ def test_new_server_is_starting_until_a_check_fails() -> None:
     assert [each.conditions[A].state for each in reports_of(*lost)] == ["up", "down", "draining", "starting"]
     (by_agent,) = reports_of(answer(row.format("DOWN (agent),L7OK")))
     assert by_agent.conditions[A].state == "down"
+
+
+def test_reason_of_an_agent_check_is_reported() -> None:
+    row = "pool_llama,a,0,0,0,0,0,0,0,DOWN (agent),L7STS,Service Unavailable"
+    (report_,) = reports_of(answer(row, agent="via agent : down (GPU 0 reported the fatal XID 79\x1b)"))
+    reason = r"its agent reports: GPU 0 reported the fatal XID 79\x1b"
+    assert report_.conditions[A] == ReplicaCondition("down", reason)
 
 
 def test_backend_with_the_check_provides_the_reason() -> None:

@@ -86,6 +86,18 @@ def test_pool_is_checked_where_no_proxy_reports_its_checks(proxies: dict[str, An
     assert [item.name for item in unreported(compiled(text).topology)] == names
 
 
+@pytest.mark.parametrize(
+    ("proxies", "names"),
+    [
+        ({"edge": {"kind": "envoy", "admin": "127.0.0.1:9901"}}, ["pool"]),
+        ({"ha": {"kind": "haproxy", "runtime_api": "/run/ha.sock"}}, []),
+    ],
+)
+def test_agents_are_asked_for_the_reason_of_envoys(proxies: dict[str, Any], names: list[str]) -> None:
+    text = fleet_text(pool(replica(), health={"agent": {"port": 9500}}), proxies=proxies)
+    assert [item.name for item in unreported(compiled(text).topology)] == names
+
+
 async def _answer_with_key(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     head = await reader.readuntil(b"\r\n\r\n")
     status = b"200 OK" if b"authorization: bearer k-1\r\n" in head.lower() else b"401 Unauthorized"
