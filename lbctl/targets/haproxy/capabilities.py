@@ -130,6 +130,10 @@ _NOTES = {
     "health check has failed, and then use `otherwise`. All queries of the listener have the timeout of this query. "
     "HAProxy's own queue follows (`timeouts.queue`)",
     "pool.health.grpc": "HAProxy detects a status other than SERVING only when the check times out",
+    "pool.health.agent": "HAProxy checks `/health` of the agent, and also sends agent checks to the port after the "
+    "agent's. They set the weight of a slow GPU and drain the replica. With a `runtime_api`, they only mark the "
+    "replica as down, and servers in slots and servers that are added at run time have none. With `agent_check`, "
+    "HAProxy sends the agent checks to `lbctl serve` instead",
     "pool.health.fail_open": "HAProxy uses a separate backend whose replicas are not checked. Limits apply there "
     "separately",
     "pool.load_shedding": "A drained replica counts as unhealthy",

@@ -30,6 +30,8 @@ _CHANGEABLE = (
     f"    {pick.SLOT_RULE}",
 )
 """The beginnings of lines that follow the replicas."""
+_OWN_PORT = re.compile(r"    server (\S+) .* (port [0-9]+)")
+"""Line of a server whose checks use another port than the others'. No command changes the port."""
 _LENGTH = 16
 
 
@@ -41,6 +43,8 @@ def marked(text: str, others: Iterable[File]) -> str:
     for row in text.splitlines():
         if not row.startswith(_CHANGEABLE):
             digest.update(f"{row}\n".encode())
+        elif own_port := _OWN_PORT.match(row):
+            digest.update(f"{own_port[1]} {own_port[2]}\n".encode())
     for file in others:
         if file.name == slots.MAP:  # it depends on the number of replicas
             continue

@@ -19,7 +19,9 @@ from lbctl.targets.haproxy.locality_tiers import TierBackend
 from lbctl.targets.replica_weights import quantise
 
 State = Literal["ready", "drain", "maint"]
-_LEFT_OUT = {"track": 2, "init-addr": 2, "no-check": 1}
+_AGENT_CHECK = {"agent-check": 1, "agent-addr": 2, "agent-port": 2, "agent-inter": 2, "agent-send": 2}
+"""Arguments of an agent check. `agent-send` ends with a line feed, which no command of the Runtime API can contain."""
+_LEFT_OUT = {"track": 2, "init-addr": 2, "no-check": 1, **_AGENT_CHECK}
 """Arguments that HAProxy does not accept for a server added at run time, each with its number of words."""
 
 _OWN = {"weight": 2, "id": 2, "cookie": 2, "disabled": 1}

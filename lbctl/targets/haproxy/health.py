@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from lbctl.base.diagnostics import Diagnostic
 from lbctl.base.hosts import is_ip
-from lbctl.ir.pools import GrpcCheck, HttpCheck, PassiveCheck, Pool
+from lbctl.ir.pools import GrpcCheck, HttpCheck, PassiveCheck, Pool, Replica
+from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
 from lbctl.targets.features import BY_ID
 from lbctl.targets.haproxy import quote
@@ -126,14 +127,41 @@ def diagnostics(pool: Pool, size: int) -> Iterator[Diagnostic]:
         )
 
 
-def server_arguments(pool: Pool) -> Iterator[str]:
+def server_arguments(pool: Pool, replica: Replica | None = None) -> Iterator[str]:
     """Yield the arguments that each server needs, because `default-server` does not support them.
 
-    A separate port for checks uses HTTP/1.1, as in model servers.
+    A separate port for checks uses HTTP/1.1, as in model servers. `replica`: the replica of the server, if it is known.
     """
     active = pool.active
+    if active and replica is not None and pool.check_port(replica) != active.port:
+        yield f"port {pool.check_port(replica)}"
     if active and active.port is not None and isinstance(active.probe, HttpCheck) and pool.protocol != "http1":
         yield "check-proto h1"
+
+
+def agent_arguments(pool: Pool, proxy: Proxy, replica: Replica | None = None) -> Iterator[str]:
+    """Yield the arguments of the agent check, which asks the agent next to the replica.
+
+    `replica`: the replica of the server, if it is known. HAProxy connects to the server's own address. A server has at
+    most one agent check, and `agent_check` of the proxy takes precedence.
+    """
+    if pool.agent is None or pool.active is None or proxy.agent_check is not None:
+        return
+    port = pool.agent.port if replica is None or replica.agent_port is None else replica.agent_port
+    yield f"agent-check agent-port {port + 1} agent-inter {pool.active.interval}ms agent-send"
+    yield quote.text(f"{_answers_of_agent(pool, proxy)}\n").text
+
+
+def _answers_of_agent(pool: Pool, proxy: Proxy) -> str:
+    """Return the word that asks an agent for the answers that the servers need.
+
+    `full` sets weights, drains and health. With the Runtime API, `serve` sets weights and drains, and an answer would
+    overwrite them: `health` marks servers only as up or down. An affinity and the picker lead to a server in drain, so
+    it needs maintenance.
+    """
+    if proxy.runtime_api:
+        return "health"
+    return "full maint" if pool.affinity or pool.session or pool.balance.pick else "full"
 
 
 def _http(pool: Pool, probe: HttpCheck, view: View) -> Iterator[Token]:

@@ -93,7 +93,7 @@ def _with_open(pool: Pool, view: View, name: str) -> tuple[TierBackend, ...]:
     tiers = parts(pool, view, name)
     if not pool.fail_open:
         return tiers
-    unchecked = replace(pool, active=None, passive=None, slow_start=None)
+    unchecked = replace(pool, active=None, agent=None, passive=None, slow_start=None)
     open_view = replace(view, pools={**view.pools, pool.name: unchecked})
     return (*tiers, TierBackend(open_name(name), unchecked, open_view, name, len(pool.replicas)))
 

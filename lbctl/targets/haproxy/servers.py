@@ -114,8 +114,8 @@ def server(part: TierBackend, replica: Replica, weight: int, ids: Mapping[str, i
         f"id {ids[replica.name]}" if ids else "",
         "backup" if replica.name in backups else "",
         *_track(part, replica),
-        *health.server_arguments(pool),
-        *_agent(part, replica),
+        *health.server_arguments(pool, replica),
+        *_agent(part, replica, weight),
         f"cookie {replica_token.word(pool.name, replica.name)}" if pool.affinity and weight else "",
         *(_tls(pool.tls, replica.address.host) if pool.tls else ()),
         source=path,
@@ -125,7 +125,8 @@ def server(part: TierBackend, replica: Replica, weight: int, ids: Mapping[str, i
 def slot(part: TierBackend, name: str) -> Token:
     """Return the line of one spare slot: a server in maintenance with the common settings of the pool's replicas.
 
-    It gets its address, its weight and its replica at run time.
+    It gets its address, its weight and its replica at run time. It has no agent check, as every server that is added at
+    run time: its health check asks the same agent.
     """
     pool = part.pool
     return line(
@@ -147,17 +148,19 @@ def _track(part: TierBackend, replica: Replica) -> Iterator[str]:
         yield f"no-check track {sections.pool(home, part.view.proxy)}/{quote.name(replica.name).text}"
 
 
-def _agent(part: TierBackend, replica: Replica) -> Iterator[str]:
+def _agent(part: TierBackend, replica: Replica, weight: int) -> Iterator[str]:
     """Yield the arguments of the agent check.
 
     Every copy of a replica has its own agent check: a server that tracks another follows its health, but not its
-    agent's weight.
+    agent's weight. A drained replica is not checked by the agent next to it, whose answer would end the drain.
     """
     place = part.agents.get((part.pool.name, replica.name))
     if place is not None:
         question = quote.word(agents.question(part.pool.name, replica)).text
         yield f"agent-check agent-addr {place.host} agent-port {place.port} agent-inter {agents.INTERVAL}ms"
         yield f'agent-send {question}"\\n"'
+    elif weight:
+        yield from health.agent_arguments(part.pool, part.view.proxy, replica)
 
 
 def limit(pool: Pool) -> int | None:
@@ -251,6 +254,7 @@ def _server_template(pool: Pool, proxy: Proxy) -> Iterator[Token]:
             quote.word(f"{discovery.name}:{discovery.port}"),
             f"resolvers {sections.own(f'dns_{quote.name(pool.name).text}', proxy)} init-addr none",
             *health.server_arguments(pool),
+            *health.agent_arguments(pool, proxy),
             *(_tls(pool.tls, discovery.name) if pool.tls else ()),
             source=("pools", pool.name, "discovery"),
         )

@@ -26,6 +26,17 @@ def digest(first: int, last: int, algorithm: str, keys: Mapping[str, Any]) -> st
     return config_digest.of(TARGET.render(view(Snapshot(topology), topology.proxies[0])))
 
 
+def test_another_port_of_an_agent_changes_the_digest() -> None:
+    def of(**keys: int) -> str:
+        agents = pool(replica("a"), replica("b", "127.0.0.1:10", **keys), health={"agent": {"port": 9500}})
+        text = fleet_text(agents, proxies={"edge": {"kind": "haproxy", "runtime_api": "/run/admin.sock"}})
+        topology = compiled(text).topology
+        return config_digest.of(TARGET.render(view(Snapshot(topology), topology.proxies[0])))
+
+    assert of() == of(agent_port=9500)
+    assert len({of(), of(agent_port=9502), of(agent_port=9504)}) == 3
+
+
 @pytest.mark.parametrize(
     "keys",
     [
