@@ -9,7 +9,7 @@ import pytest
 from lbctl.control.decisions import decisions
 from lbctl.control.effects import HealthChanged, ModeChanged
 from lbctl.control.events import Readmitted, Ticked
-from lbctl.ir.pools import PassiveCheck
+from lbctl.ir.pools import AgentCheck, PassiveCheck
 from tests.support.control import INTERVAL, NAME, Talk, pool
 
 NAMES = tuple(f"r{place:05}" for place in range(4))
@@ -172,6 +172,12 @@ def test_a_new_fatal_xid_ejects_at_once() -> None:
     history.looks(1, **XID)
     assert (history.verdict, history.reasons) == ("floor", ("on trial after: XID 79",))
     assert history.talk.weights[BAD] == 0.05
+
+
+def test_agents_judge_xids_and_row_remaps() -> None:
+    history = PoolHistory(agent=AgentCheck(9500)).looks(2, xid=0.0, row_remap_failure=0.0)
+    assert history.looks(3, row_remap_failure=1.0, **XID).verdict == "in"
+    assert history.looks(6, moving=False, **XID).verdict == "out", "stalls still count"
 
 
 def test_a_trial_after_an_xid_needs_progress_and_two_samples() -> None:
