@@ -17,7 +17,9 @@ import pytest
 import requests
 import yaml
 
-from lbctl.cli import group, run
+from lbctl.cli import run
+from tests.docs.pages import blocks
+from tests.support.command_lines import accept
 from tests.support.paths import ROOT
 from tests.support.processes.binaries import require
 from tests.support.processes.ports import free_port
@@ -81,10 +83,17 @@ def test_lbctl_accepts_the_command_lines(source: str) -> None:
         ((*_, line),) = [" ".join(line).partition("CMD ") for line in instructions("HEALTHCHECK")]
         entry, *words = json.loads(line)
         assert entry == "lbctl"
-    top = group.make_context("lbctl", [words[0]])
-    command = group.get_command(top, words[0])
-    assert command is not None
-    command.make_context(words[0], list(words[1:]), parent=top)
+    accept(words)
+
+
+def test_lbctl_accepts_the_documented_agent_commands() -> None:
+    (text,) = [block.text for block in blocks("docs/how-to/gpu-agent.md") if "docker run" in block.text]
+    start, drain = [shlex.split(line) for line in text.replace("\\\n", " ").splitlines()]
+    (volumes,) = [json.loads(" ".join(words)) for words in instructions("VOLUME")]
+    assert start[-1] == drain[-1]
+    assert start[-1] in volumes
+    accept(start[start.index("agent") :])
+    accept(drain[drain.index("lbctl") + 1 :])
 
 
 @pytest.mark.e2e

@@ -28,6 +28,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 _PAGES = (
     "install-in-production",
     "install-nginx-and-haproxy",
+    "gpu-agent",
     "run-in-containers",
     "monitor-and-alert",
     "upgrade-and-back-up",

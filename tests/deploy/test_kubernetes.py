@@ -1,4 +1,4 @@
-"""deploy/kustomize and deploy/helm: their objects follow the schemas of Kubernetes and the rules of this project."""
+"""deploy/kustomize, deploy/helm, deploy/kubernetes: the objects follow Kubernetes' schemas and this project's rules."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from lbctl.cli import group, run
+from lbctl.base import quantities as q
+from lbctl.cli import run
 from lbctl.store.kubernetes_objects import rights
 from lbctl.store.signing import parse_keys
 from tests.docs.pages import blocks
 from tests.support import helm
+from tests.support.command_lines import accept
 from tests.support.paths import ROOT
 from tests.support.processes.control import controlling, driven
 from tests.support.processes.fleet import fleet_of
@@ -29,6 +31,7 @@ from tests.support.processes.waiting import eventually
 
 BASE = ROOT / "deploy" / "kustomize" / "base"
 CHART = ROOT / "deploy" / "helm" / "lbctl"
+ENGINE = ROOT / "deploy" / "kubernetes" / "vllm-with-agent.yaml"
 STORE_ROLE = "lbctl-serve-store"
 Object = dict[str, Any]
 
@@ -227,11 +230,7 @@ def test_fleet_and_command_lines_are_valid(objects: list[Object], tmp_path: Path
     for template in templates(objects):
         for container in containers(template):
             if "args" in container:
-                name, *arguments = container["args"]
-                top = group.make_context("lbctl", [name])
-                command = group.get_command(top, name)
-                assert command is not None
-                command.make_context(name, list(arguments), parent=top)
+                accept(container["args"])
 
 
 @pytest.mark.parametrize("objects", [*WAYS.values(), helm.render(CHART, {"serve": {"replicas": 3}})])
@@ -286,6 +285,49 @@ def test_chart_has_the_files_of_the_base() -> None:
     assert (CHART / "files" / "drain.py").read_text() == (BASE / "drain.py").read_text()
     (generated,) = [item for item in WAYS["helm"] if item["metadata"]["name"] == "lbctl-envoy-drain"]
     assert generated["data"]["drain.py"] == (BASE / "drain.py").read_text()
+
+
+def test_engine_with_agent_is_valid_and_locked_down() -> None:
+    (deployment,) = yaml.safe_load_all(ENGINE.read_text())
+    kubernetes_validate.validate(deployment, "1.37", strict=True)
+    (agent,) = deployment["spec"]["template"]["spec"]["initContainers"]
+    assert agent["restartPolicy"] == "Always"
+    assert agent["securityContext"] == {
+        "runAsNonRoot": True,
+        "runAsUser": 10001,
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    accept([word.replace("$(POD_IP)", "10.0.0.5") for word in agent["args"]])
+
+
+def test_engine_with_agent_ends_after_the_drain(tmp_path: Path) -> None:
+    """The hooks run at the same time, as in a pod, with a command in place of `lbctl`."""
+    spec = yaml.safe_load(ENGINE.read_text())["spec"]["template"]["spec"]
+    (agent,), (engine,) = spec["initContainers"], spec["containers"]
+    for container in (agent, engine):
+        assert [mount["mountPath"] for mount in container["volumeMounts"]] == ["/run/lbctl"]
+    drain, wait = (container["lifecycle"]["preStop"]["exec"]["command"] for container in (agent, engine))
+    (line,) = re.findall(r"^lbctl (agent drain .*?);", drain[-1])
+    accept(line.split())
+    assert spec["terminationGracePeriodSeconds"] > q.parse_duration(line.split()[3]) / 1000
+    program, done = tmp_path / "lbctl", tmp_path / "done"
+    program.write_text(f"#!/bin/sh\nuntil [ -e {done} ]; do sleep 0.1; done\n")
+    program.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    commands = [[word.replace("/run/lbctl", str(tmp_path)) for word in command] for command in (drain, wait)]
+    draining, waiting = (subprocess.Popen(command, env=environment) for command in commands)
+    try:
+        with pytest.raises(subprocess.TimeoutExpired):
+            waiting.wait(1.5)
+        done.touch()
+        assert (draining.wait(30), waiting.wait(30)) == (0, 0)
+    finally:
+        done.touch()
+        (tmp_path / "drained").touch()
+        draining.wait(30)
+        waiting.wait(30)
 
 
 @pytest.mark.e2e

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import fields
 from pathlib import Path
 from string import Template
 
@@ -20,8 +21,11 @@ import pytest
 import requests
 import yaml
 
-from lbctl.cli import group, run
+from lbctl.agent.settings import AgentSettings
+from lbctl.base.quantities import parse_duration
+from lbctl.cli import run
 from tests.docs.pages import blocks
+from tests.support.command_lines import accept
 from tests.support.fleets import write_fleet
 from tests.support.paths import ROOT
 from tests.support.processes.binaries import require
@@ -33,7 +37,8 @@ from tests.support.processes.waiting import eventually
 from tests.support.tools import require_tool
 
 KIT = ROOT / "deploy" / "systemd"
-UNITS = ("lbctl-serve", "lbctl-envoy", "lbctl-envoy@2", "nginx", "haproxy")
+UNITS = ("lbctl-serve", "lbctl-envoy", "lbctl-envoy@2", "lbctl-agent@vllm", "nginx", "haproxy")
+AGENT, ENGINE = KIT / "system/lbctl-agent@.service", KIT / "system/vllm.service.d/lbctl-agent.conf"
 _PROGRAMS = (
     "opt/lbctl/bin/lbctl",
     "opt/lbctl/bin/envoy",
@@ -61,6 +66,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree("/lib/systemd/system", root / "usr/lib/systemd/system", symlinks=True)
     shutil.copytree(KIT / "system", root / "etc/systemd/system")
     shutil.copy(KIT / "system/lbctl-envoy.service", root / "etc/systemd/system/lbctl-envoy@.service")
+    (root / "etc/systemd/system/vllm.service").write_text("[Service]\nExecStart=/opt/lbctl/bin/python3\n")
     for name in _PROGRAMS:
         program = root / name
         program.parent.mkdir(parents=True, exist_ok=True)
@@ -74,7 +80,7 @@ def analyze(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
-@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("unit", [*UNITS, "vllm"])
 def test_systemd_accepts_a_unit_with_its_drop_ins(installed: Path, unit: str) -> None:
     verdict = analyze(installed, "verify", "--man=no", f"{unit}.service")
     assert (verdict.returncode, verdict.stderr) == (0, "")
@@ -97,11 +103,29 @@ def test_lbctl_accepts_the_command_lines(unit: str) -> None:
     lines = [shlex.split(line) for key in ("ExecStart", "ExecStartPre") for line in values(path, key)]
     commands = [words[1:] for words in lines if words[0] == "/opt/lbctl/bin/lbctl"]
     assert commands
-    for name, *arguments in commands:
-        top = group.make_context("lbctl", [name])
-        command = group.get_command(top, name)
-        assert command is not None
-        command.make_context(name, arguments, parent=top)
+    for words in commands:
+        accept(words)
+
+
+def test_lbctl_accepts_the_command_lines_of_an_agent() -> None:
+    page = [line for block in blocks("docs/how-to/gpu-agent.md") for line in block.text.splitlines()]
+    documented = [line.removeprefix("ARGS=") for line in page if line.startswith("ARGS=")]
+    assert documented
+    (start,), (drain,) = values(AGENT, "ExecStart"), values(ENGINE, "ExecStop")
+    for line in [*(start.replace("$ARGS", arguments) for arguments in documented), drain.removeprefix("-+")]:
+        program, *words = shlex.split(line)
+        assert program == "/opt/lbctl/bin/lbctl"
+        accept(words)
+
+
+def test_units_of_agent_and_engine_wait_for_the_drain() -> None:
+    (deadline,) = [field.default for field in fields(AgentSettings) if field.name == "drain_deadline"]
+    (wait,) = re.findall(r"--wait (\S+)", ENGINE.read_text(encoding="utf-8"))
+    for path, drain in ((AGENT, deadline), (ENGINE, parse_duration(wait) / 1000)):
+        (limit,) = values(path, "TimeoutStopSec")
+        assert parse_duration(limit) / 1000 > drain
+    (directory,) = values(AGENT, "RuntimeDirectory")
+    assert f"--state /run/{directory.replace('%i', '%N')}\n" in ENGINE.read_text(encoding="utf-8")
 
 
 def test_systemd_creates_the_user_of_the_units(tmp_path: Path) -> None:
