@@ -25,8 +25,8 @@ from lbctl.ir.address import Address
 from lbctl.ir.proxies import ADMIN_METADATA
 from lbctl.targets.envoy.bootstrap_parts import add_limits, add_metrics
 from lbctl.targets.envoy.protos import address, admin_address, duration, extension, pack, struct
-from lbctl.targets.envoy.text import Writer
 from lbctl.targets.target import Bundle, File
+from lbctl.targets.yaml_text import Writer
 
 CONTROL_PLANE = "xds|lbctl"
 """Cluster of the control plane. No pool has such a name. Envoy ignores clusters from a control plane with the name of a

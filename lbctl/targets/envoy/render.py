@@ -18,8 +18,8 @@ from lbctl.ir.snapshot import View
 from lbctl.targets.envoy.diagnostics import diagnostics
 from lbctl.targets.envoy.sources import SECRET_CLUSTERS, SECRET_LISTENERS, Tree, managers, sources
 from lbctl.targets.envoy.static import static
-from lbctl.targets.envoy.text import Writer
 from lbctl.targets.target import Bundle, File
+from lbctl.targets.yaml_text import Writer
 
 _STRUCTS = frozenset(("filter_context", "filter_metadata", "json_format", "static_layer"))
 _MAPS = _STRUCTS | {"typed_per_filter_config", "typed_extension_protocol_options", "providers", "requirement_map"}

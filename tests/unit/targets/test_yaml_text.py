@@ -5,7 +5,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbctl.targets.envoy.text import Writer
+from lbctl.targets.yaml_text import Writer
 
 _TEXTS = st.text(st.characters(exclude_categories=("Cs",)), max_size=20) | st.sampled_from(
     [

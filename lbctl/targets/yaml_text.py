@@ -1,7 +1,7 @@
-"""Envoy's configuration as readable YAML: block style, and short values on one line.
+"""Configuration as readable YAML: block style, and, for Envoy, short values on one line.
 
 PyYAML would need most of a render's time for ten thousand endpoints, and could not report the line of a value. The
-values have protobuf's JSON types (maps with known keys, lists, texts, numbers, booleans), so a small part of the
+values have JSON types (maps with known keys, lists, texts, numbers, booleans), so a small part of the
 grammar suffices. A text is written without quotes only if every YAML reader reads it as a text, else in double quotes.
 """
 
@@ -17,6 +17,7 @@ from lbctl.base.diagnostics import Path
 WIDTH = 140
 _BARE = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*|\d+\.\d+\.\d+\.\d+|\d+(?:\.\d+)?s", re.ASCII)
 _RESERVED = frozenset(("true", "false", "null", "yes", "no", "on", "off", "y", "n", "nan", "inf", "infinity"))
+_LINES = re.compile(r"[!-~](?:[ -~]*[!-~])?\n(?:[ -~]*[!-~]\n)+")
 _ESCAPED = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff\ufffe\uffff]")
 
 Sources = Mapping[int, Path]
@@ -26,8 +27,10 @@ Sources = Mapping[int, Path]
 class Writer:
     """Writes trees of plain values line by line, and records the owner of each line."""
 
-    def __init__(self, sources: Sources) -> None:
+    def __init__(self, sources: Sources, *, block: bool = False) -> None:
+        """`block`: whether each key and each list item has a separate line, as in Kubernetes manifests."""
         self._sources = sources
+        self._width = 0 if block else WIDTH
         self._lines: list[str] = []
         self._owners: dict[int, Path] = {}
         self._written: dict[tuple[int, int], range] = {}
@@ -55,7 +58,10 @@ class Writer:
             head = " " * column
 
     def _entry(self, head: str, value: object, column: int, owner: Path) -> None:
-        line = self._short(value, WIDTH - len(head))
+        if not self._width and isinstance(value, str) and _is_literal(value):
+            self._literal(head, value, column, owner)
+            return
+        line = self._short(value, self._width - len(head))
         if line is not None:
             self._line(f"{head} {line}", self._owner(value, owner))
         elif isinstance(value, dict):
@@ -67,7 +73,7 @@ class Writer:
 
     def _list(self, items: list[object], column: int, owner: Path) -> None:
         for item in items:
-            line = self._short(item, WIDTH - column)
+            line = self._short(item, self._width - column)
             if line is not None:
                 self._line(f"{' ' * column}- {line}", self._owner(item, owner))
             elif isinstance(item, dict):
@@ -84,6 +90,12 @@ class Writer:
         self._map(item, column + 2, "- ", owner)
         self._written[id(item), column] = range(start, len(self._lines))
 
+    def _literal(self, head: str, value: str, column: int, owner: Path) -> None:
+        """Write a text of several lines as it is."""
+        self._line(f"{head} |", owner)
+        for line in value.splitlines():
+            self._line(f"{' ' * (column + 2)}{line}", owner)
+
     def _owner(self, value: object, owner: Path) -> Path:
         return self._sources.get(id(value), owner)
 
@@ -92,6 +104,11 @@ class Writer:
         if isinstance(value, list) and value and isinstance(value[0], dict):
             return None
         return flow(value, room)
+
+
+def _is_literal(value: str) -> bool:
+    """Return whether a text consists of several complete lines of printable ASCII that need no indentation sign."""
+    return _LINES.fullmatch(value) is not None
 
 
 def _name_first(tree: Mapping[str, object]) -> Iterable[tuple[str, object]]:
