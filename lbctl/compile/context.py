@@ -43,6 +43,8 @@ class ProxyKind:
     """Maps a key of `include` to the place in the configuration."""
     fragment_example: str
     """Example of a fragment's path; empty if the kind does not support fragments."""
+    is_kubernetes: bool
+    """Whether it is rendered as Kubernetes objects, not as configuration files of a proxy."""
     companions: Callable[[Proxy, Sequence[Pool]], Sequence[str]]
     """Returns the files with fixed names that such a proxy has in addition to its configuration."""
 

@@ -23,7 +23,7 @@ from lbctl.base.foreign_json import InvalidJsonError, parse
 from lbctl.base.paths import is_file
 from lbctl.compile.allowed_files import of_control_plane, refusal
 from lbctl.compile.context import Context, FileTarget
-from lbctl.compile.convert import address, maybe
+from lbctl.compile.convert import address, maybe, pairs
 from lbctl.compile.files import file_of, read_regular
 from lbctl.ir import pools as ir
 from lbctl.model.errors import messages_of
@@ -217,6 +217,8 @@ def _kubernetes(ctx: Context, pool: str, section: Kubernetes) -> ir.KubernetesDi
         namespace=section.namespace,
         service=section.service,
         port=section.port or "",
+        service_port=section.service_port,
+        selector=pairs(section.selector or {}),
         kubeconfig=section.kubeconfig,
         kubeconfig_file=str(file_of(ctx.source, node)) if node is not None and section.kubeconfig else None,
         control_files=tuple(of_control_plane(ctx.source)) if section.kubeconfig else (),

@@ -36,13 +36,34 @@ def check_files(source: FleetSource, required: bool, diagnostics: d.Diagnostics)
     name, LB118 for two files with the same name. A missing key file is reported by `secrets`.
     """
     file_by_name: dict[str, Path] = {}
+    in_cluster = replaced_by_secrets(source)
     for path, node in named_files(source.root):
+        if path in in_cluster:
+            continue
         diagnostics.extend(_findings(source, path, node, required))
         written, file = str(node.value), without_links(file_of(source, node))
         if path[-1] != "path" and file_by_name.setdefault(written, file) != file:
             message = f"{d.show(written)} is also the path of another file, {d.show(str(file_by_name[written]))}"
             hint = "use different names, because a proxy keeps both files in one directory"
             diagnostics.add(d.Diagnostic("LB118", message, node.position, path, hint))
+
+
+def replaced_by_secrets(source: FleetSource) -> frozenset[d.Path]:
+    """Return the paths of key pairs that Secrets in a cluster replace, because only Kubernetes gateways use them.
+
+    The key pair of a pool counts only if the fleet has no other proxies.
+    """
+    carriers: dict[str, set[bool]] = {}
+    for proxy in source.fleet.proxies.values():
+        for name in proxy.listeners or source.fleet.listeners:
+            carriers.setdefault(name, set()).add(proxy.kubernetes is not None)
+    listeners = {("listeners", name) for name, kinds in carriers.items() if kinds == {True}}
+    proxies = source.fleet.proxies.values()
+    pools = source.fleet.pools if proxies and all(proxy.kubernetes is not None for proxy in proxies) else ()
+    owners = {*listeners, *(("pools", name) for name in pools)}
+    return frozenset(
+        path for path, _ in named_files(source.root) if path[-1] in ("certificate", "key") and path[:2] in owners
+    )
 
 
 def files_on_disk(source: FleetSource) -> dict[str, Path]:

@@ -13,10 +13,11 @@ from lbctl.ir import proxies as ir
 from lbctl.ir.pools import Pool
 from lbctl.ir.store_url import STORES, parse_store_url
 from lbctl.model import control as model
+from lbctl.model.kubernetes import KubernetesObjects
 
 
 def proxies(ctx: Context) -> tuple[ir.Proxy, ...]:
-    """Resolve all proxies. Reports LB102, LB103, LB112, LB113, LB130 to LB132, LB134 and LB145."""
+    """Resolve all proxies. Reports LB102, LB103, LB112, LB113, LB130 to LB132, LB134, LB145 and LB170."""
     resolved = (_proxy(ctx, name, section) for name, section in sorted(ctx.fleet.proxies.items()))
     return tuple(proxy for proxy in resolved if proxy is not None)
 
@@ -100,6 +101,7 @@ def _proxy(ctx: Context, name: str, proxy: model.Proxy) -> ir.Proxy | None:
         ctx.check_name("LB102", "listener", listener, ctx.source.names("listeners"), (*path, "listeners", index))
     if not ctx.check_name("LB103", "kind of proxy", proxy.kind, ctx.kinds, (*path, "kind")):
         return None
+    _check_kubernetes(ctx, path, proxy)
     _check_metrics(ctx, path, proxy)
     _check_admin(ctx, path, proxy)
     oldest = ctx.kinds[proxy.kind].oldest
@@ -134,6 +136,43 @@ def _proxy(ctx: Context, name: str, proxy: model.Proxy) -> ir.Proxy | None:
         metrics=maybe(proxy.metrics, address),
         form=proxy.form,
         include=own_lines(ctx, name, proxy),
+        kubernetes=maybe(proxy.kubernetes, _kubernetes),
+    )
+
+
+_OF_PROCESSES = (
+    "form", "include", "config", "reload", "runtime_api", "user", "group", "chroot", "agent_check", "slots", "nodes",
+    "node_san", "admin", "metrics",
+)  # fmt: skip
+"""Settings of a proxy that runs as a process with its own configuration."""
+
+
+def _check_kubernetes(ctx: Context, path: Path, proxy: model.Proxy) -> None:
+    """Report LB170: settings of Kubernetes objects for a proxy with configuration files, or the reverse."""
+    if not ctx.kinds[proxy.kind].is_kubernetes:
+        if proxy.kubernetes is not None:
+            kinds = ", ".join(kind for kind, facts in ctx.kinds.items() if facts.is_kubernetes)
+            message = f"{proxy.kind} is not rendered as Kubernetes objects"
+            ctx.error("LB170", message, (*path, "kubernetes"), f"remove it, or use the kind {kinds}", key=True)
+        return
+    for key in (key for key in _OF_PROCESSES if key in proxy.model_fields_set):
+        message = f"{proxy.kind} is rendered as Kubernetes objects and does not support {key}"
+        ctx.error("LB170", message, (*path, key), "remove it", key=True)
+    if proxy.kubernetes is None:
+        message = f"{proxy.kind} needs the namespace of its Kubernetes objects"
+        ctx.error("LB170", message, path, "kubernetes: {namespace: NAMESPACE, gateway_class: CLASS}", key=True)
+
+
+def _kubernetes(section: KubernetesObjects) -> ir.KubernetesObjects:
+    namespace, _, gateway = (section.gateway or "").rpartition("/")
+    return ir.KubernetesObjects(
+        namespace=section.namespace,
+        gateway_class=section.gateway_class,
+        gateway=gateway or None,
+        gateway_namespace=namespace or None,
+        assume=tuple(section.assume),
+        picker=section.picker,
+        secrets=tuple(sorted(section.secrets.items())),
     )
 
 
@@ -158,6 +197,8 @@ def _check_admin(ctx: Context, path: Path, proxy: model.Proxy) -> None:
 def _check_fragment(ctx: Context, name: str, proxy: model.Proxy) -> None:
     """Report LB134: a fragment needs an absolute `config`, and must not have settings of the process."""
     path, example = ("proxies", name), ctx.kinds[proxy.kind].fragment_example
+    if ctx.kinds[proxy.kind].is_kubernetes:
+        return  # LB170
     if not example:
         message = f"{proxy.kind} does not support fragments"
         kinds = [kind for kind, facts in ctx.kinds.items() if facts.fragment_example]

@@ -43,6 +43,8 @@ class Rule:
     """(lower-case name, exact value), sorted."""
     models: tuple[str, ...] = ()
     """Exact names, or a prefix with a trailing `*`; empty: any."""
+    closed_route: str = ""
+    """The route that the file has here, if `route` returns 503 in its place."""
     clear_model: bool = False
     """Whether requests with an ambiguous model that meet all other conditions are refused (`ir.protected_models`)."""
 

@@ -216,9 +216,26 @@ def _literal_path(path: PathMatch) -> str:
 def _literal_head(regex: str) -> str:
     """Return the literal prefix of every match of the expression."""
     match = _META.search(regex)
-    if match is None or "|" in regex:
+    if match is None or _has_alternatives(regex):
         return "" if match else regex
     return regex[: match.start() - 1] if match[0] in "*?{" else regex[: match.start()]
+
+
+def _has_alternatives(regex: str) -> bool:
+    """Return whether the whole expression may consist of alternatives: a `|` is outside of groups and classes."""
+    depth, in_class, escaped = 0, False, False
+    for char in regex:
+        if escaped or char == "\\":
+            escaped = not escaped
+        elif in_class:
+            in_class = char != "]"
+        elif char == "[":
+            in_class = True
+        elif char in "()":
+            depth += 1 if char == "(" else -1
+        elif char == "|" and depth <= 0:
+            return True
+    return False
 
 
 def _models_cover(wide: tuple[str, ...], narrow: tuple[str, ...]) -> bool:

@@ -29,6 +29,25 @@ class Reload:
 
 
 @dataclass(frozen=True, slots=True)
+class KubernetesObjects:
+    """Where the objects of a proxy that is rendered for Kubernetes belong, and the objects that they refer to."""
+
+    namespace: str
+    gateway_class: str | None = None
+    """Class of the Gateway to render; None: no Gateway is rendered."""
+    gateway: str | None = None
+    """Name of the existing Gateway to which the routes are attached; None: they belong to the rendered Gateway."""
+    gateway_namespace: str | None = None
+    """Namespace of the existing Gateway; None: `namespace`."""
+    assume: tuple[str, ...] = ()
+    """IDs of the features that another component provides, in the order of the file."""
+    picker: str = "lbctl-picker"
+    """Name of the picker's Service."""
+    secrets: tuple[tuple[str, str], ...] = ()
+    """(certificate file, name of the Secret), sorted."""
+
+
+@dataclass(frozen=True, slots=True)
 class Proxy:
     """A proxy, or a group of identical instances."""
 
@@ -77,6 +96,8 @@ class Proxy:
     """`whole`: the proxy's complete configuration. `fragment`: one file that another configuration includes."""
     include: tuple[OwnLines, ...] = ()
     """The operator's own lines, in the order of place, owner and index."""
+    kubernetes: KubernetesObjects | None = None
+    """Settings of its Kubernetes objects; None for a proxy that runs with its own configuration files."""
 
     @property
     def is_fragment(self) -> bool:

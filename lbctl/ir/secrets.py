@@ -91,3 +91,5 @@ class Secrets:
     """Maps a path to the secret that requests to a hosted API carry."""
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     """Certificates, keys and CA bundles as PEM, for proxies that get them from a control plane."""
+    ca_bundles: Mapping[str, str] = field(default_factory=dict)
+    """Maps a path to the certificates of a CA bundle in PEM, for objects that contain them."""

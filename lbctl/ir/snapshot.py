@@ -87,6 +87,8 @@ class View:
     """Address of the picker; None if no pool uses the algorithm `pick`, or if the picker must not be used."""
     picker_tls: bool = False
     """Whether the picker requires TLS with the certificates of the proxies."""
+    ca_bundles: Mapping[str, str] = field(default_factory=dict)
+    """Path → certificates of a CA bundle in PEM, if its configuration contains them."""
     picker_key: str = field(default="", repr=False)
     """Key that it sends to the picker with each request; empty: no key."""
 
@@ -122,6 +124,7 @@ def view(snapshot: Snapshot, proxy: Proxy) -> View:
         picker=None
         if snapshot.picker_withheld or all(pool.balance.pick is None for pool in pools.values())
         else picker,
+        ca_bundles=snapshot.secrets.ca_bundles if proxy.kubernetes else {},
         picker_tls=topology.control.picker_tls(picker) is not None,
         picker_key=snapshot.picker_key if any(pool.balance.pick is not None for pool in pools.values()) else "",
     )

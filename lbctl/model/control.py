@@ -7,6 +7,7 @@ from pydantic import Field
 from lbctl.base import ports
 from lbctl.base import quantities as q
 from lbctl.model import values as v
+from lbctl.model.kubernetes import KubernetesObjects
 from lbctl.model.section import Choice, Section
 
 _Files = Annotated[list[v.FilePath], Field(min_length=1)]
@@ -81,6 +82,9 @@ class Proxy(Section):
     )
     listeners: Annotated[list[v.Name], Field(min_length=1)] | None = Field(
         None, description="Listeners of this proxy. Default: all."
+    )
+    kubernetes: KubernetesObjects | None = Field(
+        None, description="For `gateway-api`: where the rendered Kubernetes objects belong. Required for this kind."
     )
     form: Literal["whole", "fragment"] = Field(
         "whole",

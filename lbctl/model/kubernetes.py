@@ -1,4 +1,4 @@
-"""`pools.*.discovery.kubernetes`: the endpoints of a Kubernetes service."""
+"""`pools.*.discovery.kubernetes`: the endpoints of a Kubernetes service. `proxies.*.kubernetes`: rendered objects."""
 
 from typing import Annotated, Any, ClassVar
 
@@ -68,6 +68,17 @@ class Kubernetes(Section):
         None,
         description="Name of the service's port, or number of the pods' port. Default: the service's only port.",
     )
+    service_port: v.Port | None = Field(
+        None,
+        description="Number of the service's port, for proxies that are rendered as Kubernetes objects: they refer to "
+        "the service by this number. Default: `port`, if it is a number, which is right only if both ports are equal.",
+    )
+    selector: Annotated[dict[v.KubernetesLabel, v.KubernetesLabelValue], Field(min_length=1, max_length=64)] | None = (
+        Field(
+            None,
+            description="Labels of the pods, for an InferencePool. `gateway-api` needs them with `algorithm: pick`.",
+        )
+    )
     kubeconfig: v.FilePath | None = Field(
         None,
         description="Kubeconfig with the cluster and the credentials. Default: the credentials of the pod that "
@@ -94,4 +105,33 @@ class Kubernetes(Section):
         1024,
         description="Maximum number of endpoints; further endpoints are ignored. Circuit breakers are sized for "
         "this number.",
+    )
+
+
+class KubernetesObjects(Section):
+    CHOICES: ClassVar = (Choice(("gateway_class", "gateway"), required=False),)
+
+    namespace: v.KubernetesName = Field(description="Namespace of the rendered objects.")
+    gateway_class: v.KubernetesObject | None = Field(
+        None, description="Class of the Gateway to render. `gateway-api` needs it, unless `gateway` is set."
+    )
+    gateway: v.KubernetesReference | None = Field(
+        None,
+        description="Existing Gateway to which the routes are attached: `NAME` or `NAMESPACE/NAME`. lbctl renders no "
+        "Gateway, so its owner configures addresses, TLS and limits.",
+    )
+    assume: list[v.Name] = Field(
+        [],
+        description="IDs of protections that another component provides, such as `route.auth.api_keys` by a policy of "
+        "the Gateway class. Routes that need them stay open; otherwise, they return 503.",
+    )
+    picker: v.KubernetesName = Field(
+        "lbctl-picker",
+        description="Service of the picker, for pools with `algorithm: pick`. If several pools use the picker, each "
+        "has its own Service, whose name ends with the pool's name.",
+    )
+    secrets: dict[v.FilePath, v.KubernetesObject] = Field(
+        {},
+        description="Names of Secrets, by the certificate file that they replace. Default: the names of the proxy and "
+        "of the listener or pool.",
     )

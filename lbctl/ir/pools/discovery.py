@@ -85,3 +85,12 @@ class KubernetesDiscovery(Discovery):
     """(type, throughput), sorted: the fleet's own figures, which take precedence over the GPU table."""
     control_files: tuple[str, ...] = field(default=(), compare=False)
     """Files and directories of the control plane. The fleet must not use them as a kubeconfig."""
+    service_port: int | None = None
+    """Number of the service's port; None if the files do not state it."""
+    selector: tuple[tuple[str, str], ...] = ()
+    """(label, value) of the service's pods, sorted; empty if the files do not state them."""
+
+    @property
+    def referenced_port(self) -> int | None:
+        """Return the number by which a Kubernetes object refers to the service's port; None if it is unknown."""
+        return self.service_port or (int(self.port) if self.port.isdecimal() else None)

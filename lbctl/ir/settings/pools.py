@@ -140,6 +140,8 @@ def _kubernetes(discovery: p.KubernetesDiscovery) -> Iterator[Setting]:
     yield ("namespace",), discovery.namespace
     yield ("service",), discovery.service
     yield ("port",), discovery.port or None
+    yield ("service_port",), discovery.service_port
+    yield from nested("selector", entries(discovery.selector))
     yield ("kubeconfig",), discovery.kubeconfig
     yield ("context",), discovery.context
     for name, source in (("gpu_from", discovery.gpu_from), ("zone_from", discovery.zone_from)):

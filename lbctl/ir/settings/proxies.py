@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lbctl.ir.proxies import Control, Proxy, ServerTls, Store
-from lbctl.ir.settings.format import Setting, duration, nested, percent
+from lbctl.ir.proxies import Control, KubernetesObjects, Proxy, ServerTls, Store
+from lbctl.ir.settings.format import Setting, duration, entries, nested, percent
 
 
 def proxy(proxy: Proxy) -> Iterator[Setting]:
@@ -33,6 +33,17 @@ def proxy(proxy: Proxy) -> Iterator[Setting]:
     yield ("form",), proxy.form
     for item in proxy.include:
         yield item.path(proxy.name)[2:], f"{item.file} ({item.digest})"
+    if proxy.kubernetes:
+        yield from nested("kubernetes", _kubernetes(proxy.kubernetes))
+
+
+def _kubernetes(objects: KubernetesObjects) -> Iterator[Setting]:
+    yield ("namespace",), objects.namespace
+    yield ("gateway_class",), objects.gateway_class
+    yield ("gateway",), "/".join(filter(None, (objects.gateway_namespace, objects.gateway))) or None
+    yield ("assume",), objects.assume or None
+    yield ("picker",), objects.picker
+    yield from nested("secrets", entries(objects.secrets))
 
 
 def control(control: Control) -> Iterator[Setting]:

@@ -55,12 +55,29 @@ KubernetesName = Annotated[
         _DNS_LABEL, "a Kubernetes name", "lower-case letters, digits and -, at most 63; it does not start or end with -"
     ),
 ]
+_DNS_NAME = rf"{_DNS_LABEL}(\.{_DNS_LABEL}){{0,30}}"
+KubernetesObject = Annotated[
+    str,
+    *text(_DNS_NAME, "the name of a Kubernetes object", "lower-case letters, digits, - and .; for example edge-tls"),
+]
+KubernetesReference = Annotated[
+    str,
+    *text(rf"({_DNS_LABEL}/)?{_DNS_NAME}", "a reference to a Kubernetes object", "write NAME or NAMESPACE/NAME"),
+]
 KubernetesLabel = Annotated[
     str,
     *text(
-        rf"({_DNS_LABEL}(\.{_DNS_LABEL}){{0,30}}/)?[A-Za-z0-9]([A-Za-z0-9._-]{{0,61}}[A-Za-z0-9])?",
+        rf"({_DNS_NAME}/)?[A-Za-z0-9]([A-Za-z0-9._-]{{0,61}}[A-Za-z0-9])?",
         "a Kubernetes label name",
         "for example nvidia.com/gpu.product",
+    ),
+]
+KubernetesLabelValue = Annotated[
+    str,
+    *text(
+        r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?",
+        "the value of a Kubernetes label",
+        "letters, digits and . _ -, at most 63",
     ),
 ]
 KubernetesContext = Annotated[

@@ -142,6 +142,9 @@ WHOLE = {
     "proxies: {h: {kind: haproxy, config: h.cfg, runtime_api: /h}, "
     "i: {kind: haproxy, config: ▶i.cfg, runtime_api: /i}}": "LB124",
     "proxies: {h: {kind: haproxy, runtime_api: ▶run/h.sock}}": "LB145",
+    "proxies: {▶g: {kind: gateway-api}}": "LB170",
+    "proxies: {g: {kind: gateway-api, kubernetes: {namespace: ml}, ▶slots: 4}}": "LB170",
+    "proxies: {n: {kind: nginx, ▶kubernetes: {namespace: ml}}}": "LB170",
     "proxies: {n: {kind: nginx, config: ▶n.conf, reload: {command: [a]}}}": "LB145",
     'control: {store: {url: "kubernetes://ml/lbctl", ▶key_prefix: x}}': "LB125",
     'control: {store: {url: "kubernetes://ml/lbctl", ▶password: {file: p}}}': "LB125",
