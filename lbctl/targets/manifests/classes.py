@@ -1,0 +1,79 @@
+"""Classes of replicas with equal weight.
+
+EndpointSlices have no weights, but the backends of a rule do. So each class is a backend, and its weight is the weight
+of its replicas together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from lbctl.ir.pools import Replica
+from lbctl.ir.weight import Weight
+from lbctl.targets.replica_weights import quantise
+
+MAX_WEIGHT = 1_000_000
+"""Maximum weight of a backend."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightClass:
+    """Replicas that get equal shares of the requests to their class."""
+
+    weight: int
+    """Weight of the class; 0 if all of its replicas are drained."""
+    replicas: tuple[Replica, ...]
+    """Replicas, by name, including the drained ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightClasses:
+    """The classes of a pool, those with the largest weight for each replica first."""
+
+    classes: tuple[WeightClass, ...]
+    error: float
+    """Largest relative error of a replica's share, because classes were joined: 0.02 is 2 %."""
+
+
+def weight_classes(
+    replicas: Sequence[tuple[Replica, Weight]], drained: Collection[str], max_classes: int
+) -> WeightClasses:
+    """Group the replicas into at most `max_classes` classes. Classes with the nearest weights are joined.
+
+    There is always at least one class. `max_classes` must be at least 1.
+    """
+    by_rate: dict[float, list[Replica]] = {}
+    for replica, weight in replicas:
+        by_rate.setdefault(weight.rate, []).append(replica)
+    groups = [[(rate, replica) for replica in by_rate[rate]] for rate in sorted(by_rate, reverse=True)] or [[]]
+    while len(groups) > max_classes:
+        ratios = [_mean(groups[index]) / _mean(groups[index + 1]) for index in range(len(groups) - 1)]
+        nearest = ratios.index(min(ratios))
+        groups[nearest : nearest + 2] = [groups[nearest] + groups[nearest + 1]]
+    totals = [sum(rate for rate, replica in group if replica.name not in drained) for group in groups]
+    quantised = iter(quantise([total for total in totals if total], MAX_WEIGHT))
+    weights = [next(quantised) if total else 0 for total in totals]
+    return WeightClasses(
+        tuple(
+            WeightClass(weight, tuple(sorted((replica for _, replica in group), key=lambda item: item.name)))
+            for weight, group in zip(weights, groups, strict=True)
+        ),
+        max((abs(_mean(group) / rate - 1) for group in groups for rate, _ in group), default=0.0),
+    )
+
+
+def _mean(group: Sequence[tuple[float, Replica]]) -> float:
+    return sum(rate for rate, _ in group) / len(group)
+
+
+def limits(counts: Sequence[int], most: int) -> list[int]:
+    """Return the maximum number of classes of each pool, so that all pools of a rule have at most `most` together.
+
+    `counts` has the number of classes that each pool would have. The pools with the most classes lose classes first.
+    There must be at most `most` pools.
+    """
+    allowed = list(counts)
+    while sum(allowed) > most:
+        allowed[allowed.index(max(allowed))] -= 1
+    return allowed
