@@ -1,0 +1,107 @@
+"""Kubernetes objects as trees, and the files that contain them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from lbctl.base.diagnostics import Path
+from lbctl.targets.manifests.names import NameGrammar, names
+from lbctl.targets.target import File
+from lbctl.targets.yaml_text import Writer
+
+Tree = dict[str, object]
+_LABEL = NameGrammar("label", 63)
+_ORDER = (
+    "Service",
+    "EndpointSlice",
+    "ConfigMap",
+    "InferencePool",
+    "BackendTLSPolicy",
+    "ReferenceGrant",
+    "Gateway",
+    "HTTPRoute",
+)
+"""Kinds of objects in the order of the file, in which they are applied: routes come after their Services."""
+
+
+@dataclass(frozen=True, slots=True)
+class Objects:
+    """The objects of one proxy. Their labels name it."""
+
+    proxy: str
+    namespace: str
+    trees: list[Tree] = field(default_factory=list)
+    sources: dict[int, Path] = field(default_factory=dict)
+    """`id` of a map in a tree → path of the YAML value that it comes from."""
+
+    def add(
+        self,
+        api_version: str,
+        kind: str,
+        name: str,
+        component: str,
+        source: Path,
+        *,
+        namespace: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        **content: object,
+    ) -> None:
+        """Add an object. `component` (listener, route or pool) is the part of the fleet that it comes from."""
+        all_labels = {
+            "app.kubernetes.io/component": component,
+            "app.kubernetes.io/instance": _label(self.proxy),
+            "app.kubernetes.io/managed-by": "lbctl",
+            "app.kubernetes.io/name": "lbctl",
+            **(labels or {}),
+        }
+        tree: Tree = {
+            "apiVersion": api_version,
+            "kind": kind,
+            "metadata": {
+                "name": name,
+                "namespace": namespace or self.namespace,
+                "labels": dict(sorted(all_labels.items())),
+            },
+            **content,
+        }
+        self.trees.append(tree)
+        self.sources[id(tree)] = source
+
+    def names(self) -> Iterator[tuple[str, str, str]]:
+        """Yield (kind, namespace, name) of each object."""
+        for tree in self.trees:
+            metadata = tree["metadata"]
+            assert isinstance(metadata, dict)
+            yield str(tree["kind"]), metadata["namespace"], metadata["name"]
+
+    def files(self, name: str) -> tuple[File, ...]:
+        """Return the objects as one stream, and the kustomization that contains it."""
+        lines: list[str] = []
+        owners: dict[int, Path] = {}
+        for tree in sorted(self.trees, key=_order):
+            text, own = Writer(self.sources, block=True).write(tree)
+            lines += ["---"] * bool(lines)
+            owners |= {len(lines) + line: path for line, path in own.items()}
+            lines += text.splitlines()
+        return File(name, "".join(f"{line}\n" for line in lines), owners), _kustomization([name])
+
+
+def _order(tree: Tree) -> tuple[int, str, str]:
+    metadata = tree["metadata"]
+    assert isinstance(metadata, dict)
+    return _ORDER.index(str(tree["kind"])), metadata["namespace"], metadata["name"]
+
+
+def _kustomization(resources: Sequence[str]) -> File:
+    tree = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": list(resources),
+    }
+    return File("kustomization.yaml", Writer({}, block=True).write(tree)[0], optional=True)
+
+
+def _label(name: str) -> str:
+    """Return the name as the value of a label, which must end with a letter or a digit. The fleet's names are short."""
+    return name if name[-1].isalnum() else names(_LABEL, [(name,)])[name,]
