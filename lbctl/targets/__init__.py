@@ -1,6 +1,7 @@
 """The kinds of proxies for which lbctl renders.
 
-A new kind is a package in this directory and one line in `PACKAGES`.
+A new kind is a package in this directory and one line in `PACKAGES`, or in `MANIFESTS` if it is rendered as Kubernetes
+objects. lbctl can run and drive only the kinds in `PACKAGES`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,14 @@ PACKAGES = Registry(
     }
 )
 KINDS = PACKAGES.names
+MANIFESTS = Registry({"gateway-api": "lbctl.targets.gateway_api"})
+TARGETS = (*KINDS, *MANIFESTS.names)
+"""All kinds for which lbctl renders."""
+
+
+def is_kubernetes(kind: str) -> bool:
+    """Return whether the kind is rendered as Kubernetes objects, so that lbctl cannot start it."""
+    return kind in MANIFESTS.names
 
 
 def target(kind: str) -> Target:
@@ -27,13 +36,17 @@ def target(kind: str) -> Target:
 
     Raises UnknownName if there is no such kind.
     """
-    implementation: Target = import_module(PACKAGES.get(kind)).TARGET
+    implementation: Target = import_module(_package(kind)).TARGET
     return implementation
+
+
+def _package(kind: str) -> str:
+    return (MANIFESTS if is_kubernetes(kind) else PACKAGES).get(kind)
 
 
 def reader(kind: str) -> Reader:
     """Return the function that predicts how that kind of proxy reads a request."""
-    read: Reader = import_module(f"{PACKAGES.get(kind)}.reading").read
+    read: Reader = import_module(f"{_package(kind)}.reading").read
     return read
 
 

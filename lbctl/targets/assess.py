@@ -15,6 +15,7 @@ from lbctl.base.diagnostics import Diagnostic, Path, Position
 from lbctl.compile.sources import SourceMap
 from lbctl.ir.listeners import Listener
 from lbctl.ir.protected_models import refused_websockets, ways_around
+from lbctl.ir.proxies import Proxy
 from lbctl.ir.routes import Auth, Forward, Respond, Route
 from lbctl.ir.snapshot import View, pools_of
 from lbctl.model.node import Node, position_of
@@ -38,6 +39,8 @@ _MOOT = {
 with agents, proxies do not check the engines."""
 _CLOSED_ROUTE = "CLOSED"
 """Name of the route that returns 503. User-defined names contain no capitals."""
+MODEL = "route.match.model"
+"""Feature on which protection may depend although the proxy supports it, if the proxy does not read bodies."""
 _TWO_FEATURES = "listener.http2"
 """The key of this feature represents two features; `cleartext` decides between them."""
 
@@ -64,6 +67,8 @@ def assess(target: Target, version: Version, view: View, sources: SourceMap) -> 
         "pool": frozenset(view.pools),
     }
     losses = {name: _loss(capability, version) for name, capability in target.capabilities.items()}
+    assumed: dict[str, None] = {}
+    assumable = view.proxy.kubernetes.assume if view.proxy.kubernetes else ()
     lacking = {name for name, loss in losses.items() if loss}
     for used_feature, path in used(sources.root, lacking | {_TWO_FEATURES}):
         feature = cleartext(used_feature, path, sources.root)
@@ -71,6 +76,9 @@ def assess(target: Target, version: Version, view: View, sources: SourceMap) -> 
         if loss is None or (feature.scope != "fleet" and path[1] not in names_in_view[feature.scope]):
             continue
         if path[0] == "proxies" and path[1] != view.proxy.name:
+            continue
+        if feature.id in assumable:
+            assumed[feature.id] = None
             continue
         owner = path[: 2 if feature.scope != "fleet" else 1]
         warning = _warning(target, feature, loss, path, sources)
@@ -81,13 +89,27 @@ def assess(target: Target, version: Version, view: View, sources: SourceMap) -> 
         if feature.protects:
             closed[feature.scope].add(str(path[1]))
     bypasses = {} if target.reads_bodies else _ways_around(view)
+    if MODEL in assumable and any(rule.models for listener in view.listeners for rule in listener.rules):
+        bypasses, assumed[MODEL] = {}, None
     diagnostics = [item for (feature_id, owner), item in warnings.items() if not _moot(feature_id, owner, warnings)]
     diagnostics += [_way_around(target, sources, *way, protected) for way, protected in bypasses.items()]
+    diagnostics += [sources.with_position(assumption(target.kind, view.proxy, BY_ID[name])) for name in assumed]
     if target.reads_bodies:
         diagnostics += _refused_websockets(target, sources, view)
     return Assessment(
         tuple(diagnostics), {scope: frozenset(names) for scope, names in closed.items()}, frozenset(bypasses)
     )
+
+
+def assumption(kind: str, proxy: Proxy, feature: Feature) -> Diagnostic:
+    """Return the warning that routes of a proxy stay open, because its entry assumes a feature that it lacks."""
+    index = proxy.kubernetes.assume.index(feature.id) if proxy.kubernetes else 0
+    message = (
+        f"{kind} does not support {feature.title}: the affected routes stay open, because the fleet assumes that "
+        f"another component provides {feature.id}"
+    )
+    path = ("proxies", proxy.name, "kubernetes", "assume", index)
+    return Diagnostic(feature.code, message, path=path, severity="warning")
 
 
 def _ways_around(view: View) -> dict[tuple[str, str], str]:
@@ -153,6 +175,18 @@ def close(view: View, assessed: Assessment) -> View:
     reachable_pools = {pool for item in reachable_routes.values() for pool in pools_of(item)}
     pools = {name: item for name, item in view.pools.items() if name in reachable_pools}
     return replace(view, listeners=listeners, routes=reachable_routes, pools=pools)
+
+
+def without_fallbacks(view: View) -> View:
+    """Return the view without fallbacks, and without the pools that only they use."""
+    routes = {
+        name: replace(route, action=replace(route.action, fallback=None))
+        if isinstance(route.action, Forward)
+        else route
+        for name, route in view.routes.items()
+    }
+    reached = {pool for route in routes.values() for pool in pools_of(route)}
+    return replace(view, routes=routes, pools={name: pool for name, pool in view.pools.items() if name in reached})
 
 
 def capability_at(capability: Capability, version: Version) -> Capability:
@@ -226,5 +260,8 @@ def _closed_listener(
     }
     if not closed_routes:
         return listener
-    rules = (replace(rule, route=_CLOSED_ROUTE) if rule.route in closed_routes else rule for rule in listener.rules)
+    rules = (
+        replace(rule, route=_CLOSED_ROUTE, closed_route=rule.route) if rule.route in closed_routes else rule
+        for rule in listener.rules
+    )
     return replace(listener, rules=tuple(rules))

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from lbctl.targets import KINDS, target
+from lbctl.targets import KINDS, MANIFESTS, target
+from lbctl.targets.assess import MODEL
 from lbctl.targets.features import FEATURES, Feature, Scope
 from lbctl.targets.target import Capability, NotYet, Rendered, Since, Target, Unsupported, Version
 
@@ -34,13 +35,41 @@ affected routes return 503 on that proxy instead of being served without protect
 """
 
 
+_KUBERNETES = """\
+## Kubernetes objects
+
+These kinds are rendered as objects for a gateway in a Kubernetes cluster. `lbctl serve` does not drive it. If another
+component provides a protection, list the ID of the feature in `proxies.*.kubernetes.assume`, so that the routes stay
+open.
+"""
+
+
 def page(run_with: str = "") -> str:
     """Return the text of docs/reference/capabilities.md. The section `run_with` follows the oldest versions."""
-    targets = [target(kind) for kind in KINDS]
-    blocks = [_INTRODUCTION, "## Oldest supported versions\n\n" + "".join(map(_oldest, targets)), run_with]
+    proxies, manifests = map(target, KINDS), map(target, MANIFESTS.names)
+    targets, objects = list(proxies), list(manifests)
+    oldest = "".join(map(_oldest, [*targets, *objects]))
+    blocks = [_INTRODUCTION, f"## Oldest supported versions\n\n{oldest}", run_with]
     blocks += (f"## {title}\n\n{_table(scope, targets)}" for scope, title in _SCOPES.items())
     blocks += map(_details, targets)
+    blocks += [_KUBERNETES, _protections(objects)]
+    blocks += (f"### {title} in Kubernetes\n\n{_table(scope, objects)}" for scope, title in _SCOPES.items())
+    blocks += map(_details, objects)
     return "\n".join(blocks)
+
+
+def _protections(targets: Iterable[Target]) -> str:
+    """Return the IDs of the features that protect routes, and that some target does not support completely."""
+    partial = {
+        name
+        for item in targets
+        for name, capability in item.capabilities.items()
+        if name == MODEL or not isinstance(capability, Rendered) or capability.in_part
+    }
+    listed = [
+        f"- `{feature.id}`: {feature.title}\n" for feature in FEATURES if feature.protects and feature.id in partial
+    ]
+    return "".join(["### Protections that can be assumed\n\n", *listed])
 
 
 def _oldest(item: Target) -> str:

@@ -7,10 +7,11 @@ Every command starts here. Loading never prints anything or ends the program. Pr
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO
 
 from lbctl.base.diagnostics import Diagnostic, Diagnostics
+from lbctl.compile.ca_bundles import ca_bundles
 from lbctl.compile.context import ProxyKind
 from lbctl.compile.files import check_files
 from lbctl.compile.fleet import Compiled, compile_fleet
@@ -19,7 +20,7 @@ from lbctl.ir.secrets import Secrets
 from lbctl.ir.snapshot import Snapshot, view
 from lbctl.model.fleet import FleetSource, read
 from lbctl.model.section_cache import SectionCache
-from lbctl.targets import KINDS, target
+from lbctl.targets import TARGETS, is_kubernetes, target
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +35,15 @@ class Loaded:
 
 def proxy_kinds() -> dict[str, ProxyKind]:
     """Map each kind of proxy to the properties that the compiler needs."""
-    targets = map(target, KINDS)
     return {
-        item.kind: ProxyKind(item.versions[0], item.own_line_places, item.fragment_example, item.companions)
-        for item in targets
+        item.kind: ProxyKind(
+            oldest=item.versions[0],
+            own_line_places=item.own_line_places,
+            fragment_example=item.fragment_example,
+            is_kubernetes=is_kubernetes(item.kind),
+            companions=item.companions,
+        )
+        for item in map(target, TARGETS)
     }
 
 
@@ -69,14 +75,31 @@ def complete(
     check_files(source, require_files, diagnostics)
     if secrets is None:
         secrets = read_secrets(source, require_files, diagnostics)
+        secrets = replace(secrets, ca_bundles=ca_bundles(source))
     if compiled is not None:
         diagnostics.extend(_refusals(compiled))
     return None if compiled is None or diagnostics.failed else Loaded(source, compiled, secrets)
 
 
 def _refusals(compiled: Compiled) -> Iterator[Diagnostic]:
-    """Yield the targets' errors about proxies with own lines, or with a fragment."""
+    """Yield the targets' errors about proxies with own lines, with a fragment, or with Kubernetes objects."""
     for proxy in compiled.topology.proxies:
-        if proxy.include or proxy.is_fragment:
+        if proxy.include or proxy.is_fragment or proxy.kubernetes:
             refused = target(proxy.kind).refusals(view(Snapshot(compiled.topology), proxy))
             yield from map(compiled.sources.with_position, refused)
+    yield from map(compiled.sources.with_position, _shared_objects(compiled))
+
+
+def _shared_objects(compiled: Compiled) -> Iterator[Diagnostic]:
+    """Yield an error for each proxy that would have a Kubernetes object of an earlier one."""
+    proxies = [proxy for proxy in compiled.topology.proxies if proxy.kubernetes]
+    owners: dict[tuple[str, str, str], str] = {}
+    for proxy in proxies if len(proxies) > 1 else ():
+        names = target(proxy.kind).object_names(view(Snapshot(compiled.topology), proxy))
+        shared = next((name for name in sorted(names) if name in owners), None)
+        if shared is not None:
+            kind, namespace, name = shared
+            message = f"the {kind} {name} of this entry would also be an object of entry {owners[shared]}"
+            hint = f"rename the entry, or use another namespace than {namespace}"
+            yield Diagnostic("LB171", message, path=("proxies", proxy.name), hint=hint)
+        owners |= dict.fromkeys(names, proxy.name)

@@ -14,7 +14,7 @@ from lbctl.ir.proxies import Proxy, picker_http
 from lbctl.ir.routes import Route, busy_statuses
 from lbctl.ir.snapshot import View
 from lbctl.ir.topology import Topology
-from lbctl.targets import target
+from lbctl.targets import is_kubernetes, target
 
 PAUSE = 1_000
 """Milliseconds for which a proxy sends no queries after the picker was unreachable or too slow."""
@@ -76,5 +76,6 @@ def missing_key(topology: Topology) -> str:
         return ""
     if topology.control.store is not None:
         return "the members of the control plane each have a picker, and all pickers need the same key"
-    others = (item for item in topology.proxies if not item.is_written and not target(item.kind).served_by_xds)
+    with_files = (item for item in topology.proxies if not is_kubernetes(item.kind))
+    others = (item for item in with_files if not item.is_written and not target(item.kind).served_by_xds)
     return next((f"serve does not write the configuration of the proxy {item.name}" for item in others), "")

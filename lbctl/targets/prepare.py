@@ -14,9 +14,9 @@ from lbctl.compile.fleet import Compiled
 from lbctl.ir.file_paths import with_files
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import Snapshot, View, view
-from lbctl.targets.assess import assess, close
+from lbctl.targets.assess import assess, capability_at, close, without_fallbacks
 from lbctl.targets.key_hashes import HashOnly, hash_only
-from lbctl.targets.target import Bundle, Target
+from lbctl.targets.target import Bundle, Target, Unsupported
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,8 @@ def prepare(target: Target, compiled: Compiled, proxy: Proxy, snapshot: Snapshot
     `snapshot` contains the compiled topology, the content of the key files and the live state, if any.
     """
     whole = view(snapshot, proxy)
+    if isinstance(capability_at(target.capabilities["route.fallback"], proxy.version), Unsupported):
+        whole = without_fallbacks(whole)  # a pool without requests closes no route
     assessment = assess(target, proxy.version, whole, compiled.sources)
     return Prepared(target, close(whole, assessment), assessment.diagnostics)
 

@@ -7,7 +7,8 @@ the replacement.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -118,6 +119,22 @@ class File:
     """Line number (from 1) → YAML path of the value from which the line comes, with replicas by name."""
     secret: bool = False
     """Whether only the owner may read the file (mode 0600)."""
+    optional: bool = False
+    """Whether the file is left out if only one file is wanted, because the main file is complete without it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prerequisite:
+    """An object that must exist, as the command that creates it."""
+
+    words: tuple[str, ...]
+    """The command without its files."""
+    files: tuple[tuple[str, str], ...] = ()
+    """(option, path as the fleet writes it)."""
+
+    def command(self, locate: Callable[[str], str]) -> str:
+        """Return the command for a shell. `locate` returns the place of a file of the fleet."""
+        return shlex.join((*self.words, *(f"{option}={locate(path)}" for option, path in self.files)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +148,11 @@ class Bundle:
 
     Paths contain replicas by name, and there are no positions: the caller, which has the YAML, adds them.
     """
+
+    notes: tuple[str, ...] = ()
+    """Statements about the whole bundle for standard error."""
+    prerequisites: tuple[Prerequisite, ...] = ()
+    """Objects to which the files refer and that lbctl does not render, such as Secrets."""
 
     @property
     def main(self) -> File:
@@ -265,6 +287,12 @@ class Target(Protocol):
         They concern own lines that leave their place, and settings on which a fragment relies but which it cannot
         contain.
         """
+
+    def served(self, view: View) -> View:
+        """Return the part of a prepared view that the rendered proxy serves; for most kinds, all of it."""
+
+    def object_names(self, view: View) -> Collection[tuple[str, str, str]]:
+        """Return (kind, namespace, name) of the Kubernetes objects of this view; empty for processes."""
 
     def check_command(self, binary: str, prefix: str, main: str) -> list[str]:
         """Return the command that runs the proxy's own checker on the file `main`, without root.

@@ -33,6 +33,16 @@ def used(root: Node, feature_ids: Collection[str] = BY_ID.keys()) -> list[tuple[
     return [item for item in uses if item[0].id in feature_ids]
 
 
+def feature_at(path: Path) -> Feature | None:
+    """Return the feature that claims a key, whatever its value."""
+    pattern = _patterns(frozenset(BY_ID))
+    feature = None
+    for step in path:
+        pattern = pattern.below.get(str(step)) or pattern.below.get("*") or _NO_PATTERN
+        feature = pattern.feature or feature
+    return feature
+
+
 @cache
 def _patterns(feature_ids: frozenset[str]) -> _Pattern:
     top = _every_pattern()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lbctl.base.diagnostics import Diagnostic
@@ -113,6 +113,14 @@ class Haproxy:
         from lbctl.targets.haproxy.process import refusals
 
         return refusals(view)
+
+    def served(self, view: View) -> View:
+        """Return the view, because this proxy serves all of it."""
+        return view
+
+    def object_names(self, view: View) -> Collection[tuple[str, str, str]]:  # noqa: ARG002 -- for Kubernetes objects
+        """Return an empty list, because this proxy is a process."""
+        return ()
 
     def check_command(self, binary: str, prefix: str, main: str) -> list[str]:  # noqa: ARG002 -- `-c` writes nothing
         """Return the command that checks the file `main`."""

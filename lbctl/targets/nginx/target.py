@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from lbctl.base.diagnostics import Diagnostic
 from lbctl.ir.own_lines import OwnLinesPlace
@@ -98,6 +98,14 @@ class Nginx:
         from lbctl.targets.nginx.own_lines import refusals
 
         return refusals(view)
+
+    def served(self, view: View) -> View:
+        """Return the view, because this proxy serves all of it."""
+        return view
+
+    def object_names(self, view: View) -> Collection[tuple[str, str, str]]:  # noqa: ARG002 -- for Kubernetes objects
+        """Return an empty list, because this proxy is a process."""
+        return ()
 
     def check_command(self, binary: str, prefix: str, main: str) -> list[str]:
         """Return the command that checks the file `main`. nginx may write below `prefix`."""

@@ -8,7 +8,7 @@ this package (`proxy`) that balances real requests by weights.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from lbctl.base.diagnostics import Diagnostic
@@ -90,6 +90,13 @@ class ToyTarget:
         return ["toy.map"] if len(pools) > 1 else []
 
     def refusals(self, view: View) -> Iterable[Diagnostic]:
+        del view
+        return ()
+
+    def served(self, view: View) -> View:
+        return view
+
+    def object_names(self, view: View) -> Collection[tuple[str, str, str]]:
         del view
         return ()
 

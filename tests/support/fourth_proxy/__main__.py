@@ -26,7 +26,9 @@ def registered() -> Iterator[None]:
     packages = _with(targets.PACKAGES, PACKAGE)
     drivers = _with(registry.DRIVERS, registry.DriverKind(f"{PACKAGE}.driver:ToyDriver", (("config",),)))
     with (
-        mock.patch.multiple(targets, PACKAGES=packages, KINDS=packages.names),
+        mock.patch.multiple(
+            targets, PACKAGES=packages, KINDS=packages.names, TARGETS=(*packages.names, *targets.MANIFESTS.names)
+        ),
         mock.patch.object(registry, "DRIVERS", drivers),
     ):
         yield

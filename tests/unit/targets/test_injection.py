@@ -60,7 +60,7 @@ WORDS = {
     "routes.*.auth.basic.file", "routes.*.auth.basic.realm", "routes.*.auth.external.url", "pools.*.tls.ca",
     "pools.*.upstream.headers.*.file", "pools.*.credentials.file",
     "pools.*.tls.certificate", "pools.*.tls.key", "pools.*.discovery.file.path", "proxies.*.config",
-    "proxies.*.chroot",
+    "proxies.*.chroot", "proxies.*.kubernetes.secrets.<name>",
     "proxies.*.include.http", "proxies.*.include.server.*", "proxies.*.include.location.*", "proxies.*.include.global",
     "proxies.*.include.frontend.*", "proxies.*.include.backend.*", "proxies.*.include.http_filters",
     "pools.*.discovery.kubernetes.kubeconfig",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 
-from lbctl.targets import KINDS, PACKAGES
+from lbctl.targets import KINDS, MANIFESTS, PACKAGES
 from tests.support.paths import ROOT
 
 
@@ -13,4 +13,5 @@ def test_each_proxy_package_is_in_the_independence_contract() -> None:
         "contracts"
     ]
     (independence,) = (contract for contract in contracts if contract["type"] == "independence")
-    assert set(independence["modules"]) == {PACKAGES.get(kind) for kind in KINDS}
+    packages = {PACKAGES.get(kind) for kind in KINDS} | {MANIFESTS.get(kind) for kind in MANIFESTS.names}
+    assert set(independence["modules"]) == packages
