@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from lbctl.base.diagnostics import Severity
-from lbctl.targets import KINDS, target
+from lbctl.targets import TARGETS, target
 from lbctl.targets.features import FEATURES, Feature
 from lbctl.targets.target import Capability, NotYet, Rendered, Since, Unsupported
 
@@ -196,7 +196,7 @@ def _feature(feature: Feature) -> CodePage:
 def _answers(feature: Feature) -> Iterator[str]:
     """Yield a list item for each different answer of the kinds of proxies."""
     kinds: dict[str, list[str]] = {}
-    for kind in KINDS:
+    for kind in TARGETS:
         kinds.setdefault(_answer(target(kind).capabilities[feature.id]), []).append(kind)
     yield from (f"- {', '.join(same)}: {answer}." for answer, same in kinds.items())
 

@@ -14,7 +14,7 @@ from lbctl.base.diagnostics import Diagnostic
 from lbctl.ir.proxies import Proxy, unnamed
 from lbctl.ir.snapshot import Snapshot
 from lbctl.lint.collapse import collapse, with_places
-from lbctl.targets import KINDS, key_hashes, target
+from lbctl.targets import KINDS, TARGETS, key_hashes, target
 from lbctl.targets.features import BY_ID
 from lbctl.targets.load import Loaded
 from lbctl.targets.prepare import prepare, refused_keys
@@ -25,6 +25,8 @@ _CHECKS = frozenset(
 )
 """Features that are active health checks."""
 _ANY_KIND = "; if the fleet has no proxies of these kinds, list its proxies under `proxies`"
+_GRANT = "LB174"
+"""Code for objects in another namespace, which are supported."""
 _CONTROL_PLANE_CODES = frozenset(BY_ID[name].code for name in CONTROL_PLANE)
 
 
@@ -102,7 +104,7 @@ def merge_kinds(findings: Iterable[tuple[str, Diagnostic]]) -> list[UnsupportedF
     for kind, finding in findings:
         by_kind.setdefault(kind, []).append(finding)
     groups: dict[object, list[tuple[str, Diagnostic]]] = {}
-    for kind in sorted(by_kind, key=KINDS.index):
+    for kind in sorted(by_kind, key=TARGETS.index):
         for finding in collapse(by_kind[kind]):
             groups.setdefault((finding.code, finding.position), []).append((kind, finding))
     return [
@@ -122,8 +124,12 @@ def one_per_code(findings: Sequence[UnsupportedFinding]) -> Iterator[Diagnostic]
 
 def summary(findings: Sequence[UnsupportedFinding]) -> Iterator[str]:
     """Yield a line for each kind of proxy with the number of features that it does not support."""
-    for kind in KINDS:
-        same = [unsupported.finding for unsupported in findings if kind in unsupported.kinds]
+    for kind in TARGETS:
+        same = [
+            unsupported.finding
+            for unsupported in findings
+            if kind in unsupported.kinds and unsupported.finding.code != _GRANT
+        ]
         if same:
             codes = len({finding.code for finding in same})
             count = f"{codes} setting{'s' if codes > 1 else ''} of this fleet"

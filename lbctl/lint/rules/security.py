@@ -43,8 +43,15 @@ def listener_without_tls(fleet: FleetView) -> Iterator[RuleFinding]:
     for listener in fleet.topology.listeners:
         if listener.tls is None and not listener.bind.on_loopback and not _only_redirects(fleet, listener):
             message = f"other machines can reach {listener.bind}, and prompts and keys are sent in clear text"
-            hint = "set tls: {certificates: …}, or bind to 127.0.0.1"
+            hint = "set tls: {certificates: …}"
+            hint += "" if _is_in_gateway(fleet, listener) else ", or bind to 127.0.0.1"
             yield RuleFinding(("listeners", listener.name, "bind"), message, hint)
+
+
+def _is_in_gateway(fleet: FleetView, listener: Listener) -> bool:
+    """Return whether a gateway of Kubernetes has the listener. It has no listen addresses."""
+    proxies = (proxy for proxy in fleet.topology.proxies if proxy.kubernetes)
+    return any(not proxy.listeners or listener.name in proxy.listeners for proxy in proxies)
 
 
 def _only_redirects(fleet: FleetView, listener: Listener) -> bool:

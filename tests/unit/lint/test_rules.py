@@ -463,6 +463,13 @@ def test_a_rollout_needs_ten_samples_beyond_the_percentile() -> None:
     assert codes(page.before.replace("p99", "p95").replace("requests: 200", "requests: 199")) == ["LB711"]
 
 
+def test_a_gateway_is_not_advised_to_listen_on_loopback() -> None:
+    more = "proxies: {edge: {kind: gateway-api, kubernetes: {namespace: ml, gateway_class: eg}}}\n"
+    for kind, hint in ((more, "set tls: {certificates: …}"), ("", "set tls: {certificates: …}, or bind to 127.0.0.1")):
+        found = findings(sample(listener='public: {bind: "0.0.0.0:80"}\n', more=kind))
+        assert [item.hint for item in found if item.code == "LB520"] == [hint]
+
+
 def test_a_listener_that_only_redirects_to_https_needs_no_tls() -> None:
     listeners = 'plain: {bind: "0.0.0.0:80"}\nlocal: {bind: "127.0.0.1:8080"}\n'
     redirect = "redirect: {listeners: [plain], match: {path_prefix: /}, respond: {redirect: https}}\n"
