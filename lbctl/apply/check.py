@@ -25,6 +25,8 @@ from lbctl.compile.fleet import Compiled
 from lbctl.compile.proxies import version_text
 from lbctl.ir.proxies import Proxy
 from lbctl.model.fleet import FleetSource
+from lbctl.targets import is_kubernetes
+from lbctl.targets.manifests.check import unreachable
 from lbctl.targets.own_lines import located
 from lbctl.targets.prepare import Prepared
 from lbctl.targets.target import Bundle, Complaint
@@ -62,13 +64,18 @@ def check(prepared: Prepared, compiled: Compiled, source: FleetSource, form: str
     with tempfile.TemporaryDirectory(prefix="lbctl-") as directory:
         prefix = Path(directory)
         locate = files_on_disk(source).get
-        view = stand_in(prepared.view, prefix, locate, keep_addresses=within is not None)
+        view = prepared.view
+        if not is_kubernetes(target.kind):
+            view = stand_in(view, prefix, locate, keep_addresses=within is not None)
         bundle = target.render(view, form)
         write_bundle(bundle, directory)
         checkable = _checkable(prepared, binary, prefix, prefix / bundle.main.name, within)
-        code, output = _run(list(checkable.command), directory)
+        # kubectl stays in this directory, because the paths in KUBECONFIG may be relative.
+        code, output = _run(list(checkable.command), None if is_kubernetes(target.kind) else directory)
         output = checkable.readable(output)
         complaints = list(target.complaints(output, bundle)) if code else []
+    if is_kubernetes(target.kind):
+        return _checked_by_server(code, output, complaints, bundle, compiled)
     if code and not complaints:
         complaints = [Complaint(f"exit code {code}: {_last_lines(output)}")]
     version = version_of(binary)
@@ -77,6 +84,19 @@ def check(prepared: Prepared, compiled: Compiled, source: FleetSource, form: str
     if version and version[:2] < prepared.view.proxy.version[:2]:
         findings.append(_older_checker(checker, prepared.view.proxy, compiled))
     return Checked(findings, checker, replaced(prepared.view, locate, target.log_files(prepared.view)))
+
+
+def _checked_by_server(
+    code: int, output: str, complaints: list[Complaint], bundle: Bundle, compiled: Compiled
+) -> Checked:
+    """Return the result of an API server. Raises MissingBinaryError if there is none."""
+    reason = unreachable(output) if code else ""
+    if reason:
+        raise MissingBinaryError(f"--check cannot reach the API server of kubectl's context: {reason}")
+    if code and not complaints:
+        complaints = [Complaint(f"exit code {code}: {_last_lines(output)}")]
+    checker = "the API server"
+    return Checked([_diagnostic(item, bundle, compiled, checker) for item in complaints], checker, [])
 
 
 def _checkable(prepared: Prepared, binary: str, prefix: Path, main: Path, within: str | None) -> Checkable:
@@ -105,7 +125,7 @@ def _older_checker(checker: str, proxy: Proxy, compiled: Compiled) -> d.Diagnost
     return compiled.sources.with_position(d.Diagnostic("LB902", message, path=path, hint=hint, severity="warning"))
 
 
-def _run(command: list[str], directory: str, seconds: int = _CHECK_TIMEOUT) -> tuple[int, str]:
+def _run(command: list[str], directory: str | None, seconds: int = _CHECK_TIMEOUT) -> tuple[int, str]:
     done = run_blocking(command, seconds, directory)
     if not done.started:
         raise MissingBinaryError(f"--check cannot start {command[0]}: {done.output}")

@@ -30,7 +30,7 @@ _GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "key": ("lbctl.cli.key", "Create API keys."),
     },
     "Render": {
-        "render": ("lbctl.cli.render", "Render the configuration for nginx, HAProxy or Envoy."),
+        "render": ("lbctl.cli.render", "Render the configuration of a proxy or Kubernetes gateway."),
         "diff": ("lbctl.cli.diff", "Show how a change affects pools, traffic and settings."),
         "bootstrap": ("lbctl.cli.bootstrap", "Print a bootstrap configuration for Envoy."),
     },

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,14 +15,14 @@ from lbctl.apply.fleet_files import absent_files
 from lbctl.apply.placeholders import shortened
 from lbctl.base.diagnostics import Diagnostic, Diagnostics
 from lbctl.base.errors import reason_of
-from lbctl.base.paths import is_directory
+from lbctl.base.paths import is_directory, is_file
 from lbctl.cli.command import Command
 from lbctl.cli.fleet import load, paths_argument, show
 from lbctl.cli.options import options_of
 from lbctl.cli.proxy import chosen
 from lbctl.cli.rollout import rollouts_of
 from lbctl.cli.server_options import api_errors, server_url
-from lbctl.compile.files import files_on_disk
+from lbctl.compile.files import file_of, files_on_disk, named_files
 from lbctl.compile.fleet import Compiled
 from lbctl.control import splits
 from lbctl.ir.proxies import Proxy
@@ -31,13 +32,15 @@ from lbctl.lint.collapse import collapse_equal
 from lbctl.model.fleet import FleetSource
 from lbctl.serve.drivers.eligibility import undriven
 from lbctl.serve.fleet.unsupported import done_by_control_plane_for
-from lbctl.targets import KINDS, target
+from lbctl.targets import TARGETS, is_kubernetes, target
 from lbctl.targets.features import BY_ID
 from lbctl.targets.load import Loaded
 from lbctl.targets.prepare import Prepared, placed, prepare
 from lbctl.targets.target import Bundle, in_system_directory
 
 option = options_of("render")
+_INSTANCE = re.compile(r"^ +app\.kubernetes\.io/instance: (\S+)$", re.MULTILINE)
+"""Label with the name of the entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +67,12 @@ class _Options:
     lbctl render -t haproxy fleet.yaml > haproxy.cfg
     # Check the result with nginx and write all files:
     lbctl render -t nginx --check -d /etc/nginx fleet.yaml
+    # Check Kubernetes objects with the API server, and write them:
+    lbctl render -t gateway-api --check -d out fleet.yaml
     """,
 )
 @paths_argument
-@option("-t", "--target", "kind", type=click.Choice(KINDS), required=True, help="Kind of proxy.")
+@option("-t", "--target", "kind", type=click.Choice(TARGETS), required=True, help="Kind of proxy.")
 @option("--proxy", metavar="NAME", help="Name of the proxy, if the fleet has several of this kind.")
 @option(
     "--proxy-version",
@@ -76,7 +81,11 @@ class _Options:
     help="Version of the proxy (default: its `version` in the fleet, or the oldest supported version).",
 )
 @option("-d", "--directory", metavar="DIR", help="Write the files to DIR, atomically.")
-@option("--check", is_flag=True, help="Check the result with the proxy's own binary before writing it.")
+@option(
+    "--check",
+    is_flag=True,
+    help="Check the result before writing it: with the proxy's own binary, or with the API server that kubectl uses.",
+)
 @option("--within", metavar="MAIN", help="Check a fragment inside this main configuration file; implies --check.")
 @option(
     "-o",
@@ -115,7 +124,7 @@ def command(
     token_file: str | None,
     tls_ca: str | None,
 ) -> int:
-    """Render the configuration for nginx, HAProxy or Envoy.
+    """Render the configuration of a proxy or Kubernetes gateway.
 
     A single file goes to standard output; several files need -d. Warnings on standard error list settings that the
     proxy does not support. If `lbctl serve` manages the proxy, another line lists the settings that serve implements
@@ -137,7 +146,7 @@ def _form(kind: str, form: str | None) -> str:
     """Return the output format. Raises UsageError if the target supports only one format."""
     forms = target(kind).forms
     if form is not None and len(forms) == 1:
-        several = " and ".join(target(each).title for each in KINDS if len(target(each).forms) > 1)
+        several = " and ".join(target(each).title for each in TARGETS if len(target(each).forms) > 1)
         raise click.UsageError(f"-o applies to {several} only: {kind} has one format")
     return form or forms[0]
 
@@ -154,7 +163,9 @@ def _render(loaded: Loaded, options: _Options, diagnostics: Diagnostics) -> int:
     topology = compiled.topology if options.server is None else _with_rollouts(compiled.topology, options.server)
     prepared = prepare(target(options.kind), compiled, proxy, Snapshot(topology, secrets=loaded.secrets))
     _report_losses(prepared, proxy, diagnostics, moved=options.server is not None)
-    bundle = prepared.target.render(prepared.rooted(_root(options, proxy)), options.form)
+    # Objects contain no paths.
+    view = prepared.view if is_kubernetes(options.kind) else prepared.rooted(_root(options, proxy))
+    bundle = prepared.target.render(view, options.form)
     diagnostics.extend(placed(bundle, compiled))
     if diagnostics.failed:
         return 1
@@ -162,7 +173,8 @@ def _render(loaded: Loaded, options: _Options, diagnostics: Diagnostics) -> int:
     code = code or _write(bundle, options)
     if code == 0:
         _report_place(prepared)
-    if code == 0 and options.directory is not None:
+        _report_prerequisites(bundle, source, options.files_root)
+    if code == 0 and options.directory is not None and not is_kubernetes(options.kind):
         _report_absent_files(source, prepared, _root(options, proxy) or options.directory)
     return code
 
@@ -174,6 +186,22 @@ def _placed(proxy: Proxy, directory: str | None) -> Proxy:
         return proxy
     config = str(Path(directory).absolute() / name)
     return replace(proxy, config=config) if in_system_directory(config) else proxy
+
+
+def _report_prerequisites(bundle: Bundle, source: FleetSource, files_root: str | None) -> None:
+    """Report the notes about the bundle, and the objects that it needs and that lbctl does not render.
+
+    Without `files_root`, the paths are relative to the current directory.
+    """
+    for note in bundle.notes:
+        click.echo(f"lbctl: {note}", err=True)
+    places = {str(node.value): str(file_of(source, node)) for _, node in named_files(source.root)}
+
+    def locate(path: str) -> str:
+        return places.get(path, path) if files_root is None else posixpath.join(files_root, path)
+
+    for item in bundle.prerequisites:
+        click.echo(f"lbctl: create this object unless it exists: {item.command(locate)}", err=True)
 
 
 def _report_place(prepared: Prepared) -> None:
@@ -246,13 +274,15 @@ def _check(
 
 
 def _write(bundle: Bundle, options: _Options) -> int:
-    if options.directory is None and len(bundle.files) > 1:
-        names = ", ".join(item.name for item in bundle.files)
+    needed = [item for item in bundle.files if not item.optional]
+    if options.directory is None and len(needed) > 1:
+        names = ", ".join(item.name for item in needed)
         raise click.UsageError(f"this fleet renders to several files ({names}): set a directory with -d")
     try:
         if options.directory is None:
             click.echo(bundle.main.text, nl=False)
         else:
+            _report_other_objects(bundle, options)
             write_bundle(bundle, options.directory)
     except BrokenPipeError:
         raise
@@ -261,6 +291,17 @@ def _write(bundle: Bundle, options: _Options) -> int:
         click.echo(f"lbctl: cannot write {place}: {reason_of(error)}", err=True)
         return 1
     return 0
+
+
+def _report_other_objects(bundle: Bundle, options: _Options) -> None:
+    """Report that the directory has the objects of another entry, which the bundle replaces."""
+    place = Path(options.directory or "", bundle.main.name)
+    if not is_kubernetes(options.kind) or not is_file(place):
+        return
+    old, new = (_INSTANCE.search(text) for text in (place.read_text(errors="replace"), bundle.main.text))
+    if old is not None and new is not None and old[1] != new[1]:
+        message = f"{place} had the objects of {old[1]}, which are replaced: use a separate directory for each entry"
+        click.echo(f"lbctl: {message}", err=True)
 
 
 def _report_absent_files(source: FleetSource, prepared: Prepared, directory: str) -> None:

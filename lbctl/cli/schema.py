@@ -19,7 +19,7 @@ from lbctl.cli.command import Command
 from lbctl.cli.schema_defaults import partial, with_defaults
 from lbctl.model.fleet import Fleet
 from lbctl.model.section import Section
-from lbctl.targets import KINDS
+from lbctl.targets import TARGETS
 
 _ID = "https://lbctl.dev/schemas/lbctl.schema.json"
 _DROPPED = "\x00none"
@@ -58,7 +58,7 @@ def described() -> dict[str, Any]:
     )
     definitions = document.pop("$defs")
     kind, defaults = definitions["Proxy"]["properties"]["kind"], definitions["Defaults"]["properties"]
-    definitions["Proxy"]["properties"]["kind"] = {"description": kind["description"], "enum": list(KINDS)}
+    definitions["Proxy"]["properties"]["kind"] = {"description": kind["description"], "enum": list(TARGETS)}
     for name, section in defaults.items():
         defaults[name] = {"description": section["description"]} | partial(name.title(), definitions)
     head = {"$schema": "http://json-schema.org/draft-07/schema#", "$id": _ID, "title": "lbctl fleet"}

@@ -145,7 +145,7 @@ def _late(server: XdsAddress, reader: Reader, timeout: float) -> str:
 
 
 def _text(reader: Reader, kind: str | None, output: str) -> str:
-    from lbctl.targets.envoy.text import Writer
+    from lbctl.targets.yaml_text import Writer
     from lbctl.xds.client.show import tree
 
     resources: dict[str, object] = {

@@ -22,7 +22,7 @@ from lbctl.cli.proxy import chosen, unnamed
 from lbctl.cli.server_options import server_options
 from lbctl.ir.diff import difference
 from lbctl.ir.snapshot import Snapshot
-from lbctl.targets import KINDS, target
+from lbctl.targets import TARGETS, target
 from lbctl.targets.load import Loaded
 from lbctl.targets.prepare import prepare
 from lbctl.targets.target import File
@@ -59,7 +59,7 @@ class _Options:
     "-t",
     "--target",
     "kind",
-    type=click.Choice(KINDS),
+    type=click.Choice(TARGETS),
     help="Compare the rendered configuration for this kind of proxy instead.",
 )
 @option("--proxy", metavar="NAME", help="With -t: name of the proxy, if the fleet has several of this kind.")

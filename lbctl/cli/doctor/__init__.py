@@ -26,6 +26,7 @@ from lbctl.cli.server_options import server_options
 if TYPE_CHECKING:
     from lbctl.api.any_version import AnyVersionStatus
     from lbctl.ir.address import Address
+    from lbctl.ir.topology import Topology
     from lbctl.model.fleet import FleetSource
     from lbctl.serve.settings import ServeSettings
     from lbctl.targets.load import Loaded
@@ -129,7 +130,7 @@ def _checks(options: _Options, loaded: Loaded | None) -> Iterator[DoctorResult]:
     topology = loaded.compiled.topology if loaded else None
     yield from programs(topology)
     source_checks, skews = sources(topology.pools, loaded.secrets) if topology and loaded else ([], [])
-    source_checks += kubernetes.checks(topology.pools) if topology else []
+    source_checks += kubernetes.checks(topology.pools, needed=_needs_discovery(topology, source)) if topology else []
     server, needed = _server(options, source, chosen)
     running = api(server, needed)
     picker_is_elsewhere = lacks_picker(server.url, running.status)
@@ -213,6 +214,14 @@ def _local_address(bind: Address) -> str:
     from lbctl.ir.address import Address
 
     return str(Address(from_here(bind.host), bind.port))
+
+
+def _needs_discovery(topology: Topology, source: FleetSource | None) -> bool:
+    """Return whether `serve` runs, or a proxy is not a gateway that discovers the replicas by itself."""
+    from lbctl.targets import is_kubernetes
+
+    in_clusters = [is_kubernetes(item.kind) for item in topology.proxies]
+    return not in_clusters or not all(in_clusters) or _has_control(source)
 
 
 def _has_control(source: FleetSource | None) -> bool:

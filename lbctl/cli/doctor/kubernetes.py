@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from lbctl.cli.doctor.check import DoctorResult
 from lbctl.cli.doctor.sources import ANSWER_TIMEOUT
@@ -20,10 +21,21 @@ _VERBS = ("list", "watch")
 _NO_PERMISSION = "grant the account a Role with these permissions (see docs/how-to/deploy-in-kubernetes.md)"
 
 
-def checks(pools: Sequence[Pool]) -> list[DoctorResult]:
-    """Return a check for each pool with `discovery.kubernetes`."""
+def checks(pools: Sequence[Pool], *, needed: bool) -> list[DoctorResult]:
+    """Return a check for each pool with `discovery.kubernetes`.
+
+    If discovery is not `needed`, because all proxies of the fleet are gateways of the cluster, a problem is not a
+    failure.
+    """
     sections = [(pool.name, pool.discovery) for pool in pools if isinstance(pool.discovery, KubernetesDiscovery)]
-    return asyncio.run(_checked(sections)) if sections else []
+    results = asyncio.run(_checked(sections)) if sections else []
+    return results if needed else list(map(_optional, results))
+
+
+def _optional(result: DoctorResult) -> DoctorResult:
+    if result.state == "ok":
+        return result
+    return replace(result, state="skipped", message=f"{result.message} (only serve needs this)", absent=False)
 
 
 async def _checked(sections: Sequence[tuple[str, KubernetesDiscovery]]) -> list[DoctorResult]:

@@ -15,7 +15,7 @@ from lbctl.api.token_guard import user_name
 from lbctl.base.diagnostics import dotted, show
 from lbctl.base.errors import reason_of
 from lbctl.cli.doctor.check import DoctorResult
-from lbctl.compile.files import file_of, named_files
+from lbctl.compile.files import file_of, named_files, replaced_by_secrets
 from lbctl.model.fleet import FleetSource
 from lbctl.serve.settings import ServeSettings
 from lbctl.store.sqlite import DATABASE, VERSION
@@ -112,7 +112,12 @@ def _database(what: str, place: Path) -> DoctorResult:
 
 def named(source: FleetSource, settings: ServeSettings) -> Iterator[DoctorResult]:
     """Yield a check for each file with a problem, and one for all others."""
-    files = [(dotted(path), str(path[-1]), file_of(source, node)) for path, node in named_files(source.root)]
+    in_cluster = replaced_by_secrets(source)
+    files = [
+        (dotted(path), str(path[-1]), file_of(source, node))
+        for path, node in named_files(source.root)
+        if path not in in_cluster
+    ]
     files += list(_control_plane_files(settings))
     problems = [check for what, key, place in files if (check := _file(what, key, place)) is not None]
     problems += list(_pairs(files))

@@ -18,7 +18,7 @@ from lbctl.cli.doctor.check import DoctorResult
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import picker_asked, picker_http
 from lbctl.ir.topology import Topology
-from lbctl.targets import KINDS, target
+from lbctl.targets import KINDS, is_kubernetes, target
 
 SERVE = frozenset({"lbctl"})
 _NAMES = ("lbctl", "lbctl.picker")
@@ -45,7 +45,10 @@ def of_fleet(topology: Topology, *, picker_is_elsewhere: bool) -> Iterator[Bound
     to another fleet.
     """
     proxies = frozenset(target(kind).binary for kind in KINDS)
+    elsewhere = _in_clusters(topology)
     for listener in topology.listeners:
+        if listener.name in elsewhere:
+            continue
         yield BoundAddress(f"listeners.{listener.name}.bind", listener.bind, proxies)
     for proxy in topology.proxies:
         if proxy.agent_check is not None:
@@ -56,6 +59,15 @@ def of_fleet(topology: Topology, *, picker_is_elsewhere: bool) -> Iterator[Bound
         picker_bind = topology.control.picker_bind
         for bind in dict.fromkeys((picker_bind, picker_http(picker_bind), picker_asked(picker_bind))):
             yield BoundAddress("control.picker.bind", bind, frozenset() if picker_is_elsewhere else SERVE)
+
+
+def _in_clusters(topology: Topology) -> set[str]:
+    """Return the listeners that only Kubernetes gateways have, which are on no machine of the fleet."""
+    carriers = {
+        listener.name: {item.kind for item in topology.proxies if not item.listeners or listener.name in item.listeners}
+        for listener in topology.listeners
+    }
+    return {name for name, kinds in carriers.items() if kinds and all(map(is_kubernetes, kinds))}
 
 
 def port(bound: BoundAddress) -> DoctorResult:

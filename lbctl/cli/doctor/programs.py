@@ -14,8 +14,9 @@ from lbctl.compile.proxies import version_text
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import Snapshot, view
 from lbctl.ir.topology import Topology
-from lbctl.targets import KINDS, target
+from lbctl.targets import KINDS, is_kubernetes, target
 from lbctl.targets.advisories import Advisory, described, known_faults
+from lbctl.targets.target import Target
 
 
 def programs(topology: Topology | None) -> Iterator[DoctorResult]:
@@ -27,6 +28,17 @@ def programs(topology: Topology | None) -> Iterator[DoctorResult]:
         yield result
         if topology and (faults := _faults(kind, version, proxies, topology)):
             yield DoctorResult(f"{kind} {version_text(version)}", "warn", *described(faults, version))
+    if topology and (proxies := [item for item in topology.proxies if is_kubernetes(item.kind)]):
+        yield _kubectl(target(proxies[0].kind))
+
+
+def _kubectl(program: Target) -> DoctorResult:
+    """Return the result for the program that checks Kubernetes objects. Its version does not matter."""
+    path = find_binary(program)
+    if path is None:
+        todo = f"`render --check` needs it: {program.install_hint}"
+        return DoctorResult(program.binary, "warn", "not installed", todo)
+    return DoctorResult(program.binary, "ok", path)
 
 
 def _lbctl() -> DoctorResult:

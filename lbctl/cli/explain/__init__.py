@@ -20,7 +20,7 @@ from lbctl.cli.options import options_of, output_option
 from lbctl.cli.output import age, show
 from lbctl.cli.overrides import place
 from lbctl.cli.server_options import server_options
-from lbctl.targets import KINDS
+from lbctl.targets import TARGETS
 
 
 @click.group("explain", cls=Group)
@@ -68,7 +68,7 @@ route_option = options_of("explain_route")
 @route_option(
     "--listener", metavar="NAME", help="Listener that receives the request (default: the listener with the URL's port)."
 )
-@route_option("-t", "--target", "kind", type=click.Choice(KINDS), help="Explain only this kind of proxy.")
+@route_option("-t", "--target", "kind", type=click.Choice(TARGETS), help="Explain only this kind of proxy.")
 @output_option("explain_route")
 def route(
     method: str, url: str, paths: tuple[str, ...], headers: tuple[str, ...], body: str | None, listener: str | None,

@@ -14,6 +14,10 @@ from lbctl.ir.pools import Pool
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.routes import Respond, Route
 from lbctl.ir.snapshot import Snapshot, view
+from lbctl.targets import is_kubernetes, target
+from lbctl.targets.assess import capability_at
+from lbctl.targets.target import Rendered, Since
+from lbctl.targets.usage import feature_at
 
 Row = dict[str, Any]
 _LISTENER = ("allow_from", "deny_from", "max_body", "timeouts")
@@ -27,7 +31,8 @@ _POOL = ("protocol", "affinity", "locality", "connections", "timeouts", "circuit
 def policy(compiled: Compiled, proxy: Proxy, listener: Listener, route: Route, pools: tuple[str, ...]) -> list[Row]:
     """Return the settings of the listener, the route, and the pools that the request may reach.
 
-    A limit that is divided among proxy instances has the value for one instance. `at` is None for a default.
+    A limit that is divided among proxy instances has the value for one instance. `at` is None for a default. For a
+    gateway of Kubernetes, only the settings that its objects contain are returned: its class decides about the others.
     """
     served = view(Snapshot(compiled.topology), proxy)
     in_files = dict(_applicable(listener, route, [item for item in compiled.topology.pools if item.name in pools]))
@@ -46,7 +51,15 @@ def policy(compiled: Compiled, proxy: Proxy, listener: Listener, route: Route, p
             "at": str(place) if (place := origin(compiled.sources, path)) else None,
         }
         for path, value in in_files.items()
+        if not is_kubernetes(proxy.kind) or _is_rendered(proxy, path)
     ]
+
+
+def _is_rendered(proxy: Proxy, path: Path) -> bool:
+    feature = feature_at(path)
+    return feature is None or isinstance(
+        capability_at(target(proxy.kind).capabilities[feature.id], proxy.version), Rendered | Since
+    )
 
 
 def _value(in_files: str, on_instance: str) -> str:

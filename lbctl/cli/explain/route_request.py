@@ -131,5 +131,5 @@ def proxies_of(loaded: Loaded, listener: Listener, kind: str | None) -> list[Pro
     if topology.proxies and not selected and kind is None:
         raise click.UsageError(f"no proxy of the fleet has the listener {listener.name}")
     if not selected:
-        return [unnamed(topology, each) for each in KINDS if kind in (None, each)]
+        return [unnamed(topology, each) for each in ((kind,) if kind is not None else KINDS)]
     return list({(item.kind, item.version): item for item in reversed(selected)}.values())

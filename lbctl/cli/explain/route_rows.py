@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from lbctl.cli.diff.text import conditions
@@ -10,22 +11,24 @@ from lbctl.compile.fleet import Compiled
 from lbctl.compile.sources import origin
 from lbctl.ir.listeners import Listener
 from lbctl.ir.matching import Criterion, Request, criteria
+from lbctl.ir.pools import KubernetesDiscovery, Pool
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.routes import PREFLIGHT, Forward, Redirect, Respond, Route
 from lbctl.ir.shares import of_replicas
-from lbctl.ir.snapshot import Snapshot, pools_of
-from lbctl.targets import target
+from lbctl.ir.snapshot import Snapshot, View, pools_of
+from lbctl.targets import is_kubernetes, target
 from lbctl.targets.assess import CLOSED
-from lbctl.targets.features import FEATURES
+from lbctl.targets.features import BY_ID, FEATURES
 from lbctl.targets.load import Loaded
 from lbctl.targets.prepare import Prepared, prepare
 from lbctl.targets.reading import Message
 from lbctl.targets.route_trace import Explained, PoolChoice, RuleCandidate, choice, explain
+from lbctl.targets.target import Unsupported
 
 Row = dict[str, Any]
 _MISSED = 8
 """Maximum number of non-matching routes that are shown, nearest first."""
-_PROTECTING = frozenset({"LB499", *(item.code for item in FEATURES if item.protects)})
+_PROTECTING = frozenset({"LB499", BY_ID["listener.bind"].code, *(item.code for item in FEATURES if item.protects)})
 
 
 def grouped(rows: list[tuple[str, Row]]) -> list[Row]:
@@ -66,35 +69,47 @@ def _won(compiled: Compiled, prepared: Prepared, listener: Listener, explained: 
         "match": conditions(explained.winner),
         "conditions": [_criterion(item) for item in criteria(explained.winner, request)],
     }
-    served_listener = next((item for item in prepared.view.listeners if item.name == listener.name), listener)
+    view = prepared.target.served(prepared.view)
+    served_listener = next((item for item in view.listeners if item.name == listener.name), listener)
     rule = served_listener.rules[listener.rules.index(explained.winner)]
-    served = prepared.view.routes.get(name)
+    served = view.routes.get(name)
     if rule.route != name or served is None or served.action == CLOSED:
         owners = {("listeners", listener.name), ("routes", name), *(("pools", pool) for pool in pools_of(route))}
-        losses = [item for item in prepared.losses if item.path[:2] in owners or item.path[:1] == ("defaults",)]
+        found = map(compiled.sources.with_position, prepared.target.diagnostics(prepared.view))
+        losses = [
+            item for item in (*prepared.losses, *found) if item.path[:2] in owners or item.path[:1] == ("defaults",)
+        ]
         protection_losses = [str(item) for item in losses if item.code in _PROTECTING]
         return row | {
             "status": 503,
             "why": "rejected, because this proxy cannot protect the route",
             "losses": protection_losses,
         }
-    return row | _action(compiled, prepared.view.proxy, listener, route, request)
+    return row | _action(compiled, view, listener, route, request)
 
 
-def _action(compiled: Compiled, proxy: Proxy, listener: Listener, route: Route, request: Request) -> Row:
+def _action(compiled: Compiled, view: View, listener: Listener, route: Route, request: Request) -> Row:
     action = route.action
     if isinstance(action, Respond):
         what = "the list of models" if action.lists_models else repr(action.body)
         why = f"the proxy itself returns {what}"
-        return {"status": action.status, "why": why, "policy": policy(compiled, proxy, listener, route, ())}
+        return {"status": action.status, "why": why, "policy": policy(compiled, view.proxy, listener, route, ())}
     if isinstance(action, Redirect):
         return {"status": 301 if request.method in ("GET", "HEAD") else 308, "why": "redirected to https"}
+    action = _rendered(action, view.proxy)
     chosen = choice(action, request)
     return {
         "choice": _choice(compiled, route, action, chosen),
-        "pools": [_pool(compiled, route, pool, share) for pool, share in chosen.shares.items()],
-        "policy": policy(compiled, proxy, listener, route, tuple(chosen.shares)),
+        "pools": [_pool(compiled, view, route, pool, share) for pool, share in chosen.shares.items()],
+        "policy": policy(compiled, view.proxy, listener, route, tuple(chosen.shares)),
     }
+
+
+def _rendered(action: Forward, proxy: Proxy) -> Forward:
+    """Return the action without the parts that the proxy lacks."""
+    lacking = {name for name, item in target(proxy.kind).capabilities.items() if isinstance(item, Unsupported)}
+    sticky = None if action.sticky and f"route.sticky_split.{action.sticky.kind}" in lacking else action.sticky
+    return replace(action, sticky=sticky, fallback=None if "route.fallback" in lacking else action.fallback)
 
 
 def _choice(compiled: Compiled, route: Route, action: Forward, chosen: PoolChoice) -> Row:
@@ -117,16 +132,23 @@ def _choice(compiled: Compiled, route: Route, action: Forward, chosen: PoolChoic
     return {"by": chosen.by, "reason": explanations[chosen.by], "at": str(place), "then": additions}
 
 
-def _pool(compiled: Compiled, route: Route, name: str, share: float) -> Row:
-    pool = next(item for item in compiled.topology.pools if item.name == name)
+def _pool(compiled: Compiled, view: View, route: Route, name: str, share: float) -> Row:
+    pool = view.pools[name]
     parts = of_replicas(pool, regions=route.regions)
     return {
         "pool": name,
         "probability": round(share, 9),
-        "algorithm": pool.balance.name,
+        "algorithm": _algorithm(view.proxy, pool),
         "at": str(origin(compiled.sources, ("pools", name))),
         "replicas": {replica: round(part, 9) for replica, part in parts.items()},
     }
+
+
+def _algorithm(proxy: Proxy, pool: Pool) -> str:
+    is_of_class = is_kubernetes(proxy.kind) and not (
+        pool.balance.pick is not None and isinstance(pool.discovery, KubernetesDiscovery)
+    )
+    return "algorithm of the Gateway class" if is_of_class else pool.balance.name
 
 
 def _read(request: Request | None) -> Row | None:

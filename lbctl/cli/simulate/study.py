@@ -273,7 +273,8 @@ def _pool(topology: Topology, name: str | None) -> Pool:
 
 def _policies(text: str | None, topology: Topology, pool: Pool) -> tuple[Policy, ...]:
     if text is None:
-        kinds = {proxy.kind for proxy in topology.proxies} or {policy.proxy for policy in POLICIES.values()}
+        known = {policy.proxy for policy in POLICIES.values()}
+        kinds = known & {proxy.kind for proxy in topology.proxies} or known
         hashed = pool.balance.algorithm == "hash"
         return tuple(item for item in POLICIES.values() if item.proxy in kinds and (hashed or item.algorithm != "hash"))
     chosen = []

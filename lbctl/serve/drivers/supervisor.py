@@ -116,7 +116,11 @@ class DriverSupervisor:
         undriven_reasons = {
             name: "this is a dry run" if self._dry_run else undriven(item) for name, item in proxies.items()
         }
+        known = self._undriven
         self._undriven = {name: (proxies[name], reason) for name, reason in undriven_reasons.items() if reason}
+        for name, (proxy, reason) in self._undriven.items():
+            if name not in known and driver_kind(proxy.kind) is None:
+                log.event("a proxy is not driven", proxy=name, why=reason)
         wanted = {name: item for name, item in proxies.items() if not undriven_reasons[name]}
         for name in [name for name, runner in self._runners.items() if not _same(wanted.get(name), runner.proxy)]:
             await self._stop(name)

@@ -17,7 +17,7 @@ from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import Snapshot
 from lbctl.lint.pages import document, pages
 from lbctl.lint.rules import rules
-from lbctl.targets import KINDS, target
+from lbctl.targets import KINDS, TARGETS, target
 from lbctl.targets.features import FEATURES
 from lbctl.targets.load import Loaded, load
 from lbctl.targets.prepare import prepare
@@ -232,8 +232,8 @@ def test_every_page_has_advice_or_a_reason() -> None:
 def test_pages_of_unsupported_settings_advise_for_each_kind() -> None:
     for feature in FEATURES:
         if feature.code.startswith("LB4"):
-            items = re.findall(r"^- ([a-z, ]+): ", pages()[feature.code].advice, re.MULTILINE)
-            assert sorted(", ".join(items).split(", ")) == sorted(KINDS)
+            items = re.findall(r"^- ([a-z, -]+): ", pages()[feature.code].advice, re.MULTILINE)
+            assert sorted(", ".join(items).split(", ")) == sorted(TARGETS)
 
 
 @pytest.mark.parametrize("code", ["LB001", "LB210", "LB457", "lb921", "LB499"])

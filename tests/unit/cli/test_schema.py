@@ -11,7 +11,7 @@ import yaml
 from lbctl.base import resources
 from lbctl.cli import run
 from lbctl.cli.schema import page, schema
-from lbctl.targets import KINDS
+from lbctl.targets import TARGETS
 from tests.support.fleet import compiling
 from tests.support.paths import FIXTURES
 
@@ -50,7 +50,7 @@ def test_schema_accepts_valid_fleets(name: str) -> None:
 
 def test_schema_lists_the_kinds_of_proxies() -> None:
     fleet = document("full")
-    assert schema()["definitions"]["Proxy"]["properties"]["kind"]["enum"] == list(KINDS)
+    assert schema()["definitions"]["Proxy"]["properties"]["kind"]["enum"] == list(TARGETS)
     fleet["proxies"]["edge-nginx"]["kind"] = "apache"
     assert not validator().is_valid(fleet)
 

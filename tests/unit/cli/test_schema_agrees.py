@@ -70,7 +70,7 @@ def validator() -> jsonschema.Draft7Validator:
 
 
 def fleets() -> Iterator[Path]:
-    for folder in ("examples", "examples/migrating"):
+    for folder in ("examples", "examples/migrating", "examples/kubernetes"):
         yield from sorted((ROOT / folder).glob("*.yaml"))
     yield ROOT / FULL
 
