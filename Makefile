@@ -13,7 +13,7 @@ export PATH := $(PATH):/usr/sbin:/sbin
 # The tests start hundreds of processes, each of which would compile all of lbctl anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help services install demo test test-all test-fast test-newer check bench bench-peers defaults weights format golden docs site dist changelog lock clean
+.PHONY: help services install demo test test-all test-fast test-newer test-manifests check bench bench-peers defaults weights format golden docs site dist changelog lock clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -40,6 +40,11 @@ test-fast: $(VENV)/.test  ## what needs no proxy and is quick, in a minute
 
 test-newer: $(VENV)/.test $(VENV)/newer/bin  ## newer nginx and HAProxy, from later suites of Debian; a quarter of an hour; ARGS="-k nginx" for less
 	nice $(BIN)/python -m tests.newer $(VENV)/newer $(ARGS)
+
+test-manifests: export KUBE_API ?= $(LBCTL_KUBE_API)
+test-manifests: $(VENV)/.test  ## Kubernetes objects at a real API server, which LBCTL_KUBE_API=DIR starts
+	@test -n "$(KUBE_API)" || { echo 'set LBCTL_KUBE_API to a directory with the run.sh of an API server'; exit 1; }
+	$(BIN)/python -m pytest -q tests/integration/test_real_gateway_api.py $(ARGS)
 
 check: $(VENV)/.test  ## types, style of code and text, and which part may import which
 	$(BIN)/mypy

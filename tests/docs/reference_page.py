@@ -8,7 +8,7 @@ from functools import cache, partial
 from typing import Any
 
 from lbctl.cli.schema import described
-from lbctl.targets import KINDS, target
+from lbctl.targets import KINDS, MANIFESTS, target
 from lbctl.targets.features import FEATURES, Feature
 from lbctl.targets.target import Rendered, Since
 
@@ -247,6 +247,8 @@ def _choice(options: list[dict[str, Any]]) -> str:
 
 def _who(path: str) -> str:
     """Return the targets that support a key, according to the most specific feature that covers it."""
+    if path.startswith("proxies.*.kubernetes."):
+        return ", ".join(target(kind).title for kind in MANIFESTS.names)
     feature = max(FEATURES, key=lambda item: _claim(item, path))
     able = list(filter(None, (_able(kind, feature) for kind in KINDS)))
     if not able:

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from lbctl.cli import run
+from tests.support.kubernetes_objects import GATEWAY_API, problems
 from tests.support.paths import ROOT
 from tests.support.processes.binaries import KINDS, Kind, require
 
@@ -17,6 +18,8 @@ FOLDER = ROOT / "examples"
 FLEETS = sorted(str(path.relative_to(FOLDER)) for path in (*FOLDER.glob("*.yaml"), *FOLDER.glob("migrating/*.yaml")))
 TO_COPY = sorted({path.name for path in FOLDER.glob("*.yaml")} - {"fleet.yaml", "quickstart.yaml"})
 """All examples except for the ones with every key and with the fewest keys."""
+OBJECTS = sorted(str(path.relative_to(FOLDER)) for path in FOLDER.glob("kubernetes/*.yaml"))
+"""Fleets for gateways in Kubernetes."""
 PARTS = {"targets.json", "keys/tenants.yaml"}
 """Files that a fleet refers to."""
 MODELINE = "# yaml-language-server: $schema="
@@ -45,7 +48,27 @@ def proxy_options(name: str, kind: Kind) -> list[list[str]]:
     return [["--proxy", proxy] for proxy in names] or [[]]
 
 
-@pytest.mark.parametrize("name", FLEETS)
+@pytest.mark.parametrize("name", OBJECTS)
+def test_example_is_rendered_as_objects(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["render", "-t", "gateway-api", str(FOLDER / name)]) == 0
+    objects = list(yaml.safe_load_all(capsys.readouterr().out))
+    assert [fault for item in objects for version in GATEWAY_API[1:] for fault in problems(item, version)] == []
+    assert {"Gateway", "HTTPRoute"} <= {item["kind"] for item in objects}
+
+
+def test_canary_in_kubernetes_has_its_weights(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["render", "-t", "gateway-api", str(FOLDER / "kubernetes" / "canary.yaml")]) == 0
+    output = capsys.readouterr()
+    (rule,) = next(yaml.safe_load_all(output.out.partition("---")[2]))["spec"]["rules"]
+    assert rule["backendRefs"] == [
+        {"name": "llama-v1", "port": 8000, "weight": 95},
+        {"name": "llama-v2", "port": 8000, "weight": 5},
+    ]
+    assert rule["timeouts"] == {"request": "0s"}
+    assert [line for line in output.err.splitlines() if "create secret tls edge-public" not in line] == []
+
+
+@pytest.mark.parametrize("name", [*FLEETS, *OBJECTS])
 def test_example_begins_with_a_description(name: str) -> None:
     lines = (FOLDER / name).read_text(encoding="utf-8").splitlines()
     head = next(line for line in lines if not line.startswith(MODELINE))
@@ -64,7 +87,7 @@ def test_example_explains_changes_and_observation(name: str) -> None:
 def test_examples_contain_no_other_files() -> None:
     """Files for pipelines are in a separate folder."""
     files = {path.relative_to(FOLDER) for path in FOLDER.rglob("*") if path.is_file()}
-    assert {str(path) for path in files if path.parts[0] != "ci"} == {*FLEETS, *PARTS}
+    assert {str(path) for path in files if path.parts[0] != "ci"} == {*FLEETS, *OBJECTS, *PARTS}
 
 
 def test_sample_keys_are_invented() -> None:
