@@ -133,7 +133,8 @@ def test_settings_of_the_host_do_not_affect_a_fragment(auth: str) -> None:
         external = {"auth": {"external": {"url": f"http://{b.address}/check"}}}
         fleet_route = _KEYS if auth == "keys" else external
         fleet = fleet_of(pool, route=fleet_route, proxies={"edge": proxy}, **picker_section())
-        with _serving(fleet, {}):
+        with _serving(fleet, {}) as control:
+            eventually(lambda: control.status["picker"]["running"])
             client, headers = _client(fleet), {**_BEARER, "content-type": "application/json"}
             answers = [client.post("/v1/x", b'{"prompt": "x"}', headers) for _ in range(3)]
             b.behave(status=401)
