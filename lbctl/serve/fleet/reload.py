@@ -288,8 +288,8 @@ class FleetReloader:
             contents = self._contents(source_texts, {}, self._new_keys, diagnostics, own)
             files = self._fingerprints.of(contents.files())
             _wait_until_quiet((*watched, *files))
-            changed = changed or _changed_file(before, (*fleet_files(paths), *files), oldest_change)
-            changed = changed or self._unsettled_key_file()
+            unsettled = self._unsettled_key_file()  # before the comparison, which detects a file that is complete now
+            changed = changed or _changed_file(before, (*fleet_files(paths), *files), oldest_change) or unsettled
             if changed is None:
                 break
         return contents, files, changed

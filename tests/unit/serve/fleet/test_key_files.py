@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from lbctl.serve.fleet import key_files
 from lbctl.serve.fleet.reload import LoadOutcome
 from tests.support.reload import FileClock, Fleet, sizes
 
@@ -166,6 +168,20 @@ def test_slowly_written_file_is_not_used_before_it_is_complete(fleet: Fleet, fil
         outcome = fleet.load()
         assert outcome.fleet is None or len(tenants(outcome)) == 10
     assert not lines
+    assert len(tenants(fleet.load())) == 10
+
+
+def test_file_that_is_completed_during_the_check_is_read_again(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, is_unsettled = fleet.folder / "secrets/keys.yaml", key_files.unsettled_file
+    lines = KEYS.splitlines(keepends=True)
+    file.write_text("".join(lines[:-1]))
+
+    def complete_first(*arguments: Any) -> Path | None:
+        if file.read_text() != KEYS:
+            file.write_text(KEYS)
+        return is_unsettled(*arguments)
+
+    monkeypatch.setattr(key_files, "unsettled_file", complete_first)
     assert len(tenants(fleet.load())) == 10
 
 
