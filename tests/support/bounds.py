@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import threading
 import time
@@ -71,6 +72,7 @@ def cost_of(reader: Reader, name: str) -> Cost:
     Memory tracing makes a turn of the loop several times longer. If one is too long, the input is read again without
     tracing.
     """
+    gc.collect()  # otherwise a collection at the limit of the recursion may end objects of earlier tests, which fails
     cost = asyncio.run(_cost(reader, reader.hostile[name], is_traced=True))
     if cost.blocked < MAX_BLOCKED:
         return cost
