@@ -20,6 +20,8 @@ MAX_SILENCE = 60.0
 MIN_SILENCE = 5.0
 MAX_MISSED = 3
 """A client is also forgotten after this many of its intervals, but not before `MIN_SILENCE` seconds."""
+DEFAULT_INTERVAL = 5.0
+"""Interval in seconds of a client that has asked only once: a person, or a proxy that has just started."""
 MAX_CLIENTS = 1024
 """Maximum number of remembered clients; further clients are not waited for."""
 
@@ -29,18 +31,17 @@ class _Client:
     answered_at: float
     answers: int = 0
     """Answers since the drain began."""
-    interval: float | None = None
-    """The longest recent time between two questions, in seconds; None before the second one."""
+    interval: float = DEFAULT_INTERVAL
+    """The longest recent time between two questions, in seconds."""
 
     def ask(self, now: float) -> None:
         """Record a question. The workers of a proxy are one client, so an interval may be much shorter than others."""
-        self.interval = max(now - self.answered_at, (self.interval or 0.0) / 2)
+        self.interval = max(now - self.answered_at, self.interval / 2)
         self.answered_at = now
 
     def is_gone(self, now: float) -> bool:
         """Return whether the client has stopped asking."""
-        interval = MAX_SILENCE if self.interval is None else self.interval
-        return now - self.answered_at > max(MIN_SILENCE, min(MAX_MISSED * interval, MAX_SILENCE))
+        return now - self.answered_at > max(MIN_SILENCE, min(MAX_MISSED * self.interval, MAX_SILENCE))
 
 
 class Drain:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lbctl.agent.draining import MAX_CLIENTS, MAX_SILENCE, MIN_ANSWERS, MIN_SILENCE, Drain
+from lbctl.agent.draining import DEFAULT_INTERVAL, MAX_CLIENTS, MAX_SILENCE, MIN_ANSWERS, MIN_SILENCE, Drain
 from lbctl.agent.readings import EngineReading
 from tests.support.agent import BUSY, IDLE, down, engine
 
@@ -65,9 +65,20 @@ def test_drain_does_not_end_if_requests_are_unknown() -> None:
 
 
 def test_client_that_has_left_is_not_waited_for() -> None:
-    drain = _draining(engine(1.0), engine(2.0), clients={"a": 0})
-    assert not drain.is_drained(99.0 + MAX_SILENCE)
-    assert drain.is_drained(99.1 + MAX_SILENCE)
+    drain = Drain()
+    for at in (0.0, 30.0, 60.0, 90.0):
+        drain.answered("every 30 s", at)
+    drain.begin(100.0)
+    drain.read(engine(1.0))
+    drain.read(engine(2.0))
+    assert not drain.is_drained(90.0 + MAX_SILENCE)
+    assert drain.is_drained(90.1 + MAX_SILENCE)
+
+
+def test_client_that_asked_once_is_not_waited_for_long() -> None:
+    drain = _draining(engine(1.0), engine(2.0), clients={"curl": 0})
+    assert not drain.is_drained(99.0 + 3 * DEFAULT_INTERVAL)
+    assert drain.is_drained(99.1 + 3 * DEFAULT_INTERVAL)
 
 
 def test_client_that_asked_often_is_not_waited_for_long() -> None:
