@@ -3,8 +3,8 @@ PYTHON ?= python3
 ARGS ?=
 # Coverage of lbctl in the processes of the tests outside tests/e2e, not measured for a part of the tests.
 COVERAGE ?= $(if $(ARGS),,--cov=lbctl --cov-report= --cov-fail-under=91)
-WORKERS ?= 6
-PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+WORKERS ?= 8
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 VENV := .venv
 BIN := $(VENV)/bin
