@@ -156,6 +156,7 @@ def test_follower_forwards_only_to_an_announced_leader_api(redis: RedisServer, t
     asyncio.run(work())
 
 
+@pytest.mark.slow
 def test_decision_is_saved_before_publication_at_most_10_per_s(
     redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
