@@ -21,12 +21,13 @@ from lbctl.targets.manifests.findings import (
     assumed_port,
     assumptions,
     models,
+    rewritten_hosts,
     same_services,
+    service_errors,
     unused_secrets,
     warning,
 )
 from lbctl.targets.manifests.grants import add_grants
-from lbctl.targets.manifests.matches import METHODS
 from lbctl.targets.manifests.objects import Objects
 from lbctl.targets.manifests.pool_classes import MAX_BACKENDS
 from lbctl.targets.manifests.tls import Certificates
@@ -69,7 +70,7 @@ def plan(view: View) -> Plan | Diagnostic:
         *_tls_versions(view),
         *_pool_errors(view, objects),
     ]
-    errors += _route_errors(view)
+    errors += [*http_route.errors(view), *_picked_splits(view)]
     closed, closing = closed_view(view, objects, gaps(view, objects))
     left_out = list(_pools(closed))
     closed = without_host_names(closed)
@@ -167,19 +168,7 @@ def _objects(prepared: Plan, certificates: Certificates) -> Objects:
 def _pool_errors(view: View, objects: KubernetesObjects) -> Iterator[Diagnostic]:
     for pool in view.pools.values():
         path: Path = ("pools", pool.name)
-        discovery = pool.discovery
-        if isinstance(discovery, KubernetesDiscovery):
-            place = (*path, "discovery", "kubernetes")
-            if discovery.referenced_port is None and not is_picked(pool):
-                message = "the routes refer to a Service by the number of its port, which is not set"
-                hint = "service_port: NUMBER"
-                yield Diagnostic("LB171", message, path=(*place, *(["port"] if discovery.port else [])), hint=hint)
-            if pool.tls is not None and discovery.namespace != objects.namespace:
-                message = (
-                    f"a BackendTLSPolicy applies only in its own namespace, but the Service is in {discovery.namespace}"
-                )
-                hint = f"use a separate entry with `namespace: {discovery.namespace}`"
-                yield Diagnostic("LB171", message, path=(*place, "namespace"), hint=hint)
+        yield from service_errors(pool, objects, is_referenced=not is_picked(pool))
         yield from _picked_errors(pool, objects)
         for replica in pool.replicas:
             if replica.address.path or is_loopback(replica.address.host):
@@ -206,18 +195,7 @@ def _picked_errors(pool: Pool, objects: KubernetesObjects) -> Iterator[Diagnosti
         yield Diagnostic("LB171", message, path=(*path, "namespace"), hint=hint)
 
 
-def _route_errors(view: View) -> Iterator[Diagnostic]:
-    for listener in view.listeners:
-        for rule in listener.rules:
-            match = (*http_route.path_of(view.routes[rule.route]), "match")
-            if is_ip(rule.host):
-                message = f"the Gateway API cannot match the address {rule.host} as a host"
-                yield Diagnostic("LB171", message, path=(*match, "hosts"), hint="use a host name")
-            unknown = sorted(set(rule.methods) - METHODS)
-            if unknown:
-                message = f"the Gateway API cannot match the method {unknown[0]}"
-                hint = f"its methods are {', '.join(sorted(METHODS))}"
-                yield Diagnostic("LB171", message, path=(*match, "methods"), hint=hint)
+def _picked_splits(view: View) -> Iterator[Diagnostic]:
     for route in view.routes.values():
         shares = route.action.shares if isinstance(route.action, Forward) else ()
         picked = [share.pool for share in shares if is_picked(view.pools[share.pool])]
@@ -258,10 +236,7 @@ def _pools(view: View) -> Iterator[Diagnostic]:
         if pool.balance.pick is not None and not is_picked(pool):
             message = "an InferencePool selects pods of the cluster, so the Gateway class chooses among these replicas"
             yield warning("pool.balance.pick", message, (*path, "balance", "algorithm"))
-    for route in view.routes.values():
-        if route.rewrite is not None and route.rewrite.host is not None and ":" in route.rewrite.host:
-            message = "the Gateway API cannot set a port in the Host header, so only the name is set"
-            yield warning("route.rewrite", message, ("routes", route.name, "rewrite", "host"), "remove the port")
+    yield from rewritten_hosts(view)
 
 
 def _preflights(view: View) -> Iterator[Diagnostic]:

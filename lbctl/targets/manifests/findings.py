@@ -89,3 +89,27 @@ def models(view: View, objects: KubernetesObjects) -> Iterator[Diagnostic]:
             message = f"gateways do not read bodies: the model is read from the header {MODEL_HEADER}"
             hint = f"let clients or another component set {MODEL_HEADER}"
             yield warning(MODEL, message, ("routes", name, "match", "model"), hint)
+
+
+def service_errors(pool: Pool, objects: KubernetesObjects, *, is_referenced: bool) -> Iterator[Diagnostic]:
+    """Yield the errors about the Service of a discovered pool. `is_referenced`: whether routes refer to it by port."""
+    discovery = pool.discovery
+    if not isinstance(discovery, KubernetesDiscovery):
+        return
+    place = ("pools", pool.name, "discovery", "kubernetes")
+    if discovery.referenced_port is None and is_referenced:
+        message = "the routes refer to a Service by the number of its port, which is not set"
+        hint = "service_port: NUMBER"
+        yield Diagnostic("LB171", message, path=(*place, *(["port"] if discovery.port else [])), hint=hint)
+    if pool.tls is not None and discovery.namespace != objects.namespace:
+        message = f"a BackendTLSPolicy applies only in its own namespace, but the Service is in {discovery.namespace}"
+        hint = f"use a separate entry with `namespace: {discovery.namespace}`"
+        yield Diagnostic("LB171", message, path=(*place, "namespace"), hint=hint)
+
+
+def rewritten_hosts(view: View) -> Iterator[Diagnostic]:
+    """Yield the new hosts of requests that have a port."""
+    for route in view.routes.values():
+        if route.rewrite is not None and route.rewrite.host is not None and ":" in route.rewrite.host:
+            message = "the Gateway API cannot set a port in the Host header, so only the name is set"
+            yield warning("route.rewrite", message, ("routes", route.name, "rewrite", "host"), "remove the port")

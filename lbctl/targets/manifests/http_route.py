@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from lbctl.base.diagnostics import Diagnostic, Path
+from lbctl.base.hosts import is_ip
 from lbctl.ir.listeners import Listener, Rule
 from lbctl.ir.matching import host_covers, overlaps
 from lbctl.ir.routes import PREFLIGHT, Forward, Redirect, Route
@@ -20,7 +21,7 @@ from lbctl.targets.features import BY_ID
 from lbctl.targets.manifests import filters
 from lbctl.targets.manifests.durations import duration
 from lbctl.targets.manifests.gateway import GROUP, Section
-from lbctl.targets.manifests.matches import matches_of, tree_of, with_method, with_pin
+from lbctl.targets.manifests.matches import METHODS, matches_of, tree_of, with_method, with_pin
 from lbctl.targets.manifests.names import NameGrammar, Parts, names
 from lbctl.targets.manifests.objects import Objects, Tree
 from lbctl.targets.manifests.precedence import (
@@ -193,6 +194,21 @@ def _closed(ways: Sequence[Way]) -> list[tuple[Way, tuple[Match, ...]]]:
             message = "the API cannot replace the prefix of a path that another route matches by a regular expression"
             raise _RuleConflict(way.route, message)
     return [(way, tuple(own)) for way, own in zip(ways, matches, strict=True) if own]
+
+
+def errors(view: View) -> Iterator[Diagnostic]:
+    """Yield the conditions of rules that the API cannot express."""
+    for listener in view.listeners:
+        for rule in listener.rules:
+            match = (*path_of(view.routes[rule.route]), "match")
+            if is_ip(rule.host):
+                message = f"the Gateway API cannot match the address {rule.host} as a host"
+                yield Diagnostic("LB171", message, path=(*match, "hosts"), hint="use a host name")
+            unknown = sorted(set(rule.methods) - METHODS)
+            if unknown:
+                message = f"the Gateway API cannot match the method {unknown[0]}"
+                hint = f"its methods are {', '.join(sorted(METHODS))}"
+                yield Diagnostic("LB171", message, path=(*match, "methods"), hint=hint)
 
 
 def warnings(view: View, found: Sequence[HostTable]) -> Iterator[Diagnostic]:
