@@ -1,50 +1,41 @@
-"""Support of Envoy Gateway for each feature."""
+"""Support of Envoy Gateway for each feature, by the objects of the Gateway API and its own policies."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lbctl.targets.target import CONTROL_PLANE, Capability, Rendered, Since, Unsupported
+from lbctl.targets.target import CONTROL_PLANE, Capability, NotYet, Rendered, Since, Unsupported
 
 _DONE = Rendered()
-_CLASS = "the Gateway class decides"
+_REJECTED = "lbctl rejects this setting (LB170)"
 
 
-def _setting(what: str) -> Unsupported:
-    return Unsupported(f"the API has no setting for {what}", f"{_CLASS}; its own policies may have this setting")
+def _missing(what: str, instead: str) -> Unsupported:
+    return Unsupported(f"Envoy Gateway has no setting for {what}", instead)
 
 
 def _protection(what: str) -> Unsupported:
-    return Unsupported(
-        f"the API has no setting for {what}",
-        "add a policy of the Gateway class and list this feature in `assume`, or use a proxy that supports it",
-    )
+    return _missing(what, "let another component provide it and list this feature in `assume`, or use Envoy")
 
-
-_BALANCE = _setting("load balancing within a pool")
-_CHECKS = Unsupported("the API has no health checks", "the gateway uses the readiness of pods and EndpointSlices")
-_RETRIES = Unsupported(
-    "retries are not in the standard channel, and the experimental ones may repeat a request that was sent",
-    _CLASS,
-)
 
 _SERVED: Mapping[str, Capability] = {
     "route.rollout": Unsupported(
-        "the API cannot change a split by itself",
+        "Envoy Gateway cannot change a split by itself",
         "the split in the file applies; `lbctl render --server` renders the current split of a running serve",
     ),
     "pool.drain_deadline": Unsupported(
-        "the API does not measure the time since a replica was drained",
+        "Envoy Gateway does not measure the time since a replica was drained",
         "the replica finishes its requests without a time limit",
     ),
     "pool.health.deep": Unsupported(
-        "the API does not read GPU telemetry", "the gateway uses the readiness of pods and EndpointSlices"
+        "Envoy Gateway does not read GPU telemetry", "active and passive health checks apply"
     ),
     "pool.telemetry": Unsupported(
-        "the API does not read a model server's metrics", "only the picker uses metrics, while `lbctl serve` runs"
+        "Envoy Gateway does not read a model server's metrics",
+        "only the picker uses metrics, while `lbctl serve` runs",
     ),
     "pool.weighting": Unsupported(
-        "the API does not adapt weights to live signals", "the weights are the capacities in the file"
+        "Envoy Gateway does not adapt weights to live signals", "the weights are the capacities in the file"
     ),
 }
 """Features that `lbctl serve` provides for the proxies that it drives."""
@@ -55,185 +46,235 @@ _LISTENERS: Mapping[str, Capability] = {
         in_part=True,
     ),
     "listener.tls": Rendered(
-        "Each certificate is a reference to a Secret. The class decides the minimum TLS version", in_part=True
+        "Each certificate is a reference to a Secret. The owner of an existing Gateway decides the minimum TLS version",
+        in_part=True,
     ),
-    "listener.client_certificate": Since(
-        (1, 5),
-        Unsupported("before 1.5, the API does not verify client certificates", "use a newer version of the API"),
-        "Only `required` without revocation lists is supported; otherwise the routes return 503 (LB403)",
+    "listener.client_certificate": Rendered(
+        "Revocation lists are a reference to a ConfigMap. Routes of an existing Gateway return 503", in_part=True
     ),
-    "listener.http2": _setting("HTTP/2"),
-    "listener.h2c": _setting("HTTP/2 without TLS"),
-    "listener.client_address": _setting("trusted load balancers"),
-    "listener.proxy_protocol": _setting("the PROXY protocol"),
-    "listener.max_connections": _protection("connection limits"),
-    "listener.max_body": _protection("the size of request bodies"),
-    "listener.headers.max_count": _setting("the number of headers"),
-    "listener.headers.max_bytes": _setting("the size of headers"),
-    "listener.inspect": Unsupported("the API does not read request bodies", "request bodies are not inspected"),
-    "listener.timeouts": _setting("the timeouts of client connections"),
-    "listener.access_log": _setting("access logs"),
-    "listener.tracing": _setting("traces"),
-    "listener.request_id": _setting("request IDs"),
-    "listener.access": _protection("client addresses"),
+    "listener.http2": Rendered("The owner of an existing Gateway decides", in_part=True),
+    "listener.h2c": Rendered("HTTP/2 without TLS cannot be disabled", in_part=True),
+    "listener.client_address": Rendered(
+        "Only the header x-forwarded-for is supported, which must contain no IPv4-mapped addresses. From trusted load "
+        "balancers, other headers about the client are removed too, and replicas get only x-forwarded-for. With "
+        "another header, routes with `allow_from` or `deny_from` return 503",
+        in_part=True,
+    ),
+    "listener.proxy_protocol": Rendered("The owner of an existing Gateway decides", in_part=True),
+    "listener.max_connections": Rendered(
+        "Connections are counted separately for each certificate. Routes of an existing Gateway return 503",
+        in_part=True,
+    ),
+    "listener.max_body": Rendered(
+        "Envoy buffers a request until it is complete, so streams are exempt. Routes with WebSocket and routes to "
+        "gRPC pools have no limit"
+    ),
+    "listener.headers.max_count": _missing("the number of headers", "Envoy's limit of 100 headers applies"),
+    "listener.headers.max_bytes": _missing("the size of headers", "Envoy's limit of 60 KiB applies"),
+    "listener.inspect": Unsupported(
+        "Envoy Gateway does not read request bodies to choose a route", "request bodies are not inspected"
+    ),
+    "listener.timeouts": Since(
+        (1, 9),
+        Unsupported("before 1.9, Envoy Gateway has no timeout for request headers", "only `idle` applies"),
+        "The owner of an existing Gateway decides",
+    ),
+    "listener.access_log": NotYet("set `telemetry.accessLog` in an EnvoyProxy"),
+    "listener.tracing": NotYet("set `telemetry.tracing` in an EnvoyProxy"),
+    "listener.request_id": Rendered(
+        "The header is x-request-id. With `client_address`, an ID of any client is kept", in_part=True
+    ),
+    "listener.access": Rendered("A request without valid credentials receives 401 before it is rejected", in_part=True),
 }
 
 _ROUTES: Mapping[str, Capability] = {
     "route.match": Rendered(
         "An HTTPRoute for each listener and host has the rules in lbctl's order. If the order of two rules with "
         "different regular expressions cannot be expressed, the fleet is rejected (LB172). Only the nine methods of "
-        "the API are supported",
+        "the Gateway API are supported",
         in_part=True,
     ),
     "route.match.model": Rendered(
         "The model is read from the header x-model, which clients or another component set. A route that "
-        "bypasses the protection of a model returns 503, "
-        "unless `assume` lists this feature"
+        "bypasses the protection of a model returns 503, unless `assume` lists this feature"
     ),
     "route.pool": _DONE,
-    "route.split": Rendered("Weights above 1,000,000 are scaled down"),
+    "route.split": Rendered(
+        "All pools of a split have the same policy: the smallest limits, and all other settings of the pool with the "
+        "largest share. Weights above 1,000,000 are scaled down",
+        in_part=True,
+    ),
     "route.pin.header": _DONE,
     "route.pin.cookie": Rendered("The cookie is found by a regular expression for the header cookie"),
-    "route.sticky_split.cookie": Unsupported(
-        "session persistence is not in the standard channel", "each request is assigned to a pool at random"
-    ),
-    "route.sticky_split.header": Unsupported(
-        "the API cannot choose a backend by a hash", "each request is assigned to a pool at random"
-    ),
+    "route.sticky_split.cookie": _missing("a choice of the pool by a cookie", "each request is assigned at random"),
+    "route.sticky_split.header": _missing("a choice of the pool by a hash", "each request is assigned at random"),
     "route.mirror": Rendered("All replicas of the pool get equal shares of the copies"),
-    "route.fallback": Unsupported(
-        "the API has no fallback", "requests get 503 while the pools of the route have no ready replica"
+    "route.fallback": _missing(
+        "another pool if none of the first has a healthy replica",
+        "requests get 503 while the pools of the route have no healthy replica",
     ),
-    "route.respond": Unsupported("the API has no responses by the gateway itself", "the route returns 503"),
+    "route.respond": Rendered("A response with a body of more than 4 KiB is replaced with 503", in_part=True),
     "route.redirect": Since(
-        (1, 5),
-        Unsupported("before 1.5, the API has no status 308", "every redirect has the status 301"),
+        (1, 8),
+        Unsupported("before 1.8, its Gateway API has no status 308", "every redirect has the status 301"),
     ),
     "route.rewrite": Rendered("The new host is set without a port", in_part=True),
-    "route.queue_priority": Unsupported("the API has no queue", "requests have no priority"),
-    "route.websocket": Rendered(
-        "The ports of rendered Services are marked for WebSockets. A Service of another owner needs the "
-        "`appProtocol` kubernetes.io/ws, and WebSockets on other routes are not rejected"
-    ),
+    "route.queue_priority": Unsupported("Envoy Gateway has no queue", "requests have no priority"),
+    "route.websocket": Rendered("WebSockets on other routes are not rejected"),
     "route.timeouts.request": _DONE,
-    "route.timeouts.attempt": Unsupported(
-        "the API's timeout for one attempt is a total timeout in some implementations",
-        "only `timeouts.request` applies",
+    "route.timeouts.attempt": Rendered("The timeout runs from the end of the request to the beginning of the response"),
+    "route.timeouts.idle": Since(
+        (1, 8),
+        Unsupported(
+            "before 1.8, Envoy Gateway has one idle timeout for each listener",
+            "the longest idle timeout of the listener's routes applies, except on an existing Gateway",
+        ),
     ),
-    "route.timeouts.idle": _setting("idle timeouts"),
-    "route.retry": _RETRIES,
-    "route.retry.idempotent": _RETRIES,
-    "route.retry.replica_busy": _RETRIES,
-    "route.retry.budget": _RETRIES,
-    "route.retry.backoff": _RETRIES,
-    "route.rate_limit": _protection("rate limits"),
+    "route.retry": Rendered(
+        "A request longer than 1 MiB is tried only once; on an existing Gateway, the limit is that of its owner"
+    ),
+    "route.retry.idempotent": _DONE,
+    "route.retry.replica_busy": Rendered("A gRPC replica declines a request with the status UNAVAILABLE"),
+    "route.retry.budget": Since(
+        (1, 8),
+        Unsupported("before 1.8, Envoy Gateway has no retry budget", "`circuit_breaker.max_retries` applies"),
+        "At least 3 concurrent retries are always allowed",
+    ),
+    "route.retry.backoff": _DONE,
+    "route.rate_limit": Rendered(
+        "Each gateway enforces its part of one limit by all. Limits by tenant, header or client address need Redis, "
+        "so their routes return 503",
+        in_part=True,
+    ),
     "route.rate_limit.concurrent": _protection("concurrent requests"),
     "route.rate_limit.prompt_tokens": _protection("prompt tokens"),
-    "route.auth.api_keys": _protection("API keys"),
-    "route.auth.jwt": _protection("JWT"),
-    "route.auth.external": _protection("external authentication"),
-    "route.auth.basic": _protection("passwords"),
+    "route.auth.api_keys": Rendered(
+        "The keys are in a Secret, with one key for each tenant. `Bearer` must be written in this case. Routes with "
+        "several keys for a tenant, with hashes of keys, or that also accept tokens return 503",
+        in_part=True,
+    ),
+    "route.auth.jwt": Rendered(
+        "The key set is in the policy. A token without an expiry time is accepted, and an expired one for a minute",
+        in_part=True,
+    ),
+    "route.auth.external": Rendered(
+        "The service gets the header authorization even if `send` does not list it, and the client's path only as the "
+        "parameter `uri`. A service on a loopback address is not reachable, so its routes return 503",
+        in_part=True,
+    ),
+    "route.auth.basic": Rendered(
+        "The users are in a Secret, as lines that `htpasswd -s` writes. The realm is the URL of the request",
+        in_part=True,
+    ),
     "route.headers": Rendered(
         "At most 16 headers can be set and 16 removed. The variables {route}, {listener} and, for a route to one "
         "pool, {pool} are replaced; a header with another variable is not set (LB445)",
         in_part=True,
     ),
     "route.regions": _DONE,
-    "route.access": _protection("client addresses"),
-    "route.access_log": _setting("access logs"),
+    "route.access": Rendered("A request without valid credentials receives 401 before it is rejected", in_part=True),
+    "route.access_log": _missing("the access log of a route", "its requests are in the gateway's access log"),
 }
 
 _POOLS: Mapping[str, Capability] = {
     "pool.replicas": Rendered(
-        "Replicas of equal weight are the endpoints of a Service without selector, and the Services have weights. "
-        "Replicas with a host name are left out, because EndpointSlices contain addresses",
+        "Replicas of equal weight are a Backend, and the Backends have weights. A pool without a replica that is not "
+        "drained gets no requests",
         in_part=True,
     ),
     "pool.model": _DONE,
     "pool.protocol.http1": _DONE,
-    "pool.protocol.http2": Rendered("A Service of another owner needs the `appProtocol` kubernetes.io/h2c"),
+    "pool.protocol.http2": Rendered(
+        "A Service of another owner needs the `appProtocol` kubernetes.io/h2c", in_part=True
+    ),
     "pool.protocol.grpc": Rendered("A Service of another owner needs the `appProtocol` kubernetes.io/h2c"),
-    "pool.balance.round_robin": _BALANCE,
-    "pool.balance.least_request": _BALANCE,
-    "pool.balance.least_time": _BALANCE,
-    "pool.balance.random": _BALANCE,
-    "pool.balance.hash": _BALANCE,
-    "pool.balance.hash.json_body": _BALANCE,
-    "pool.balance.hash.prompt_prefix": _BALANCE,
-    "pool.balance.hash.bounded_load": _BALANCE,
+    "pool.balance.round_robin": _DONE,
+    "pool.balance.least_request": Rendered(
+        "The weights decide between Backends, and the number of requests only among replicas of equal weight"
+    ),
+    "pool.balance.least_time": Unsupported(
+        "Envoy does not use response times for load balancing", "Envoy uses least_request"
+    ),
+    "pool.balance.random": _DONE,
+    "pool.balance.hash": Rendered("The hash does not follow the weights of Backends"),
+    "pool.balance.hash.json_body": _missing("hashes of the request body", "Envoy uses least_request"),
+    "pool.balance.hash.prompt_prefix": _missing("hashes of the request body", "Envoy uses least_request"),
+    "pool.balance.hash.bounded_load": _missing("bounded load", "the hash alone decides"),
     "pool.balance.pick": Rendered(
-        "A pool with `discovery.kubernetes` and its `selector` becomes an InferencePool, whose picker may fail. "
-        "Either all pools of a split use the picker or none. Among other replicas, the Gateway class chooses",
+        "The picker answers through an EnvoyExtensionPolicy, which may fail. In a split of several pools and on an "
+        "existing Gateway, `otherwise` chooses",
         in_part=True,
     ),
-    "pool.balance.pick.body": Rendered("The gateway streams the body to the picker"),
-    "pool.affinity": Unsupported(
-        "session persistence is not in the standard channel", "each request is balanced independently"
+    "pool.balance.pick.body": Rendered(
+        "The picker gets the beginning of the body. WebSocket routes and gRPC are not supported"
     ),
-    "pool.affinity.header": Unsupported(
-        "the API does not learn sessions from responses", "each request is balanced independently"
+    "pool.affinity": Rendered(
+        "A hash of the cookie chooses the replica in place of the algorithm, so new replicas move some clients"
     ),
-    "pool.replicas.priority": Unsupported(
-        "the API has no priorities", "only the replicas of the first priority get requests"
+    "pool.affinity.header": _missing("sessions that replicas start", "each request is balanced independently"),
+    "pool.replicas.priority": Rendered(
+        "Two priorities are supported. The second one takes a share if less than 72 % of the first are healthy",
+        in_part=True,
     ),
-    "pool.replicas.drain": _DONE,
-    "pool.locality": Rendered(
-        "Only `prefer: zone` for Services that lbctl renders (trafficDistribution), without `spill_below`", in_part=True
+    "pool.replicas.drain": Rendered("A drained replica is left out of its Backend"),
+    "pool.locality": Rendered("Only `prefer: zone`, without `spill_below`, and not with a hash", in_part=True),
+    "pool.connections.idle": _DONE,
+    "pool.connections.max_requests": _DONE,
+    "pool.timeouts.connect": _DONE,
+    "pool.timeouts.queue": _missing(
+        "the time that a request waits for a connection",
+        "max_pending_requests limits the number of waiting requests; timeouts.request limits their wait",
     ),
-    "pool.connections.idle": _setting("idle connections to replicas"),
-    "pool.connections.max_requests": _setting("the number of requests per connection"),
-    "pool.timeouts.connect": _setting("the connect timeout"),
-    "pool.timeouts.queue": _setting("the time that a request waits for a connection"),
-    "pool.circuit_breaker": _setting("the number of connections and requests"),
-    "pool.circuit_breaker.per_replica": _setting("the number of connections and requests"),
-    "pool.queue": Unsupported("the API has no queue", "requests do not wait at the picker"),
-    "pool.slow_start": _setting("slow start"),
-    "pool.health.http": _CHECKS,
-    "pool.health.http.body": _CHECKS,
-    "pool.health.grpc": _CHECKS,
-    "pool.health.tcp": _CHECKS,
-    "pool.health.agent": _CHECKS,
-    "pool.health.passive.consecutive_5xx": _CHECKS,
-    "pool.health.passive.connect_failures": _CHECKS,
-    "pool.health.passive.error_rate": _CHECKS,
-    "pool.health.passive.ejection": _CHECKS,
-    "pool.health.passive.max_ejection": _CHECKS,
-    "pool.health.fail_open": _CHECKS,
-    "pool.load_shedding": _setting("load shedding"),
-    "pool.discovery.dns": Unsupported(
-        "an EndpointSlice with names is deprecated, and a Service with an external name is not a backend",
-        "routes to the pool return 503",
+    "pool.circuit_breaker": Rendered("The limits apply to each rule that leads to the pool"),
+    "pool.circuit_breaker.per_replica": Rendered("Only connections are limited", in_part=True),
+    "pool.queue": Unsupported("Envoy Gateway has no queue", "requests do not wait at the picker"),
+    "pool.slow_start": Rendered("Only with round_robin and least_request, as a linear ramp", in_part=True),
+    "pool.health.http": Rendered("Checks cannot send the key that replicas require", in_part=True),
+    "pool.health.http.body": _DONE,
+    "pool.health.grpc": Rendered("A pool without HTTP/2 is checked by a connection", in_part=True),
+    "pool.health.tcp": Rendered("Since 1.8 on a separate port", in_part=True),
+    "pool.health.agent": Rendered("Since 1.8, if all agents of the pool have the same port", in_part=True),
+    "pool.health.passive.consecutive_5xx": _DONE,
+    "pool.health.passive.connect_failures": Rendered("Resets and timeouts before a response also count"),
+    "pool.health.passive.error_rate": Rendered(
+        "A replica with at least 50 requests in an interval counts, and only in a pool with at least 5 such replicas"
     ),
+    "pool.health.passive.ejection": Rendered("The duration grows with the number of ejections"),
+    "pool.health.passive.max_ejection": _DONE,
+    "pool.health.fail_open": Rendered("Envoy enters panic mode if less than 1 % of the replicas are healthy"),
+    "pool.load_shedding": _missing("load shedding", "requests are rejected only if no replica is healthy"),
+    "pool.discovery.dns": Rendered("A Backend has the name, which the gateway resolves"),
     "pool.discovery.file": Rendered("The file is read when the objects are rendered"),
     "pool.discovery.kubernetes": Rendered(
-        "The routes refer to the Service by `service_port`, and the gateway follows its pods"
+        "The routes refer to the Service by `service_port`, and the gateway follows its pods", in_part=True
     ),
     "pool.tls": Rendered(
-        "A BackendTLSPolicy, which needs `ca` and `server_name`; without them, the routes return 503", in_part=True
+        "The certificates need one name for the pool, and a Service also needs `ca`; without them, the routes return "
+        "503",
+        in_part=True,
     ),
-    "pool.tls.client_certificate": Since(
-        (1, 5),
-        Unsupported("before 1.5, the API has no client certificates for backends", "use a newer version of the API"),
-        "All pools with TLS need the same certificate, and lbctl must render the Gateway; otherwise the routes return "
-        "503 (LB490)",
+    "pool.tls.client_certificate": Rendered(
+        "Since 1.8 for pods of a Service, with one certificate for all such pools; otherwise their routes return 503",
+        in_part=True,
     ),
-    "pool.credentials": Unsupported("the API would contain the key in plain text", "requests are sent without the key"),
-    "pool.upstream": Unsupported(
-        "the API would contain the secret headers in plain text", "use a proxy that supports hosted APIs"
+    "pool.credentials": Rendered(
+        "The key is in a Secret. In a split or with a mirror, requests are sent without the key", in_part=True
+    ),
+    "pool.upstream": Rendered(
+        "One secret header is in a Secret. Routes to several pools or with a mirror return 503", in_part=True
     ),
 }
 
-_REJECTED = "lbctl rejects this setting (LB170)"
 _FLEET: Mapping[str, Capability] = {
     "fleet": _DONE,
     "proxies": _DONE,
-    "proxies.identity": Unsupported("the gateway belongs to its class", _REJECTED),
+    "proxies.identity": Unsupported("the gateway belongs to Envoy Gateway", _REJECTED),
     "proxies.weights": Unsupported("only HAProxy has this interface", _REJECTED),
     "proxies.slots": Unsupported("only HAProxy has server slots", _REJECTED),
     "control": Unsupported(
         "`lbctl serve` does not drive the gateway", "it serves the fleet's other proxies and the picker"
     ),
-    "proxies.metrics": Unsupported("the gateway belongs to its class", _REJECTED),
+    "proxies.metrics": Unsupported("the gateway belongs to Envoy Gateway", _REJECTED),
     "proxies.form": Unsupported("manifests have no fragments", _REJECTED),
     "proxies.include": Unsupported(
         "manifests have no places for included lines", f"{_REJECTED}; use a kustomize patch"
