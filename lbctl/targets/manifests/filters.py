@@ -17,7 +17,6 @@ from lbctl.targets.manifests.precedence import Match
 
 _MAX_HEADERS = 16
 """Maximum number of headers that a filter sets, and that it removes."""
-_AUTHENTICATION = ("route.auth.api_keys", "route.auth.basic", "route.auth.external", "route.auth.jwt")
 
 
 def redirect(status: int) -> Tree:
@@ -40,6 +39,12 @@ def of_route(
     return [*built, *_mirror(route, mirror), *_rewrite(rule, route, match)]
 
 
+def of_response(view: View, listener: Listener, route: Route) -> list[Tree]:
+    """Return the filter for the headers of a response by the gateway itself."""
+    change = _headers(view, listener, route, (), "response")
+    return [{"type": "ResponseHeaderModifier", "responseHeaderModifier": change}] if change else []
+
+
 def _headers(view: View, listener: Listener, route: Route, pools: Sequence[str], direction: str) -> Tree:
     rules = route.request_headers if direction == "request" else route.response_headers
     values = {name: _constant(value, listener, route, pools) for name, value in rules.set}
@@ -57,12 +62,10 @@ def _headers(view: View, listener: Listener, route: Route, pools: Sequence[str],
 def _reserved(view: View, route: Route) -> list[str]:
     """Return the headers by which only authentication names the tenant, so that no client may send them.
 
-    If another component authenticates the requests of a route, it may set these headers before the gateway's rules
-    apply. On the other routes, nothing sets them.
+    On a route with authentication, policies or another component set these headers before the gateway's rules apply. On
+    the other routes, nothing sets them.
     """
-    assert view.proxy.kubernetes is not None
-    is_assumed = route.auth is not None and not set(_AUTHENTICATION).isdisjoint(view.proxy.kubernetes.assume)
-    mine = given([route]) if is_assumed else []
+    mine = given([route]) if route.auth is not None else []
     return [name for name in given(view.routes.values()) if name not in mine]
 
 
