@@ -17,7 +17,7 @@ from lbctl.targets.envoy_gateway.security_policy import FORWARDED_FOR, reserved_
 from lbctl.targets.manifests.closing import Gap
 from lbctl.targets.manifests.durations import duration
 from lbctl.targets.manifests.findings import warning
-from lbctl.targets.manifests.names import names, object_name
+from lbctl.targets.manifests.names import Parts, names, object_name
 from lbctl.targets.manifests.objects import Objects, Tree
 from lbctl.targets.target import Prerequisite
 
@@ -73,7 +73,7 @@ def _revoked(context: Context) -> dict[str, str]:
     """Map each listener with revocation lists to the name of its ConfigMap."""
     view = context.view
     listeners = view.listeners if context.objects.gateway is None else ()
-    wanted = {
+    wanted: dict[Parts, str] = {
         (view.proxy.name, item.name, "revoked"): item.name for item in listeners if item.tls and item.tls.client_crl
     }
     return {wanted[parts]: name for parts, name in names(_CONFIG_MAP, wanted).items()}

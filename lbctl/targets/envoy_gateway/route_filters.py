@@ -115,7 +115,7 @@ def add(objects: Objects, context: Context) -> None:
         elif _fits(view, rule.listener, route):
             specs[_response(view, rule.listener, route)] = path_of(route), _direct_response(view, rule.listener, route)
         else:
-            closed = {"directResponse": _body(CLOSED, CLOSED.body)}
+            closed: Tree = {"directResponse": _body(CLOSED, CLOSED.body)}
             specs[_closed(view)] = ("proxies", view.proxy.name), closed
     for parts, (source, spec) in specs.items():
         component = "pool" if source[0] == "pools" else "route"

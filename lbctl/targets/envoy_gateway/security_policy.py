@@ -24,7 +24,7 @@ from lbctl.targets.manifests.closing import Gap
 from lbctl.targets.manifests.durations import duration
 from lbctl.targets.manifests.findings import warning
 from lbctl.targets.manifests.http_route import PlacedRule, path_of
-from lbctl.targets.manifests.names import names, object_name
+from lbctl.targets.manifests.names import Parts, names, object_name
 from lbctl.targets.manifests.objects import Objects, Tree
 from lbctl.targets.target import Prerequisite
 
@@ -96,7 +96,7 @@ class _Names:
     def of(view: View, objects: KubernetesObjects) -> _Names:
         """Return the names for a closed view."""
         routes = _authenticated(view, objects)
-        secrets = {
+        secrets: dict[Parts, str] = {
             (view.proxy.name, route.name, "users" if keys.realm is not None else "api-keys"): route.name
             for route in routes
             if (keys := _api_keys(route)) is not None
