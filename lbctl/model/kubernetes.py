@@ -113,7 +113,9 @@ class KubernetesObjects(Section):
 
     namespace: v.KubernetesName = Field(description="Namespace of the rendered objects.")
     gateway_class: v.KubernetesObject | None = Field(
-        None, description="Class of the Gateway to render. `gateway-api` needs it, unless `gateway` is set."
+        None,
+        description="Class of the Gateway to render. `gateway-api` needs it, unless `gateway` is set. Default for "
+        "`envoy-gateway`: `eg`.",
     )
     gateway: v.KubernetesReference | None = Field(
         None,

@@ -192,3 +192,12 @@ def challenge(auth: Auth | None) -> str:
     if auth is None or auth.api_keys is None or auth.api_keys.realm is None:
         return BEARER
     return f'Basic realm="{auth.api_keys.realm}", charset="UTF-8"'
+
+
+def credential_headers(auth: Auth | None) -> list[str]:
+    """Return the headers with the client's credentials that are removed before a replica gets the request."""
+    if auth is None or auth.forward_credentials:
+        return []
+    if auth.external is not None:
+        return ["authorization"]
+    return sorted({*(auth.api_keys.headers if auth.api_keys else ()), *(["authorization"] if auth.jwt else [])})

@@ -1,24 +1,7 @@
-"""How a gateway reads a request, as far as the API defines it. Bodies and queries are not read.
-
-The class of the gateway decides the escapes of a path that it decodes, and the requests that it rejects. Like Envoy,
-this prediction decodes all escapes.
-"""
+"""How a gateway reads a request, as far as the API defines it."""
 
 from __future__ import annotations
 
-from lbctl.ir.listeners import Listener
-from lbctl.ir.matching import Request
-from lbctl.targets import reading as r
+from lbctl.targets.manifests.reading import read
 
-
-def read(message: r.Message, listener: Listener, version: r.Version) -> Request | r.Refusal:
-    """Return the request as the gateway's routes see it, or its rejection."""
-    del listener, version
-    refusal = r.refused(message)
-    if refusal:
-        return refusal
-    path = r.decoded(message.path)
-    if path is None:
-        return r.AMBIGUOUS_PATH
-    model = next(iter(message.values(r.MODEL_HEADER)), None)
-    return Request(message.method, r.host_of(message), path, r.headers(message), model)
+__all__ = ["read"]
