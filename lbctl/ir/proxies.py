@@ -39,6 +39,8 @@ class KubernetesObjects:
     """Name of the existing Gateway to which the routes are attached; None: they belong to the rendered Gateway."""
     gateway_namespace: str | None = None
     """Namespace of the existing Gateway; None: `namespace`."""
+    gateway_labels: tuple[tuple[str, str], ...] = ()
+    """(label, value) of the pods that run the rendered Gateway, sorted; empty: the default."""
     assume: tuple[str, ...] = ()
     """IDs of the features that another component provides, in the order of the file."""
     picker: str = "lbctl-picker"

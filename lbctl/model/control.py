@@ -84,7 +84,9 @@ class Proxy(Section):
         None, description="Listeners of this proxy. Default: all."
     )
     kubernetes: KubernetesObjects | None = Field(
-        None, description="For `gateway-api`: where the rendered Kubernetes objects belong. Required for this kind."
+        None,
+        description="For `gateway-api` and `istio`: where the rendered Kubernetes objects belong. Required for these "
+        "kinds.",
     )
     form: Literal["whole", "fragment"] = Field(
         "whole",

@@ -109,7 +109,10 @@ class Kubernetes(Section):
 
 
 class KubernetesObjects(Section):
-    CHOICES: ClassVar = (Choice(("gateway_class", "gateway"), required=False),)
+    CHOICES: ClassVar = (
+        Choice(("gateway_class", "gateway"), required=False),
+        Choice(("gateway_labels", "gateway"), required=False),
+    )
 
     namespace: v.KubernetesName = Field(description="Namespace of the rendered objects.")
     gateway_class: v.KubernetesObject | None = Field(
@@ -119,6 +122,13 @@ class KubernetesObjects(Section):
         None,
         description="Existing Gateway to which the routes are attached: `NAME` or `NAMESPACE/NAME`. lbctl renders no "
         "Gateway, so its owner configures addresses, TLS and limits.",
+    )
+    gateway_labels: (
+        Annotated[dict[v.KubernetesLabel, v.KubernetesLabelValue], Field(min_length=1, max_length=64)] | None
+    ) = Field(
+        None,
+        description="For `istio`: labels of the gateway's pods, to which the rendered Gateway applies. Default: "
+        "`istio: ingressgateway`.",
     )
     assume: list[v.Name] = Field(
         [],

@@ -19,10 +19,17 @@ _ORDER = (
     "InferencePool",
     "BackendTLSPolicy",
     "ReferenceGrant",
+    "ServiceEntry",
+    "DestinationRule",
+    "AuthorizationPolicy",
     "Gateway",
     "HTTPRoute",
+    "VirtualService",
 )
-"""Kinds of objects in the order of the file, in which they are applied: routes come after their Services."""
+"""Kinds of objects in the order of the file, in which they are applied.
+
+Routes come after their Services, and policies before the Gateways that they protect.
+"""
 
 
 @dataclass(frozen=True, slots=True)
