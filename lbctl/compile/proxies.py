@@ -171,6 +171,7 @@ def _kubernetes(section: KubernetesObjects) -> ir.KubernetesObjects:
         gateway=gateway or None,
         gateway_namespace=namespace or None,
         gateway_labels=tuple(sorted((section.gateway_labels or {}).items())),
+        pods_namespace=section.pods_namespace,
         assume=tuple(section.assume),
         picker=section.picker,
         secrets=tuple(sorted(section.secrets.items())),

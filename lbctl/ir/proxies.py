@@ -41,6 +41,8 @@ class KubernetesObjects:
     """Namespace of the existing Gateway; None: `namespace`."""
     gateway_labels: tuple[tuple[str, str], ...] = ()
     """(label, value) of the pods that run the rendered Gateway, sorted; empty: the default."""
+    pods_namespace: str = "istio-system"
+    """Namespace of the pods that run the Gateway."""
     assume: tuple[str, ...] = ()
     """IDs of the features that another component provides, in the order of the file."""
     picker: str = "lbctl-picker"

@@ -130,6 +130,11 @@ class KubernetesObjects(Section):
         description="For `istio`: labels of the gateway's pods, to which the rendered Gateway applies. Default: "
         "`istio: ingressgateway`.",
     )
+    pods_namespace: v.KubernetesName = Field(
+        "istio-system",
+        description="For `istio`: namespace of the gateway's pods. Istio reads their Secrets there, and access lists of "
+        "listeners become a policy there.",
+    )
     assume: list[v.Name] = Field(
         [],
         description="IDs of protections that another component provides, such as `route.auth.api_keys` by a policy of "
