@@ -15,6 +15,7 @@ _LABEL = NameGrammar("label", 63)
 _ORDER = (
     "Service",
     "EndpointSlice",
+    "Backend",
     "ConfigMap",
     "InferencePool",
     "BackendTLSPolicy",
@@ -22,13 +23,18 @@ _ORDER = (
     "ServiceEntry",
     "DestinationRule",
     "AuthorizationPolicy",
+    "HTTPRouteFilter",
+    "ClientTrafficPolicy",
+    "SecurityPolicy",
+    "BackendTrafficPolicy",
+    "EnvoyExtensionPolicy",
     "Gateway",
     "HTTPRoute",
     "VirtualService",
 )
 """Kinds of objects in the order of the file, in which they are applied.
 
-Routes come after their Services, and policies before the Gateways that they protect.
+Routes come after their Services and after the policies that protect them.
 """
 
 

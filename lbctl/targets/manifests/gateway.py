@@ -10,7 +10,7 @@ from lbctl.base.hosts import is_ip
 from lbctl.ir.listeners import Certificate, Listener
 from lbctl.ir.proxies import KubernetesObjects
 from lbctl.ir.snapshot import View
-from lbctl.targets.features import BY_ID
+from lbctl.targets.manifests.findings import warning
 from lbctl.targets.manifests.names import NameGrammar, Parts, names, object_name
 from lbctl.targets.manifests.objects import Objects, Tree
 from lbctl.targets.target import Prerequisite
@@ -151,10 +151,7 @@ def diagnostics(view: View, objects: KubernetesObjects) -> Iterator[Diagnostic]:
         if listener.bind.host not in _ANY_ADDRESS and not listener.bind.on_loopback:
             message = f"a Gateway has no listen addresses: {listener.bind.host} is ignored, and only the port is used"
             hint = 'write "0.0.0.0", and restrict access at the Service of the gateway'
-            yield _warning("listener.bind", message, path, hint)
-        if listener.tls is not None and listener.tls.min_version != "1.2":
-            message = "the Gateway API has no setting for the minimum TLS version: the Gateway class decides"
-            yield _warning("listener.tls", message, ("listeners", listener.name, "tls", "min_version"))
+            yield warning("listener.bind", message, path, hint)
         for index, item in enumerate(listener.tls.certificates if listener.tls and objects.gateway is None else ()):
             if any(map(is_ip, item.hosts)):
                 message = "a listener of a Gateway cannot have an address as its host"
@@ -167,7 +164,3 @@ def diagnostics(view: View, objects: KubernetesObjects) -> Iterator[Diagnostic]:
         yield Diagnostic(
             "LB172", message, path=path, hint="use fewer hosts, or several entries with some listeners each"
         )
-
-
-def _warning(feature: str, message: str, path: tuple[str | int, ...], hint: str = "") -> Diagnostic:
-    return Diagnostic(BY_ID[feature].code, message, path=path, hint=hint, severity="warning")

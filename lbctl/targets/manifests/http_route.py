@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from lbctl.base.diagnostics import Diagnostic, Path
 from lbctl.ir.listeners import Listener, Rule
@@ -16,11 +17,10 @@ from lbctl.ir.matching import host_covers, overlaps
 from lbctl.ir.routes import PREFLIGHT, Forward, Redirect, Route
 from lbctl.ir.snapshot import View
 from lbctl.targets.features import BY_ID
-from lbctl.targets.gateway_api import filters
-from lbctl.targets.gateway_api.backends import Backends
-from lbctl.targets.gateway_api.gateway import GROUP, Section
-from lbctl.targets.gateway_api.matches import matches_of, tree_of, with_method, with_pin
+from lbctl.targets.manifests import filters
 from lbctl.targets.manifests.durations import duration
+from lbctl.targets.manifests.gateway import GROUP, Section
+from lbctl.targets.manifests.matches import matches_of, tree_of, with_method, with_pin
 from lbctl.targets.manifests.names import NameGrammar, Parts, names
 from lbctl.targets.manifests.objects import Objects, Tree
 from lbctl.targets.manifests.precedence import (
@@ -43,8 +43,6 @@ _ROUTE_NAME = NameGrammar("HTTPRoute", 248)
 """Grammar of names to which a number can be added."""
 _SAFE = ("GET", "HEAD")
 _SIMPLER = "use fewer conditions on headers, methods and hosts for the same paths"
-_PERMANENT_REDIRECT = (1, 5)
-"""First version of the API with the status 308."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +70,34 @@ class HostTable:
     """Each way, with the matches that select it in an HTTPRoute."""
 
 
+@dataclass(frozen=True, slots=True)
+class PlacedRule:
+    """A rule of a rendered HTTPRoute, to which policies can be attached."""
+
+    way: Way
+    listener: Listener
+    http_route: str
+    """Name of the HTTPRoute."""
+    name: str
+    """Name of the rule, which policies state as `sectionName`."""
+
+
+class Backends(Protocol):
+    """The parts of a rule that differ between the kinds of gateways."""
+
+    def references(self, route: Route, shares: Mapping[str, int]) -> list[Tree]:
+        """Return the backends of a rule that divides requests among pools by `shares`."""
+
+    def mirror_reference(self, route: Route, pool: str) -> Tree:
+        """Return the backend for copies of requests."""
+
+    def response(self, listener: Listener, way: Way) -> Tree:
+        """Return the part of a rule whose requests go to no pool: closed routes, and responses by the gateway."""
+
+    def filters(self, listener: Listener, way: Way) -> list[Tree]:
+        """Return further filters of a rule with shares."""
+
+
 def path_of(route: Route) -> Path:
     """Return the path of a route in the fleet."""
     return "routes", route.name.removesuffix(PREFLIGHT)
@@ -80,14 +106,18 @@ def path_of(route: Route) -> Path:
 # ── Tables ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def tables(view: View) -> tuple[list[HostTable], list[Diagnostic]]:
-    """Return the rules of each listener and host, and the errors about rules that no HTTPRoute can express."""
+def tables(view: View, *, permanent_redirects: bool) -> tuple[list[HostTable], list[Diagnostic]]:
+    """Return the rules of each listener and host, and the errors about rules that no HTTPRoute can express.
+
+    `permanent_redirects`: whether the API has the status 308.
+    """
     found: list[HostTable] = []
     errors: dict[tuple[object, ...], Diagnostic] = {}
     for listener in view.listeners:
         for host in sorted({rule.host for rule in listener.rules}):
             try:
-                ways = [way for rule in listener.rules if host_covers(rule.host, host) for way in _ways(view, rule)]
+                rules = [rule for rule in listener.rules if host_covers(rule.host, host)]
+                ways = [way for rule in rules for way in _ways(view, rule, permanent_redirects=permanent_redirects)]
                 found.append(HostTable(listener, host, tuple(_closed(ways))))
             except _RuleConflict as conflict:
                 error = conflict.diagnostic
@@ -116,13 +146,16 @@ def _order_conflict(first: Route, second: Route) -> _RuleConflict:
     return _RuleConflict(first, message)
 
 
-def _ways(view: View, rule: Rule) -> Iterator[Way]:
+def _ways(view: View, rule: Rule, *, permanent_redirects: bool) -> Iterator[Way]:
     route = view.routes[rule.route]
     route = replace(route, name=rule.closed_route or route.name)
     matches = matches_of(rule)
     action = route.action
     if isinstance(action, Redirect):
-        yield from _redirects(view, route, rule, matches)
+        if permanent_redirects:
+            yield from _redirects(route, rule, matches)
+        else:
+            yield Way((route.name,), route, rule, matches, redirect=301)
         return
     if not isinstance(action, Forward):
         suffix = ["options"] if route.name.endswith(PREFLIGHT) else []
@@ -140,11 +173,8 @@ def _ways(view: View, rule: Rule) -> Iterator[Way]:
         yield Way((route.name,), route, rule, matches, {share.pool: share.weight for share in action.shares})
 
 
-def _redirects(view: View, route: Route, rule: Rule, matches: Sequence[Match]) -> Iterator[Way]:
+def _redirects(route: Route, rule: Rule, matches: Sequence[Match]) -> Iterator[Way]:
     """Yield the redirects of a rule: 301 for safe methods, and 308, which keeps the method, for all others."""
-    if view.proxy.version < _PERMANENT_REDIRECT:
-        yield Way((route.name,), route, rule, tuple(matches), redirect=301)
-        return
     safe = tuple(both for method in _SAFE for match in matches if (both := with_method(match, method)))
     other = tuple(match for match in matches if match.method not in _SAFE)
     for index, (part, status) in enumerate(((safe, 301), (other, 308)), start=1):
@@ -214,8 +244,9 @@ def _may_take(match: Match, expression: Rule) -> bool:
 
 def add_routes(
     objects: Objects, view: View, found: Sequence[HostTable], sections: Sequence[Section], backends: Backends
-) -> bool:
-    """Add the HTTPRoutes. Return whether one of them has a rule for closed routes."""
+) -> list[PlacedRule]:
+    """Add the HTTPRoutes. Return their rules, in order."""
+    placed: list[PlacedRule] = []
     pieces = {
         (view.proxy.name, table.listener.name, *filter(None, [table.host])): (
             table,
@@ -227,10 +258,11 @@ def add_routes(
         table, items = pieces[parts]
         for index, (rules, parents) in enumerate(items, start=1):
             hostnames = {"hostnames": [table.host]} if table.host else {}
-            spec = {"parentRefs": parents, **hostnames, "rules": rules}
+            spec = {"parentRefs": parents, **hostnames, "rules": [rule.tree for rule in rules]}
             numbered = name if index == 1 else f"{name}-{_number(index, len(items))}"
             objects.add(GROUP, "HTTPRoute", numbered, "route", ("listeners", table.listener.name), spec=spec)
-    return any(not way.shares and not way.redirect for table in found for way, _ in table.ways)
+            placed += [PlacedRule(rule.way, table.listener, numbered, rule.name) for rule in rules]
+    return placed
 
 
 def _route_names(view: View, counts: Mapping[Parts, int]) -> dict[Parts, str]:
@@ -257,7 +289,7 @@ def _pieces(
     sections: Sequence[Section],
     backends: Backends,
     found: Sequence[HostTable],
-) -> list[tuple[list[Tree], list[Tree]]]:
+) -> list[tuple[list[_Rule], list[Tree]]]:
     """Return the rules and the parents of each HTTPRoute for one host."""
     hosts = [other.host for other in found if other.listener is table.listener]
     own = (section for section in sections if section.listener == table.listener.name)
@@ -293,7 +325,14 @@ def _divided(ways: Sequence[tuple[Way, tuple[Match, ...]]]) -> list[list[tuple[W
     return groups
 
 
-def _rules(view: View, objects: Objects, table: HostTable, backends: Backends) -> list[list[Tree]]:
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    way: Way
+    name: str
+    tree: Tree
+
+
+def _rules(view: View, objects: Objects, table: HostTable, backends: Backends) -> list[list[_Rule]]:
     """Return the rules of each HTTPRoute for one host."""
     groups = _divided(table.ways)
     counts: Counter[Parts] = Counter()
@@ -308,12 +347,12 @@ def _rules(view: View, objects: Objects, table: HostTable, backends: Backends) -
 
 def _rule(
     view: View, objects: Objects, table: HostTable, backends: Backends, name: str, item: tuple[Way, tuple[Match, ...]]
-) -> Tree:
+) -> _Rule:
     way, matches = item
     tree: Tree = {"name": name, "matches": [tree_of(match) for match in matches]}
     tree |= _outcome(view, table.listener, way, matches, backends)
     objects.sources[id(tree)] = path_of(way.route)
-    return tree
+    return _Rule(way, name, tree)
 
 
 def _replaces_prefix(way: Way) -> bool:
@@ -326,8 +365,12 @@ def _outcome(view: View, listener: Listener, way: Way, matches: Sequence[Match],
     if way.redirect:
         return {"filters": [filters.redirect(way.redirect)]}
     if not way.shares:
-        return {"backendRefs": [backends.closed.tree()]}
-    built = filters.of_route(view, listener, way.rule, way.route, list(way.shares), matches[0], backends)
+        return backends.response(listener, way)
+    action = way.route.action
+    mirror = action.mirror if isinstance(action, Forward) else None
+    copies = backends.mirror_reference(way.route, mirror.pool) if mirror else None
+    built = filters.of_route(view, listener, way.rule, way.route, list(way.shares), matches[0], copies)
+    built += backends.filters(listener, way)
     tree: Tree = {"filters": built} if built else {}
     timeout = way.route.request_timeout
     tree["timeouts"] = {"request": duration(timeout) if timeout is not None else "0s"}

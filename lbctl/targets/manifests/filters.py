@@ -12,7 +12,6 @@ from lbctl.ir.routes import Forward, HeaderRules, Route
 from lbctl.ir.snapshot import View
 from lbctl.targets.client_identity import given
 from lbctl.targets.features import BY_ID
-from lbctl.targets.gateway_api.backends import Backends
 from lbctl.targets.manifests.objects import Tree
 from lbctl.targets.manifests.precedence import Match
 
@@ -27,15 +26,18 @@ def redirect(status: int) -> Tree:
 
 
 def of_route(
-    view: View, listener: Listener, rule: Rule, route: Route, pools: Sequence[str], match: Match, backends: Backends
+    view: View, listener: Listener, rule: Rule, route: Route, pools: Sequence[str], match: Match, mirror: Tree | None
 ) -> list[Tree]:
-    """Return the filters for requests of `rule` that go to `pools`. `match` is the only match, if the path changes."""
+    """Return the filters for requests of `rule` that go to `pools`.
+
+    `match` is the only match, if the path changes. `mirror` is the backend for copies of requests.
+    """
     built: list[Tree] = []
     for direction in ("request", "response"):
         change = _headers(view, listener, route, pools, direction)
         if change:
             built.append({"type": f"{direction.title()}HeaderModifier", f"{direction}HeaderModifier": change})
-    return [*built, *_mirror(route, backends), *_rewrite(rule, route, match)]
+    return [*built, *_mirror(route, mirror), *_rewrite(rule, route, match)]
 
 
 def _headers(view: View, listener: Listener, route: Route, pools: Sequence[str], direction: str) -> Tree:
@@ -71,11 +73,11 @@ def _constant(value: str, listener: Listener, route: Route, pools: Sequence[str]
     return None if None in pieces else "".join(piece for piece in pieces if piece is not None)
 
 
-def _mirror(route: Route, backends: Backends) -> Iterator[Tree]:
+def _mirror(route: Route, backend: Tree | None) -> Iterator[Tree]:
     mirror = route.action.mirror if isinstance(route.action, Forward) else None
-    if mirror is None or not mirror.percent:
+    if mirror is None or not mirror.percent or backend is None:
         return
-    change: Tree = {"backendRef": backends.mirror(route, mirror.pool).tree()}
+    change: Tree = {"backendRef": backend}
     if mirror.percent < 100:
         share = Fraction(str(mirror.percent)) / 100
         percent = share * 100
