@@ -21,6 +21,7 @@ from lbctl.targets.istio.failover import failover
 from lbctl.targets.istio.service_entry import PORT, Member, spec
 from lbctl.targets.manifests.names import NameGrammar, Parts, names, object_name
 from lbctl.targets.manifests.objects import Objects, Tree
+from lbctl.targets.manifests.pool_classes import Group
 from lbctl.targets.target import Prerequisite
 
 GROUP = "networking.istio.io/v1"
@@ -30,9 +31,6 @@ _RULE = object_name("DestinationRule")
 _SECRET = object_name("Secret")
 _DOMAIN = "lbctl.internal"
 """Domain of the hosts of ServiceEntries. Only Istio knows them; no name server does."""
-
-Group = tuple[str, tuple[str, ...]]
-"""A pool, and the regions of the replicas that may answer (empty: all)."""
 
 
 class Destinations:

@@ -13,6 +13,7 @@ from lbctl.ir.snapshot import View
 from lbctl.targets.istio.destination_rule import MIN_AGGRESSION, consistent_hash, is_uneven
 from lbctl.targets.istio.service_entry import MAX_ENDPOINTS, Member, rounding
 from lbctl.targets.manifests.findings import assumed_port, same_services, warning
+from lbctl.targets.manifests.pool_classes import Group
 from lbctl.targets.replica_weights import rounded
 
 _SPILL_BELOW = 70.0
@@ -20,11 +21,11 @@ _SPILL_BELOW = 70.0
 
 
 def diagnostics(
-    view: View, objects: KubernetesObjects, members: Mapping[tuple[str, tuple[str, ...]], Sequence[Member]]
+    view: View, objects: KubernetesObjects, members: Mapping[Group, Sequence[Member]]
 ) -> Iterator[Diagnostic]:
     """Yield the findings about the pools of a view.
 
-    `members` maps each pool and the regions of a route to the replicas that get requests, with their weights.
+    `members` maps each group to the replicas that get requests, with their weights.
     """
     for pool in view.pools.values():
         yield from _errors(pool)
