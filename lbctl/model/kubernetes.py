@@ -5,6 +5,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field, PlainValidator, ValidationError, WithJsonSchema
 
 from lbctl.base.diagnostics import did_you_mean, quoting_hint, show
+from lbctl.ir.proxies import ISTIO_NAMESPACE
 from lbctl.model import values as v
 from lbctl.model.section import Choice, OneOf, Section, refuse
 
@@ -131,7 +132,7 @@ class KubernetesObjects(Section):
         "`istio: ingressgateway`.",
     )
     pods_namespace: v.KubernetesName = Field(
-        "istio-system",
+        ISTIO_NAMESPACE,
         description="For `istio`: namespace of the gateway's pods. Istio reads their Secrets there, and access lists of "
         "listeners become a policy there.",
     )
