@@ -16,6 +16,7 @@ from lbctl.ir.shares import in_regions
 from lbctl.ir.snapshot import View, pools_of
 from lbctl.targets.hosted import hosted_pool
 from lbctl.targets.istio import pool_findings
+from lbctl.targets.istio.changes import new_host
 from lbctl.targets.istio.destination_rule import needs_secret, traffic_policy
 from lbctl.targets.istio.failover import failover
 from lbctl.targets.istio.service_entry import PORT, Member, spec
@@ -52,7 +53,7 @@ class Destinations:
         Istio scales weights. If the route changes the host, its rule must do so unless a pool has its own host.
         """
         has_host = any(self._view.pools[pool].upstream for pool in shares)
-        host = route.rewrite.host if route.rewrite is not None and has_host else None
+        host = new_host(route) if has_host else None
         return [
             {
                 "destination": self._destination(route, pool),
@@ -138,7 +139,7 @@ class Destinations:
         hosted = hosted_pool(self._view, pool) if self._view.pools[pool].upstream else None
         if hosted is None:
             return {"headers": {"request": {"set": {":authority": host}}}} if host is not None else {}
-        constants = {header.name: header.text.replace("%", "%%") for header in hosted.headers}
+        constants = {header.name: header.text.replace("%", "%%") for header in hosted.headers if header.file is None}
         removed = [name for name in hosted.removed if name not in constants]
         change: Tree = {"set": {":authority": hosted.upstream.host, **constants}}
         if removed:
