@@ -71,12 +71,11 @@ class Istio:
 
         return diagnostics(view)
 
-    def quantised_weights(self, pool: Pool, weights: tuple[Weight, ...]) -> list[int]:  # noqa: ARG002 -- for other kinds
-        """Return weights of replicas, in the same order, on the scale of the Services' weights."""
-        from lbctl.targets.manifests.classes import MAX_WEIGHT
-        from lbctl.targets.replica_weights import quantise, rates
+    def quantised_weights(self, pool: Pool, weights: tuple[Weight, ...]) -> list[int]:
+        """Return weights of replicas, in the same order, as the endpoints of a ServiceEntry have them."""
+        from lbctl.targets.istio.service_entry import endpoint_weights
 
-        return quantise(rates(weights), MAX_WEIGHT)
+        return endpoint_weights(pool, weights)
 
     def refusals(self, view: View) -> Iterable[Diagnostic]:
         """Yield the errors that cause a fleet with this kind to be rejected."""
