@@ -133,8 +133,8 @@ class KubernetesObjects(Section):
     )
     pods_namespace: v.KubernetesName = Field(
         ISTIO_NAMESPACE,
-        description="For `istio`: namespace of the gateway's pods. Istio reads their Secrets there, and access lists of "
-        "listeners become a policy there.",
+        description="For `istio`: namespace of the gateway's pods, of the Secrets that they use, and of the policy "
+        "with the access lists of listeners.",
     )
     assume: list[v.Name] = Field(
         [],

@@ -15,13 +15,15 @@ from lbctl.ir.snapshot import Snapshot, View, view
 from lbctl.ir.topology import Topology
 
 _HOSTS = ("", "", "*.example.com", "a.example.com", "*.b.example.com")
-_PATHS: tuple[PathMatch, ...] = tuple(
-    PathMatch(kind, value)
-    for kind, value in (
-        ("prefix", "/"), ("prefix", "/v1"), ("prefix", "/v1/chat"), ("prefix", "/v2"), ("exact", "/v1/chat"),
-        ("exact", "/v1"), ("regex", "/v1/c[a-z]+"),
-    )
-)  # fmt: skip
+_PATHS = (
+    PathMatch("prefix", "/"),
+    PathMatch("prefix", "/v1"),
+    PathMatch("prefix", "/v1/chat"),
+    PathMatch("prefix", "/v2"),
+    PathMatch("exact", "/v1/chat"),
+    PathMatch("exact", "/v1"),
+    PathMatch("regex", "/v1/c[a-z]+"),
+)
 _MODELS = (("llama",), ("llama-3", "qwen"), ("llama*",), ("llama-3*", "qwen"))
 _HEADERS = ("a", "b", "x-c")
 

@@ -155,7 +155,9 @@ _POOLS: Mapping[str, Capability] = {
     "pool.affinity.header": Unsupported(
         "Istio does not learn sessions from responses", "each request is balanced independently"
     ),
-    "pool.replicas.priority": Rendered("Labels of the endpoints rank the replicas"),
+    "pool.replicas.priority": Rendered(
+        "Labels of the endpoints rank the replicas. The next priority gets requests if fewer than 72 % are healthy"
+    ),
     "pool.replicas.drain": Rendered("A drained replica is left out"),
     "pool.locality": Rendered("Without `spill_below`, and only in pools with one priority", in_part=True),
     "pool.connections.idle": _DONE,
@@ -180,7 +182,7 @@ _POOLS: Mapping[str, Capability] = {
     "pool.health.passive.error_rate": Unsupported(
         "Istio has no error rates", "only consecutive errors eject a replica"
     ),
-    "pool.health.passive.ejection": _DONE,
+    "pool.health.passive.ejection": Rendered("A repeated ejection is longer, up to 5 minutes"),
     "pool.health.passive.max_ejection": _DONE,
     "pool.health.fail_open": _CHECKS,
     "pool.load_shedding": Unsupported("Istio has no load shedding", "requests get 503 only if no replica is available"),

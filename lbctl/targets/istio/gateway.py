@@ -1,8 +1,7 @@
 """Istio's Gateways with their servers, or the existing Gateway to which VirtualServices are bound.
 
-Istio combines all VirtualServices of a Gateway that have requests for the same server and host, the oldest first. So the
-server for a host with its own certificate is a separate Gateway, to which only the most specific VirtualServices are
-bound.
+Istio joins all VirtualServices of a Gateway that meet the same server and host, the oldest first. So the server for a
+host with its own certificate is a separate Gateway, to which only the most specific VirtualServices are bound.
 """
 
 from __future__ import annotations
