@@ -2,8 +2,7 @@
 
 Gateways select a VirtualService by the most specific host name, and never consider another. So the VirtualService of a
 host repeats the rules of wider hosts, and is bound only where it is the most specific one. The first rule that matches
-decides, as in lbctl. However, Istio moves a rule without conditions to the end. So rules that an earlier one covers are
-left out.
+decides, as in lbctl. Rules that an earlier one covers are never needed, and are left out.
 """
 
 from __future__ import annotations
