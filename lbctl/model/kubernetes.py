@@ -5,6 +5,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field, PlainValidator, ValidationError, WithJsonSchema
 
 from lbctl.base.diagnostics import did_you_mean, quoting_hint, show
+from lbctl.ir.proxies import ISTIO_NAMESPACE
 from lbctl.model import values as v
 from lbctl.model.section import Choice, OneOf, Section, refuse
 
@@ -109,7 +110,10 @@ class Kubernetes(Section):
 
 
 class KubernetesObjects(Section):
-    CHOICES: ClassVar = (Choice(("gateway_class", "gateway"), required=False),)
+    CHOICES: ClassVar = (
+        Choice(("gateway_class", "gateway"), required=False),
+        Choice(("gateway_labels", "gateway"), required=False),
+    )
 
     namespace: v.KubernetesName = Field(description="Namespace of the rendered objects.")
     gateway_class: v.KubernetesObject | None = Field(
@@ -121,6 +125,18 @@ class KubernetesObjects(Section):
         None,
         description="Existing Gateway to which the routes are attached: `NAME` or `NAMESPACE/NAME`. lbctl renders no "
         "Gateway, so its owner configures addresses, TLS and limits.",
+    )
+    gateway_labels: (
+        Annotated[dict[v.KubernetesLabel, v.KubernetesLabelValue], Field(min_length=1, max_length=64)] | None
+    ) = Field(
+        None,
+        description="For `istio`: labels of the gateway's pods, to which the rendered Gateway applies. Default: "
+        "`istio: ingressgateway`.",
+    )
+    pods_namespace: v.KubernetesName = Field(
+        ISTIO_NAMESPACE,
+        description="For `istio`: namespace of the gateway's pods, of the Secrets that they use, and of the policy "
+        "with the access lists of listeners.",
     )
     assume: list[v.Name] = Field(
         [],

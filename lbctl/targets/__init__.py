@@ -25,6 +25,7 @@ MANIFESTS = Registry(
     {
         "gateway-api": "lbctl.targets.gateway_api",
         "envoy-gateway": "lbctl.targets.envoy_gateway",
+        "istio": "lbctl.targets.istio",
     }
 )
 TARGETS = (*KINDS, *MANIFESTS.names)

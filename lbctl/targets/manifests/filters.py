@@ -50,7 +50,7 @@ def _headers(view: View, listener: Listener, route: Route, pools: Sequence[str],
     values = {name: _constant(value, listener, route, pools) for name, value in rules.set}
     removed = {*rules.remove, *(name for name, value in values.items() if value is None)}
     if direction == "request":
-        removed |= {*_reserved(view, route)} - values.keys()
+        removed |= {*reserved(view, route)} - values.keys()
     change: Tree = {}
     if known := [{"name": name, "value": value} for name, value in values.items() if value is not None]:
         change["set"] = known
@@ -59,7 +59,7 @@ def _headers(view: View, listener: Listener, route: Route, pools: Sequence[str],
     return change
 
 
-def _reserved(view: View, route: Route) -> list[str]:
+def reserved(view: View, route: Route) -> list[str]:
     """Return the headers by which only authentication names the tenant, so that no client may send them.
 
     On a route with authentication, policies or another component set these headers before the gateway's rules apply. On

@@ -43,7 +43,7 @@ def sections(view: View, objects: KubernetesObjects) -> list[Section]:
         namespace = {"namespace": objects.gateway_namespace} if objects.gateway_namespace else {}
         parent: Tree = {"name": objects.gateway, **namespace}
         return [Section(item.name, "", {**parent, "port": item.bind.port}, {}) for item in view.listeners]
-    wanted = [(listener, part) for listener in view.listeners for part in _parts(listener)]
+    wanted = [(listener, part) for listener in view.listeners for part in section_parts(listener)]
     by_key = names(_SECTION, [(listener.name, *number) for listener, (number, _, _) in wanted])
     secrets = secret_names(view, objects)
     found = []
@@ -61,7 +61,7 @@ def gateway_name(view: View) -> str:
     return names(object_name("Gateway"), [parts])[parts]
 
 
-def _parts(listener: Listener) -> Iterator[tuple[Parts, str, Certificate | None]]:
+def section_parts(listener: Listener) -> Iterator[tuple[Parts, str, Certificate | None]]:
     """Yield (number in the name, host, certificate) of each section of a listener; first the section for any host."""
     certificates = listener.tls.certificates if listener.tls else ()
     yield (), "", certificates[0] if certificates else None
@@ -135,7 +135,23 @@ def _needed(view: View, objects: KubernetesObjects) -> dict[tuple[str, str], str
 
 
 def diagnostics(view: View, objects: KubernetesObjects) -> Iterator[Diagnostic]:
-    """Yield the settings of listeners that a Gateway cannot express."""
+    """Yield the settings of listeners that a Gateway of the Gateway API cannot express."""
+    yield from listener_diagnostics(view, objects)
+    if objects.gateway_labels:
+        message = f"{view.proxy.kind} selects the pods of a gateway by its class, not by labels"
+        place = ("proxies", view.proxy.name, "kubernetes", "gateway_labels")
+        yield Diagnostic("LB170", message, path=place, hint="remove it")
+    count = sum(1 for listener in view.listeners for _ in section_parts(listener))
+    if objects.gateway is None and count > MAX_SECTIONS:
+        message = f"a Gateway has at most {MAX_SECTIONS} listeners, but the certificates' hosts need {count}"
+        path = ("proxies", view.proxy.name, "listeners")
+        yield Diagnostic(
+            "LB172", message, path=path, hint="use fewer hosts, or several entries with some listeners each"
+        )
+
+
+def listener_diagnostics(view: View, objects: KubernetesObjects) -> Iterator[Diagnostic]:
+    """Yield the settings of listeners that no Gateway can express."""
     by_port: dict[int, Listener] = {}
     for listener in view.listeners:
         path = ("listeners", listener.name, "bind")
@@ -157,10 +173,3 @@ def diagnostics(view: View, objects: KubernetesObjects) -> Iterator[Diagnostic]:
                 message = "a listener of a Gateway cannot have an address as its host"
                 place = ("listeners", listener.name, "tls", "certificates", index, "hosts")
                 yield Diagnostic("LB171", message, path=place, hint="use host names")
-    count = sum(1 for listener in view.listeners for _ in _parts(listener))
-    if objects.gateway is None and count > MAX_SECTIONS:
-        message = f"a Gateway has at most {MAX_SECTIONS} listeners, but the certificates' hosts need {count}"
-        path = ("proxies", view.proxy.name, "listeners")
-        yield Diagnostic(
-            "LB172", message, path=path, hint="use fewer hosts, or several entries with some listeners each"
-        )

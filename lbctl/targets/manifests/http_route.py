@@ -118,9 +118,9 @@ def tables(view: View, *, permanent_redirects: bool) -> tuple[list[HostTable], l
         for host in sorted({rule.host for rule in listener.rules}):
             try:
                 rules = [rule for rule in listener.rules if host_covers(rule.host, host)]
-                ways = [way for rule in rules for way in _ways(view, rule, permanent_redirects=permanent_redirects)]
+                ways = [way for rule in rules for way in ways_of(view, rule, permanent_redirects=permanent_redirects)]
                 found.append(HostTable(listener, host, tuple(_closed(ways))))
-            except _RuleConflict as conflict:
+            except RuleConflict as conflict:
                 error = conflict.diagnostic
                 errors.setdefault((error.code, error.path, error.message), error)
             except TooManyMatchesError:
@@ -130,24 +130,30 @@ def tables(view: View, *, permanent_redirects: bool) -> tuple[list[HostTable], l
     return found, list(errors.values())
 
 
-class _RuleConflict(Exception):  # noqa: N818 -- it names the two routes
+class RuleConflict(Exception):  # noqa: N818 -- it names the two routes
+    """The conditions of two rules, or of a rule and its pins, cannot be combined in one match."""
+
     def __init__(self, route: Route, message: str) -> None:
         super().__init__(route, message)
         hint = "use exact paths or prefixes in place of regular expressions"
         self.diagnostic = Diagnostic("LB172", message, path=(*path_of(route), "match"), hint=hint)
 
 
-def _order_conflict(first: Route, second: Route) -> _RuleConflict:
+def _order_conflict(first: Route, second: Route) -> RuleConflict:
     if first.name == second.name:
-        return _RuleConflict(first, "the conditions of this route's pins cannot be combined")
+        return RuleConflict(first, "the conditions of this route's pins cannot be combined")
     message = (
         f"requests that match both this route and route {second.name} would go to {second.name}: the Gateway API "
         "compares rules in another order, and these conditions cannot be combined"
     )
-    return _RuleConflict(first, message)
+    return RuleConflict(first, message)
 
 
-def _ways(view: View, rule: Rule, *, permanent_redirects: bool) -> Iterator[Way]:
+def ways_of(view: View, rule: Rule, *, permanent_redirects: bool) -> Iterator[Way]:
+    """Yield the ways of a rule, in order. Raises RuleConflict if a pin's condition cannot be combined with the rule's.
+
+    `permanent_redirects`: whether redirects may have the status 308.
+    """
     route = view.routes[rule.route]
     route = replace(route, name=rule.closed_route or route.name)
     matches = matches_of(rule)
@@ -184,7 +190,7 @@ def _redirects(route: Route, rule: Rule, matches: Sequence[Match]) -> Iterator[W
 
 
 def _closed(ways: Sequence[Way]) -> list[tuple[Way, tuple[Match, ...]]]:
-    """Return each way that is needed, with its matches. Raises _RuleConflict and TooManyMatchesError."""
+    """Return each way that is needed, with its matches. Raises RuleConflict and TooManyMatchesError."""
     try:
         matches = closed([way.matches for way in ways])
     except Conflict as conflict:
@@ -192,7 +198,7 @@ def _closed(ways: Sequence[Way]) -> list[tuple[Way, tuple[Match, ...]]]:
     for way, own in zip(ways, matches, strict=True):
         if _replaces_prefix(way) and any(match.path.kind == "regex" for match in own):
             message = "the API cannot replace the prefix of a path that another route matches by a regular expression"
-            raise _RuleConflict(way.route, message)
+            raise RuleConflict(way.route, message)
     return [(way, tuple(own)) for way, own in zip(ways, matches, strict=True) if own]
 
 
@@ -309,14 +315,14 @@ def _pieces(
     """Return the rules and the parents of each HTTPRoute for one host."""
     hosts = [other.host for other in found if other.listener is table.listener]
     own = (section for section in sections if section.listener == table.listener.name)
-    parents = [section.parent for section in own if _is_attached(table.host, section.host, hosts)]
+    parents = [section.parent for section in own if is_attached(table.host, section.host, hosts)]
     starts = range(0, len(parents), _MAX_PARENTS)
     groups = _rules(view, objects, table, backends)
     return [(rules, parents[start : start + _MAX_PARENTS]) for rules in groups for start in starts]
 
 
-def _is_attached(host: str, section: str, hosts: Sequence[str]) -> bool:
-    """Return whether the HTTPRoute of `host` belongs to a section of a Gateway.
+def is_attached(host: str, section: str, hosts: Sequence[str]) -> bool:
+    """Return whether the routes of `host` belong to a section of a Gateway. `hosts` are all hosts of the listener.
 
     It has requests for hosts within the section. Of the HTTPRoutes for wider hosts, only the most specific one belongs
     to the section: the others' rules are part of it.

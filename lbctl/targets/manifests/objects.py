@@ -20,6 +20,9 @@ _ORDER = (
     "InferencePool",
     "BackendTLSPolicy",
     "ReferenceGrant",
+    "ServiceEntry",
+    "DestinationRule",
+    "AuthorizationPolicy",
     "HTTPRouteFilter",
     "ClientTrafficPolicy",
     "SecurityPolicy",
@@ -27,6 +30,7 @@ _ORDER = (
     "EnvoyExtensionPolicy",
     "Gateway",
     "HTTPRoute",
+    "VirtualService",
 )
 """Kinds of objects in the order of the file, in which they are applied.
 

@@ -1,6 +1,6 @@
-"""How a gateway reads a request, as far as the API defines it. Bodies and queries are not read.
+"""How the gateways of a cluster read a request. Bodies and queries are not read.
 
-The class of the gateway decides the escapes of a path that it decodes, and the requests that it rejects. Like Envoy,
+The class or the mesh decides the escapes of a path that it decodes, and the requests that it rejects. Like Envoy,
 this prediction decodes all escapes.
 """
 

@@ -10,92 +10,19 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import yaml
 
-from lbctl.ir.address import Address
-from lbctl.ir.listeners import Certificate, Listener, ListenerTls, PathMatch, Rule
-from lbctl.ir.matching import Request, host_covers, matches, order
-from lbctl.ir.pools import Pool, Replica
+from lbctl.ir.matching import Request, host_covers
 from lbctl.ir.proxies import KubernetesObjects, Proxy
-from lbctl.ir.routes import Forward, Pin, Route, Share
-from lbctl.ir.snapshot import Snapshot, View, view
-from lbctl.ir.topology import Topology
 from lbctl.targets.gateway_api.render import render
+from tests.support.random_tables import expected, random_requests, random_view
 
-HOSTS = ("", "", "*.example.com", "a.example.com", "*.b.example.com")
-PATHS: tuple[PathMatch, ...] = tuple(
-    PathMatch(kind, value)
-    for kind, value in (
-        ("prefix", "/"), ("prefix", "/v1"), ("prefix", "/v1/chat"), ("prefix", "/v2"), ("exact", "/v1/chat"),
-        ("exact", "/v1"), ("regex", "/v1/c[a-z]+"),
-    )
-)  # fmt: skip
-MODELS = (("llama",), ("llama-3", "qwen"), ("llama*",), ("llama-3*", "qwen"))
-HEADERS = ("a", "b", "x-c")
+PROXY = Proxy("edge", "gateway-api", (1, 6, 0), kubernetes=KubernetesObjects("ml", gateway_class="any"))
 Key = Callable[[dict[str, Any]], tuple[int, ...]]
-
-
-def rule(rng: random.Random, route: str) -> Rule:
-    headers = tuple((name, rng.choice("12")) for name in HEADERS if rng.random() < 0.3)
-    methods = tuple(sorted(rng.sample(("GET", "HEAD", "POST"), rng.choice((0, 0, 0, 1, 2)))))
-    models = rng.choice(MODELS) if rng.random() < 0.3 else ()
-    path = rng.choices(PATHS, (4, 4, 3, 1, 2, 1, 1))[0]
-    return Rule(route, rng.choice(HOSTS), path, methods, headers, models)
-
-
-def fleet(rng: random.Random) -> View:
-    names = [f"r{index}" for index in range(rng.randint(2, 7))]
-    rules = tuple(sorted((rule(rng, name) for name in names for _ in range(rng.choice((1, 1, 2)))), key=order))
-    pools = tuple(Pool(name, (Replica("one", Address("10.0.0.1", 80)),)) for name in ("p", "q"))
-    pins = (Pin("header", "x-pin", "1", "q"), Pin("cookie", "beta", "1", "q"), Pin("header", "a", "1", "q"))
-    routes = tuple(
-        Route(name, Forward((Share("p", 1),), rng.choice(((), (), pins[:1], pins[1:2], pins[2:])))) for name in names
-    )
-    proxy = Proxy("edge", "gateway-api", (1, 6, 0), kubernetes=KubernetesObjects("ml", gateway_class="any"))
-    hosts = rng.choice((None, ((),), (("a.example.com",), ("*.example.com",)), ((), ("*.b.example.com", "other.org"))))
-    certificates = tuple(Certificate(f"{index}.crt", f"{index}.key", names) for index, names in enumerate(hosts or ()))
-    tls = ListenerTls(certificates) if certificates else None
-    listener = Listener("public", Address("0.0.0.0", 80), tls, rules=rules)
-    return view(Snapshot(Topology((listener,), routes, pools, (proxy,))), proxy)
-
-
-def requests(rng: random.Random, count: int) -> Iterator[Request]:
-    for _ in range(count):
-        headers = {name: (rng.choice("12"),) for name in HEADERS if rng.random() < 0.5}
-        headers |= {"x-pin": ("1",)} if rng.random() < 0.3 else {}
-        headers |= (
-            {"cookie": (rng.choice(("beta=1", "x=y; beta=1; z=1", "beta=10", "abeta=1")),)}
-            if rng.random() < 0.3
-            else {}
-        )
-        model = rng.choice((None, "llama", "llama-3", "llama-3.1", "qwen"))
-        yield Request(
-            rng.choice(("GET", "HEAD", "POST", "PUT")),
-            rng.choice(("a.example.com", "z.example.com", "x.b.example.com", "other.org")),
-            rng.choice(("/", "/v1", "/v1/chat", "/v1/chat/x", "/v1/cc", "/v2/x", "/v1x")),
-            headers | ({"x-model": (model,)} if model else {}),
-            model,
-        )  # fmt: skip
-
-
-def expected(fleet: View, request: Request) -> str:
-    """Return the route by lbctl's order, with `pin` if a pin selects the pool; empty for 404."""
-    won = next((item for item in fleet.listeners[0].rules if matches(item, request)), None)
-    if won is None:
-        return ""
-    action = fleet.routes[won.route].action
-    assert isinstance(action, Forward)
-    cookies = [pair.strip() for value in request.headers.get("cookie", ()) for pair in value.split(";")]
-    pinned = any(
-        f"{pin.name}={pin.value}" in cookies if pin.kind == "cookie" else pin.value in request.headers.get(pin.name, ())
-        for pin in action.pins
-    )
-    return f"{won.route}.pin" if pinned else won.route
-
 
 # ── The model of the API ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -183,7 +110,7 @@ def check(seeds: range) -> tuple[int, int, int]:
     rejected = grown = 0
     for seed in seeds:
         rng = random.Random(seed)
-        table = fleet(rng)
+        table = random_view(rng, PROXY)
         bundle = render(table)
         if any(item.severity == "error" for item in bundle.diagnostics):
             assert {item.code for item in bundle.diagnostics if item.severity == "error"} == {"LB172"}
@@ -199,7 +126,7 @@ def check(seeds: range) -> tuple[int, int, int]:
             names = [rule["name"] for rule in item["spec"]["rules"]]
             assert len(names) == len(set(names))
         grown += any(len(rule["matches"]) > 4 for item in routes for rule in item["spec"]["rules"])
-        for request in requests(rng, 60):
+        for request in random_requests(rng, 60):
             wanted = expected(table, request)
             for key in (of_api, of_envoy_gateway):
                 for falls_through in (False, True):

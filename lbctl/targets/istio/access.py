@@ -1,0 +1,101 @@
+"""Access lists of listeners as an AuthorizationPolicy for the gateway's pods.
+
+A policy applies to pods of its own namespace, or to those of all namespaces if it is in the mesh's root namespace. It
+sees the ports of the pods, which may differ from those of the Gateway. So it has no ports, and all listeners must have
+the same lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lbctl.base.diagnostics import Diagnostic
+from lbctl.ir.listeners import Listener
+from lbctl.ir.proxies import KubernetesObjects
+from lbctl.ir.routes import Access, Redirect, access
+from lbctl.ir.snapshot import View
+from lbctl.targets.istio.gateway import labels
+from lbctl.targets.manifests.closing import Gap
+from lbctl.targets.manifests.names import names, object_name
+from lbctl.targets.manifests.objects import Objects, Tree
+
+_FEATURE = "listener.access"
+
+
+def gaps(view: View, objects: KubernetesObjects) -> Iterator[Gap]:
+    """Yield the listeners whose lists no policy can enforce."""
+    reason, hint = "a policy selects the pods of the gateway by labels, which lbctl does not know", "remove `gateway`"
+    if objects.gateway is None:
+        if len({access(listener) for listener in _affected(view)}) < 2:
+            return
+        reason = "a policy applies to all ports of the gateway's pods, but the listeners have different lists"
+        hint = "use the same lists, or separate entries with `gateway_labels` of different pods"
+    for listener in view.listeners:
+        if access(listener).is_limited:
+            key = "allow_from" if listener.allow_from is not None else "deny_from"
+            yield Gap(_FEATURE, "listener", listener.name, ("listeners", listener.name, key), reason, hint)
+
+
+def policy(view: View, objects: KubernetesObjects) -> Access | None:
+    """Return the lists that a policy enforces; None if no policy is needed or possible."""
+    limited = [access(listener) for listener in view.listeners if access(listener).is_limited]
+    return limited[0] if limited and not any(gaps(view, objects)) else None
+
+
+def _affected(view: View) -> list[Listener]:
+    """Return the listeners that a policy may affect: those with lists, and those that do more than redirect."""
+    return [
+        listener
+        for listener in view.listeners
+        if access(listener).is_limited
+        or any(not isinstance(view.routes[rule.route].action, Redirect) for rule in listener.rules)
+    ]
+
+
+def add_policy(objects: Objects, view: View, kubernetes: KubernetesObjects) -> None:
+    """Add the policy, if the listeners have lists."""
+    lists = policy(view, kubernetes)
+    if lists is None:
+        return
+    sources: list[Tree] = [{"source": {"remoteIpBlocks": list(lists.deny)}}] if lists.deny else []
+    if lists.allow is not None:
+        sources.append({"source": {"notRemoteIpBlocks": list(lists.allow)}})
+    rule: Tree = {"from": sources}
+    if hosts := _hosts(view):
+        rule["to"] = [{"operation": {"hosts": hosts}}]
+    # Other fleets may also have policies in this namespace.
+    parts = (kubernetes.namespace, view.proxy.name, "access")
+    name = names(object_name("AuthorizationPolicy"), [parts])[parts]
+    first = next(listener for listener in view.listeners if access(listener).is_limited)
+    objects.add(
+        "security.istio.io/v1",
+        "AuthorizationPolicy",
+        name,
+        "listener",
+        ("listeners", first.name),
+        namespace=kubernetes.pods_namespace,
+        spec={"selector": {"matchLabels": labels(kubernetes)}, "action": "DENY", "rules": [rule]},
+    )
+
+
+def _hosts(view: View) -> list[str]:
+    """Return the hosts of the listeners; empty for all hosts.
+
+    A pattern with a wildcard would not match a host with a port, with which clients could evade the policy.
+    """
+    hosts = sorted({rule.host for listener in _affected(view) for rule in listener.rules})
+    if any(not host or host.startswith("*") for host in hosts):
+        return []
+    return [pattern for host in hosts for pattern in (host, f"{host}:*")]
+
+
+def diagnostics(view: View, objects: KubernetesObjects) -> Iterator[Diagnostic]:
+    """Yield a warning if the policy is in another namespace."""
+    if policy(view, objects) is not None and objects.pods_namespace != objects.namespace:
+        message = (
+            f"the access lists become a policy in {objects.pods_namespace}, the namespace of the gateway's pods, and "
+            "applying it needs permissions there"
+        )
+        path = ("proxies", view.proxy.name, "kubernetes")
+        hint = "pods_namespace: NAMESPACE, if the pods are in another one"
+        yield Diagnostic("LB174", message, path=path, hint=hint, severity="warning")
