@@ -26,7 +26,8 @@ from lbctl.runtime.net.kubernetes import kubeconfig
 from lbctl.runtime.net.kubernetes.client import ApiClient
 from lbctl.runtime.net.kubernetes.cluster import Cluster, in_cluster
 from lbctl.runtime.net.kubernetes.collection import Collection, CollectionKey, Object
-from lbctl.serve.discovery.endpoint_slices import SHAPE, Labels, endpoints, replicas_of
+from lbctl.serve.discovery.endpoint_slices import SHAPE, endpoints
+from lbctl.serve.discovery.endpoints import Labels, replicas_of
 from lbctl.serve.discovery.interface import NameState, PoolAnswer
 
 _WAIT_WITH_ANSWER = 0.5
@@ -197,9 +198,11 @@ class KubernetesSource:
         if not watched.collection.listed or waiting or not slices:
             return
         labels_of_objects = {name: _labels(item.objects.values()) for name, item in labels.items() if item.listed}
-        reading = replicas_of(pool.discovery, slices.values(), labels_of_objects, pool.answer.replicas or ())
+        problems: dict[str, None] = {}
+        found = endpoints(pool.discovery.port, slices.values(), problems)
+        reading = replicas_of(pool.discovery, found, labels_of_objects, pool.answer.replicas or ())
         replicas = pool.answer.replicas if pool.answer.replicas == reading.replicas else reading.replicas
-        pool.problems, pool.left_out = reading.problems, reading.left_out
+        pool.problems, pool.left_out = (*problems, *reading.problems), reading.left_out
         pool.answer = PoolAnswer(
             replicas,
             watched.collection.answered,
@@ -235,7 +238,7 @@ def _ignore(_: Object) -> None:
 
 def _note_leaving(leaving: dict[str, None], port: str, item: Object) -> None:
     """Remember the terminating endpoints of a slice, and forget those whose name is in use again."""
-    for endpoint in endpoints(port, [item]):
+    for endpoint in endpoints(port, [item], {}):
         leaving.pop(endpoint.name, None)
         if endpoint.terminating:
             leaving[endpoint.name] = None

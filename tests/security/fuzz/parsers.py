@@ -40,7 +40,8 @@ from lbctl.picker.service import PickService
 from lbctl.picker.spop import SpopApi, SpopProtocol
 from lbctl.runtime.net.kubernetes import kubeconfig
 from lbctl.runtime.net.kubernetes.cluster import ClusterError
-from lbctl.serve.discovery.endpoint_slices import SHAPE, replicas_of
+from lbctl.serve.discovery import endpoint_slices
+from lbctl.serve.discovery.endpoints import replicas_of
 from lbctl.serve.ha.presence import MemberInfo, read_info, write_info
 from lbctl.serve.ha.records import LeaderStatus, read_leader, write_leader
 from lbctl.serve.ha.requests import MemberRequest, MemberRequests, NotSignedError
@@ -128,9 +129,9 @@ def _spop(data: bytes) -> None:
 
 
 def _slices(data: bytes) -> object:
-    slices = shaped(foreign_json.parse(data), [{"metadata": {"name": str, "namespace": str}, **SHAPE}])
+    slices = shaped(foreign_json.parse(data), [{"metadata": {"name": str, "namespace": str}, **endpoint_slices.SHAPE}])
     discovery = KubernetesDiscovery(namespace="ml", service="llama", port="http")
-    return replicas_of(discovery, slices, {"node": {}, "pod": {}})
+    return replicas_of(discovery, endpoint_slices.endpoints("http", slices, {}), {"node": {}, "pod": {}})
 
 
 def _files(kind: str) -> tuple[bytes, ...]:
