@@ -1,8 +1,8 @@
-"""`pools.*.discovery.kubernetes`: the endpoints of a Kubernetes service. `proxies.*.kubernetes`: rendered objects."""
+"""`pools.*.discovery.kubernetes`: replicas from a Kubernetes cluster. `proxies.*.kubernetes`: rendered objects."""
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import Field, PlainValidator, ValidationError, WithJsonSchema
+from pydantic import Field, PlainValidator, ValidationError, WithJsonSchema, model_validator
 
 from lbctl.base.diagnostics import did_you_mean, quoting_hint, show
 from lbctl.ir.proxies import ISTIO_NAMESPACE
@@ -63,8 +63,20 @@ _PORT_SCHEMA: dict[str, Any] = {
 
 
 class Kubernetes(Section):
-    namespace: v.KubernetesName = Field(description="Namespace of the service.")
-    service: v.KubernetesName = Field(description="Name of the service. Each of its endpoints is a replica.")
+    CHOICES: ClassVar = (
+        Choice(("service", "inference_pool")),
+        *(Choice(("inference_pool", key), required=False) for key in ("port", "service_port", "selector")),
+    )
+
+    namespace: v.KubernetesName = Field(description="Namespace of the service or of the InferencePool.")
+    service: v.KubernetesName | None = Field(
+        None, description="Name of the service. Each of its endpoints is a replica."
+    )
+    inference_pool: v.KubernetesObject | None = Field(
+        None,
+        description="Name of an InferencePool (`inference.networking.k8s.io/v1`). Each pod that it selects is a "
+        "replica. If it has several target ports, each port of a pod is a replica.",
+    )
     port: Annotated[str, PlainValidator(_port), WithJsonSchema(_PORT_SCHEMA)] | None = Field(
         None,
         description="Name of the service's port, or number of the pods' port. Default: the service's only port.",
@@ -107,6 +119,17 @@ class Kubernetes(Section):
         description="Maximum number of endpoints; further endpoints are ignored. Circuit breakers are sized for "
         "this number.",
     )
+
+    @model_validator(mode="after")
+    def _zone_of_pods(self) -> Self:
+        if self.inference_pool is not None and self.zone_from == _ENDPOINT:
+            raise refuse(
+                "LB015",
+                f"pods have no zone, so `zone_from: {_ENDPOINT}` and `inference_pool` cannot be set together",
+                "zone_from: {node_label: topology.kubernetes.io/zone}",
+                ("zone_from",),
+            )
+        return self
 
 
 class KubernetesObjects(Section):

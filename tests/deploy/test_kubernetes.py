@@ -56,11 +56,15 @@ def kustomized(*components: str) -> list[Object]:
 
 WAYS = {
     "kustomize": kustomized(),
-    "kustomize with all": kustomized("node-labels", "store"),
+    "kustomize with all": kustomized("node-labels", "inference-pools", "store"),
     "helm": helm.render(CHART),
+    "helm with pod labels": helm.render(CHART, {"rbac": {"pods": True}}),
     "helm with all": helm.render(
         CHART,
-        {"rbac": {"pods": True, "nodes": True, "namespaces": ["a", "b"]}, "serve": {"store": {"port": 6379}}},
+        {
+            "rbac": {"inferencePools": True, "nodes": True, "namespaces": ["a", "b"]},
+            "serve": {"store": {"port": 6379}},
+        },
     ),
 }
 each_way = pytest.mark.parametrize("objects", WAYS.values(), ids=WAYS)
@@ -154,13 +158,20 @@ def test_roles_allow_only_list_and_watch(objects: list[Object]) -> None:
     roles = [item for item in of_kind(objects, "Role", "ClusterRole") if item["metadata"]["name"] != STORE_ROLE]
     rules = [rule for item in roles for rule in item["rules"]]
     assert {verb for rule in rules for verb in rule["verbs"]} == {"list", "watch"}
-    assert {name for rule in rules for name in rule["resources"]} <= {"endpointslices", "pods", "nodes"}
-    assert {name for rule in rules for name in rule["resources"]} >= {"endpointslices"}
+    resources = {name for rule in rules for name in rule["resources"]}
+    assert {"endpointslices"} <= resources <= {"endpointslices", "inferencepools", "pods", "nodes"}
     subjects = [
         subject for item in of_kind(objects, "RoleBinding", "ClusterRoleBinding") for subject in item["subjects"]
     ]
     assert {(subject["name"], subject["namespace"]) for subject in subjects} == {("lbctl-serve", "inference")}
     assert [template["spec"]["automountServiceAccountToken"] for template in templates(objects)].count(True) == 1
+
+
+def test_inference_pools_need_their_pods() -> None:
+    for way in ("kustomize with all", "helm with all"):
+        roles = of_kind(WAYS[way], "Role")
+        readable = [{name for rule in item["rules"] for name in rule["resources"]} for item in roles]
+        assert any(resources >= {"inferencepools", "pods"} for resources in readable), way
 
 
 @each_way

@@ -14,7 +14,7 @@ from lbctl.cli.doctor.sources import ANSWER_TIMEOUT
 from lbctl.ir.pools import KubernetesDiscovery, Pool
 from lbctl.runtime.net.kubernetes.client import ApiClient, ApiError
 from lbctl.runtime.net.kubernetes.cluster import ClusterError
-from lbctl.serve.discovery.kubernetes import cluster_of, labels_keys, slices_key
+from lbctl.serve.discovery.kubernetes import cluster_of, needed_keys
 
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _VERBS = ("list", "watch")
@@ -43,13 +43,13 @@ async def _checked(sections: Sequence[tuple[str, KubernetesDiscovery]]) -> list[
 
 
 async def _check(pool: str, discovery: KubernetesDiscovery) -> DoctorResult:
-    what = f"pools.{pool}.discovery.kubernetes {discovery.namespace}/{discovery.service}"
+    what = f"pools.{pool}.discovery.kubernetes {discovery.reference}"
     client = ApiClient(lambda: cluster_of(discovery))
     try:
         async with asyncio.timeout(ANSWER_TIMEOUT):
             missing = [
                 f"{verb} {key.resource}"
-                for key in (slices_key(discovery), *labels_keys(discovery).values())
+                for key in needed_keys(discovery)
                 for verb in _VERBS
                 if not await is_allowed(client, key.path, verb)
             ]

@@ -552,7 +552,8 @@ def fleet_from_kubernetes(server: ApiServer | None, directory: Path, **keys: Any
     """Return a fleet with a service of this API server."""
     if server is not None:
         server.kubeconfig(directory / "kubeconfig")
-    section = {"namespace": "ml", "service": "vllm", "kubeconfig": "kubeconfig", **keys}
+    source = {} if "inference_pool" in keys else {"service": "vllm"}
+    section = {"namespace": "ml", "kubeconfig": "kubeconfig", **source, **keys}
     return local_fleet() | {"pools": {"pool": {"discovery": {"kubernetes": section}}}}
 
 
@@ -573,6 +574,16 @@ def test_missing_rights_of_the_account_are_listed(doctor: Doctor, tmp_path: Path
             == "the account lacks the permission to list nodes, watch nodes"
         )
         assert doctor.code == 3
+
+
+def test_missing_rights_for_an_inference_pool_are_listed(doctor: Doctor, tmp_path: Path) -> None:
+    with serving_api() as server:
+        server.forbidden = {"inferencepools", "pods"}
+        rows = doctor(fleet_from_kubernetes(server, tmp_path, inference_pool="llama"))
+        assert (
+            rows["pools.pool.discovery.kubernetes ml/inferencepool/llama"]["message"]
+            == "the account lacks the permission to list inferencepools, watch inferencepools, list pods, watch pods"
+        )
 
 
 def test_unusable_api_server_has_exit_code_4(doctor: Doctor, tmp_path: Path) -> None:

@@ -49,8 +49,11 @@ and one request per second is not a load for an API server.
 """
 _SHORT = 1.0
 """Duration in seconds below which a watch without an event counts as a failure, to avoid a loop of requests."""
+_NOT_FOUND = 404
 _GONE = 410
-_METADATA = {"name": str, "namespace": str, "resourceVersion": str, "labels": {...: str}}
+_METADATA = {
+    "name": str, "namespace": str, "resourceVersion": str, "labels": {...: str}, "deletionTimestamp": str,
+}  # fmt: skip
 _PAGE = {"resourceVersion": str, "continue": str}
 Object = Mapping[str, Any]
 
@@ -246,6 +249,8 @@ class Collection:
     def _explained(self, error: ApiError) -> str:
         if error.status == 403:
             return f"{error} (RBAC: grant get, list and watch on {self._key.resource})"
+        if error.status == _NOT_FOUND:
+            return f"{error} (the cluster does not have the API of {self._key.resource})"
         return str(error)
 
     async def _pause(self, least: float) -> None:

@@ -85,6 +85,7 @@ def backends(objects: list[dict[str, Any]]) -> dict[str, list[str]]:
         ("LB171", fleet(listeners=SECURE.replace("[b", "▶[10.0.0.1, b"))),
         ("LB171", fleet(pools="pools: {p: {discovery: {kubernetes: {namespace: ml, service: s, port: ▶http}}}}")),
         ("LB171", fleet(pools="pools: {p: {discovery: {kubernetes: ▶{namespace: ml, service: s}}}}")),
+        ("LB171", fleet(pools="pools: {p: {discovery: {kubernetes: {namespace: ml, inference_pool: ▶llama}}}}")),
         (
             "LB171",
             fleet(
