@@ -92,12 +92,14 @@ class PickerProcess:
     """The parts of a picker process."""
 
     def __init__(
-        self, places: PickerEndpoints, link: Link, own: str, *, is_alone: bool = False, memory: Path | None = None
-    ) -> None:
+        self, places: PickerEndpoints, link: Link, own: str, *,
+        is_alone: bool = False, memory: Path | None = None, pool: str | None = None,
+    ) -> None:  # fmt: skip
         """`own` is the id of this process among other pickers.
 
         `is_alone`: whether `serve` is not the parent, and therefore reads reports over HTTP. `memory`: the directory
-        with the saved affinity memory; None: it is not saved. Raises CannotBindError.
+        with the saved affinity memory; None: it is not saved. `pool`: the only pool that it serves; None: all pools.
+        Raises CannotBindError.
         """
         self._places = places
         self._link = link
@@ -122,7 +124,7 @@ class PickerProcess:
         )  # fmt: skip
         self._key = QuestionKey()
         self.follower = TableFollower(
-            self._set_table, service.sampled, self.exchange.follow, service.assigned, self._use_key
+            self._set_table, service.sampled, self.exchange.follow, service.assigned, self._use_key, pool=pool
         )
         health = PickerHealth(lambda: service.is_ready, _polled)
         ends = EnvoyEnds(self.service)
