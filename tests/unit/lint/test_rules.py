@@ -41,6 +41,7 @@ POINTS = {
     "LB228": '"0.0.0.0:18001"',
     "LB229": "queue: {max_wait",
     "LB230": "http: {path: /v1/models}",
+    "LB251": "chat:",
     "LB249": "rate_limit: [{by: client_ip, prompt_tokens",
     "LB250": "queue: {max_wait",
     "LB248": "balance: {algorithm: pick}",
