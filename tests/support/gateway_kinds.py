@@ -18,9 +18,9 @@ KINDS = MANIFESTS.names
 def of_kind(fleet: str, kind: str) -> str:
     """Return the fleet with its gateways (`gateway-api`) replaced by the newest version of another kind.
 
-    Only `gateway-api` needs the class of its Gateway.
+    A fleet that has this kind is returned as it is. Only `gateway-api` needs the class of its Gateway.
     """
-    if kind == "gateway-api":
+    if f"kind: {kind}" in fleet:
         return fleet
     newest = VERSIONS[kind][-1].rpartition(".")[0]
     fleet = fleet.replace("kind: gateway-api", f"kind: {kind}")

@@ -40,6 +40,7 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 class Gateway:
     """The result of rendering the only entry of a kind."""
 
+    kind: str
     loaded: Loaded
     version: tuple[int, ...]
     objects: list[dict[str, Any]]
@@ -61,7 +62,7 @@ def rendering(fleet: str, kind: str) -> Gateway:
     prepared = prepare(target(kind), loaded.compiled, proxy, Snapshot(topology, secrets=loaded.secrets))
     bundle = prepared.target.render(prepared.view)
     findings = [*prepared.losses, *placed(bundle, loaded.compiled)]
-    return Gateway(loaded, proxy.version, list(yaml.safe_load_all(bundle.main.text)), findings)
+    return Gateway(kind, loaded, proxy.version, list(yaml.safe_load_all(bundle.main.text)), findings)
 
 
 # ── Every feature ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -75,11 +76,6 @@ def full(request: pytest.FixtureRequest) -> Gateway:
         return rendering((FIXTURES / "full-kubernetes.yaml").read_text(), request.param)
 
 
-def kind_of(gateway: Gateway) -> str:
-    (proxy,) = gateway.loaded.compiled.topology.proxies
-    return proxy.kind
-
-
 def lacking(gateway: Gateway) -> dict[tuple[str, str], bool]:
     """Map (code, name of the listener, route or pool) of each used feature that the kind lacks to whether it protects.
 
@@ -89,7 +85,7 @@ def lacking(gateway: Gateway) -> dict[tuple[str, str], bool]:
     found = {}
     for each, path in used(root):
         feature = cleartext(each, path, root)
-        capability = capability_at(target(kind_of(gateway)).capabilities[feature.id], gateway.version)
+        capability = capability_at(target(gateway.kind).capabilities[feature.id], gateway.version)
         not_yet = isinstance(capability, NotYet) and feature.code.startswith("LB4")
         if isinstance(capability, NotYet | Unsupported):
             found["LB499" if not_yet else feature.code, str(path[1])] = feature.protects
@@ -123,8 +119,8 @@ def test_routes_without_protection_return_503(full: Gateway) -> None:
 
 
 def test_full_fleet_has_valid_objects(full: Gateway) -> None:
-    kind = kind_of(full)
-    assert [fault for item in full.objects for fault in problems(item, VERSIONS[kind][-1], kind)] == []
+    newest = VERSIONS[full.kind][-1]
+    assert [fault for item in full.objects for fault in problems(item, newest, full.kind)] == []
     assert {item["kind"] for item in full.objects}.isdisjoint({"EnvoyFilter", "EnvoyPatchPolicy", "Secret"})
 
 
