@@ -24,7 +24,7 @@ def of_kind(fleet: str, kind: str) -> str:
         return fleet
     newest = VERSIONS[kind][-1].rpartition(".")[0]
     fleet = fleet.replace("kind: gateway-api", f"kind: {kind}")
-    fleet = re.sub(r'version: "[0-9.]+"', f'version: "{newest}"', fleet)
+    fleet = re.sub(r'\bversion: "[0-9.]+"', f'version: "{newest}"', fleet)
     return re.sub(r", gateway_class: [a-z]+", "", fleet)
 
 

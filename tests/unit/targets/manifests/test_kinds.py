@@ -131,6 +131,7 @@ def test_full_fleet_has_valid_objects(full: Gateway) -> None:
 def test_replicas_get_requests_by_their_weights(kind: str) -> None:
     pools = """pools:
   p:
+    balance: {algorithm: round_robin}
     replicas:
       - {address: "10.0.0.1:8000", weight: 5}
       - {address: "10.0.0.2:8000", weight: 2}
@@ -147,7 +148,9 @@ def test_replicas_get_requests_by_their_weights(kind: str) -> None:
 def test_pools_of_a_split_get_their_shares(kind: str) -> None:
     routes = "routes: {r: {split: {p: 90, q: 10}}}\n"
     pools = """pools:
-  p: {replicas: [{address: "10.0.0.1:80", weight: 3}, {address: "10.0.0.2:80", weight: 1}]}
+  p:
+    balance: {algorithm: round_robin}
+    replicas: [{address: "10.0.0.1:80", weight: 3}, {address: "10.0.0.2:80", weight: 1}]
   q: {replicas: [{address: "10.0.0.3:81"}]}
 """
     objects = rendering(HEAD + routes + pools + EDGE, kind).objects
