@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from lbctl.cli import run
-from tests.support.kubernetes_objects import GATEWAY_API, problems
+from tests.support.kubernetes_objects import VERSIONS, problems
 from tests.support.paths import ROOT
 from tests.support.processes.binaries import KINDS, Kind, require
 
@@ -50,14 +50,11 @@ def proxy_options(name: str, kind: Kind) -> list[list[str]]:
 
 @pytest.mark.parametrize("name", OBJECTS)
 def test_example_is_rendered_as_objects(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    (proxy,) = yaml.safe_load((FOLDER / name).read_text(encoding="utf-8"))["proxies"].values()
-    assert run(["render", "-t", proxy["kind"], str(FOLDER / name)]) == 0
+    (kind,) = {entry["kind"] for entry in yaml.safe_load((FOLDER / name).read_text())["proxies"].values()}
+    assert run(["render", "-t", kind, str(FOLDER / name)]) == 0
     objects = list(yaml.safe_load_all(capsys.readouterr().out))
-    if proxy["kind"] == "gateway-api":
-        assert [fault for item in objects for version in GATEWAY_API[1:] for fault in problems(item, version)] == []
-    assert {"Gateway", "VirtualService" if proxy["kind"] == "istio" else "HTTPRoute"} <= {
-        item["kind"] for item in objects
-    }
+    assert [fault for item in objects for fault in problems(item, VERSIONS[kind][-1], kind)] == []
+    assert {"Gateway", "VirtualService" if kind == "istio" else "HTTPRoute"} <= {item["kind"] for item in objects}
 
 
 def test_canary_in_kubernetes_has_its_weights(capsys: pytest.CaptureFixture[str]) -> None:
