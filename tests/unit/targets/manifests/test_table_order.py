@@ -18,10 +18,14 @@ import yaml
 
 from lbctl.ir.matching import Request, host_covers
 from lbctl.ir.proxies import KubernetesObjects, Proxy
-from lbctl.targets.gateway_api.render import render
+from lbctl.targets import target
 from tests.support.random_tables import expected, random_requests, random_view
 
-PROXY = Proxy("edge", "gateway-api", (1, 6, 0), kubernetes=KubernetesObjects("ml", gateway_class="any"))
+PROXIES = (
+    Proxy("edge", "gateway-api", (1, 6, 0), kubernetes=KubernetesObjects("ml", gateway_class="any")),
+    Proxy("edge", "envoy-gateway", (1, 9, 0), kubernetes=KubernetesObjects("ml")),
+)
+every_kind = pytest.mark.parametrize("proxy", PROXIES, ids=lambda proxy: proxy.kind)
 Key = Callable[[dict[str, Any]], tuple[int, ...]]
 
 # ── The model of the API ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -105,13 +109,13 @@ def selected(objects: list[dict[str, Any]], request: Request, key: Key, *, falls
     return f"{route}.pin" if rest.startswith("pin-") else route
 
 
-def check(seeds: range) -> tuple[int, int, int]:
+def check(proxy: Proxy, seeds: range) -> tuple[int, int, int]:
     """Return the numbers of tables, of rejected tables, and of tables with additional matches."""
     rejected = grown = 0
     for seed in seeds:
         rng = random.Random(seed)
-        table = random_view(rng, PROXY)
-        bundle = render(table)
+        table = random_view(rng, proxy)
+        bundle = target(proxy.kind).render(table)
         if any(item.severity == "error" for item in bundle.diagnostics):
             assert {item.code for item in bundle.diagnostics if item.severity == "error"} == {"LB172"}
             rejected += 1
@@ -135,14 +139,16 @@ def check(seeds: range) -> tuple[int, int, int]:
     return len(seeds), rejected, grown
 
 
+@every_kind
 @pytest.mark.slow
-def test_api_selects_the_same_route_as_lbctl() -> None:
-    tables, rejected, grown = check(range(200))
+def test_api_selects_the_same_route_as_lbctl(proxy: Proxy) -> None:
+    tables, rejected, grown = check(proxy, range(100))
     assert rejected < tables / 4
     assert grown > 0
 
 
+@every_kind
 @pytest.mark.nightly
-def test_api_selects_the_same_route_in_many_tables() -> None:
-    tables, rejected, _ = check(range(1000, 3000))
+def test_api_selects_the_same_route_in_many_tables(proxy: Proxy) -> None:
+    tables, rejected, _ = check(proxy, range(1000, 3000))
     assert rejected < tables / 4
