@@ -62,6 +62,7 @@ class Backends:
         }
         self._listed = dict(self._backends())
         self._names = names(_BACKEND, self._listed)
+        self._filters = route_filters.filter_names(view)
         certificates = [(view.proxy.name, name, "client") for name, pool in view.pools.items() if _has_key(pool)]
         self._secrets = {parts[1]: name for parts, name in names(_SECRET, certificates).items()}
         """Pool → name of the Secret with its client certificate."""
@@ -81,11 +82,11 @@ class Backends:
 
     def response(self, listener: Listener, way: Way) -> Tree:
         """Return the response by the gateway, or the filter that closes a route."""
-        return route_filters.response(self._view, listener, way)
+        return route_filters.response(self._view, self._filters, listener, way)
 
     def filters(self, listener: Listener, way: Way) -> list[Tree]:  # noqa: ARG002 -- for other kinds
-        """Return the filters for hosted APIs."""
-        return route_filters.filters(self._view, way)
+        """Return the filters that change requests for pools."""
+        return route_filters.filters(self._view, self._filters, way)
 
     def add(self, objects: Objects, certificates: Certificates) -> None:
         """Add the Backends. `certificates` has the CA bundles of their pools."""

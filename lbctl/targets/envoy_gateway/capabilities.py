@@ -261,7 +261,9 @@ _POOLS: Mapping[str, Capability] = {
         "The key is in a Secret. In a split or with a mirror, requests are sent without the key", in_part=True
     ),
     "pool.upstream": Rendered(
-        "One secret header is in a Secret. Routes to several pools or with a mirror return 503", in_part=True
+        "One secret header is in a Secret. Routes to several pools, with a mirror or of an existing Gateway return "
+        "503. Before 1.8, the API gets the name of the client's host in x-forwarded-host",
+        in_part=True,
     ),
 }
 

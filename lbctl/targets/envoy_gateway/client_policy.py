@@ -11,8 +11,9 @@ from lbctl.base.diagnostics import Diagnostic, Path
 from lbctl.ir.listeners import Listener
 from lbctl.ir.proxies import KubernetesObjects
 from lbctl.ir.snapshot import View
-from lbctl.targets.client_identity import CLAIMS, claim_groups, groups, lookalikes, unmapped_networks
+from lbctl.targets.client_identity import claim_groups, groups, lookalikes, other_spellings, unmapped_networks
 from lbctl.targets.envoy_gateway.context import API_VERSION, DESTINATION_HEADER, Context
+from lbctl.targets.envoy_gateway.request_changes import claimed, trusts_load_balancers, withheld_from_apis
 from lbctl.targets.envoy_gateway.security_policy import FORWARDED_FOR, reserved_headers
 from lbctl.targets.manifests.closing import Gap
 from lbctl.targets.manifests.durations import duration
@@ -23,7 +24,7 @@ from lbctl.targets.target import Prerequisite
 
 _POLICY = object_name("ClientTrafficPolicy")
 _CONFIG_MAP = object_name("ConfigMap")
-_FORWARDED_PROTO, _REQUEST_ID = "x-forwarded-proto", "x-request-id"
+_REQUEST_ID = "x-request-id"
 _FRAMING = ("content_length", "transfer_encoding")
 """Headers that some servers would read as framing, because they treat `_` as `-`."""
 _OWN = "x-envoy-"
@@ -86,7 +87,7 @@ def _settings(context: Context, listener: Listener, revoked: Mapping[str, str]) 
     view = context.view
     tree: Tree = {}
     client = listener.client_address
-    if client is not None and client.header == FORWARDED_FOR:
+    if client is not None and trusts_load_balancers(listener):
         tree["clientIPDetection"] = {"xForwardedFor": {"trustedCIDRs": list(unmapped_networks(client.trusted))}}
     limit = {"connectionLimit": {"value": listener.max_connections}} if listener.max_connections is not None else {}
     tree["connection"] = {"bufferLimit": _BUFFER, **limit}
@@ -108,12 +109,7 @@ def _settings(context: Context, listener: Listener, revoked: Mapping[str, str]) 
 
 def _headers(context: Context, listener: Listener) -> Tree:
     """Return the removal of headers that no client may send. Headers with `_` are removed like those with `-`."""
-    expressions = [
-        *_claims(listener),
-        *groups(reserved_headers(context.view, context.objects)),
-        *lookalikes(context.view.routes.values()),
-    ]
-    matches = [{"type": "RegularExpression", "value": expression} for expression in expressions]
+    matches = [{"type": "RegularExpression", "value": expression} for expression in _expressions(context, listener)]
     return {
         "requestID": "Generate" if listener.client_address is None else "PreserveOrGenerate",
         "withUnderscoresAction": "Allow",
@@ -124,15 +120,20 @@ def _headers(context: Context, listener: Listener) -> Tree:
     }
 
 
-def _claims(listener: Listener) -> list[str]:
-    """Return expressions for the headers by which a client could claim another address, scheme or host.
+def _expressions(context: Context, listener: Listener) -> list[str]:
+    view, objects = context.view, context.objects
+    return [
+        *_claims(listener),
+        *groups(reserved_headers(view, objects)),
+        *lookalikes(view.routes.values(), withheld_from_apis(view, objects, listener)),
+    ]
 
-    Envoy Gateway cannot distinguish peers. So load balancers may only send the header with the client's address.
-    """
-    client = listener.client_address
-    if client is None or client.header != FORWARDED_FOR:
+
+def _claims(listener: Listener) -> list[str]:
+    """Return expressions for the headers by which a client could claim another address, scheme or host."""
+    if not trusts_load_balancers(listener):
         return claim_groups(listener.address_headers)
-    return groups(sorted({*CLAIMS, _FORWARDED_PROTO, *client.forward} - {FORWARDED_FOR}))
+    return [*groups(sorted(claimed(listener))), *other_spellings([FORWARDED_FOR])]
 
 
 def _timeouts(view: View, listener: Listener) -> Tree:

@@ -15,6 +15,7 @@ from lbctl.targets.envoy_gateway import (
     client_policy,
     closing,
     extension_policy,
+    request_changes,
     route_filters,
     security_policy,
     traffic_policy,
@@ -81,7 +82,7 @@ def plan(view: View) -> Plan | Diagnostic:
     ]
     closed, closing_warnings = closed_view(view, objects, _gaps(view, objects))
     closed, empty = backends.without_empty_pools(closed)
-    changed = route_filters.adapted(closed)
+    changed = request_changes.adapted(closed, objects)
     tables, conflicts = http_route.tables(changed, permanent_redirects=closed.proxy.version >= _PERMANENT_REDIRECT)
     references = backends.Backends(closed, objects)
     rendered = Objects(closed.proxy.name, objects.namespace)
@@ -153,7 +154,7 @@ def _gaps(view: View, objects: KubernetesObjects) -> Iterator[Gap]:
     yield from closing.gaps(view, objects)
     yield from client_policy.gaps(view, objects)
     yield from security_policy.gaps(view, objects)
-    yield from route_filters.gaps(view)
+    yield from route_filters.gaps(view, objects)
 
 
 def _add(objects: Objects, context: Context, references: backends.Backends) -> None:

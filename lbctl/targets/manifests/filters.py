@@ -15,7 +15,7 @@ from lbctl.targets.features import BY_ID
 from lbctl.targets.manifests.objects import Tree
 from lbctl.targets.manifests.precedence import Match
 
-_MAX_HEADERS = 16
+MAX_HEADERS = 16
 """Maximum number of headers that a filter sets, and that it removes."""
 
 
@@ -127,8 +127,8 @@ def diagnostics(view: View, listener: Listener, route: Route, pools: Sequence[st
                 yield Diagnostic(feature.code, message, path=(*path, "set", name), hint=hint, severity="warning")
         change = _headers(view, listener, route, pools, direction)
         for key, listed in change.items():
-            if isinstance(listed, list) and len(listed) > _MAX_HEADERS:
+            if isinstance(listed, list) and len(listed) > MAX_HEADERS:
                 message = (
-                    f"the Gateway API can {key} at most {_MAX_HEADERS} headers in a rule, but this needs {len(listed)}"
+                    f"the Gateway API can {key} at most {MAX_HEADERS} headers in a rule, but this needs {len(listed)}"
                 )
                 yield Diagnostic("LB172", message, path=path, hint="change fewer headers")

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from lbctl.base.diagnostics import Diagnostics
+from lbctl.ir.routes import Route
 from lbctl.ir.secrets import Secrets
-from lbctl.ir.snapshot import Snapshot, view
-from lbctl.targets.envoy_gateway import client_policy, extension_policy, route_filters, security_policy
+from lbctl.ir.snapshot import Snapshot, View, view
+from lbctl.targets.envoy_gateway import (
+    client_policy,
+    extension_policy,
+    request_changes,
+    route_filters,
+    security_policy,
+)
 from lbctl.targets.envoy_gateway.context import Context
 from lbctl.targets.load import load
 from lbctl.targets.manifests import gateway, http_route
@@ -38,6 +46,8 @@ class Rendered:
     context: Context
     rules: dict[str, dict[str, Any]]
     """Name of a rule → its part that handles requests without a pool."""
+    routes: Mapping[str, Route]
+    """Routes with the changes of requests that their pools need."""
 
 
 def rendered(
@@ -62,11 +72,11 @@ def rendered(
     found = [
         *client_policy.gaps(whole, proxy.kubernetes),
         *security_policy.gaps(whole, proxy.kubernetes),
-        *route_filters.gaps(whole),
+        *route_filters.gaps(whole, proxy.kubernetes),
     ]
     closed, warnings = closed_view(whole, proxy.kubernetes, found)
-    closed = route_filters.adapted(closed)
-    context = _context(closed)
+    changed = request_changes.adapted(closed, proxy.kubernetes)
+    context = _context(closed, changed)
     objects = Objects("edge", "ml")
     for module in MODULES:
         module.add(objects, context)
@@ -77,10 +87,11 @@ def rendered(
         [item.command(str) for module in MODULES for item in module.prerequisites(context)],
         context,
         {
-            item.name: route_filters.response(closed, item.listener, item.way)
+            item.name: route_filters.response(closed, route_filters.filter_names(closed), item.listener, item.way)
             for item in context.placed
             if not item.way.shares and not item.way.redirect
         },
+        changed.routes,
     )
 
 
@@ -88,8 +99,8 @@ def _trees(objects: Objects) -> list[Any]:
     return list(objects.trees)
 
 
-def _context(closed: Any) -> Context:
-    tables, errors = http_route.tables(closed, permanent_redirects=True)
+def _context(closed: View, changed: View) -> Context:
+    tables, errors = http_route.tables(changed, permanent_redirects=True)
     assert not errors
     placed = [
         PlacedRule(way, table.listener, f"edge-{table.listener.name}{'-host' * bool(table.host)}", ".".join(way.name))
@@ -97,6 +108,7 @@ def _context(closed: Any) -> Context:
         for way, _ in table.ways
     ]
     place = closed.proxy.kubernetes
+    assert place is not None
     verifying = [item for item in closed.listeners if item.tls and item.tls.client_ca and place.gateway is None]
     certificates = Certificates(closed, place, listeners=verifying, pools=[], client=None)
     return Context(closed, place, gateway.sections(closed, place), placed, certificates)

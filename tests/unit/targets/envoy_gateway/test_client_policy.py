@@ -74,6 +74,7 @@ def test_trusted_load_balancers() -> None:
     assert spec["clientIPDetection"] == {"xForwardedFor": {"trustedCIDRs": ["10.0.0.0/8", "fd00::/8"]}}
     assert spec["headers"]["requestID"] == "PreserveOrGenerate"
     assert not is_removed(spec, "x-forwarded-for")
+    assert is_removed(spec, "x_forwarded-for")
     assert is_removed(spec, "x-forwarded-proto")
 
 
@@ -102,6 +103,13 @@ def test_no_client_may_send_these_headers(header: str) -> None:
     spec = policy(routes=f"routes: {{r: {{match: {{path_prefix: /v1}}, pool: p, {keys}}}}}")
     assert is_removed(spec, header)
     assert spec["headers"]["withUnderscoresAction"] == "Allow"
+
+
+def test_lookalikes_of_credentials_do_not_reach_a_hosted_api() -> None:
+    hosted = '{upstream: {host: api.example.com}, replicas: [{address: "api.example.com:443"}], tls: {ca: system}}'
+    spec = policy(pools=f"pools: {{p: {hosted}}}")
+    assert [is_removed(spec, name) for name in ("x_api-key", "api_key", "x-api-key")] == [True, True, False]
+    assert len(spec["headers"]["earlyRequestHeaders"]["removeOnMatch"]) <= 64
 
 
 @pytest.mark.parametrize("header", ["session_id", "content-length", "transfer-encoding", "authorization"])

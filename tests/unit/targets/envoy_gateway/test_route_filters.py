@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from lbctl.ir.routes import Rewrite
 from lbctl.ir.secrets import HeaderSecret, Secrets
-from tests.unit.targets.envoy_gateway.policies import Rendered, rendered
+from tests.unit.targets.envoy_gateway.policies import EXISTING, OWN, Rendered, rendered
 
 SECRETS = Secrets(headers={"key": HeaderSecret("sk-not-real-1"), "other": HeaderSecret("sk-not-real-2")})
 HOSTED = (
@@ -90,12 +91,75 @@ def test_hosted_api_gets_its_key_host_and_path() -> None:
     assert found.commands == [
         "kubectl -n ml create secret generic edge-p-credential '--from-literal=credential=Bearer KEY'"
     ]
-    route = found.context.view.routes["r"]
-    assert route.rewrite is not None
-    assert (route.rewrite.host, route.rewrite.path_prefix) == ("api.example.com", "/openai/v1")
+    route = found.routes["r"]
+    assert route.rewrite == Rewrite(None, "api.example.com")
+    path = {"type": "ReplaceRegexMatch", "replaceRegexMatch": {"pattern": "^/", "substitution": "/openai/"}}
+    rewrite = {"path": path, "appendXForwardedHost": False}
+    assert found.specs["HTTPRouteFilter edge-r-rewrite"]["urlRewrite"] == rewrite
     assert route.request_headers.set == (("x-version", "2%%"),)
-    assert {"cookie", "x-forwarded-for", "x-api-key"} <= set(route.request_headers.remove)
+    assert {"cookie", "x-forwarded-for", "x-api-key", "x-envoy-external-address"} <= set(route.request_headers.remove)
+    assert len(route.request_headers.remove) <= 16
     assert "authorization" not in route.request_headers.remove
+
+
+@pytest.mark.parametrize(
+    ("match", "rewrite", "replaced", "prepended"),
+    [
+        ("path_prefix: /", "", None, "/openai/"),
+        ("path: /v1/models", "", None, "/openai/"),
+        ('path_regex: "/v[12]"', "", None, "/openai/"),
+        ("path_prefix: /v1", ", rewrite: {path_prefix: /v2}", "/openai/v2", None),
+        ("path_prefix: /v1", ", rewrite: {path_prefix: /}", "/openai", None),
+        ("path_prefix: /", ", rewrite: {path_prefix: /v2}", None, "/openai/v2/"),
+        ("path_prefix: /", ", rewrite: {path_prefix: /}", None, "/openai/"),
+    ],
+)
+def test_prefix_of_a_hosted_api(match: str, rewrite: str, replaced: str | None, prepended: str | None) -> None:
+    found = hosted(f"routes: {{r: {{match: {{{match}}}, pool: p{rewrite}}}}}")
+    assert found.routes["r"].rewrite == Rewrite(replaced, "api.example.com")
+    path = found.specs["HTTPRouteFilter edge-r-rewrite"]["urlRewrite"].get("path")
+    assert (path["replaceRegexMatch"]["substitution"] if path else None) == prepended
+
+
+@pytest.mark.parametrize(("prefix", "prepended"), [("/api", "/api/"), ("/", None)])
+def test_root_is_not_replaced_but_prepended(prefix: str, prepended: str | None) -> None:
+    found = rendered(
+        routes=f"routes: {{r: {{match: {{path_prefix: /}}, pool: p, rewrite: {{path_prefix: {prefix}}}}}}}"
+    )
+    assert found.routes["r"].rewrite is None
+    specs = [spec["urlRewrite"]["path"] for name, spec in found.specs.items() if name.endswith("edge-r-rewrite")]
+    assert [spec["replaceRegexMatch"]["substitution"] for spec in specs] == ([prepended] if prepended else [])
+
+
+def test_old_version_adds_the_host_of_the_client() -> None:
+    pools = f"pools: {{p: {HOSTED.replace(', path_prefix: /openai', '')}}}"
+    old = rendered(pools=pools, version=(1, 7), secrets=SECRETS)
+    new = rendered(pools=pools, version=(1, 8), secrets=SECRETS)
+    assert new.specs.keys() - old.specs.keys() == {"HTTPRouteFilter edge-r-rewrite"}
+
+
+def test_port_of_a_hosted_api_is_lost() -> None:
+    pool = HOSTED.replace("host: api.example.com", 'host: "api.example.com:8443"')
+    found = rendered(pools=f"pools: {{p: {pool}}}", secrets=SECRETS)
+    assert found.warnings == ["LB159 pools.p.upstream.host"]
+
+
+KEYS = ", ".join(f"x-key-{index}" for index in range(8))
+
+
+@pytest.mark.parametrize(
+    ("place", "auth"),
+    [
+        (EXISTING, ""),
+        (OWN, f", auth: {{api_keys: {{file: keys.yaml, headers: [{KEYS}]}}, forward_tenant: x-tenant}}"),
+    ],
+)
+def test_api_to_which_headers_would_leak_is_closed(place: str, auth: str) -> None:
+    found = rendered(
+        routes=f"routes: {{r: {{pool: p{auth}}}}}", pools=f"pools: {{p: {HOSTED}}}", place=place, secrets=SECRETS
+    )
+    assert "LB159 routes.r" in found.warnings
+    assert not any(rule.way.shares for rule in found.context.placed)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +169,6 @@ def test_hosted_api_gets_its_key_host_and_path() -> None:
         "routes: {r: {pool: q, pin: [{header: x-pool, equals: p, pool: p}]}}",
         "routes: {r: {pool: p, mirror: {pool: q}}}",
         "routes: {r: {pool: q, mirror: {pool: p}}}",
-        'routes: {r: {match: {path_regex: "/v[12]"}, pool: p}}',
     ],
 )
 def test_key_of_a_hosted_api_reaches_no_other_pool(routes: str) -> None:
@@ -134,7 +197,7 @@ def test_key_of_replicas_is_sent_by_routes_to_one_pool() -> None:
 def test_replicas_get_no_credentials_of_clients() -> None:
     auth = "auth: {basic: {file: users.yaml}FORWARD}"
     routes = f"routes: {{r: {{match: {{path_prefix: /v1}}, pool: p, {auth}}}}}"
-    removed = rendered(routes=routes.replace("FORWARD", "")).context.view.routes["r"].request_headers.remove
+    removed = rendered(routes=routes.replace("FORWARD", "")).routes["r"].request_headers.remove
     assert removed == ("authorization",)
     kept = rendered(routes=routes.replace("FORWARD", ", forward_credentials: true"))
-    assert not kept.context.view.routes["r"].request_headers.remove
+    assert not kept.routes["r"].request_headers.remove
