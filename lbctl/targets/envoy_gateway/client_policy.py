@@ -29,6 +29,8 @@ _FRAMING = ("content_length", "transfer_encoding")
 """Headers that some servers would read as framing, because they treat `_` as `-`."""
 _OWN = "x-envoy-"
 """Prefix of the headers with which a client could change Envoy's timeouts and retries."""
+_MAX_MATCHES = 64
+"""Maximum number of conditions for the names of headers, one of which is `_OWN`."""
 _BUFFER = "1Mi"
 """Size of a request that can be repeated, and of the body that the picker gets. The default is 32 KiB."""
 _HEADERS_TIMEOUT, _CLIENT_MODES, _ROUTE_IDLE_TIMEOUT = (1, 9), (1, 8), (1, 8)
@@ -185,6 +187,12 @@ def diagnostics(context: Context) -> Iterator[Diagnostic]:
         return
     for listener in context.view.listeners:
         path: Path = ("listeners", listener.name)
+        if len(_expressions(context, listener)) >= _MAX_MATCHES:
+            message = (
+                f"a ClientTrafficPolicy has at most {_MAX_MATCHES} expressions for headers that no client may send"
+            )
+            hint = "set or remove fewer headers in the routes of this proxy"
+            yield Diagnostic("LB172", message, path=path, hint=hint)
         client = listener.client_address
         if client is not None and client.header != FORWARDED_FOR:
             message = f"the gateway would accept {client.header} from every peer, so it uses the peer's address"

@@ -123,6 +123,13 @@ def test_expressions_suit_an_envoy_with_any_bootstrap() -> None:
     assert len(values) <= 64
 
 
+def test_too_many_names_of_headers_are_an_error() -> None:
+    names = ", ".join(f"x-header-with-a-long-name-{index}" for index in range(16))
+    route = "{{match: {{path: /{0}}}, pool: p, headers: {{request: {{remove: [{1}]}}}}}}"
+    routes = ", ".join(f"r{index}: {route.format(index, names.replace('long', f'l{index}'))}" for index in range(3))
+    assert "LB172 listeners.web" in rendered(routes=f"routes: {{{routes}}}").warnings
+
+
 def test_old_version_has_one_idle_timeout() -> None:
     routes = "routes: {a: {match: {path: /a}, pool: p, timeouts: {idle: 1m}}, b: {match: {path: /b}, pool: p}}"
     assert policy(routes=routes, version=(1, 7))["timeout"]["http"] == {
