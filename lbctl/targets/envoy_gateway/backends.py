@@ -6,7 +6,7 @@ Endpoints of a Backend have no weights. So replicas of equal weight are one Back
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from lbctl.base.diagnostics import Diagnostic
@@ -16,12 +16,11 @@ from lbctl.ir.pools import DnsDiscovery, KubernetesDiscovery, Pool, Replica
 from lbctl.ir.proxies import KubernetesObjects
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View, pools_of
-from lbctl.targets.assess import Assessment, close
 from lbctl.targets.envoy_gateway import route_filters
 from lbctl.targets.envoy_gateway.context import API_VERSION, GROUP
 from lbctl.targets.manifests.findings import warning
 from lbctl.targets.manifests.gateway import create_tls_secret
-from lbctl.targets.manifests.http_route import Way
+from lbctl.targets.manifests.http_route import HostTable, Way
 from lbctl.targets.manifests.names import Parts, names, object_name
 from lbctl.targets.manifests.objects import Objects, Tree
 from lbctl.targets.manifests.pool_classes import MAX_BACKENDS, Group, PoolClasses, group_of, shared_weights
@@ -63,7 +62,8 @@ class Backends:
         self._listed = dict(self._backends())
         self._names = names(_BACKEND, self._listed)
         self._filters = route_filters.filter_names(view)
-        certificates = [(view.proxy.name, name, "client") for name, pool in view.pools.items() if _has_key(pool)]
+        rendered = dict.fromkeys(item.pool for item in self._listed.values())
+        certificates = [(view.proxy.name, name, "client") for name in rendered if _has_key(view.pools[name])]
         self._secrets = {parts[1]: name for parts, name in names(_SECRET, certificates).items()}
         """Pool → name of the Secret with its client certificate."""
 
@@ -221,36 +221,33 @@ class Backends:
         return tls
 
 
-def without_empty_pools(view: View) -> tuple[View, list[Diagnostic]]:
-    """Return the view without pools that have no replica to render, and a warning for each of them.
-
-    A Backend has at least one endpoint. Routes that lead only to such pools return 503.
-    """
-    routes, closed = dict(view.routes), set()
+def without_empty_mirrors(view: View) -> tuple[View, list[Diagnostic]]:
+    """Return the view without copies of requests for pools without a replica, and a warning for each such pool."""
+    routes = dict(view.routes)
     warnings: dict[str, Diagnostic] = {}
     for name, route in view.routes.items():
+        for pool in pools_of(route):
+            if _is_empty(view, route, pool):
+                message = "a Backend needs an endpoint, but the pool has no replica that is not drained: routes to it "
+                message += "return 503, and in a split, the other pools get its share"
+                warnings.setdefault(pool, warning("pool.replicas", message, ("pools", pool)))
         action = route.action
-        if not isinstance(action, Forward):
-            continue
-        empty = {pool for pool in pools_of(route) if _is_empty(view, route, pool)}
-        shares = tuple(share for share in action.shares if share.pool not in empty)
-        for pool in sorted(empty):
-            message = "a Backend needs an endpoint, but the pool has no replica that is not drained: routes to it "
-            message += "return 503, and in a split, the other pools get its share"
-            warnings.setdefault(pool, warning("pool.replicas", message, ("pools", pool)))
-        if not any(share.weight for share in shares):
-            closed.add(name)
-        elif empty:
-            pins = tuple(pin for pin in action.pins if pin.pool not in empty)
-            mirror = action.mirror if action.mirror and action.mirror.pool not in empty else None
-            routes[name] = replace(route, action=replace(action, shares=shares, pins=pins, mirror=mirror))
-    reduced = replace(view, routes=routes)
-    nothing = frozenset[str]()
-    closing = {"listener": nothing, "route": frozenset(closed), "pool": nothing}
-    reduced = close(reduced, Assessment((), closing))
-    used = {pool for route in reduced.routes.values() for pool in pools_of(route)}
-    pools_left = {name: pool for name, pool in reduced.pools.items() if name in used}
-    return replace(reduced, pools=pools_left), list(warnings.values())
+        if isinstance(action, Forward) and action.mirror and _is_empty(view, route, action.mirror.pool):
+            routes[name] = replace(route, action=replace(action, mirror=None))
+    return replace(view, routes=routes), list(warnings.values())
+
+
+def without_empty_pools(view: View, tables: Iterable[HostTable]) -> list[HostTable]:
+    """Return the tables without shares of pools that have no replica. A way without shares returns 503."""
+    return [
+        replace(table, ways=tuple((_without_empty_pools(view, way), matches) for way, matches in table.ways))
+        for table in tables
+    ]
+
+
+def _without_empty_pools(view: View, way: Way) -> Way:
+    shares = {pool: share for pool, share in way.shares.items() if not _is_empty(view, way.route, pool)}
+    return replace(way, shares=shares if any(shares.values()) else {})
 
 
 def errors(view: View) -> Iterator[Diagnostic]:

@@ -54,7 +54,7 @@ class Plan:
     """The objects of a view, and the findings about everything that they cannot express."""
 
     context: Context
-    """Its view lacks the routes that cannot be protected, and the pools without replicas."""
+    """Its view lacks the routes that cannot be protected."""
     backends: backends.Backends
     rendered: Objects
     diagnostics: tuple[Diagnostic, ...]
@@ -81,9 +81,10 @@ def plan(view: View) -> Plan | Diagnostic:
         *http_route.errors(view),
     ]
     closed, closing_warnings = closed_view(view, objects, _gaps(view, objects))
-    closed, empty = backends.without_empty_pools(closed)
+    closed, empty = backends.without_empty_mirrors(closed)
     changed = request_changes.adapted(closed, objects)
     tables, conflicts = http_route.tables(changed, permanent_redirects=closed.proxy.version >= _PERMANENT_REDIRECT)
+    tables = backends.without_empty_pools(closed, tables)
     references = backends.Backends(closed, objects)
     rendered = Objects(closed.proxy.name, objects.namespace)
     sections = gateway.sections(closed, objects)

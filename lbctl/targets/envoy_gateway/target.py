@@ -85,7 +85,7 @@ class EnvoyGateway:
         return (item for item in self.diagnostics(view) if item.severity == "error")
 
     def served(self, view: View) -> View:
-        """Return the view without the routes that cannot be protected, and without empty pools."""
+        """Return the view without the routes that cannot be protected."""
         from lbctl.targets.envoy_gateway.render import served
 
         return served(view)

@@ -45,6 +45,20 @@ def test_route_without_a_ready_replica_returns_503() -> None:
     assert "LB450" in codes
 
 
+def test_pin_to_an_empty_pool_returns_503() -> None:
+    pools = (
+        'pools: {p: {replicas: [{address: "10.0.0.1:80"}]}, q: {replicas: [{address: "10.0.0.2:80", drain: true}]}, '
+        's: {replicas: [{address: "10.0.0.3:80", drain: true}]}}'
+    )
+    pin = "pin: [{header: x-v, equals: q, pool: q}], mirror: {pool: s}"
+    objects, codes = rendering(fleet(routes=f"routes: {{r: {{split: {{p: 1, q: 1}}, {pin}}}}}", pools=pools))
+    pinned, rest = named(objects, "HTTPRoute")["edge-web"]["spec"]["rules"]
+    assert pinned["filters"][0]["extensionRef"]["name"] == "edge-closed"
+    assert [item["name"] for item in rest["backendRefs"]] == ["edge-p-1"]
+    assert "filters" not in rest
+    assert codes == ["LB450", "LB450"]
+
+
 def test_host_names_are_separate_backends() -> None:
     found, _ = backends('replicas: [{address: "10.0.0.1:80"}, {address: "GPU-1.example:81"}]')
     assert found["edge-p-1"]["endpoints"] == [{"ip": {"address": "10.0.0.1", "port": 80}}]
