@@ -6,7 +6,7 @@ Endpoints of a Backend have no weights. So replicas of equal weight are one Back
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lbctl.base.diagnostics import Diagnostic
@@ -16,8 +16,8 @@ from lbctl.ir.pools import DnsDiscovery, KubernetesDiscovery, Pool, Replica
 from lbctl.ir.proxies import KubernetesObjects
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View, pools_of
-from lbctl.targets.envoy_gateway import route_filters
-from lbctl.targets.envoy_gateway.context import API_VERSION, GROUP
+from lbctl.targets.envoy_gateway import extension_policy, route_filters, traffic_policy
+from lbctl.targets.envoy_gateway.context import API_VERSION, DESTINATION_HEADER, GROUP
 from lbctl.targets.manifests.findings import warning
 from lbctl.targets.manifests.gateway import create_tls_secret
 from lbctl.targets.manifests.http_route import HostTable, Way
@@ -33,6 +33,8 @@ _MAX_ENDPOINTS = 256
 """Maximum number of endpoints of a Backend."""
 _MAX_RANKS = 2
 """Number of priorities: a Backend either is a fallback or not."""
+_SEPARATE: Tree = {"type": "RequestHeaderModifier", "requestHeaderModifier": {"remove": [DESTINATION_HEADER]}}
+"""Filter of a backend. It changes nothing, but Envoy Gateway makes a separate cluster of a backend with a filter."""
 _HOST_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
 
 
@@ -70,10 +72,13 @@ class Backends:
     def references(self, route: Route, shares: Mapping[str, int]) -> list[Tree]:
         """Return the backends of a rule that divides requests among pools by `shares`."""
         backends = [(pool, *item) for pool in shares for item in self._of(route, pool)]
+        if self._divided(route, shares):
+            backends = [item for item in backends if not item[1]]
+        separate: Tree = {"filters": [_SEPARATE]} if self._mixes_protocols(shares) else {}
         if len(backends) == 1:
-            return [backends[0][3]]
+            return [{**backends[0][3], **separate}]
         weights = shared_weights(shares, [(pool, is_standby, weight) for pool, is_standby, weight, _ in backends])
-        return [{**tree, "weight": weight} for (*_, tree), weight in zip(backends, weights, strict=True)]
+        return [{**tree, "weight": weight, **separate} for (*_, tree), weight in zip(backends, weights, strict=True)]
 
     def mirror_reference(self, route: Route, pool: str) -> Tree:
         """Return the backend for copies of requests, which has all replicas of the pool."""
@@ -126,6 +131,8 @@ class Backends:
         """Yield the settings of pools that Backends cannot express."""
         yield from self.classes.warnings()
         yield from self._limits()
+        losses = (item for route, shares in self._rules() for item in self._clusters(route, shares))
+        yield from {(item.code, item.path): item for item in losses}.values()
         for pool in self._view.pools.values():
             priorities = {replica.priority for replica in pool.replicas}
             if len(priorities) > _MAX_RANKS:
@@ -154,6 +161,53 @@ class Backends:
             if sum(len(self._of(route, pool)) for pool in shares) > MAX_BACKENDS:
                 message = f"a rule of the Gateway API has at most {MAX_BACKENDS} backends"
                 yield Diagnostic("LB172", message, path=("routes", route.name, "split"), hint="use fewer pools")
+
+    def _rules(self) -> Iterator[tuple[Route, dict[str, int]]]:
+        """Yield the shares of the pools with replicas in each way in which a route forwards requests."""
+        for route in self._view.routes.values():
+            if isinstance(route.action, Forward):
+                shares = {share.pool: share.weight for share in route.action.shares}
+                for rule in (shares, *({pin.pool: 1} for pin in route.action.pins)):
+                    yield route, {name: share for name, share in rule.items() if not _is_empty(self._view, route, name)}
+
+    def _clusters(self, route: Route, shares: Mapping[str, int]) -> Iterator[Diagnostic]:
+        """Yield the settings of pools that Envoy Gateway loses in the clusters of a rule."""
+        reason = self._divided(route, shares)
+        picked = extension_policy.picked_pool(self._view, self._objects, shares)
+        for pool in shares:
+            standbys = [is_standby for is_standby, *_ in self._of(route, pool)]
+            if reason:
+                yield from _divided_warnings(self._view.pools[pool], standbys, reason, is_picked=picked is not None)
+            elif picked is not None and standbys.count(False) > 1:
+                message = "while the picker does not answer, Envoy Gateway ignores the weights of the replicas"
+                yield warning("pool.balance.pick", message, ("pools", pool, "balance"))
+
+    def _divided(self, route: Route, shares: Mapping[str, int]) -> str:
+        """Return why Envoy Gateway makes a cluster of each backend of a rule; empty if they share one."""
+        if sum(len(self._of(route, pool)) for pool in shares) < 2:
+            return ""
+        is_picked = extension_policy.picked_pool(self._view, self._objects, shares) is not None
+        if not is_picked and traffic_policy.prefers_zone(self._view.pools[traffic_policy.by_share(shares)[0]]):
+            return "with `locality`, Envoy Gateway makes a cluster of each Backend"
+        if len({by_name for pool in shares for by_name in self._by_name(route, pool)}) > 1:
+            return "Envoy Gateway makes separate clusters of addresses and of host names"
+        if self._mixes_protocols(shares):
+            return "in a split of pools with HTTP/1.1 and HTTP/2, Envoy Gateway makes a cluster of each Backend"
+        return ""
+
+    def _mixes_protocols(self, shares: Mapping[str, int]) -> bool:
+        """Return whether one cluster cannot contain the pools of a rule, because a cluster has one protocol."""
+        return len({self._view.pools[pool].protocol == "http1" for pool in shares}) > 1
+
+    def _by_name(self, route: Route, pool: str) -> Iterator[bool]:
+        """Yield for each backend of a pool whether it has host names."""
+        discovery = self._view.pools[pool].discovery
+        if isinstance(discovery, KubernetesDiscovery | DnsDiscovery):
+            yield isinstance(discovery, DnsDiscovery)
+            return
+        for parts in self._class_parts(group_of(route, pool)):
+            if parts in self._listed:
+                yield not is_ip(self._listed[parts].replicas[0].address.host)
 
     def _of(self, route: Route, pool: str) -> list[tuple[bool, int, Tree]]:
         """Return (is standby, weight within the pool, reference) of each backend of a pool."""
@@ -219,6 +273,21 @@ class Backends:
         if pool.protocol != "http1":
             tls["alpnProtocols"] = ["h2"]
         return tls
+
+
+def _divided_warnings(pool: Pool, standbys: Sequence[bool], reason: str, *, is_picked: bool) -> Iterator[Diagnostic]:
+    """Yield the losses of a pool in a rule with a cluster for each of its Backends."""
+    path = ("pools", pool.name, "replicas")
+    if any(standbys):
+        message = f"{reason}, so no Backend takes over for another: only replicas of the first priority are used"
+        yield warning("pool.replicas.priority", message, path)
+    if standbys.count(False) > 1:
+        loss = "while all replicas of a Backend are unhealthy, its share of the requests gets 503"
+        yield warning("pool.replicas", f"{reason}, and chooses the Backend first: {loss}", path)
+        if is_picked:
+            loss = "a replica of another Backend that the picker names is not used"
+            place = ("pools", pool.name, "balance")
+            yield warning("pool.balance.pick", f"{reason}, and chooses the Backend first: {loss}", place)
 
 
 def without_empty_mirrors(view: View) -> tuple[View, list[Diagnostic]]:

@@ -109,8 +109,8 @@ _ROUTES: Mapping[str, Capability] = {
     "route.sticky_split.cookie": _missing("a choice of the pool by a cookie", "each request is assigned at random"),
     "route.sticky_split.header": _missing("a choice of the pool by a hash", "each request is assigned at random"),
     "route.mirror": Rendered("All replicas of the pool get equal shares of the copies"),
-    "route.fallback": _missing(
-        "another pool if none of the first has a healthy replica",
+    "route.fallback": Unsupported(
+        "a fallback of Envoy Gateway gets requests as soon as less than 72 % of the other replicas are healthy",
         "requests get 503 while the pools of the route have no healthy replica",
     ),
     "route.respond": Rendered("A response with a body of more than 4 KiB is replaced with 503", in_part=True),
@@ -201,8 +201,8 @@ _POOLS: Mapping[str, Capability] = {
     "pool.balance.hash.prompt_prefix": _missing("hashes of the request body", "Envoy uses least_request"),
     "pool.balance.hash.bounded_load": _missing("bounded load", "the hash alone decides"),
     "pool.balance.pick": Rendered(
-        "The picker answers through an EnvoyExtensionPolicy, which may fail. In a split of several pools and on an "
-        "existing Gateway, `otherwise` chooses",
+        "The picker answers through an EnvoyExtensionPolicy, which may fail: then `otherwise` chooses, without "
+        "weights. In a split of several pools and on an existing Gateway, `otherwise` always chooses",
         in_part=True,
     ),
     "pool.balance.pick.body": Rendered(
@@ -213,11 +213,16 @@ _POOLS: Mapping[str, Capability] = {
     ),
     "pool.affinity.header": _missing("sessions that replicas start", "each request is balanced independently"),
     "pool.replicas.priority": Rendered(
-        "Two priorities are supported. The second one takes a share if less than 72 % of the first are healthy",
+        "Two priorities are supported. The second one takes a share if less than 72 % of the first are healthy. It is "
+        "not used with `locality`, and in a route with both addresses and host names, or both HTTP/1.1 and HTTP/2",
         in_part=True,
     ),
     "pool.replicas.drain": Rendered("A drained replica is left out of its Backend"),
-    "pool.locality": Rendered("Only `prefer: zone`, without `spill_below`, and not with a hash", in_part=True),
+    "pool.locality": Rendered(
+        "Only `prefer: zone`, without `spill_below`, and not with a hash or the picker. Replicas of one weight do not "
+        "take over for those of another",
+        in_part=True,
+    ),
     "pool.connections.idle": _DONE,
     "pool.connections.max_requests": _DONE,
     "pool.timeouts.connect": _DONE,

@@ -6,7 +6,7 @@ algorithm `otherwise` chooses.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from lbctl.base import ports
 from lbctl.base.diagnostics import Diagnostic
@@ -17,7 +17,7 @@ from lbctl.ir.snapshot import View
 from lbctl.targets.envoy_gateway.context import API_VERSION, Context, rule_reference
 from lbctl.targets.manifests.durations import duration
 from lbctl.targets.manifests.findings import warning
-from lbctl.targets.manifests.http_route import PlacedRule, Way, path_of
+from lbctl.targets.manifests.http_route import PlacedRule, path_of
 from lbctl.targets.manifests.names import SERVICE, names, object_name
 from lbctl.targets.manifests.objects import Objects, Tree
 from lbctl.targets.target import Prerequisite
@@ -25,15 +25,15 @@ from lbctl.targets.target import Prerequisite
 _POLICY = object_name("EnvoyExtensionPolicy")
 
 
-def picked_pool(view: View, objects: KubernetesObjects, way: Way) -> Pool | None:
+def picked_pool(view: View, objects: KubernetesObjects, shares: Mapping[str, int]) -> Pool | None:
     """Return the pool of which the picker chooses a replica for requests of a rule; None if it chooses none.
 
     A rule has one picker, although it may divide its requests among pools. On an existing Gateway, lbctl cannot remove
     the header with the replica from the requests of clients.
     """
-    if len(way.shares) != 1 or objects.gateway is not None:
+    if len(shares) != 1 or objects.gateway is not None:
         return None
-    pool = view.pools[next(iter(way.shares))]
+    pool = view.pools[next(iter(shares))]
     return pool if pool.balance.pick is not None else None
 
 
@@ -42,7 +42,7 @@ def add(objects: Objects, context: Context) -> None:
     view = context.view
     rules: dict[tuple[str, str], list[PlacedRule]] = {}
     for rule in context.placed:
-        pool = picked_pool(view, context.objects, rule.way)
+        pool = picked_pool(view, context.objects, rule.way.shares)
         if pool is not None:
             rules.setdefault((rule.way.route.name, pool.name), []).append(rule)
     by_parts = names(_POLICY, [(view.proxy.name, *key) for key in rules])
@@ -63,7 +63,7 @@ def prerequisites(context: Context) -> Iterator[Prerequisite]:
 
 def _services(context: Context) -> dict[str, str]:
     """Map each picked pool to the Service of its picker. The messages to a picker do not name the pool."""
-    found = (picked_pool(context.view, context.objects, rule.way) for rule in context.placed)
+    found = (picked_pool(context.view, context.objects, rule.way.shares) for rule in context.placed)
     pools = sorted({pool.name for pool in found if pool is not None})
     parts = {pool: (context.objects.picker, *([pool] if len(pools) > 1 else [])) for pool in pools}
     by_parts = names(SERVICE, parts.values())

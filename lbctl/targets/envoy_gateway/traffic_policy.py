@@ -7,7 +7,7 @@ differ, the smallest limits apply, and otherwise the settings of the pool with t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 
 from lbctl.base.diagnostics import Diagnostic
@@ -89,9 +89,12 @@ def _spec(context: Context, rule: PlacedRule, counts: Counter[str]) -> Tree:
 
 
 def _by_share(view: View, rule: PlacedRule) -> list[Pool]:
+    return [view.pools[name] for name in by_share(rule.way.shares)]
+
+
+def by_share(shares: Mapping[str, int]) -> list[str]:
     """Return the pools of a rule, the one with the largest share first."""
-    shares = rule.way.shares
-    return [view.pools[name] for name in sorted(shares, key=lambda name: (-shares[name], name))]
+    return sorted(shares, key=lambda name: (-shares[name], name))
 
 
 # ── Parts ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -99,7 +102,8 @@ def _by_share(view: View, rule: PlacedRule) -> list[Pool]:
 
 def _load_balancer(context: Context, rule: PlacedRule, pool: Pool) -> Tree:
     tree = _balance(pool)
-    if extension_policy.picked_pool(context.view, context.objects, rule.way) is not None:
+    if extension_policy.picked_pool(context.view, context.objects, rule.way.shares) is not None:
+        tree.pop("zoneAware", None)
         tree["endpointOverride"] = {"extractFrom": [{"header": DESTINATION_HEADER}]}
     return tree
 
@@ -111,9 +115,14 @@ def _balance(pool: Pool) -> Tree:
         return {**tree, "consistentHash": {**hashed, "tableSize": _TABLE_SIZE}}
     if pool.slow_start is not None and tree["type"] != "Random":
         tree["slowStart"] = {"window": duration(pool.slow_start.window)}
-    if pool.locality is not None and pool.locality.prefer == "zone":
+    if prefers_zone(pool):
         tree["zoneAware"] = {"preferLocal": {"minEndpointsThreshold": 1}}
     return tree
+
+
+def prefers_zone(pool: Pool) -> bool:
+    """Return whether requests prefer replicas in the zone of the gateway. No hash does."""
+    return pool.locality is not None and pool.locality.prefer == "zone" and not _hash(pool)
 
 
 def _hash(pool: Pool) -> Tree:
@@ -276,6 +285,7 @@ def diagnostics(context: Context) -> Iterator[Diagnostic]:
     """Yield the settings that a policy expresses only in part."""
     for pool in context.view.pools.values():
         yield from _pool_warnings(context.view, pool)
+    yield from _picked_zones(context)
     yield from _rate_warnings(context)
     yield from _splits(context)
 
@@ -305,6 +315,14 @@ def _pool_warnings(view: View, pool: Pool) -> Iterator[Diagnostic]:
         message = "lbctl does not render this Service: its port needs the `appProtocol` kubernetes.io/h2c"
         yield warning(f"pool.protocol.{pool.protocol}", message, (*path, "protocol"), "set it in the Service")
     yield from _slow_start(pool)
+
+
+def _picked_zones(context: Context) -> Iterator[Diagnostic]:
+    for rule in context.placed:
+        pool = extension_policy.picked_pool(context.view, context.objects, rule.way.shares)
+        if pool is not None and prefers_zone(pool):
+            message = "Envoy Gateway does not prefer zones with the picker"
+            yield warning("pool.locality", message, ("pools", pool.name, "locality"))
 
 
 def _slow_start(pool: Pool) -> Iterator[Diagnostic]:

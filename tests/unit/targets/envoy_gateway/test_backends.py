@@ -73,6 +73,55 @@ def test_second_priority_is_a_fallback() -> None:
     assert len(codes) == 1
 
 
+LIGHT, HEAVY = '{address: "10.0.0.1:80", weight: 1, zone: a}', '{address: "10.0.0.2:80", weight: 2, zone: b}'
+STANDBY, NAMED = '{address: "10.0.0.3:80", weight: 1, priority: 1}', '{address: "a.example:80", weight: 1}'
+
+
+@pytest.mark.parametrize(
+    ("locality", "replicas", "used", "codes"),
+    [
+        ("", (LIGHT, HEAVY, STANDBY), 3, []),
+        ("", (LIGHT, NAMED), 2, ["LB450"]),
+        ("", (LIGHT, NAMED, STANDBY), 2, ["LB464", "LB450"]),
+        ("zone", (LIGHT,), 1, []),
+        ("zone", (LIGHT, STANDBY), 1, ["LB464"]),
+        ("zone", (LIGHT, HEAVY), 2, ["LB450"]),
+    ],
+)
+def test_no_cluster_takes_over_for_another(locality: str, replicas: tuple[str], used: int, codes: list[str]) -> None:
+    pool = f"replicas: [{', '.join(replicas)}]" + (f", locality: {{prefer: {locality}}}" if locality else "")
+    objects, found = rendering(fleet(pools=f"pools: {{p: {{{pool}}}}}"))
+    assert len(references(objects)) == used
+    assert found == codes
+
+
+@pytest.mark.parametrize(
+    ("replicas", "expected"),
+    [
+        ((LIGHT,), ["LB467"]),
+        ((LIGHT, STANDBY), ["LB467"]),
+        ((LIGHT, HEAVY), ["LB467", "LB492"]),
+        ((LIGHT, NAMED), ["LB450", "LB467", "LB492"]),
+    ],
+)
+def test_backends_of_a_picked_pool(replicas: tuple[str], expected: list[str]) -> None:
+    pool = f"replicas: [{', '.join(replicas)}], locality: {{prefer: zone}}, balance: {{algorithm: pick}}"
+    objects, codes = rendering(fleet(pools=f"pools: {{p: {{{pool}}}}}"))
+    (policy,) = named(objects, "BackendTrafficPolicy").values()
+    assert "zoneAware" not in policy["spec"]["loadBalancer"]
+    assert sorted(codes) == expected
+    assert len(references(objects)) == len(replicas)
+
+
+def test_pools_of_a_split_with_two_protocols_have_separate_clusters() -> None:
+    grpc = f"{{replicas: [{LIGHT}, {STANDBY}], protocol: grpc}}"
+    pools = f'pools: {{p: {grpc}, q: {{replicas: [{{address: "10.0.0.9:80"}}]}}}}'
+    objects, codes = rendering(fleet(routes="routes: {r: {split: {p: 90, q: 10}}}", pools=pools))
+    (rule,) = named(objects, "HTTPRoute")["edge-web"]["spec"]["rules"]
+    assert [(item["name"], len(item["filters"])) for item in rule["backendRefs"]] == [("edge-p-1", 1), ("edge-q-1", 1)]
+    assert codes == ["LB464"]
+
+
 def test_dns_name_is_one_endpoint() -> None:
     found, _ = backends("discovery: {dns: {name: engines.example, port: 8000}}")
     assert found["edge-p"]["endpoints"] == [{"fqdn": {"hostname": "engines.example", "port": 8000}}]
