@@ -270,8 +270,7 @@ class Backends:
         if _has_key(pool):
             secret = dict(self._objects.secrets).get(pool.tls.certificate or "") or self._secrets[pool.name]
             tls["clientCertificateRef"] = {"kind": "Secret", "name": secret}
-        if pool.protocol != "http1":
-            tls["alpnProtocols"] = ["h2"]
+        tls["alpnProtocols"] = ["http/1.1"] if pool.protocol == "http1" else ["h2"]
         return tls
 
 

@@ -142,8 +142,9 @@ _ROUTES: Mapping[str, Capability] = {
     ),
     "route.retry.backoff": _DONE,
     "route.rate_limit": Rendered(
-        "Each gateway enforces its part of one limit by all. Limits by tenant, header or client address need Redis, "
-        "so their routes return 503",
+        "Each gateway enforces its part of one limit by all, in equal parts for the matches of the route. On an "
+        "existing Gateway, each of its listeners admits this rate. Limits by tenant, header or client address need "
+        "Redis, so their routes return 503",
         in_part=True,
     ),
     "route.rate_limit.concurrent": _protection("concurrent requests"),
@@ -231,7 +232,9 @@ _POOLS: Mapping[str, Capability] = {
         "max_pending_requests limits the number of waiting requests; timeouts.request limits their wait",
     ),
     "pool.circuit_breaker": Rendered("The limits apply to each rule that leads to the pool"),
-    "pool.circuit_breaker.per_replica": Rendered("Only connections are limited", in_part=True),
+    "pool.circuit_breaker.per_replica": Rendered(
+        "Only connections are limited. `max_requests` needs HTTP/1.1, and with TLS also a Backend", in_part=True
+    ),
     "pool.queue": Unsupported("Envoy Gateway has no queue", "requests do not wait at the picker"),
     "pool.slow_start": Rendered("Only with round_robin and least_request, as a linear ramp", in_part=True),
     "pool.health.http": Rendered("Checks cannot send the key that replicas require", in_part=True),

@@ -66,8 +66,12 @@ def add(objects: Objects, context: Context) -> None:
 
 
 def _counts(context: Context) -> Counter[str]:
-    """Return the number of rules of each route. Each of them counts its requests separately."""
-    return Counter(rule.way.route.name for rule in context.placed if rule.way.shares)
+    """Return the number of Envoy's routes for each route. Each of them counts its requests separately."""
+    counts: Counter[str] = Counter()
+    for rule in context.placed:
+        if rule.way.shares:
+            counts[rule.way.route.name] += rule.copies
+    return counts
 
 
 def _spec(context: Context, rule: PlacedRule, counts: Counter[str]) -> Tree:
@@ -177,8 +181,14 @@ def _circuit_breaker(view: View, route: Route, pools: Sequence[Pool]) -> Tree:
 def _replica_connections(pool: Pool) -> int | None:
     """Return the maximum number of connections to a replica, each of which has one request in HTTP/1.1."""
     limits: CircuitBreaker = pool.circuit_breaker
-    requests = limits.replica_max_requests if pool.protocol == "http1" else None
+    requests = None if _may_use_http2(pool) else limits.replica_max_requests
     return min((item for item in (requests, limits.replica_max_connections) if item is not None), default=None)
+
+
+def _may_use_http2(pool: Pool) -> bool:
+    """Return whether connections to the pool may have several requests. Only a Backend can restrict TLS to HTTP/1.1."""
+    is_negotiated = pool.tls is not None and isinstance(pool.discovery, KubernetesDiscovery)
+    return pool.protocol != "http1" or is_negotiated
 
 
 def _body_limit(listener: Listener, route: Route, pools: Sequence[Pool]) -> int | None:
@@ -191,8 +201,8 @@ def _size(size: int) -> str:
     return next((f"{size // unit}{suffix}" for unit, suffix in _SIZES if size % unit == 0), str(size))
 
 
-def _rate_limit(limit: RateLimit, rules: int) -> Tree:
-    rate = {"requests": part(limit.requests, rules), "unit": _UNITS[limit.per]}
+def _rate_limit(limit: RateLimit, counters: int) -> Tree:
+    rate = {"requests": part(limit.requests, counters), "unit": _UNITS[limit.per]}
     return {"type": "Local", "local": {"rules": [{"limit": rate}]}}
 
 
@@ -308,7 +318,7 @@ def _pool_warnings(view: View, pool: Pool) -> Iterator[Diagnostic]:
     elif pool.locality is not None and pool.locality.spill_below != 70:
         message = "Envoy decides by its own rule when requests leave the zone"
         yield warning("pool.locality", message, (*path, "locality", "spill_below"))
-    if pool.circuit_breaker.replica_max_requests is not None and pool.protocol != "http1":
+    if pool.circuit_breaker.replica_max_requests is not None and _may_use_http2(pool):
         message = "Envoy Gateway limits only the connections to a replica, and HTTP/2 has many requests on each"
         yield warning("pool.circuit_breaker.per_replica", message, (*path, "circuit_breaker"))
     if pool.protocol != "http1" and isinstance(pool.discovery, KubernetesDiscovery):
@@ -356,10 +366,11 @@ def _rate_warnings(context: Context) -> Iterator[Diagnostic]:
             path = ("routes", name, "rate_limit", index)
             if count > 1:
                 message = (
-                    f"Envoy Gateway counts the requests of each rule separately, and this route has {count}: each "
-                    f"rule admits 1/{count} of the rate"
+                    f"Envoy Gateway counts the requests of each match separately, and this route has {count}: each "
+                    f"match admits 1/{count} of the rate"
                 )
-                yield warning("route.rate_limit", message, path, "use fewer hosts, pins and listeners for the route")
+                hint = "use fewer hosts, methods, models, pins and listeners for the route"
+                yield warning("route.rate_limit", message, path, hint)
             if limit.burst and limit.burst != limit.requests:
                 message = "Envoy Gateway has no bursts: a client may use the requests of a whole period at once"
                 yield warning("route.rate_limit", message, (*path, "burst"), "use a shorter period")

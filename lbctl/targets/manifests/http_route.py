@@ -81,6 +81,8 @@ class PlacedRule:
     """Name of the HTTPRoute."""
     name: str
     """Name of the rule, which policies state as `sectionName`."""
+    copies: int = 1
+    """Number of its matches times the number of listeners of the Gateway to which it is attached."""
 
 
 class Backends(Protocol):
@@ -283,7 +285,9 @@ def add_routes(
             spec = {"parentRefs": parents, **hostnames, "rules": [rule.tree for rule in rules]}
             numbered = name if index == 1 else f"{name}-{_number(index, len(items))}"
             objects.add(GROUP, "HTTPRoute", numbered, "route", ("listeners", table.listener.name), spec=spec)
-            placed += [PlacedRule(rule.way, table.listener, numbered, rule.name) for rule in rules]
+            placed += [
+                PlacedRule(rule.way, table.listener, numbered, rule.name, rule.matches * len(parents)) for rule in rules
+            ]
     return placed
 
 
@@ -352,6 +356,8 @@ class _Rule:
     way: Way
     name: str
     tree: Tree
+    matches: int
+    """Number of matches."""
 
 
 def _rules(view: View, objects: Objects, table: HostTable, backends: Backends) -> list[list[_Rule]]:
@@ -374,7 +380,7 @@ def _rule(
     tree: Tree = {"name": name, "matches": [tree_of(match) for match in matches]}
     tree |= _outcome(view, table.listener, way, matches, backends)
     objects.sources[id(tree)] = path_of(way.route)
-    return _Rule(way, name, tree)
+    return _Rule(way, name, tree, len(matches))
 
 
 def _replaces_prefix(way: Way) -> bool:

@@ -148,12 +148,14 @@ def test_split_keeps_shares_over_classes() -> None:
 @pytest.mark.parametrize(
     ("tls", "expected"),
     [
-        ("tls: {}", {"insecureSkipVerify": True}),
+        ("tls: {}", {"insecureSkipVerify": True, "alpnProtocols": ["http/1.1"]}),
+        ("tls: {}, protocol: grpc", {"insecureSkipVerify": True, "alpnProtocols": ["h2"]}),
         (
             TLS,
             {
                 "caCertificateRefs": [{"name": "edge-p-ca", "group": "", "kind": "ConfigMap"}],
                 "sni": "engine.example",
+                "alpnProtocols": ["http/1.1"],
             },
         ),
         (
@@ -162,6 +164,7 @@ def test_split_keeps_shares_over_classes() -> None:
                 "insecureSkipVerify": True,
                 "sni": "engine.example",
                 "clientCertificateRef": {"kind": "Secret", "name": "edge-p-client"},
+                "alpnProtocols": ["http/1.1"],
             },
         ),
     ],

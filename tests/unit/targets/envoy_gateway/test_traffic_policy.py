@@ -162,6 +162,16 @@ def test_check_on_another_port_needs_1_8() -> None:
     assert codes == ["LB475"]
 
 
+@pytest.mark.parametrize(
+    ("pool", "limit"),
+    [("", 8), (", tls: {}", 8), (", protocol: http2", None), (", protocol: http2, tls: {}", None)],
+)
+def test_limit_of_a_replica_needs_http1(pool: str, limit: int | None) -> None:
+    spec, codes = policy(f", circuit_breaker: {{per_replica: {{max_requests: 8}}}}{pool}")
+    assert spec["circuitBreaker"].get("perEndpoint") == ({"maxConnections": limit} if limit else None)
+    assert codes == ([] if limit else ["LB473"])
+
+
 def test_body_limit_exempts_streams() -> None:
     assert policy(listeners=LIMITED)[0]["requestBuffer"] == {"limit": "4Mi"}
     assert "requestBuffer" not in policy(route=", websocket: true", listeners=LIMITED)[0]
@@ -175,14 +185,22 @@ def test_rate_of_all_requests() -> None:
     assert codes == []
 
 
-def test_rate_is_divided_among_the_rules_of_a_route() -> None:
+def test_rate_is_divided_among_the_matches_of_a_route() -> None:
     routes = (
-        "routes: {r: {match: {path_prefix: /v1, hosts: [a.example, b.example]}, pool: p, "
+        "routes: {r: {match: {path_prefix: /v1, hosts: [a.example, b.example], methods: [GET, POST]}, pool: p, "
         "rate_limit: [{by: all, rate: 600/m}]}}"
     )
     objects, codes = rendering(fleet(routes=routes))
     (found,) = named(objects, "BackendTrafficPolicy").values()
-    assert found["spec"]["rateLimit"]["local"]["rules"] == [{"limit": {"requests": 300, "unit": "Minute"}}]
+    assert found["spec"]["rateLimit"]["local"]["rules"] == [{"limit": {"requests": 150, "unit": "Minute"}}]
+    assert codes == ["LB441"]
+
+
+def test_rate_is_divided_among_the_listeners_of_a_gateway() -> None:
+    certificates = "[{certificate: a.crt, key: a.key}, {certificate: b.crt, key: b.key, hosts: [b.example, c.example]}]"
+    listeners = f'listeners: {{web: {{bind: "0.0.0.0:443", tls: {{certificates: {certificates}}}}}}}'
+    spec, codes = policy(route=", rate_limit: [{by: all, rate: 600/m}]", listeners=listeners)
+    assert spec["rateLimit"]["local"]["rules"] == [{"limit": {"requests": 200, "unit": "Minute"}}]
     assert codes == ["LB441"]
 
 
