@@ -90,8 +90,8 @@ _LISTENERS: Mapping[str, Capability] = {
 _ROUTES: Mapping[str, Capability] = {
     "route.match": Rendered(
         "An HTTPRoute for each listener and host has the rules in lbctl's order. If the order of two rules with "
-        "different regular expressions cannot be expressed, the fleet is rejected (LB172). Only the nine methods of "
-        "the Gateway API are supported",
+        "different regular expressions cannot be expressed, the fleet is rejected (LB172). Of two expressions, the "
+        "longer one is compared first (LB420). Only the nine methods of the Gateway API are supported",
         in_part=True,
     ),
     "route.match.model": Rendered(

@@ -96,7 +96,7 @@ def plan(view: View) -> Plan | Diagnostic:
         *conflicts,
         *closing_warnings,
         *empty,
-        *http_route.warnings(changed, tables),
+        *http_route.warnings(changed, tables, longest_first=True),
         *references.diagnostics(),
         *traffic_policy.diagnostics(context),
         *client_policy.diagnostics(context),

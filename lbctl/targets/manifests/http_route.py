@@ -219,9 +219,13 @@ def errors(view: View) -> Iterator[Diagnostic]:
                 yield Diagnostic("LB171", message, path=(*match, "methods"), hint=hint)
 
 
-def warnings(view: View, found: Sequence[HostTable]) -> Iterator[Diagnostic]:
-    """Yield the settings of routes that HTTPRoutes express only in part, and the rules that exceed the API's limits."""
-    yield from _regex_warnings(found)
+def warnings(view: View, found: Sequence[HostTable], *, longest_first: bool = False) -> Iterator[Diagnostic]:
+    """Yield the settings of routes that HTTPRoutes express only in part, and the rules that exceed the API's limits.
+
+    `longest_first`: whether the gateway compares expressions before prefixes, and longer expressions first. Otherwise,
+    their order is unknown.
+    """
+    yield from _regex_warnings(found, longest_first=longest_first)
     for table in found:
         for way, matches in table.ways:
             if any(len(match.headers) > _MAX_HEADERS for match in matches):
@@ -232,12 +236,13 @@ def warnings(view: View, found: Sequence[HostTable]) -> Iterator[Diagnostic]:
                 yield from filters.diagnostics(view, table.listener, way.route, list(way.shares))
 
 
-def _regex_warnings(found: Sequence[HostTable]) -> Iterator[Diagnostic]:
-    """Yield a warning for each route whose regular expression overlaps a prefix or an expression of a later route.
+def _regex_warnings(found: Sequence[HostTable], *, longest_first: bool) -> Iterator[Diagnostic]:
+    """Yield a warning for each route whose regular expression overlaps a path of a later route that may come first.
 
-    The API leaves their order to the class.
+    The API leaves the order of expressions, and of an expression and a prefix, to the class.
     """
     feature = BY_ID["route.match"]
+    may_take = _is_longer if longest_first else _may_take
     for table in found:
         for index, (way, _) in enumerate(table.ways):
             if way.rule.path.kind != "regex":
@@ -245,7 +250,7 @@ def _regex_warnings(found: Sequence[HostTable]) -> Iterator[Diagnostic]:
             others = [
                 other.route.name
                 for other, theirs in table.ways[index + 1 :]
-                if other.route.name != way.route.name and any(_may_take(match, way.rule) for match in theirs)
+                if other.route.name != way.route.name and any(may_take(match, way.rule) for match in theirs)
             ]
             if others:
                 message = (
@@ -253,6 +258,10 @@ def _regex_warnings(found: Sequence[HostTable]) -> Iterator[Diagnostic]:
                     f"in some classes, route {others[0]} gets these requests"
                 )
                 hint = "use an exact path or a prefix, or check the class"
+                if longest_first:
+                    message = f"the gateway compares longer expressions first, so route {others[0]} gets the requests "
+                    message += "that match both"
+                    hint = "use an exact path or a prefix"
                 path = (*path_of(way.route), "match", "path_regex")
                 yield Diagnostic(feature.code, message, path=path, hint=hint, severity="warning")
 
@@ -260,6 +269,12 @@ def _regex_warnings(found: Sequence[HostTable]) -> Iterator[Diagnostic]:
 def _may_take(match: Match, expression: Rule) -> bool:
     """Return whether a class may prefer a match to an expression. Equal expressions have the order of the rules."""
     is_other = match.path.kind == "prefix" or (match.path.kind == "regex" and match.path != expression.path)
+    return is_other and overlaps(Rule("", path=expression.path), Rule("", path=match.path))
+
+
+def _is_longer(match: Match, expression: Rule) -> bool:
+    """Return whether a match has a longer expression than a rule that it overlaps."""
+    is_other = match.path.kind == "regex" and len(match.path.value) > len(expression.path.value)
     return is_other and overlaps(Rule("", path=expression.path), Rule("", path=match.path))
 
 
