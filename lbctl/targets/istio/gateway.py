@@ -90,6 +90,11 @@ def labels(objects: KubernetesObjects) -> Tree:
     return dict(objects.gateway_labels or _LABELS)
 
 
+def is_default(objects: KubernetesObjects) -> bool:
+    """Return whether these are the labels of Istio's default gateway, which other applications may share."""
+    return labels(objects) == dict(_LABELS)
+
+
 def add_gateways(objects: Objects, view: View, kubernetes: KubernetesObjects, listed: Sequence[Section]) -> None:
     """Add the Gateways."""
     if kubernetes.gateway is not None:

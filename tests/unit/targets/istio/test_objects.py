@@ -259,13 +259,19 @@ def test_loopback_listener_is_closed() -> None:
 # ── Access lists ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+LABELS = PROXIES.replace("ml}", "ml, gateway_labels: {app: models}}")
+"""The pods serve only this fleet."""
+EXACT = "routes: {r: {match: {hosts: [a.example.com]}, pool: p}}"
+LIMITED = 'listeners: {web: {bind: "0.0.0.0:80", deny_from: [10.0.0.0/8]}}'
+
+
 def test_access_lists_are_a_policy_for_the_pods() -> None:
     listeners = 'listeners: {web: {bind: "0.0.0.0:80", deny_from: [10.1.0.0/16], allow_from: [10.0.0.0/8]}}'
-    found = rendering(fleet(listeners))
+    found = rendering(fleet(listeners, proxies=LABELS))
     (policy,) = [item for item in found.objects if item["kind"] == "AuthorizationPolicy"]
     assert policy["metadata"]["namespace"] == "istio-system"
     assert policy["spec"] == {
-        "selector": {"matchLabels": {"istio": "ingressgateway"}},
+        "selector": {"matchLabels": {"app": "models"}},
         "action": "DENY",
         "rules": [
             {
@@ -288,9 +294,55 @@ def test_access_lists_are_a_policy_for_the_pods() -> None:
     ],
 )
 def test_policy_applies_only_to_exact_hosts(hosts: str, expected: object) -> None:
-    listeners = 'listeners: {web: {bind: "0.0.0.0:80", deny_from: [10.0.0.0/8]}}'
-    found = rendering(fleet(listeners, f"routes: {{r: {{match: {{hosts: {hosts}}}, pool: p}}}}"))
+    found = rendering(fleet(LIMITED, f"routes: {{r: {{match: {{hosts: {hosts}}}, pool: p}}}}", proxies=LABELS))
     assert found.of("AuthorizationPolicy")[0]["rules"][0].get("to") == expected
+
+
+def test_policy_for_the_default_gateway_has_exact_hosts() -> None:
+    """Other hosts of the default gateway may belong to other applications."""
+    text, position = marked(fleet('listeners: {web: {bind: "0.0.0.0:80", deny_from: ▶[10.0.0.0/8]}}'))
+    found = rendering(text)
+    assert not found.of("AuthorizationPolicy")
+    assert found.rules()[0]["directResponse"]["status"] == 503
+    assert found.warnings == [f"{position} LB415"]
+    assert rendering(fleet(LIMITED, EXACT)).of("AuthorizationPolicy")
+
+
+def test_access_lists_with_trusted_load_balancers_are_closed() -> None:
+    """Istio trusts a number of load balancers, so a client that bypasses them could send any address."""
+    listeners = (
+        'listeners: {web: {bind: "0.0.0.0:80", client_address: {trusted: [10.1.0.0/16]}, allow_from: ▶[10.0.0.0/8]}}'
+    )
+    text, position = marked(fleet(listeners, EXACT))
+    found = rendering(text)
+    assert not found.of("AuthorizationPolicy")
+    assert found.rules("a.example.com")[0]["directResponse"]["status"] == 503
+    assert f"{position} LB415" in found.warnings
+    found = rendering(text.replace("namespace: ml}", "namespace: ml, assume: [listener.access]}"))
+    assert not found.of("AuthorizationPolicy")
+    assert "route" in found.rules("a.example.com")[0]
+
+
+def test_policy_does_not_narrow_the_lists_of_a_route() -> None:
+    routes = EXACT.replace("pool: p", "pool: p, allow_from: [0.0.0.0/0]")
+    proxies = PROXIES.replace("namespace: ml}", "namespace: ml, assume: [route.access]}")
+    found = rendering(fleet(LIMITED, routes, proxies=proxies))
+    assert not found.of("AuthorizationPolicy")
+    assert found.rules("a.example.com")[0]["directResponse"]["status"] == 503
+
+
+@pytest.mark.parametrize(
+    ("lists", "expected"),
+    [
+        ('deny_from: ["2001:db8::/32", 192.0.2.1]', [{"remoteIpBlocks": ["192.0.2.1/32", "2001:db8::/32"]}]),
+        ('deny_from: ["::fffe:0:0/95"]', [{"remoteIpBlocks": ["::fffe:0:0/96"]}]),
+        ('allow_from: ["::ffff:10.0.0.0/104"]', [{"notRemoteIpBlocks": ["10.0.0.0/8"]}]),
+    ],
+)
+def test_ipv6_networks_do_not_contain_ipv4(lists: str, expected: list[object]) -> None:
+    found = rendering(fleet(f'listeners: {{web: {{bind: "0.0.0.0:80", {lists}}}}}', EXACT))
+    (policy,) = found.of("AuthorizationPolicy")
+    assert [item["source"] for item in policy["rules"][0]["from"]] == expected
 
 
 def test_different_access_lists_close_their_listeners() -> None:
@@ -309,7 +361,7 @@ def test_redirects_need_no_access_lists() -> None:
   a: {bind: "0.0.0.0:80"}
   b: {bind: "0.0.0.0:81", deny_from: [10.0.0.0/8]}"""
     routes = "routes: {r: {listeners: [b], pool: p}, s: {listeners: [a], respond: {redirect: https}}}"
-    assert rendering(fleet(listeners, routes)).of("AuthorizationPolicy")
+    assert rendering(fleet(listeners, routes, proxies=LABELS)).of("AuthorizationPolicy")
 
 
 # ── Errors ───────────────────────────────────────────────────────────────────────────────────────────────────────────
