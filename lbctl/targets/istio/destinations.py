@@ -164,18 +164,25 @@ class Destinations:
     def _secret_names(self) -> dict[str, str]:
         """Map each pool to the name of the Secret with its certificates."""
         pools = [pool for pool in self._view.pools.values() if pool.tls is not None and needs_secret(pool.tls)]
-        parts = {pool.name: self._secret_parts(pool) for pool in pools}
+        owner = secret_owner(self._view, self._objects)
+        parts = {pool.name: (*owner, pool.name, "client" if _certificate(pool) else "ca") for pool in pools}
         by_parts = names(_SECRET, parts.values())
         given = dict(self._objects.secrets)
         return {pool.name: given.get(_certificate(pool)) or by_parts[parts[pool.name]] for pool in pools}
-
-    def _secret_parts(self, pool: Pool) -> Parts:
-        return (self._view.proxy.name, pool.name, "client" if _certificate(pool) else "ca")
 
     def _own_secrets(self) -> Iterator[Pool]:
         """Yield the pools with a Secret whose name lbctl chooses."""
         given = dict(self._objects.secrets)
         return (pool for name in self._secrets if _certificate(pool := self._view.pools[name]) not in given)
+
+
+def secret_owner(view: View, objects: KubernetesObjects) -> Parts:
+    """Return the first parts of the names of Secrets.
+
+    Fleets of other namespaces may also have Secrets in the namespace of the gateway's pods.
+    """
+    namespace = (objects.namespace,) if objects.pods_namespace != objects.namespace else ()
+    return (*namespace, view.proxy.name)
 
 
 def _group(route: Route, pool: Pool) -> Group:

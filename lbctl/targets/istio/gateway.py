@@ -13,6 +13,7 @@ from lbctl.base.diagnostics import Diagnostic
 from lbctl.ir.listeners import Certificate, Listener
 from lbctl.ir.proxies import KubernetesObjects
 from lbctl.ir.snapshot import View
+from lbctl.targets.istio.destinations import secret_owner
 from lbctl.targets.manifests import gateway
 from lbctl.targets.manifests.closing import Gap
 from lbctl.targets.manifests.findings import warning
@@ -124,12 +125,13 @@ def _key(listener: Listener, certificate: Certificate | None) -> _Key:
 def _secrets(view: View, objects: KubernetesObjects) -> dict[_Key, str]:
     """Map the files of each Secret to its name."""
     wanted: dict[_Key, Parts] = {}
+    owner = secret_owner(view, objects)
     for listener in view.listeners:
         certificates = listener.tls.certificates if listener.tls else ()
         for index, item in enumerate(certificates, start=1):
             number = [str(index)] if len(certificates) > 1 else []
-            wanted.setdefault(_key(listener, item), (view.proxy.name, listener.name, *number))
-    by_parts = names(_SECRET, wanted.values())
+            wanted.setdefault(_key(listener, item), (*owner, listener.name, *number))
+    by_parts = names(_SECRET, [*wanted.values(), *gateway.reserved_secrets(view, owner)])
     given = dict(objects.secrets)
     return {key: given.get(key[0]) or by_parts[parts] for key, parts in wanted.items()}
 

@@ -292,19 +292,19 @@ def test_smallest_retry_budget_of_a_pool_applies() -> None:
     ("body", "expected"),
     [
         (f"tls: {{}}\n    {ONE}", {"mode": "SIMPLE", "insecureSkipVerify": True}),
-        (f"tls: {{ca: ca.pem}}\n    {ONE}", {"mode": "SIMPLE", "credentialName": "edge-p0-ca"}),
+        (f"tls: {{ca: ca.pem}}\n    {ONE}", {"mode": "SIMPLE", "credentialName": "ml-edge-p0-ca"}),
         (f"tls: {{ca: system}}\n    {NAMED}", {"mode": "SIMPLE", "subjectAltNames": ["a.example.com"]}),
         (
             f"tls: {{ca: ca.pem, server_name: b.example.com}}\n    {ONE}",
-            {"mode": "SIMPLE", "credentialName": "edge-p0-ca", "subjectAltNames": ["b.example.com"]},
+            {"mode": "SIMPLE", "credentialName": "ml-edge-p0-ca", "subjectAltNames": ["b.example.com"]},
         ),
         (
             f"tls: {{{CERTIFICATE}}}\n    {ONE}",
-            {"mode": "MUTUAL", "credentialName": "edge-p0-client", "insecureSkipVerify": True},
+            {"mode": "MUTUAL", "credentialName": "ml-edge-p0-client", "insecureSkipVerify": True},
         ),
         (
             f"tls: {{ca: ca.pem, {CERTIFICATE}}}\n    {ONE}",
-            {"mode": "MUTUAL", "credentialName": "edge-p0-client"},
+            {"mode": "MUTUAL", "credentialName": "ml-edge-p0-client"},
         ),
     ],
 )
@@ -320,11 +320,11 @@ def test_tls_to_replicas(body: str, expected: Tree) -> None:
     [
         ("{}", []),
         ("{ca: system}", []),
-        ("{ca: ca.pem}", ["generic edge-p0-ca --from-file=ca.crt=ca.pem"]),
-        (f"{{{CERTIFICATE}}}", ["tls edge-p0-client --cert=c.pem --key=k.pem"]),
+        ("{ca: ca.pem}", ["generic ml-edge-p0-ca --from-file=ca.crt=ca.pem"]),
+        (f"{{{CERTIFICATE}}}", ["tls ml-edge-p0-client --cert=c.pem --key=k.pem"]),
         (
             f"{{ca: ca.pem, {CERTIFICATE}}}",
-            ["generic edge-p0-client --from-file=tls.crt=c.pem --from-file=tls.key=k.pem --from-file=ca.crt=ca.pem"],
+            ["generic ml-edge-p0-client --from-file=tls.crt=c.pem --from-file=tls.key=k.pem --from-file=ca.crt=ca.pem"],
         ),
     ],
 )

@@ -212,11 +212,11 @@ def test_host_with_its_own_certificate_has_its_own_gateway() -> None:
     servers = [
         (server["hosts"], server["tls"]["credentialName"]) for item in found.of("Gateway") for server in item["servers"]
     ]
-    assert servers == [(["ml/*"], "edge-web-1"), (["ml/b.example.com"], "edge-web-2")]
+    assert servers == [(["ml/*"], "ml-edge-web-1"), (["ml/b.example.com"], "ml-edge-web-2")]
     bound = {item["hosts"][0]: item["gateways"] for item in found.of("VirtualService")}
     assert bound == {"*": ["edge"], "b.example.com": ["edge", "edge-web-1"]}
     assert found.commands == [
-        f"kubectl -n istio-system create secret tls edge-web-{index} --cert={name}.crt --key={name}.key"
+        f"kubectl -n istio-system create secret tls ml-edge-web-{index} --cert={name}.crt --key={name}.key"
         for index, name in enumerate("ab", start=1)
     ]
 
@@ -225,13 +225,21 @@ def test_client_certificates_are_verified_by_the_same_secret() -> None:
     tls = "tls: {certificates: [{certificate: a.crt, key: a.key}], client_ca: ca.crt, client_crl: ca.crl, %s}"
     listeners = f'listeners: {{web: {{bind: "0.0.0.0:443", {tls}}}}}'
     for setting, mode in (("client_certificate: required", "MUTUAL"), ("min_version: '1.3'", "OPTIONAL_MUTUAL")):
-        found = rendering(fleet(listeners % setting).replace("ml}", "ml, pods_namespace: edge}"))
+        found = rendering(fleet(listeners % setting).replace("ml}", "ml, pods_namespace: ml}"))
         (gateway,) = found.of("Gateway")
         assert gateway["servers"][0]["tls"]["mode"] == mode
         (command,) = found.commands
         files = {"tls.crt": "a.crt", "tls.key": "a.key", "ca.crt": "ca.crt", "ca.crl": "ca.crl"}
         options = " ".join(f"--from-file={entry}={file}" for entry, file in files.items())
-        assert command == f"kubectl -n edge create secret generic edge-web {options}"
+        assert command == f"kubectl -n ml create secret generic edge-web {options}"
+
+
+def test_secret_is_named_for_the_namespace_of_the_fleet() -> None:
+    """Fleets of several namespaces may have entries with the same name, and share the pods of a gateway."""
+    tls = "tls: {certificates: [{certificate: a.crt, key: a.key}]}"
+    text = fleet(f'listeners: {{web: {{bind: "0.0.0.0:443", {tls}}}}}')
+    names = {rendering(text.replace("namespace: ml", f"namespace: {name}")).commands[0].split()[6] for name in "ab"}
+    assert names == {"a-edge-web", "b-edge-web"}
 
 
 def test_existing_gateway_is_only_referred_to() -> None:

@@ -65,6 +65,33 @@ def rendering(fleet: str, kind: str) -> Gateway:
     return Gateway(kind, loaded, proxy.version, list(yaml.safe_load_all(bundle.main.text)), findings)
 
 
+@every_kind
+def test_secrets_of_listeners_and_pools_have_distinct_names(kind: str) -> None:
+    listeners = "\n".join(
+        f'  {name}: {{bind: "0.0.0.0:{443 + index}", tls: {{certificates: [{{certificate: {name}.crt, key: a.key}}]}}}}'
+        for index, name in enumerate(("client", "p-client", "q-ca"))
+    )
+    tls = "tls: {ca: ca.pem, server_name: a.example.com"
+    fleet = f"""version: 1
+listeners:
+{listeners}
+routes:
+  r: {{match: {{path_prefix: /p}}, pool: p}}
+  s: {{match: {{path_prefix: /q}}, pool: q}}
+pools:
+  p: {{replicas: [{{address: "10.0.0.1:80"}}], {tls}, certificate: c.crt, key: c.key}}}}
+  q: {{replicas: [{{address: "10.0.0.2:80"}}], {tls}{", certificate: c.crt, key: c.key" * (kind == "gateway-api")}}}}}
+"""
+    loaded, errors = loading(fleet + EDGE.replace("kind: gateway-api", 'kind: gateway-api, version: "1.6"'), kind)
+    assert loaded is not None, errors
+    topology = loaded.compiled.topology
+    prepared = prepare(target(kind), loaded.compiled, chosen(topology, kind, None), Snapshot(topology))
+    commands = [item.command(str) for item in prepared.target.render(prepared.view).prerequisites]
+    names = [command.split()[6] for command in commands if " create secret " in command]
+    assert len(names) >= 4
+    assert len(set(names)) == len(names)
+
+
 # ── Every feature ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
