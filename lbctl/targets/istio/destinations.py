@@ -192,12 +192,22 @@ def _group(route: Route, pool: Pool) -> Group:
 
 def _budgets(view: View) -> dict[str, float]:
     """Return the retry budget of each pool: the smallest of its routes, because Istio has one for each destination."""
-    budgets: dict[str, float] = {}
+    by_destination: dict[Parts, float] = {}
     for route in view.routes.values():
         for pool in pools_of(route) if route.retry.budget is not None else ():
             assert route.retry.budget is not None
-            budgets[pool] = min(route.retry.budget, budgets.get(pool, route.retry.budget))
-    return budgets
+            key = _destination_key(view.pools[pool])
+            by_destination[key] = min(route.retry.budget, by_destination.get(key, route.retry.budget))
+    keys = {name: _destination_key(pool) for name, pool in view.pools.items()}
+    return {name: by_destination[key] for name, key in keys.items() if key in by_destination}
+
+
+def _destination_key(pool: Pool) -> Parts:
+    """Return what the pools that share a DestinationRule have in common."""
+    discovery = pool.discovery
+    if isinstance(discovery, KubernetesDiscovery):
+        return (discovery.namespace, discovery.service or "")
+    return (pool.name,)
 
 
 def _certificate(pool: Pool) -> str:

@@ -444,6 +444,25 @@ def test_split_with_different_hash_keys() -> None:
     assert [item.code for item in destinations(different).diagnostics()] == ["LB459"]
 
 
-def test_service_of_two_pools_is_a_finding() -> None:
-    found = destinations(view_of(SERVICE, SERVICE, routes="r: {split: {p0: 1, p1: 1}}")).diagnostics()
-    assert [item.path[1] for item in found] == ["p1"]
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ("model: {name: m}", "both pools have the same replicas and policies"),
+        ("slow_start: {window: 5s}", "pool p0 decides about load balancing"),
+        (
+            "timeouts: {connect: 9s}\n    health: {passive: {consecutive_5xx: 9}}",
+            "pool p0 decides about connections, passive checks",
+        ),
+    ],
+)
+def test_service_of_two_pools_is_a_finding(settings: str, expected: str) -> None:
+    seen = view_of(SERVICE, f"{settings}\n    {SERVICE}", routes="r: {split: {p0: 1, p1: 1}}")
+    (found,) = destinations(seen).diagnostics()
+    assert (found.severity, found.path) == ("warning", ("pools", "p1", "discovery", "kubernetes", "service"))
+    assert found.message.endswith(expected)
+
+
+def test_smallest_retry_budget_of_a_service_applies() -> None:
+    routes = "r: {pool: p0, retry: {budget: 20%}}\n  s: {match: {path: /}, pool: p1, retry: {budget: 5%}}"
+    rule = objects_of(view_of(SERVICE, SERVICE, routes=routes))["DestinationRule", "edge-p0"]
+    assert rule["spec"]["trafficPolicy"]["retryBudget"]["percent"] == 5

@@ -190,6 +190,10 @@ def test_pools_of_a_split_get_their_shares(kind: str) -> None:
 
 POOL = 'pools: {p: {replicas: [{address: "10.0.0.1:80"}]}}\n'
 NUMBERLESS = "pools: {p: {discovery: {kubernetes: {namespace: ml, service: s, port: ▶http}}}}\n"
+SERVICE = "discovery: {kubernetes: {namespace: ml, service: s, port: http, service_port: 80}}"
+TLS = "tls: ▶{ca: system, server_name: a.example.com}"
+SPLIT = "routes: {r: {match: {path_prefix: /v1}, split: {p: 1, q: 1}}}\n"
+SHARED = f"pools: {{p: {{{SERVICE}}}, q: {{{TLS}, {SERVICE}}}}}\n"
 
 
 @every_kind
@@ -200,6 +204,7 @@ NUMBERLESS = "pools: {p: {discovery: {kubernetes: {namespace: ml, service: s, po
         ("LB171", HEAD + ROUTE + 'pools: {p: {replicas: [▶{address: "unix:/run/x.sock"}]}}\n' + EDGE),
         ("LB171", HEAD.replace("}}", '}, web-2: {bind: ▶"10.0.0.9:80"}}') + ROUTE + POOL + EDGE),
         ("LB171", HEAD + ROUTE + NUMBERLESS + EDGE),
+        ("LB171", HEAD + SPLIT + SHARED + EDGE),
         ("LB173", HEAD + ROUTE + POOL + EDGE.replace("ml, ", "ml, assume: [▶route.split], ")),
         ("LB173", HEAD + ROUTE + POOL + EDGE.replace("ml, ", "ml, assume: [▶route.auth.api_kyes], ")),
         ("LB170", HEAD + ROUTE + POOL + EDGE.replace("kubernetes:", "▶config: /etc/x.yaml, kubernetes:")),
