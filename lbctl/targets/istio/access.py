@@ -62,7 +62,8 @@ def _reason(view: View, objects: KubernetesObjects) -> tuple[str, str] | None:
 
 
 def _limited(view: View) -> list[Listener]:
-    return [listener for listener in view.listeners if access(listener).is_limited]
+    """Return the listeners with lists. All routes of a loopback listener return 503."""
+    return [listener for listener in view.listeners if access(listener).is_limited and not listener.bind.on_loopback]
 
 
 def _affected(view: View) -> list[Listener]:
@@ -70,8 +71,11 @@ def _affected(view: View) -> list[Listener]:
     return [
         listener
         for listener in view.listeners
-        if access(listener).is_limited
-        or any(not isinstance(view.routes[rule.route].action, Redirect) for rule in listener.rules)
+        if not listener.bind.on_loopback
+        and (
+            access(listener).is_limited
+            or any(not isinstance(view.routes[rule.route].action, Redirect) for rule in listener.rules)
+        )
     ]
 
 

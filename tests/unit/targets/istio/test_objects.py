@@ -364,6 +364,13 @@ def test_different_access_lists_close_their_listeners() -> None:
     assert found.warnings == [f"{position} LB415"]
 
 
+def test_loopback_listener_needs_no_access_lists() -> None:
+    listeners = LIMITED.replace("}}", '}, local: {bind: "127.0.0.1:81"}}')
+    found = rendering(fleet(listeners, EXACT))
+    assert found.of("AuthorizationPolicy")
+    assert not [code for code in found.warnings if code.endswith("LB415")]
+
+
 def test_redirects_need_no_access_lists() -> None:
     listeners = """listeners:
   a: {bind: "0.0.0.0:80"}
