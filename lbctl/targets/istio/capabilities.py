@@ -192,7 +192,10 @@ _POOLS: Mapping[str, Capability] = {
     "pool.discovery.kubernetes": Rendered(
         "The routes refer to the Service by `service_port`, and the gateway follows its pods"
     ),
-    "pool.tls": Rendered("The CA bundle is in a Secret in the namespace of the gateway's pods"),
+    "pool.tls": Rendered(
+        "The CA bundle is in a Secret in the namespace of the gateway's pods. IP addresses and the pods of a Service are "
+        "not checked against the certificate, so set server_name"
+    ),
     "pool.tls.client_certificate": Rendered("In the same Secret as the CA bundle"),
     "pool.credentials": Unsupported(
         "the objects would contain the key in plain text", "requests are sent without the key"

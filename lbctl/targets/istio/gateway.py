@@ -150,13 +150,33 @@ def prerequisites(view: View, objects: KubernetesObjects) -> Iterator[Prerequisi
         if not clients:
             yield Prerequisite((*words, "tls", name), (("--cert", certificate), ("--key", key)))
             continue
-        files = zip(("tls.crt", "tls.key", "ca.crt", "ca.crl"), (certificate, key, *clients), strict=False)
+        files = zip(_ENTRIES, (certificate, key, *clients), strict=False)
         yield Prerequisite((*words, "generic", name), tuple((f"--from-file={entry}", file) for entry, file in files))
 
 
 def needed(view: View, objects: KubernetesObjects) -> Iterator[tuple[str, str, str]]:
     """Yield (kind, namespace, name) of the Secrets of the servers whose names lbctl chooses."""
     return (("Secret", objects.pods_namespace, name) for name, _ in _needed(view, objects))
+
+
+_ENTRIES = ("tls.crt", "tls.key", "ca.crt", "ca.crl")
+"""Entries of a Secret, in the order of `_Key`."""
+
+
+def _contradictory_secrets(view: View, objects: KubernetesObjects) -> Iterator[Diagnostic]:
+    """Yield the Secrets of `secrets` that would need different files for several listeners or pools."""
+    keys = list(_secrets(view, objects)) if objects.gateway is None else []
+    pools = (pool.tls for pool in view.pools.values() if pool.tls is not None and pool.tls.certificate is not None)
+    keys += [tuple(filter(None, (tls.certificate, tls.key, tls.ca))) for tls in pools]
+    contents: dict[tuple[str, str], str] = {}
+    for certificate, name in objects.secrets:
+        for key in (key for key in keys if key[0] == certificate):
+            for entry, file in zip(_ENTRIES, key, strict=False):
+                first = contents.setdefault((name, entry), file)
+                if first != file:
+                    message = f"the Secret {name} cannot contain both {first} and {file} as {entry}"
+                    path = ("proxies", view.proxy.name, "kubernetes", "secrets", certificate)
+                    yield Diagnostic("LB171", message, path=path, hint="remove it: lbctl names a Secret for each of them")
 
 
 # ── Findings ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -174,6 +194,7 @@ def gaps(view: View, objects: KubernetesObjects) -> Iterator[Gap]:
 def diagnostics(view: View, objects: KubernetesObjects) -> Iterator[Diagnostic]:
     """Yield the settings of listeners that a Gateway cannot express."""
     yield from gateway.listener_diagnostics(view, objects)
+    yield from _contradictory_secrets(view, objects)
     place = ("proxies", view.proxy.name, "kubernetes")
     if objects.gateway_class is not None:
         message = "Istio's own Gateways have no class: they select pods by labels"

@@ -285,6 +285,11 @@ def test_smallest_retry_budget_of_a_pool_applies() -> None:
     assert policy_of(ONE, routes=routes)["retryBudget"] == {"percent": 12.5, "minRetryConcurrency": 3}
 
 
+def test_no_replica_is_ejected_with_a_maximum_of_zero() -> None:
+    found = policy_of(f"health: {{passive: {{max_ejection: 0%}}}}\n    {ONE}")["outlierDetection"]
+    assert found == {"consecutive5xxErrors": 0, "consecutiveGatewayErrors": 0, "minHealthPercent": 0}
+
+
 # ── TLS ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -379,6 +379,13 @@ def test_redirects_need_no_access_lists() -> None:
     assert rendering(fleet(listeners, routes, proxies=LABELS)).of("AuthorizationPolicy")
 
 
+SHARED_SECRET = fleet(
+    'listeners: {web: {bind: "0.0.0.0:443", tls: {certificates: [{certificate: a.crt, key: a.key}], client_ca: c.crt}}}',
+    pools='pools: {p: {replicas: [{address: "10.0.0.1:80"}], tls: {ca: ca.crt, certificate: a.crt, key: a.key}}}',
+    proxies=PROXIES.replace("ml}", "ml, secrets: {a.crt: ▶mine}}"),
+)
+
+
 # ── Errors ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -395,6 +402,7 @@ def test_redirects_need_no_access_lists() -> None:
         ("LB171", fleet(listeners='listeners: {web: {bind: ▶"unix:/run/x.sock"}}')),
         ("LB171", fleet(listeners='listeners: {a: {bind: "0.0.0.0:80"}, b: {bind: ▶"10.0.0.9:80"}}')),
         ("LB171", fleet(routes="routes: {r: {match: {hosts: ▶[a.example.com, 10.0.0.1]}, pool: p}}")),
+        ("LB171", SHARED_SECRET),
         ("LB173", fleet(proxies=PROXIES.replace("ml}", "ml, assume: [▶listener.tls]}"))),
         ("LB173", fleet(proxies=PROXIES.replace("ml}", "ml, assume: [▶pool.tls]}"))),
     ],
