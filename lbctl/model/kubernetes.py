@@ -174,5 +174,5 @@ class KubernetesObjects(Section):
     secrets: dict[v.FilePath, v.KubernetesObject] = Field(
         {},
         description="Names of Secrets, by the certificate file that they replace. Default: the names of the proxy and "
-        "of the listener or pool.",
+        "of the listener or pool. With `istio`, the namespace precedes them if the pods are in another one.",
     )

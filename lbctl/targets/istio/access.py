@@ -2,7 +2,8 @@
 
 A policy applies to pods of its own namespace, or to those of all namespaces if it is in the mesh's root namespace. It
 sees the ports of the pods, which may differ from those of the Gateway. So it has no ports, and all listeners must have
-the same lists.
+the same lists. It has the hosts of the routes, so that other hosts of the same pods are not affected. Pods with other
+labels than the default gateway's belong to the fleet, so there it may apply to all hosts.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from lbctl.ir.listeners import Listener
 from lbctl.ir.proxies import KubernetesObjects
 from lbctl.ir.routes import Access, Redirect, access
 from lbctl.ir.snapshot import View
-from lbctl.targets.istio.gateway import labels
+from lbctl.targets.client_identity import unmapped_networks
+from lbctl.targets.istio.gateway import is_default, labels
 from lbctl.targets.manifests.closing import Gap
 from lbctl.targets.manifests.names import names, object_name
 from lbctl.targets.manifests.objects import Objects, Tree
@@ -24,22 +26,44 @@ _FEATURE = "listener.access"
 
 def gaps(view: View, objects: KubernetesObjects) -> Iterator[Gap]:
     """Yield the listeners whose lists no policy can enforce."""
-    reason, hint = "a policy selects the pods of the gateway by labels, which lbctl does not know", "remove `gateway`"
-    if objects.gateway is None:
-        if len({access(listener) for listener in _affected(view)}) < 2:
-            return
-        reason = "a policy applies to all ports of the gateway's pods, but the listeners have different lists"
-        hint = "use the same lists, or separate entries with `gateway_labels` of different pods"
-    for listener in view.listeners:
-        if access(listener).is_limited:
-            key = "allow_from" if listener.allow_from is not None else "deny_from"
-            yield Gap(_FEATURE, "listener", listener.name, ("listeners", listener.name, key), reason, hint)
+    found = _reason(view, objects)
+    if found is None:
+        return
+    for listener in _limited(view):
+        key = "allow_from" if listener.allow_from is not None else "deny_from"
+        yield Gap(_FEATURE, "listener", listener.name, ("listeners", listener.name, key), *found)
 
 
-def policy(view: View, objects: KubernetesObjects) -> Access | None:
-    """Return the lists that a policy enforces; None if no policy is needed or possible."""
-    limited = [access(listener) for listener in view.listeners if access(listener).is_limited]
-    return limited[0] if limited and not any(gaps(view, objects)) else None
+def _reason(view: View, objects: KubernetesObjects) -> tuple[str, str] | None:
+    """Return why no policy has the effect of the lists, and a hint; None if one has."""
+    limited = _limited(view)
+    if objects.gateway is not None:
+        return "a policy selects the pods of the gateway by labels, which lbctl does not know", "remove `gateway`"
+    if any(listener.client_address is not None for listener in limited):
+        return (
+            "the mesh's `gatewayTopology` determines the addresses of clients, and it cannot trust only the load "
+            "balancers of `client_address`",
+            "remove `client_address`, or list listener.access in `assume` if another component compares the addresses",
+        )
+    if len({access(listener) for listener in _affected(view)}) > 1:
+        return (
+            "a policy applies to all ports of the gateway's pods, but the listeners have different lists",
+            "use the same lists, or separate entries with `gateway_labels` of different pods",
+        )
+    if any(access(item).of(view.routes[rule.route]) != access(item) for item in limited for rule in item.rules):
+        return "a policy applies to all routes, but a route has its own lists", "remove the lists of the route"
+    if limited and is_default(objects) and not _hosts(view):
+        return (
+            "without exact hosts, a policy applies to all hosts of the gateway's pods, and the default gateway may "
+            "serve other applications",
+            "set `hosts` without wildcards in all routes, or use `gateway_labels` of pods that serve only this fleet",
+        )
+    return None
+
+
+def _limited(view: View) -> list[Listener]:
+    """Return the listeners with lists. All routes of a loopback listener return 503."""
+    return [listener for listener in view.listeners if access(listener).is_limited and not listener.bind.on_loopback]
 
 
 def _affected(view: View) -> list[Listener]:
@@ -47,9 +71,22 @@ def _affected(view: View) -> list[Listener]:
     return [
         listener
         for listener in view.listeners
-        if access(listener).is_limited
-        or any(not isinstance(view.routes[rule.route].action, Redirect) for rule in listener.rules)
+        if not listener.bind.on_loopback
+        and (
+            access(listener).is_limited
+            or any(not isinstance(view.routes[rule.route].action, Redirect) for rule in listener.rules)
+        )
     ]
+
+
+def policy(view: View, objects: KubernetesObjects) -> Access | None:
+    """Return the lists that a policy enforces; None if no policy is needed or possible."""
+    limited = _limited(view)
+    if not limited or _reason(view, objects) is not None:
+        return None
+    first = access(limited[0])
+    allow = None if first.allow is None else tuple(unmapped_networks(first.allow))
+    return Access(allow, tuple(unmapped_networks(first.deny)))
 
 
 def add_policy(objects: Objects, view: View, kubernetes: KubernetesObjects) -> None:
@@ -66,13 +103,12 @@ def add_policy(objects: Objects, view: View, kubernetes: KubernetesObjects) -> N
     # Other fleets may also have policies in this namespace.
     parts = (kubernetes.namespace, view.proxy.name, "access")
     name = names(object_name("AuthorizationPolicy"), [parts])[parts]
-    first = next(listener for listener in view.listeners if access(listener).is_limited)
     objects.add(
         "security.istio.io/v1",
         "AuthorizationPolicy",
         name,
         "listener",
-        ("listeners", first.name),
+        ("listeners", _limited(view)[0].name),
         namespace=kubernetes.pods_namespace,
         spec={"selector": {"matchLabels": labels(kubernetes)}, "action": "DENY", "rules": [rule]},
     )

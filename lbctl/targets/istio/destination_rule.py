@@ -124,9 +124,10 @@ def _connection_pool(pool: Pool) -> Tree:
 def _outlier_detection(check: PassiveCheck | None) -> Tree:
     """Return the outlier detection, without panic: an ejected replica gets no requests, even if few replicas are left.
 
-    Without a check, it ejects no replica, but Istio only uses further priorities if it exists.
+    Without a check, it ejects no replica, but Istio only uses further priorities if it exists. A maximum of 0 % would be
+    Istio's default, 10 %.
     """
-    if check is None:
+    if check is None or not check.max_ejection:
         return {"consecutive5xxErrors": 0, "consecutiveGatewayErrors": 0, "minHealthPercent": 0}
     return {
         "splitExternalLocalOriginErrors": True,

@@ -164,18 +164,25 @@ class Destinations:
     def _secret_names(self) -> dict[str, str]:
         """Map each pool to the name of the Secret with its certificates."""
         pools = [pool for pool in self._view.pools.values() if pool.tls is not None and needs_secret(pool.tls)]
-        parts = {pool.name: self._secret_parts(pool) for pool in pools}
+        owner = secret_owner(self._view, self._objects)
+        parts = {pool.name: (*owner, pool.name, "client" if _certificate(pool) else "ca") for pool in pools}
         by_parts = names(_SECRET, parts.values())
         given = dict(self._objects.secrets)
         return {pool.name: given.get(_certificate(pool)) or by_parts[parts[pool.name]] for pool in pools}
-
-    def _secret_parts(self, pool: Pool) -> Parts:
-        return (self._view.proxy.name, pool.name, "client" if _certificate(pool) else "ca")
 
     def _own_secrets(self) -> Iterator[Pool]:
         """Yield the pools with a Secret whose name lbctl chooses."""
         given = dict(self._objects.secrets)
         return (pool for name in self._secrets if _certificate(pool := self._view.pools[name]) not in given)
+
+
+def secret_owner(view: View, objects: KubernetesObjects) -> Parts:
+    """Return the first parts of the names of Secrets.
+
+    Fleets of other namespaces may also have Secrets in the namespace of the gateway's pods.
+    """
+    namespace = (objects.namespace,) if objects.pods_namespace != objects.namespace else ()
+    return (*namespace, view.proxy.name)
 
 
 def _group(route: Route, pool: Pool) -> Group:
@@ -185,12 +192,22 @@ def _group(route: Route, pool: Pool) -> Group:
 
 def _budgets(view: View) -> dict[str, float]:
     """Return the retry budget of each pool: the smallest of its routes, because Istio has one for each destination."""
-    budgets: dict[str, float] = {}
+    by_destination: dict[Parts, float] = {}
     for route in view.routes.values():
         for pool in pools_of(route) if route.retry.budget is not None else ():
             assert route.retry.budget is not None
-            budgets[pool] = min(route.retry.budget, budgets.get(pool, route.retry.budget))
-    return budgets
+            key = _destination_key(view.pools[pool])
+            by_destination[key] = min(route.retry.budget, by_destination.get(key, route.retry.budget))
+    keys = {name: _destination_key(pool) for name, pool in view.pools.items()}
+    return {name: by_destination[key] for name, key in keys.items() if key in by_destination}
+
+
+def _destination_key(pool: Pool) -> Parts:
+    """Return what the pools that share a DestinationRule have in common."""
+    discovery = pool.discovery
+    if isinstance(discovery, KubernetesDiscovery):
+        return (discovery.namespace, discovery.service or "")
+    return (pool.name,)
 
 
 def _certificate(pool: Pool) -> str:

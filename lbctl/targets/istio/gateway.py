@@ -13,6 +13,7 @@ from lbctl.base.diagnostics import Diagnostic
 from lbctl.ir.listeners import Certificate, Listener
 from lbctl.ir.proxies import KubernetesObjects
 from lbctl.ir.snapshot import View
+from lbctl.targets.istio.destinations import secret_owner
 from lbctl.targets.manifests import gateway
 from lbctl.targets.manifests.closing import Gap
 from lbctl.targets.manifests.findings import warning
@@ -90,6 +91,11 @@ def labels(objects: KubernetesObjects) -> Tree:
     return dict(objects.gateway_labels or _LABELS)
 
 
+def is_default(objects: KubernetesObjects) -> bool:
+    """Return whether these are the labels of Istio's default gateway, which other applications may share."""
+    return labels(objects) == dict(_LABELS)
+
+
 def add_gateways(objects: Objects, view: View, kubernetes: KubernetesObjects, listed: Sequence[Section]) -> None:
     """Add the Gateways."""
     if kubernetes.gateway is not None:
@@ -119,12 +125,13 @@ def _key(listener: Listener, certificate: Certificate | None) -> _Key:
 def _secrets(view: View, objects: KubernetesObjects) -> dict[_Key, str]:
     """Map the files of each Secret to its name."""
     wanted: dict[_Key, Parts] = {}
+    owner = secret_owner(view, objects)
     for listener in view.listeners:
         certificates = listener.tls.certificates if listener.tls else ()
         for index, item in enumerate(certificates, start=1):
             number = [str(index)] if len(certificates) > 1 else []
-            wanted.setdefault(_key(listener, item), (view.proxy.name, listener.name, *number))
-    by_parts = names(_SECRET, wanted.values())
+            wanted.setdefault(_key(listener, item), (*owner, listener.name, *number))
+    by_parts = names(_SECRET, [*wanted.values(), *gateway.reserved_secrets(view, owner)])
     given = dict(objects.secrets)
     return {key: given.get(key[0]) or by_parts[parts] for key, parts in wanted.items()}
 
@@ -143,13 +150,33 @@ def prerequisites(view: View, objects: KubernetesObjects) -> Iterator[Prerequisi
         if not clients:
             yield Prerequisite((*words, "tls", name), (("--cert", certificate), ("--key", key)))
             continue
-        files = zip(("tls.crt", "tls.key", "ca.crt", "ca.crl"), (certificate, key, *clients), strict=False)
+        files = zip(_ENTRIES, (certificate, key, *clients), strict=False)
         yield Prerequisite((*words, "generic", name), tuple((f"--from-file={entry}", file) for entry, file in files))
 
 
 def needed(view: View, objects: KubernetesObjects) -> Iterator[tuple[str, str, str]]:
     """Yield (kind, namespace, name) of the Secrets of the servers whose names lbctl chooses."""
     return (("Secret", objects.pods_namespace, name) for name, _ in _needed(view, objects))
+
+
+_ENTRIES = ("tls.crt", "tls.key", "ca.crt", "ca.crl")
+"""Entries of a Secret, in the order of `_Key`."""
+
+
+def _contradictory_secrets(view: View, objects: KubernetesObjects) -> Iterator[Diagnostic]:
+    """Yield the Secrets of `secrets` that would need different files for several listeners or pools."""
+    keys = list(_secrets(view, objects)) if objects.gateway is None else []
+    pools = (pool.tls for pool in view.pools.values() if pool.tls is not None and pool.tls.certificate is not None)
+    keys += [tuple(filter(None, (tls.certificate, tls.key, tls.ca))) for tls in pools]
+    contents: dict[tuple[str, str], str] = {}
+    for certificate, name in objects.secrets:
+        for key in (key for key in keys if key[0] == certificate):
+            for entry, file in zip(_ENTRIES, key, strict=False):
+                first = contents.setdefault((name, entry), file)
+                if first != file:
+                    message = f"the Secret {name} cannot contain both {first} and {file} as {entry}"
+                    path = ("proxies", view.proxy.name, "kubernetes", "secrets", certificate)
+                    yield Diagnostic("LB171", message, path=path, hint="remove it: lbctl names a Secret for each of them")
 
 
 # ── Findings ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -167,6 +194,7 @@ def gaps(view: View, objects: KubernetesObjects) -> Iterator[Gap]:
 def diagnostics(view: View, objects: KubernetesObjects) -> Iterator[Diagnostic]:
     """Yield the settings of listeners that a Gateway cannot express."""
     yield from gateway.listener_diagnostics(view, objects)
+    yield from _contradictory_secrets(view, objects)
     place = ("proxies", view.proxy.name, "kubernetes")
     if objects.gateway_class is not None:
         message = "Istio's own Gateways have no class: they select pods by labels"

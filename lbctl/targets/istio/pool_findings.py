@@ -10,7 +10,8 @@ from lbctl.ir.pools import DnsDiscovery, KubernetesDiscovery, Pool
 from lbctl.ir.proxies import KubernetesObjects
 from lbctl.ir.routes import Forward, Route, busy_statuses_of_pool
 from lbctl.ir.snapshot import View
-from lbctl.targets.istio.destination_rule import MIN_AGGRESSION, consistent_hash, is_uneven
+from lbctl.targets.istio.destination_rule import MIN_AGGRESSION, consistent_hash, is_uneven, traffic_policy
+from lbctl.targets.istio.failover import failover
 from lbctl.targets.istio.service_entry import MAX_ENDPOINTS, Member, rounding
 from lbctl.targets.manifests.findings import assumed_port, same_services, warning
 from lbctl.targets.manifests.pool_classes import Group
@@ -34,7 +35,7 @@ def diagnostics(
         yield from _balance(pool)
         yield from _locality(pool)
         yield from _faults(view, pool)
-    yield from same_services(view.pools.values())
+    yield from same_services(view.pools.values(), _differences)
     for (name, _), ready in members.items():
         pool = view.pools[name]
         if len(ready) > MAX_ENDPOINTS:
@@ -69,6 +70,17 @@ def _foreign(pool: Pool, objects: KubernetesObjects) -> Iterator[Diagnostic]:
         )
         path = ("pools", pool.name, "discovery", "kubernetes", "namespace")
         yield Diagnostic("LB174", message, path=path, severity="warning")
+
+
+_POLICIES = {"loadBalancer": "load balancing", "connectionPool": "connections", "outlierDetection": "passive checks"}
+"""What the parts of a traffic policy configure."""
+
+
+def _differences(first: Pool, other: Pool) -> str:
+    """Return which settings of `first` both pools have, because Istio has one DestinationRule for a Service."""
+    policies = [traffic_policy(pool, "", failover(pool, ()), None, None) for pool in (first, other)]
+    differing = [text for key, text in _POLICIES.items() if policies[0][key] != policies[1][key]]
+    return f": pool {first.name} decides about {', '.join(differing)}" if differing else ""
 
 
 def _balance(pool: Pool) -> Iterator[Diagnostic]:

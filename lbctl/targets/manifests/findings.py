@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from lbctl.base.diagnostics import Diagnostic, Path, did_you_mean, show
 from lbctl.ir.pools import KubernetesDiscovery, Pool
@@ -43,18 +43,31 @@ def _is_complete(capability: Capability, version: Version) -> bool:
     return isinstance(effective, Rendered) and not effective.in_part
 
 
-def same_services(pools: Iterable[Pool]) -> Iterator[Diagnostic]:
-    """Yield the pools whose Service is also another pool's, so that the gateway does not tell them apart."""
-    owners: dict[tuple[str, str], str] = {}
+def same_services(
+    pools: Iterable[Pool], differences: Callable[[Pool, Pool], str] = lambda _first, _other: ""
+) -> Iterator[Diagnostic]:
+    """Yield the pools whose Service is also another pool's, so that the gateway does not tell them apart.
+
+    Different settings for TLS are an error, because connections to one of the pools would not be protected as
+    configured. `differences` returns a text about other settings that only one of two pools can have.
+    """
+    owners: dict[tuple[str, str], Pool] = {}
     for pool in pools:
         discovery = pool.discovery
         if not isinstance(discovery, KubernetesDiscovery):
             continue
-        first = owners.setdefault((discovery.namespace, discovery.service), pool.name)
-        if first != pool.name:
-            message = f"pool {first} has the same Service, so both pools have the same replicas and policies"
-            path = ("pools", pool.name, "discovery", "kubernetes", "service")
-            yield warning("pool.discovery.kubernetes", message, path, "use a Service for each pool")
+        first = owners.setdefault((discovery.namespace, discovery.service), pool)
+        path = ("pools", pool.name)
+        if pool.tls != first.tls:
+            message = f"pool {first.name} has the same Service with other TLS settings, and a Service has one policy"
+            place = (*path, *(("tls",) if pool.tls is not None else ("discovery", "kubernetes", "service")))
+            yield Diagnostic("LB171", message, path=place, hint="use the same `tls`, or a Service for each pool")
+        elif first is not pool:
+            message = f"pool {first.name} has the same Service, so both pools have the same replicas and policies"
+            place = (*path, "discovery", "kubernetes", "service")
+            yield warning(
+                "pool.discovery.kubernetes", message + differences(first, pool), place, "use a Service for each pool"
+            )
 
 
 def unused_secrets(view: View, objects: KubernetesObjects) -> Iterator[Diagnostic]:

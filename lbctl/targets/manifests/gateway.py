@@ -103,9 +103,16 @@ def secret_names(view: View, objects: KubernetesObjects) -> dict[tuple[str, str]
         for index, item in enumerate(certificates, start=1):
             number = [str(index)] if len(certificates) > 1 else []
             wanted.setdefault((item.certificate, item.key), (view.proxy.name, listener.name, *number))
-    by_parts = names(_SECRET, wanted.values())
+    by_parts = names(_SECRET, [*wanted.values(), *reserved_secrets(view, (view.proxy.name,))])
     given = dict(objects.secrets)
     return {pair: given.get(pair[0]) or by_parts[parts] for pair, parts in wanted.items()}
+
+
+def reserved_secrets(view: View, owner: Parts) -> Iterator[Parts]:
+    """Yield the parts of the names that Secrets of the Gateway, pools and routes may have, and listeners' may not."""
+    yield (*owner[:-1], f"{owner[-1]}-client")
+    yield from ((*owner, pool, part) for pool in view.pools for part in ("ca", "client", "credential"))
+    yield from ((*owner, route, part) for route in view.routes for part in ("api-keys", "users"))
 
 
 def create_tls_secret(objects: KubernetesObjects, name: str, certificate: str, key: str) -> Prerequisite:

@@ -471,6 +471,19 @@ def test_a_gateway_is_not_advised_to_listen_on_loopback() -> None:
         assert [item.hint for item in found if item.code == "LB520"] == [hint]
 
 
+@pytest.mark.parametrize(
+    ("kinds", "expected"),
+    [(["istio", "envoy-gateway"], []), (["istio", "gateway-api"], ["LB318"]), (["istio", "envoy"], ["LB318"])],
+)
+def test_some_gateways_retry_a_grpc_status(kinds: list[str], expected: list[str]) -> None:
+    entries = [
+        f"{kind}: {{kind: {kind}{'' if kind == 'envoy' else f', kubernetes: {{namespace: {kind}}}'}}}" for kind in kinds
+    ]
+    proxies = f"proxies: {{{', '.join(entries)}}}\n".replace("namespace: gateway-api", "namespace: ml, gateway_class: a")
+    found = codes(rules()["LB318"].page.before.replace("127.0.0.1:8080", "0.0.0.0:80") + proxies)
+    assert [code for code in found if code == "LB318"] == expected
+
+
 def test_a_listener_that_only_redirects_to_https_needs_no_tls() -> None:
     listeners = 'plain: {bind: "0.0.0.0:80"}\nlocal: {bind: "127.0.0.1:8080"}\n'
     redirect = "redirect: {listeners: [plain], match: {path_prefix: /}, respond: {redirect: https}}\n"

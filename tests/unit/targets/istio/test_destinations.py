@@ -285,6 +285,11 @@ def test_smallest_retry_budget_of_a_pool_applies() -> None:
     assert policy_of(ONE, routes=routes)["retryBudget"] == {"percent": 12.5, "minRetryConcurrency": 3}
 
 
+def test_no_replica_is_ejected_with_a_maximum_of_zero() -> None:
+    found = policy_of(f"health: {{passive: {{max_ejection: 0%}}}}\n    {ONE}")["outlierDetection"]
+    assert found == {"consecutive5xxErrors": 0, "consecutiveGatewayErrors": 0, "minHealthPercent": 0}
+
+
 # ── TLS ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -292,19 +297,19 @@ def test_smallest_retry_budget_of_a_pool_applies() -> None:
     ("body", "expected"),
     [
         (f"tls: {{}}\n    {ONE}", {"mode": "SIMPLE", "insecureSkipVerify": True}),
-        (f"tls: {{ca: ca.pem}}\n    {ONE}", {"mode": "SIMPLE", "credentialName": "edge-p0-ca"}),
+        (f"tls: {{ca: ca.pem}}\n    {ONE}", {"mode": "SIMPLE", "credentialName": "ml-edge-p0-ca"}),
         (f"tls: {{ca: system}}\n    {NAMED}", {"mode": "SIMPLE", "subjectAltNames": ["a.example.com"]}),
         (
             f"tls: {{ca: ca.pem, server_name: b.example.com}}\n    {ONE}",
-            {"mode": "SIMPLE", "credentialName": "edge-p0-ca", "subjectAltNames": ["b.example.com"]},
+            {"mode": "SIMPLE", "credentialName": "ml-edge-p0-ca", "subjectAltNames": ["b.example.com"]},
         ),
         (
             f"tls: {{{CERTIFICATE}}}\n    {ONE}",
-            {"mode": "MUTUAL", "credentialName": "edge-p0-client", "insecureSkipVerify": True},
+            {"mode": "MUTUAL", "credentialName": "ml-edge-p0-client", "insecureSkipVerify": True},
         ),
         (
             f"tls: {{ca: ca.pem, {CERTIFICATE}}}\n    {ONE}",
-            {"mode": "MUTUAL", "credentialName": "edge-p0-client"},
+            {"mode": "MUTUAL", "credentialName": "ml-edge-p0-client"},
         ),
     ],
 )
@@ -320,11 +325,11 @@ def test_tls_to_replicas(body: str, expected: Tree) -> None:
     [
         ("{}", []),
         ("{ca: system}", []),
-        ("{ca: ca.pem}", ["generic edge-p0-ca --from-file=ca.crt=ca.pem"]),
-        (f"{{{CERTIFICATE}}}", ["tls edge-p0-client --cert=c.pem --key=k.pem"]),
+        ("{ca: ca.pem}", ["generic ml-edge-p0-ca --from-file=ca.crt=ca.pem"]),
+        (f"{{{CERTIFICATE}}}", ["tls ml-edge-p0-client --cert=c.pem --key=k.pem"]),
         (
             f"{{ca: ca.pem, {CERTIFICATE}}}",
-            ["generic edge-p0-client --from-file=tls.crt=c.pem --from-file=tls.key=k.pem --from-file=ca.crt=ca.pem"],
+            ["generic ml-edge-p0-client --from-file=tls.crt=c.pem --from-file=tls.key=k.pem --from-file=ca.crt=ca.pem"],
         ),
     ],
 )
@@ -444,6 +449,25 @@ def test_split_with_different_hash_keys() -> None:
     assert [item.code for item in destinations(different).diagnostics()] == ["LB459"]
 
 
-def test_service_of_two_pools_is_a_finding() -> None:
-    found = destinations(view_of(SERVICE, SERVICE, routes="r: {split: {p0: 1, p1: 1}}")).diagnostics()
-    assert [item.path[1] for item in found] == ["p1"]
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ("model: {name: m}", "both pools have the same replicas and policies"),
+        ("slow_start: {window: 5s}", "pool p0 decides about load balancing"),
+        (
+            "timeouts: {connect: 9s}\n    health: {passive: {consecutive_5xx: 9}}",
+            "pool p0 decides about connections, passive checks",
+        ),
+    ],
+)
+def test_service_of_two_pools_is_a_finding(settings: str, expected: str) -> None:
+    seen = view_of(SERVICE, f"{settings}\n    {SERVICE}", routes="r: {split: {p0: 1, p1: 1}}")
+    (found,) = destinations(seen).diagnostics()
+    assert (found.severity, found.path) == ("warning", ("pools", "p1", "discovery", "kubernetes", "service"))
+    assert found.message.endswith(expected)
+
+
+def test_smallest_retry_budget_of_a_service_applies() -> None:
+    routes = "r: {pool: p0, retry: {budget: 20%}}\n  s: {match: {path: /}, pool: p1, retry: {budget: 5%}}"
+    rule = objects_of(view_of(SERVICE, SERVICE, routes=routes))["DestinationRule", "edge-p0"]
+    assert rule["spec"]["trafficPolicy"]["retryBudget"]["percent"] == 5

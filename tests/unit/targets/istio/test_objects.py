@@ -212,11 +212,11 @@ def test_host_with_its_own_certificate_has_its_own_gateway() -> None:
     servers = [
         (server["hosts"], server["tls"]["credentialName"]) for item in found.of("Gateway") for server in item["servers"]
     ]
-    assert servers == [(["ml/*"], "edge-web-1"), (["ml/b.example.com"], "edge-web-2")]
+    assert servers == [(["ml/*"], "ml-edge-web-1"), (["ml/b.example.com"], "ml-edge-web-2")]
     bound = {item["hosts"][0]: item["gateways"] for item in found.of("VirtualService")}
     assert bound == {"*": ["edge"], "b.example.com": ["edge", "edge-web-1"]}
     assert found.commands == [
-        f"kubectl -n istio-system create secret tls edge-web-{index} --cert={name}.crt --key={name}.key"
+        f"kubectl -n istio-system create secret tls ml-edge-web-{index} --cert={name}.crt --key={name}.key"
         for index, name in enumerate("ab", start=1)
     ]
 
@@ -225,13 +225,21 @@ def test_client_certificates_are_verified_by_the_same_secret() -> None:
     tls = "tls: {certificates: [{certificate: a.crt, key: a.key}], client_ca: ca.crt, client_crl: ca.crl, %s}"
     listeners = f'listeners: {{web: {{bind: "0.0.0.0:443", {tls}}}}}'
     for setting, mode in (("client_certificate: required", "MUTUAL"), ("min_version: '1.3'", "OPTIONAL_MUTUAL")):
-        found = rendering(fleet(listeners % setting).replace("ml}", "ml, pods_namespace: edge}"))
+        found = rendering(fleet(listeners % setting).replace("ml}", "ml, pods_namespace: ml}"))
         (gateway,) = found.of("Gateway")
         assert gateway["servers"][0]["tls"]["mode"] == mode
         (command,) = found.commands
         files = {"tls.crt": "a.crt", "tls.key": "a.key", "ca.crt": "ca.crt", "ca.crl": "ca.crl"}
         options = " ".join(f"--from-file={entry}={file}" for entry, file in files.items())
-        assert command == f"kubectl -n edge create secret generic edge-web {options}"
+        assert command == f"kubectl -n ml create secret generic edge-web {options}"
+
+
+def test_secret_is_named_for_the_namespace_of_the_fleet() -> None:
+    """Fleets of several namespaces may have entries with the same name, and share the pods of a gateway."""
+    tls = "tls: {certificates: [{certificate: a.crt, key: a.key}]}"
+    text = fleet(f'listeners: {{web: {{bind: "0.0.0.0:443", {tls}}}}}')
+    names = {rendering(text.replace("namespace: ml", f"namespace: {name}")).commands[0].split()[6] for name in "ab"}
+    assert names == {"a-edge-web", "b-edge-web"}
 
 
 def test_existing_gateway_is_only_referred_to() -> None:
@@ -259,13 +267,19 @@ def test_loopback_listener_is_closed() -> None:
 # ── Access lists ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+LABELS = PROXIES.replace("ml}", "ml, gateway_labels: {app: models}}")
+"""The pods serve only this fleet."""
+EXACT = "routes: {r: {match: {hosts: [a.example.com]}, pool: p}}"
+LIMITED = 'listeners: {web: {bind: "0.0.0.0:80", deny_from: [10.0.0.0/8]}}'
+
+
 def test_access_lists_are_a_policy_for_the_pods() -> None:
     listeners = 'listeners: {web: {bind: "0.0.0.0:80", deny_from: [10.1.0.0/16], allow_from: [10.0.0.0/8]}}'
-    found = rendering(fleet(listeners))
+    found = rendering(fleet(listeners, proxies=LABELS))
     (policy,) = [item for item in found.objects if item["kind"] == "AuthorizationPolicy"]
     assert policy["metadata"]["namespace"] == "istio-system"
     assert policy["spec"] == {
-        "selector": {"matchLabels": {"istio": "ingressgateway"}},
+        "selector": {"matchLabels": {"app": "models"}},
         "action": "DENY",
         "rules": [
             {
@@ -288,9 +302,55 @@ def test_access_lists_are_a_policy_for_the_pods() -> None:
     ],
 )
 def test_policy_applies_only_to_exact_hosts(hosts: str, expected: object) -> None:
-    listeners = 'listeners: {web: {bind: "0.0.0.0:80", deny_from: [10.0.0.0/8]}}'
-    found = rendering(fleet(listeners, f"routes: {{r: {{match: {{hosts: {hosts}}}, pool: p}}}}"))
+    found = rendering(fleet(LIMITED, f"routes: {{r: {{match: {{hosts: {hosts}}}, pool: p}}}}", proxies=LABELS))
     assert found.of("AuthorizationPolicy")[0]["rules"][0].get("to") == expected
+
+
+def test_policy_for_the_default_gateway_has_exact_hosts() -> None:
+    """Other hosts of the default gateway may belong to other applications."""
+    text, position = marked(fleet('listeners: {web: {bind: "0.0.0.0:80", deny_from: ▶[10.0.0.0/8]}}'))
+    found = rendering(text)
+    assert not found.of("AuthorizationPolicy")
+    assert found.rules()[0]["directResponse"]["status"] == 503
+    assert found.warnings == [f"{position} LB415"]
+    assert rendering(fleet(LIMITED, EXACT)).of("AuthorizationPolicy")
+
+
+def test_access_lists_with_trusted_load_balancers_are_closed() -> None:
+    """Istio trusts a number of load balancers, so a client that bypasses them could send any address."""
+    listeners = (
+        'listeners: {web: {bind: "0.0.0.0:80", client_address: {trusted: [10.1.0.0/16]}, allow_from: ▶[10.0.0.0/8]}}'
+    )
+    text, position = marked(fleet(listeners, EXACT))
+    found = rendering(text)
+    assert not found.of("AuthorizationPolicy")
+    assert found.rules("a.example.com")[0]["directResponse"]["status"] == 503
+    assert f"{position} LB415" in found.warnings
+    found = rendering(text.replace("namespace: ml}", "namespace: ml, assume: [listener.access]}"))
+    assert not found.of("AuthorizationPolicy")
+    assert "route" in found.rules("a.example.com")[0]
+
+
+def test_policy_does_not_narrow_the_lists_of_a_route() -> None:
+    routes = EXACT.replace("pool: p", "pool: p, allow_from: [0.0.0.0/0]")
+    proxies = PROXIES.replace("namespace: ml}", "namespace: ml, assume: [route.access]}")
+    found = rendering(fleet(LIMITED, routes, proxies=proxies))
+    assert not found.of("AuthorizationPolicy")
+    assert found.rules("a.example.com")[0]["directResponse"]["status"] == 503
+
+
+@pytest.mark.parametrize(
+    ("lists", "expected"),
+    [
+        ('deny_from: ["2001:db8::/32", 192.0.2.1]', [{"remoteIpBlocks": ["192.0.2.1/32", "2001:db8::/32"]}]),
+        ('deny_from: ["::fffe:0:0/95"]', [{"remoteIpBlocks": ["::fffe:0:0/96"]}]),
+        ('allow_from: ["::ffff:10.0.0.0/104"]', [{"notRemoteIpBlocks": ["10.0.0.0/8"]}]),
+    ],
+)
+def test_ipv6_networks_do_not_contain_ipv4(lists: str, expected: list[object]) -> None:
+    found = rendering(fleet(f'listeners: {{web: {{bind: "0.0.0.0:80", {lists}}}}}', EXACT))
+    (policy,) = found.of("AuthorizationPolicy")
+    assert [item["source"] for item in policy["rules"][0]["from"]] == expected
 
 
 def test_different_access_lists_close_their_listeners() -> None:
@@ -304,12 +364,26 @@ def test_different_access_lists_close_their_listeners() -> None:
     assert found.warnings == [f"{position} LB415"]
 
 
+def test_loopback_listener_needs_no_access_lists() -> None:
+    listeners = LIMITED.replace("}}", '}, local: {bind: "127.0.0.1:81"}}')
+    found = rendering(fleet(listeners, EXACT))
+    assert found.of("AuthorizationPolicy")
+    assert not [code for code in found.warnings if code.endswith("LB415")]
+
+
 def test_redirects_need_no_access_lists() -> None:
     listeners = """listeners:
   a: {bind: "0.0.0.0:80"}
   b: {bind: "0.0.0.0:81", deny_from: [10.0.0.0/8]}"""
     routes = "routes: {r: {listeners: [b], pool: p}, s: {listeners: [a], respond: {redirect: https}}}"
-    assert rendering(fleet(listeners, routes)).of("AuthorizationPolicy")
+    assert rendering(fleet(listeners, routes, proxies=LABELS)).of("AuthorizationPolicy")
+
+
+SHARED_SECRET = fleet(
+    'listeners: {web: {bind: "0.0.0.0:443", tls: {certificates: [{certificate: a.crt, key: a.key}], client_ca: c.crt}}}',
+    pools='pools: {p: {replicas: [{address: "10.0.0.1:80"}], tls: {ca: ca.crt, certificate: a.crt, key: a.key}}}',
+    proxies=PROXIES.replace("ml}", "ml, secrets: {a.crt: ▶mine}}"),
+)
 
 
 # ── Errors ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -328,6 +402,7 @@ def test_redirects_need_no_access_lists() -> None:
         ("LB171", fleet(listeners='listeners: {web: {bind: ▶"unix:/run/x.sock"}}')),
         ("LB171", fleet(listeners='listeners: {a: {bind: "0.0.0.0:80"}, b: {bind: ▶"10.0.0.9:80"}}')),
         ("LB171", fleet(routes="routes: {r: {match: {hosts: ▶[a.example.com, 10.0.0.1]}, pool: p}}")),
+        ("LB171", SHARED_SECRET),
         ("LB173", fleet(proxies=PROXIES.replace("ml}", "ml, assume: [▶listener.tls]}"))),
         ("LB173", fleet(proxies=PROXIES.replace("ml}", "ml, assume: [▶pool.tls]}"))),
     ],

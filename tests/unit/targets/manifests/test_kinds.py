@@ -65,6 +65,33 @@ def rendering(fleet: str, kind: str) -> Gateway:
     return Gateway(kind, loaded, proxy.version, list(yaml.safe_load_all(bundle.main.text)), findings)
 
 
+@every_kind
+def test_secrets_of_listeners_and_pools_have_distinct_names(kind: str) -> None:
+    listeners = "\n".join(
+        f'  {name}: {{bind: "0.0.0.0:{443 + index}", tls: {{certificates: [{{certificate: {name}.crt, key: a.key}}]}}}}'
+        for index, name in enumerate(("client", "p-client", "q-ca"))
+    )
+    tls = "tls: {ca: ca.pem, server_name: a.example.com"
+    fleet = f"""version: 1
+listeners:
+{listeners}
+routes:
+  r: {{match: {{path_prefix: /p}}, pool: p}}
+  s: {{match: {{path_prefix: /q}}, pool: q}}
+pools:
+  p: {{replicas: [{{address: "10.0.0.1:80"}}], {tls}, certificate: c.crt, key: c.key}}}}
+  q: {{replicas: [{{address: "10.0.0.2:80"}}], {tls}{", certificate: c.crt, key: c.key" * (kind == "gateway-api")}}}}}
+"""
+    loaded, errors = loading(fleet + EDGE.replace("kind: gateway-api", 'kind: gateway-api, version: "1.6"'), kind)
+    assert loaded is not None, errors
+    topology = loaded.compiled.topology
+    prepared = prepare(target(kind), loaded.compiled, chosen(topology, kind, None), Snapshot(topology))
+    commands = [item.command(str) for item in prepared.target.render(prepared.view).prerequisites]
+    names = [command.split()[6] for command in commands if " create secret " in command]
+    assert len(names) >= 4
+    assert len(set(names)) == len(names)
+
+
 # ── Every feature ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -163,6 +190,10 @@ def test_pools_of_a_split_get_their_shares(kind: str) -> None:
 
 POOL = 'pools: {p: {replicas: [{address: "10.0.0.1:80"}]}}\n'
 NUMBERLESS = "pools: {p: {discovery: {kubernetes: {namespace: ml, service: s, port: ▶http}}}}\n"
+SERVICE = "discovery: {kubernetes: {namespace: ml, service: s, port: http, service_port: 80}}"
+TLS = "tls: ▶{ca: system, server_name: a.example.com}"
+SPLIT = "routes: {r: {match: {path_prefix: /v1}, split: {p: 1, q: 1}}}\n"
+SHARED = f"pools: {{p: {{{SERVICE}}}, q: {{{TLS}, {SERVICE}}}}}\n"
 
 
 @every_kind
@@ -173,6 +204,7 @@ NUMBERLESS = "pools: {p: {discovery: {kubernetes: {namespace: ml, service: s, po
         ("LB171", HEAD + ROUTE + 'pools: {p: {replicas: [▶{address: "unix:/run/x.sock"}]}}\n' + EDGE),
         ("LB171", HEAD.replace("}}", '}, web-2: {bind: ▶"10.0.0.9:80"}}') + ROUTE + POOL + EDGE),
         ("LB171", HEAD + ROUTE + NUMBERLESS + EDGE),
+        ("LB171", HEAD + SPLIT + SHARED + EDGE),
         ("LB173", HEAD + ROUTE + POOL + EDGE.replace("ml, ", "ml, assume: [▶route.split], ")),
         ("LB173", HEAD + ROUTE + POOL + EDGE.replace("ml, ", "ml, assume: [▶route.auth.api_kyes], ")),
         ("LB170", HEAD + ROUTE + POOL + EDGE.replace("kubernetes:", "▶config: /etc/x.yaml, kubernetes:")),
