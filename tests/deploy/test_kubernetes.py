@@ -330,7 +330,8 @@ def test_each_pool_has_a_picker_at_the_port_of_its_inferencepool() -> None:
             item for item in of_kind(WAYS["helm with all"], "Service") if item["metadata"]["name"] == service["name"]
         ]
         assert found["metadata"]["namespace"] == service["namespace"]
-        assert found["spec"]["ports"][0]["port"] == ports.PICKER
+        (port,) = found["spec"]["ports"]
+        assert (port["port"], port["appProtocol"]) == (ports.PICKER, "http2"), "kubernetes.io/h2c is without TLS"
         pods = deployment(WAYS["helm with all"], service["name"])["spec"]["template"]
         assert labelled(pods, found["spec"]["selector"])
         (container,) = pods["spec"]["containers"]
