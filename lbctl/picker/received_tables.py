@@ -63,6 +63,7 @@ class TableFollower:
                 self._set(wire.changed_table(self._table(values), values, now))
             case "gone":
                 self._remove(str(values.get("pool")))
+                self._warn_without_pool()
             case "ready":
                 self._end_of_beginning()
             case kind:
@@ -109,5 +110,8 @@ class TableFollower:
         for pool in self._tables.keys() - (self._beginning if self._beginning is not None else self._tables.keys()):
             self._remove(pool)
         self._beginning = None
+        self._warn_without_pool()
+
+    def _warn_without_pool(self) -> None:
         if self._pool is not None and self._pool not in self._tables:
             log.warn("the fleet has no such pool with `algorithm: pick`, so no replica is picked", pool=self._pool)

@@ -27,6 +27,7 @@ from lbctl.store.signing import parse_keys
 from tests.docs.pages import blocks
 from tests.support import helm
 from tests.support.command_lines import accept
+from tests.support.kubernetes_objects import VERSIONS, problems
 from tests.support.paths import ROOT
 from tests.support.processes.control import controlling, driven
 from tests.support.processes.fleet import fleet_of
@@ -309,10 +310,25 @@ def test_documented_certificates_are_valid(tmp_path: Path) -> None:
         context.load_cert_chain(tmp_path / f"{name}.crt", tmp_path / f"{name}.key")
         verify = ["openssl", "verify", "-CAfile", "ca.crt", "-verify_hostname", host, f"{name}.crt"]
         subprocess.run(verify, cwd=tmp_path, check=True, capture_output=True, timeout=60)
+    client = ["openssl", "verify", "-CAfile", "ca.crt", "-purpose", "sslclient", "lbctl-gateway.crt"]
+    subprocess.run(client, cwd=tmp_path, check=True, capture_output=True, timeout=60)
     assert re.fullmatch(r"admin:operate:\w{30,}\n", (tmp_path / "token").read_text())
     roles = {name: [token.principal.role for token in parse((tmp_path / name).read_bytes())] for name in TOKENS}
     assert roles == TOKENS
     assert len(parse_keys((tmp_path / "keys").read_text()).keys) == 1
+
+
+def test_documented_objects_of_gateways_are_valid() -> None:
+    pieces = [yaml.safe_load(block.text) for block in blocks("docs/how-to/kubernetes-gateways.md")
+              if block.language == "yaml"]  # fmt: skip
+    found = {item["kind"]: item for item in pieces if "apiVersion" in item}
+    assert set(found) == {"DestinationRule", "BackendTLSPolicy", "InferencePool"}
+    for kind, item in found.items():
+        for version in VERSIONS["istio" if kind == "DestinationRule" else "gateway-api"]:
+            assert not problems(item, version, "istio" if kind == "DestinationRule" else "gateway-api")
+    (service,) = of_kind(kustomized(directory=PICKER), "Service")
+    assert found["DestinationRule"]["spec"]["host"].split(".")[0] == service["metadata"]["name"]
+    assert found["BackendTLSPolicy"]["spec"]["targetRefs"][0]["name"] == service["metadata"]["name"]
 
 
 def test_chart_has_the_picker_of_the_kustomization() -> None:
@@ -330,7 +346,8 @@ def test_each_pool_has_a_picker_at_the_port_of_its_inferencepool() -> None:
             item for item in of_kind(WAYS["helm with all"], "Service") if item["metadata"]["name"] == service["name"]
         ]
         assert found["metadata"]["namespace"] == service["namespace"]
-        assert found["spec"]["ports"][0]["port"] == ports.PICKER
+        (port,) = found["spec"]["ports"]
+        assert (port["port"], port["appProtocol"]) == (ports.PICKER, "http2"), "kubernetes.io/h2c is without TLS"
         pods = deployment(WAYS["helm with all"], service["name"])["spec"]["template"]
         assert labelled(pods, found["spec"]["selector"])
         (container,) = pods["spec"]["containers"]

@@ -292,8 +292,8 @@ class KubernetesSource:
         where = _cluster_key(pool.discovery)
         collections = [self._watched[where, key].collection for key in pool.keys]
         errors = [item.error for item in collections if item.error]
-        errors += [*pool.problems, *self._missing(pool, collections[0])]
         members = self._watched[where, pool.members].collection if pool.members else None
+        errors += [*pool.problems, *self._missing(pool, collections[0], members)]
         return NameState(
             name=f"kubernetes {pool.discovery.reference}",
             resolvers=(),
@@ -305,15 +305,15 @@ class KubernetesSource:
             failed=max((item.failed for item in collections if item.failed is not None), default=None),
         )
 
-    def _missing(self, pool: _PoolState, collection: Collection) -> Iterator[str]:
-        """Yield the problem of a service without slices, or of a missing or incomplete InferencePool.
+    def _missing(self, pool: _PoolState, first: Collection, members: Collection | None) -> Iterator[str]:
+        """Yield the problem of a service without slices, or of an InferencePool that is missing or selects no pods.
 
-        `collection` contains the slices, or the InferencePools.
+        `first` contains the slices, or the InferencePools.
         """
-        if not collection.listed:
+        if not first.listed:
             return
         if pool.discovery.service:
-            if not collection.objects:
+            if not first.objects:
                 yield "the service has no EndpointSlice: does it exist?"
             return
         item = self._inference_pool(pool.discovery)
@@ -321,6 +321,8 @@ class KubernetesSource:
             yield "the InferencePool does not exist"
         elif inference_pool.read(item) is None:
             yield "the InferencePool has no selector or no target port"
+        elif pool.inference_pool and members and members.listed and not members.objects:
+            yield f"no pod has the labels {pool.inference_pool.selector}"
 
 
 def _note_leaving(watched: _Watched, item: Object) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from lbctl.base import ports
 from lbctl.base.diagnostics import Diagnostic
 from lbctl.ir.pools import Pool
 from lbctl.ir.proxies import KubernetesObjects
@@ -18,9 +17,9 @@ from lbctl.targets.envoy_gateway.context import API_VERSION, Context, rule_refer
 from lbctl.targets.manifests.durations import duration
 from lbctl.targets.manifests.findings import warning
 from lbctl.targets.manifests.http_route import PlacedRule, path_of
-from lbctl.targets.manifests.names import SERVICE, names, object_name
+from lbctl.targets.manifests.names import names, object_name
 from lbctl.targets.manifests.objects import Objects, Tree
-from lbctl.targets.target import Prerequisite
+from lbctl.targets.manifests.pickers import PORT, Pickers
 
 _POLICY = object_name("EnvoyExtensionPolicy")
 
@@ -46,40 +45,31 @@ def add(objects: Objects, context: Context) -> None:
         if pool is not None:
             rules.setdefault((rule.way.route.name, pool.name), []).append(rule)
     by_parts = names(_POLICY, [(view.proxy.name, *key) for key in rules])
-    services = _services(context)
+    services = _pickers(context).services
     for (route, pool_name), placed in rules.items():
-        processing = _processing(context, placed[0].way.route, view.pools[pool_name], services[pool_name])
+        processing = _processing(placed[0].way.route, view.pools[pool_name], services[pool_name])
         spec = {"targetRefs": list(map(rule_reference, placed)), "extProc": [processing]}
         name = by_parts[view.proxy.name, route, pool_name]
         objects.add(API_VERSION, "EnvoyExtensionPolicy", name, "route", path_of(placed[0].way.route), spec=spec)
 
 
-def prerequisites(context: Context) -> Iterator[Prerequisite]:
+def notes(context: Context) -> Iterator[str]:
     """Yield the Services of the picker."""
-    for name in _services(context).values():
-        words = ("kubectl", "-n", context.objects.namespace, "create", "service", "clusterip", name)
-        yield Prerequisite((*words, f"--tcp={_port(context.view)}"))
+    return _pickers(context).notes()
 
 
-def _services(context: Context) -> dict[str, str]:
-    """Map each picked pool to the Service of its picker. The messages to a picker do not name the pool."""
+def _pickers(context: Context) -> Pickers:
+    """Return the pickers of the pools to which a rule leads."""
     found = (picked_pool(context.view, context.objects, rule.way.shares) for rule in context.placed)
-    pools = sorted({pool.name for pool in found if pool is not None})
-    parts = {pool: (context.objects.picker, *([pool] if len(pools) > 1 else [])) for pool in pools}
-    by_parts = names(SERVICE, parts.values())
-    return {pool: by_parts[parts[pool]] for pool in pools}
+    return Pickers(context.objects, {pool.name for pool in found if pool is not None})
 
 
-def _port(view: View) -> int:
-    return view.picker.port if view.picker else ports.PICKER
-
-
-def _processing(context: Context, route: Route, pool: Pool, service: str) -> Tree:
+def _processing(route: Route, pool: Pool, service: str) -> Tree:
     pick = pool.balance.pick
     assert pick is not None
     reads = pick.reads_bodies and not route.websocket and pool.protocol != "grpc"
     return {
-        "backendRefs": [{"name": service, "port": _port(context.view)}],
+        "backendRefs": [{"name": service, "port": PORT}],
         "failOpen": True,
         "messageTimeout": duration(pick.timeout),
         "processingMode": {"request": {"body": "BufferedPartial"} if reads else {}, "response": {}},

@@ -134,7 +134,7 @@ def render(view: View) -> Bundle:
         return Bundle((File(MAIN, ""),), prepared.diagnostics)
     ways = [rule.way for rule in prepared.context.placed]
     has_backends = prepared.backends.is_used or security_policy.has_backends(prepared.context)
-    notes = [_BACKENDS_DISABLED] if has_backends else []
+    notes = [*([_BACKENDS_DISABLED] if has_backends else []), *extension_policy.notes(prepared.context)]
     if ways and not any(way.shares or way.redirect for way in ways):
         notes.append(f"all routes of {view.proxy.name} return 503, as the warnings explain")
     files = prepared.rendered.files(MAIN)
@@ -181,7 +181,6 @@ def _prerequisites(prepared: Plan) -> Iterator[Prerequisite]:
     yield from prepared.backends.prerequisites()
     yield from client_policy.prerequisites(context)
     yield from security_policy.prerequisites(context)
-    yield from extension_policy.prerequisites(context)
     yield from route_filters.prerequisites(context)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from lbctl.base import ports
 from lbctl.ir.listeners import Listener
 from lbctl.ir.pools import KubernetesDiscovery, Pool, Replica
 from lbctl.ir.proxies import KubernetesObjects
@@ -14,9 +13,9 @@ from lbctl.ir.snapshot import View
 from lbctl.targets.manifests.http_route import Way
 from lbctl.targets.manifests.names import SERVICE, Parts, names, object_name
 from lbctl.targets.manifests.objects import Objects, Tree
+from lbctl.targets.manifests.pickers import PORT, Pickers
 from lbctl.targets.manifests.pool_classes import Group, PoolClasses, group_of, shared_weights
 from lbctl.targets.manifests.services import PoolService, add_service, app_protocol, service_port, shape
-from lbctl.targets.target import Prerequisite
 
 _MIRROR, _CLOSED = "mirror", "closed"
 CLOSED_PORT = 80
@@ -64,6 +63,7 @@ class Backends:
         by_parts = names(_POOL, [(view.proxy.name, name) for name in picked])
         self._pools = {name: by_parts[view.proxy.name, name] for name in picked}
         """Picked pool → name of its InferencePool."""
+        self.pickers = Pickers(objects, picked)
 
     def of(self, route: Route, pool: str) -> list[Backend]:
         """Return the Services of a pool for the requests of a route, with their weights."""
@@ -132,21 +132,6 @@ class Backends:
             name = self.closed.name
             objects.add("v1", "Service", name, "route", path, spec={"type": "ClusterIP", "ports": [port]})
 
-    def prerequisites(self) -> Iterator[Prerequisite]:
-        """Yield the Services of the picker."""
-        for pool in self._pools:
-            words = ("kubectl", "-n", self._objects.namespace, "create", "service", "clusterip", self._picker(pool))
-            yield Prerequisite((*words, f"--tcp={self._picker_port}"))
-
-    def _picker(self, pool: str) -> str:
-        """Return the name of the Service of a pool's picker."""
-        parts = (self._objects.picker, *([pool] if len(self._pools) > 1 else []))
-        return names(SERVICE, [parts])[parts]
-
-    @property
-    def _picker_port(self) -> int:
-        return self._view.picker.port if self._view.picker else ports.PICKER
-
     def _inference_pool(self, name: str) -> Tree:
         """Return the specification of an InferencePool. Without the picker, the gateway chooses the replica."""
         discovery = self._view.pools[name].discovery
@@ -155,10 +140,10 @@ class Backends:
             "selector": {"matchLabels": dict(discovery.selector)},
             "targetPorts": [{"number": int(discovery.port)}],
             "endpointPickerRef": {
-                "name": self._picker(name),
+                "name": self.pickers.services[name],
                 "group": "",
                 "kind": "Service",
-                "port": {"number": self._picker_port},
+                "port": {"number": PORT},
                 "failureMode": "FailOpen",
             },
         }

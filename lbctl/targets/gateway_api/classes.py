@@ -66,13 +66,6 @@ def _redirects(view: View) -> Iterator[Path]:
             yield "routes", route.name, "respond", "redirect"
 
 
-def _mirrors(view: View) -> Iterator[Path]:
-    for route in view.routes.values():
-        mirror = route.action.mirror if isinstance(route.action, Forward) else None
-        if mirror is not None and 0 < mirror.percent < 100:
-            yield "routes", route.name, "mirror", "percent"
-
-
 def _cleartext_http2(view: View) -> Iterator[Path]:
     for pool in view.pools.values():
         if pool.protocol != "http1" and pool.tls is None:
@@ -99,11 +92,9 @@ def _backend_certificates(view: View) -> Iterator[Path]:
                 yield "pools", pool.name, "tls", "certificate"
 
 
-_CLEARTEXT_HTTP2 = Gap("HTTP/2 without TLS to replicas", _OTHER_CLASS, _cleartext_http2)
-
 _ENVOY_GATEWAY = Implementation(
     "Envoy Gateway 1.9",
-    (Gap("InferencePools; Envoy AI Gateway adds them", "install Envoy AI Gateway", _picked_pools),),
+    (Gap("InferencePools", "use the kind `envoy-gateway`, or install Envoy AI Gateway", _picked_pools),),
 )
 _ISTIO = Implementation(
     "Istio 1.30",
@@ -121,7 +112,6 @@ _NGINX_GATEWAY_FABRIC = Implementation(
             "set the timeouts in a ProxySettingsPolicy",
             _request_timeouts,
         ),
-        _CLEARTEXT_HTTP2,
     ),
 )
 _GKE = Implementation(
@@ -135,8 +125,7 @@ _GKE = Implementation(
         Gap("matching by method", _OTHER_CLASS, _methods),
         Gap("rewriting of paths", _OTHER_CLASS, _rewrites),
         Gap("redirects with the status 308", "set the `version` of the proxy to 1.4, for the status 301", _redirects),
-        Gap("mirrors of a part of the requests", "mirror all requests, or use another Gateway class", _mirrors),
-        _CLEARTEXT_HTTP2,
+        Gap("HTTP/2 without TLS to replicas", _OTHER_CLASS, _cleartext_http2),
     ),
 )
 

@@ -112,19 +112,13 @@ def render(view: View) -> Bundle:
         return Bundle((File(MAIN, ""),), prepared.diagnostics)
     closed, kubernetes = prepared.view, prepared.objects
     certificates = _certificates(closed, kubernetes)
-    needed = (
-        *gateway.prerequisites(closed, kubernetes),
-        *certificates.prerequisites(),
-        *prepared.backends.prerequisites(),
-    )
+    needed = (*gateway.prerequisites(closed, kubernetes), *certificates.prerequisites())
     ways = [way for table in prepared.tables for way, _ in table.ways]
-    notes = (
-        (f"all routes of {closed.proxy.name} return 503, as the warnings explain",)
-        if ways and not any(way.shares or way.redirect for way in ways)
-        else ()
-    )
+    notes = list(prepared.backends.pickers.notes())
+    if ways and not any(way.shares or way.redirect for way in ways):
+        notes.append(f"all routes of {closed.proxy.name} return 503, as the warnings explain")
     files = _objects(prepared, certificates).files(MAIN)
-    return Bundle(files, prepared.diagnostics, notes=notes, prerequisites=needed)
+    return Bundle(files, prepared.diagnostics, notes=tuple(notes), prerequisites=needed)
 
 
 def object_names(view: View) -> frozenset[tuple[str, str, str]]:

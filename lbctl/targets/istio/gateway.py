@@ -176,7 +176,9 @@ def _contradictory_secrets(view: View, objects: KubernetesObjects) -> Iterator[D
                 if first != file:
                     message = f"the Secret {name} cannot contain both {first} and {file} as {entry}"
                     path = ("proxies", view.proxy.name, "kubernetes", "secrets", certificate)
-                    yield Diagnostic("LB171", message, path=path, hint="remove it: lbctl names a Secret for each of them")
+                    yield Diagnostic(
+                        "LB171", message, path=path, hint="remove it: lbctl names a Secret for each of them"
+                    )
 
 
 # ── Findings ─────────────────────────────────────────────────────────────────────────────────────────────────────────

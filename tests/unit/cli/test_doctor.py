@@ -30,7 +30,7 @@ from lbctl.ir.pools import Pool
 from lbctl.store.sqlite import DATABASE, VERSION
 from tests.support.fleet import OLDEST
 from tests.support.fleets import Fleet, fleet_of, pool
-from tests.support.kubernetes import ApiServer, serving_api
+from tests.support.kubernetes import INFERENCE_POOLS, ApiServer, inference_pool, serving_api
 from tests.support.processes.certs import Authority
 from tests.support.processes.ports import free_port
 
@@ -584,6 +584,19 @@ def test_missing_rights_for_an_inference_pool_are_listed(doctor: Doctor, tmp_pat
             rows["pools.pool.discovery.kubernetes ml/inferencepool/llama"]["message"]
             == "the account lacks the permission to list inferencepools, watch inferencepools, list pods, watch pods"
         )
+
+
+def test_missing_inference_pool_is_reported(doctor: Doctor, tmp_path: Path) -> None:
+    with serving_api() as server:
+        row = "pools.pool.discovery.kubernetes ml/inferencepool/llama"
+        fleet = fleet_from_kubernetes(server, tmp_path, inference_pool="llama")
+        assert doctor(fleet)[row]["message"] == "the InferencePool does not exist"
+        server.put(INFERENCE_POOLS.format("ml"), "llama", inference_pool(8000))
+        assert doctor(fleet)[row]["state"] == "ok"
+        server.unknown = {"inferencepools"}
+        problem = "the cluster does not have inferencepools of the API inference.networking.k8s.io/v1"
+        assert doctor(fleet)[row]["message"] == problem
+        assert doctor.code == 3
 
 
 def test_unusable_api_server_has_exit_code_4(doctor: Doctor, tmp_path: Path) -> None:

@@ -56,18 +56,17 @@ def lacking(root: Path, gateway_class: str, version: str = "1.5", text: str = _F
 
 def test_each_class_lacks_the_features_of_its_report(tmp_path: Path) -> None:
     timeouts = dict.fromkeys(("routes.chat.timeouts.request", "routes.rank.timeouts.request"), "total timeouts")
-    http2 = {"pools.shadow.protocol": "HTTP/2 without TLS to replicas"}
     for gateway_class in ("eg", "kgateway"):
         assert lacking(tmp_path, gateway_class) == {"pools.llama.balance.algorithm": "InferencePools"}
     assert lacking(tmp_path, "istio") == {
         "listeners.public.tls.client_ca": "client certificates on a Gateway's listeners",
         "pools.rank.tls.certificate": "a client certificate of the Gateway",
     }
-    assert lacking(tmp_path, "nginx") == timeouts | http2
-    assert lacking(tmp_path, "gke-l7-rilb") == timeouts | http2 | {
+    assert lacking(tmp_path, "nginx") == timeouts
+    assert lacking(tmp_path, "gke-l7-rilb") == timeouts | {
+        "pools.shadow.protocol": "HTTP/2 without TLS to replicas",
         "routes.chat.match.methods": "matching by method",
         "routes.chat.rewrite.path_prefix": "rewriting of paths",
-        "routes.chat.mirror.percent": "mirrors of a part of the requests",
         "routes.secure.respond.redirect": "redirects with the status 308",
     }
 

@@ -479,7 +479,9 @@ def test_some_gateways_retry_a_grpc_status(kinds: list[str], expected: list[str]
     entries = [
         f"{kind}: {{kind: {kind}{'' if kind == 'envoy' else f', kubernetes: {{namespace: {kind}}}'}}}" for kind in kinds
     ]
-    proxies = f"proxies: {{{', '.join(entries)}}}\n".replace("namespace: gateway-api", "namespace: ml, gateway_class: a")
+    proxies = f"proxies: {{{', '.join(entries)}}}\n".replace(
+        "namespace: gateway-api", "namespace: ml, gateway_class: a"
+    )
     found = codes(rules()["LB318"].page.before.replace("127.0.0.1:8080", "0.0.0.0:80") + proxies)
     assert [code for code in found if code == "LB318"] == expected
 

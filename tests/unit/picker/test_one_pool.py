@@ -84,6 +84,18 @@ def test_pool_without_a_table_is_logged(caplog: pytest.LogCaptureFixture) -> Non
     assert getattr(record, "fields", {})["pool"] == "caht"
 
 
+def test_removal_of_the_pool_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        picker = _picker("chat", CHAT, EMBEDDER)
+        picker.follower.apply(wire.line("gone", pool="embedder"))
+        assert not caplog.records
+        picker.follower.apply(wire.line("gone", pool="chat"))
+        assert not picker.service.is_ready
+
+    asyncio.run(run())
+    assert [getattr(record, "fields", {})["pool"] for record in caplog.records] == ["chat"]
+
+
 def test_option_pool_reaches_the_picker(monkeypatch: pytest.MonkeyPatch) -> None:
     pools: list[str | None] = []
 

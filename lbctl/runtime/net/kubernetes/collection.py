@@ -76,6 +76,11 @@ class CollectionKey:
         """Return the plural name of the objects' kind, as in RBAC."""
         return self.path.rsplit("/", 1)[-1]
 
+    @property
+    def version(self) -> str:
+        """Return the API group and version of the objects, as in `apiVersion`."""
+        return self.path.partition("/namespaces/")[0].removesuffix(f"/{self.resource}").split("/", 2)[2]
+
 
 class Collection:
     """The copy. `on_object` is called with each new or changed object, then `on_change` once."""
@@ -250,7 +255,7 @@ class Collection:
         if error.status == 403:
             return f"{error} (RBAC: grant get, list and watch on {self._key.resource})"
         if error.status == _NOT_FOUND:
-            return f"{error} (the cluster does not have the API of {self._key.resource})"
+            return f"{error} (the cluster does not have {self._key.resource} of the API {self._key.version})"
         return str(error)
 
     async def _pause(self, least: float) -> None:

@@ -423,6 +423,19 @@ def test_missing_inference_pool_removes_no_replica(api: ApiServer, tmp_path: Pat
     run_source(api, tmp_path, work, inference_pool="llama")
 
 
+def test_inference_pool_without_pods_is_reported(api: ApiServer, tmp_path: Path) -> None:
+    api.put(POOLS, "llama", inference_pool(8000))
+    api.put(POD_COLLECTION, "other", pod("10.0.0.9", labels={"app": "other"}))
+
+    async def work(watching: Watching) -> None:
+        assert watching.members() == {}
+        assert watching.error == "no pod has the labels app=vllm"
+        api.put(POD_COLLECTION, "p1", pod("10.0.0.1", state="unready"))
+        await watching.until(lambda: watching.error == "")
+
+    run_source(api, tmp_path, work, inference_pool="llama")
+
+
 def test_terminated_pods_of_all_ports_are_leaving(api: ApiServer, tmp_path: Path) -> None:
     long = "long-" * 12 + "pod"
     api.put(POOLS, "llama", inference_pool(8000, 8001))
@@ -460,7 +473,8 @@ def test_cluster_without_inference_pools_is_reported(api: ApiServer, tmp_path: P
     api.unknown = {"inferencepools"}
 
     async def work(watching: Watching) -> None:
-        assert watching.error.endswith("(the cluster does not have the API of inferencepools)")
+        reason = "(the cluster does not have inferencepools of the API inference.networking.k8s.io/v1)"
+        assert watching.error.endswith(reason)
 
     run_source(api, tmp_path, work, inference_pool="llama")
 

@@ -31,6 +31,8 @@ ROUTES = "routes: {r: {match: {path_prefix: /v1}, pool: p}}"
 POOLS = 'pools: {p: {replicas: [{address: "10.0.0.1:80"}]}}'
 OWN, EXISTING = "gateway_class: eg", "gateway: shared"
 MODULES = (client_policy, security_policy, extension_policy, route_filters)
+PRECEDED = (client_policy, security_policy, route_filters)
+"""Modules whose objects need others."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class Rendered:
     """`CODE path.of.the.value` of each warning."""
     commands: list[str]
     """Commands that create the prerequisites."""
+    notes: list[str]
     context: Context
     rules: dict[str, dict[str, Any]]
     """Name of a rule → its part that handles requests without a pool."""
@@ -84,7 +87,8 @@ def rendered(
     return Rendered(
         {f"{tree['kind']} {tree['metadata']['name']}": tree["spec"] for tree in _trees(objects)},
         [f"{item.code} {'.'.join(map(str, item.path))}" for item in warnings],
-        [item.command(str) for module in MODULES for item in module.prerequisites(context)],
+        [item.command(str) for module in PRECEDED for item in module.prerequisites(context)],
+        list(extension_policy.notes(context)),
         context,
         {
             item.name: route_filters.response(closed, route_filters.filter_names(closed), item.listener, item.way)

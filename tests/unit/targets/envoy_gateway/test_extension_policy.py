@@ -24,7 +24,8 @@ def test_picker_may_fail_and_no_client_names_a_replica() -> None:
     assert [item["sectionName"] for item in found.specs[POLICY]["targetRefs"]] == ["r"]
     early = found.specs["ClientTrafficPolicy edge-web"]["headers"]["earlyRequestHeaders"]
     assert "x-gateway-destination-endpoint" in early["remove"]
-    assert found.commands == ["kubectl -n ml create service clusterip lbctl-picker --tcp=18001"]
+    (note,) = found.notes
+    assert note.startswith("pool p needs `lbctl picker --pool p` at the Service lbctl-picker in ml, port 18001")
 
 
 @pytest.mark.parametrize(
@@ -54,4 +55,4 @@ def test_existing_gateway_has_no_picker() -> None:
     found = rendered(pools=f"pools: {{p: {PICKED}}}", place=EXISTING)
     assert "LB492 pools.p.balance" in found.warnings
     assert not found.specs
-    assert not found.commands
+    assert not found.notes

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from lbctl.base import ports
 from lbctl.base.diagnostics import Diagnostic, Diagnostics
 from lbctl.cli import run
 from lbctl.cli.proxy import chosen
@@ -90,6 +91,26 @@ pools:
     names = [command.split()[6] for command in commands if " create secret " in command]
     assert len(names) >= 4
     assert len(set(names)) == len(names)
+
+
+# ── Pickers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_PICKED = (
+    "{balance: {algorithm: pick}, discovery: {kubernetes: {namespace: ml, service: %s, port: 80, selector: {a: b}}}}"
+)
+
+
+@pytest.mark.parametrize("kind", ["gateway-api", "envoy-gateway"])
+def test_pickers_have_the_port_of_the_chart(kind: str) -> None:
+    control = 'control: {picker: {bind: "127.0.0.1:19001"}}\n'
+    routes = "routes: {r: {match: {path_prefix: /v1}, pool: p}, s: {match: {path_prefix: /v2}, pool: q}}\n"
+    pools = f"pools: {{p: {_PICKED % 's'}, q: {_PICKED % 't'}}}\n"
+    objects = rendering(HEAD + control + routes + pools + EDGE, kind).objects
+    inference_pools = [item["spec"]["endpointPickerRef"] for item in objects if item["kind"] == "InferencePool"]
+    policies = [item["spec"]["extProc"] for item in objects if item["kind"] == "EnvoyExtensionPolicy"]
+    references = {item["name"]: item["port"]["number"] for item in inference_pools}
+    references |= {item["name"]: item["port"] for (processor,) in policies for item in processor["backendRefs"]}
+    assert references == dict.fromkeys(("lbctl-picker-p", "lbctl-picker-q"), ports.PICKER)
 
 
 # ── Every feature ────────────────────────────────────────────────────────────────────────────────────────────────────
