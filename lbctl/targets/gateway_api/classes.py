@@ -99,7 +99,11 @@ _ENVOY_GATEWAY = Implementation(
 _ISTIO = Implementation(
     "Istio 1.30",
     (
-        Gap("client certificates on a Gateway's listeners", _OTHER_CLASS, _client_certificates),
+        Gap(
+            "client certificates on a Gateway's listeners; clients without a certificate may be admitted",
+            _OTHER_CLASS,
+            _client_certificates,
+        ),
         Gap("a client certificate of the Gateway", _OTHER_CLASS, _backend_certificates),
     ),
 )
