@@ -1,9 +1,9 @@
 """Access lists of listeners as an AuthorizationPolicy for the gateway's pods.
 
-A policy applies to pods of its own namespace, or to those of all namespaces if it is in the mesh's root namespace. It
-sees the ports of the pods, which may differ from those of the Gateway. So it has no ports, and all listeners must have
-the same lists. It has the hosts of the routes, so that other hosts of the same pods are not affected. Pods with other
-labels than the default gateway's belong to the fleet, so there it may apply to all hosts.
+A policy applies to the pods of its namespace, or of all namespaces if it is in the mesh's root namespace. It sees the
+ports of the pods, which may differ from the Gateway's ports. So it has no ports, and all listeners must have the same
+lists. It has the hosts of the routes, so that other hosts of the same pods are not affected. Pods with other labels
+than the default gateway's belong to the fleet, so there it may apply to all hosts.
 """
 
 from __future__ import annotations
