@@ -82,7 +82,7 @@ def add(objects: Objects, context: Context) -> None:
 
 
 def prerequisites(context: Context) -> Iterator[Prerequisite]:
-    """Yield the Secrets with the keys of pools. KEY stands for the key."""
+    """Yield the Secrets with the keys of pools. KEY is a placeholder for the key."""
     for pool in _sent(context):
         key = key_of(pool)
         assert key is not None

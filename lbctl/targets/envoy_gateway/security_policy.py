@@ -66,7 +66,7 @@ def has_backends(context: Context) -> bool:
 
 
 def prerequisites(context: Context) -> Iterator[Prerequisite]:
-    """Yield the Secrets with API keys and passwords. KEY stands for the key of each tenant."""
+    """Yield the Secrets with API keys and passwords. KEY is a placeholder for the key of each tenant."""
     view = context.view
     for route, name in _Names.of(view, context.objects).secrets.items():
         words = ("kubectl", "-n", context.objects.namespace, "create", "secret", "generic", name)

@@ -37,7 +37,7 @@ PRECEDED = (client_policy, security_policy, route_filters)
 
 @dataclass(frozen=True)
 class Rendered:
-    """What the modules render for a fleet."""
+    """Objects and findings of the modules for a fleet."""
 
     specs: dict[str, dict[str, Any]]
     """`KIND NAME` → specification."""

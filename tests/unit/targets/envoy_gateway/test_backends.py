@@ -113,7 +113,7 @@ def test_backends_of_a_picked_pool(replicas: tuple[str], expected: list[str]) ->
     assert len(references(objects)) == len(replicas)
 
 
-def test_pools_of_a_split_with_two_protocols_have_separate_clusters() -> None:
+def test_pools_with_two_protocols_have_separate_clusters() -> None:
     grpc = f"{{replicas: [{LIGHT}, {STANDBY}], protocol: grpc}}"
     pools = f'pools: {{p: {grpc}, q: {{replicas: [{{address: "10.0.0.9:80"}}]}}}}'
     objects, codes = rendering(fleet(routes="routes: {r: {split: {p: 90, q: 10}}}", pools=pools))
