@@ -91,7 +91,7 @@ def test_header_canary_for_istio_has_its_values(capsys: pytest.CaptureFixture[st
             "retryOn": "connect-failure,refused-stream,unavailable",
             "backoff": "25ms",
         }
-    assert [line for line in output.err.splitlines() if "create secret tls edge-public" not in line] == []
+    assert [line for line in output.err.splitlines() if "create secret tls ml-edge-public" not in line] == []
 
 
 @pytest.mark.parametrize("name", [*FLEETS, *OBJECTS])

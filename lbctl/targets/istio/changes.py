@@ -57,7 +57,7 @@ def response_headers(view: View, listener: Listener, route: Route, content_type:
 def _change(
     view: View, listener: Listener, route: Route, pools: Sequence[str], direction: Direction
 ) -> dict[str, str | None]:
-    """Return the headers that are set; None is the value of one that is removed, because it has an unknown variable."""
+    """Return the headers that are set. If a value has an unknown variable, it is None, and the header is removed."""
     return {
         name: None if _unknown(view, text, route, pools, direction) else _value(text, listener, route, pools)
         for name, text in _rules(route, direction).set

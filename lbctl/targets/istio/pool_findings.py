@@ -73,7 +73,7 @@ def _foreign(pool: Pool, objects: KubernetesObjects) -> Iterator[Diagnostic]:
 
 
 _POLICIES = {"loadBalancer": "load balancing", "connectionPool": "connections", "outlierDetection": "passive checks"}
-"""What the parts of a traffic policy configure."""
+"""Parts of a traffic policy, and their settings."""
 
 
 def _differences(first: Pool, other: Pool) -> str:

@@ -1,7 +1,7 @@
 """Random tables of rules: Istio selects the same route as lbctl, for every request.
 
 Istio's translation is modelled here. The server with the most specific host gets the request. The VirtualServices of
-its Gateway become virtual hosts, named by the hosts that are common to both; VirtualServices with the same name are
+its Gateway become virtual hosts, named by the hosts that are common to both. VirtualServices with the same name are
 joined in the order of their age, and rules without conditions move to the end. Of the virtual host with the most
 specific name, the first rule that matches decides.
 """
