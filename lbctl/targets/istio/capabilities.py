@@ -95,7 +95,7 @@ _ROUTES: Mapping[str, Capability] = {
     "route.pin.cookie": Rendered("The cookie is found by a regular expression for the header cookie"),
     "route.sticky_split.cookie": _STICKY,
     "route.sticky_split.header": _STICKY,
-    "route.mirror": _DONE,
+    "route.mirror": Rendered("Before 1.28, Istio adds `-shadow` to the Host header of copies"),
     "route.fallback": Unsupported(
         "a VirtualService has no fallback", "requests get 503 while the pools of the route have no ready replica"
     ),
