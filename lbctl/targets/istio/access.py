@@ -39,26 +39,25 @@ def _reason(view: View, objects: KubernetesObjects) -> tuple[str, str] | None:
     limited = _limited(view)
     if objects.gateway is not None:
         return "a policy selects the pods of the gateway by labels, which lbctl does not know", "remove `gateway`"
+    reason = hint = ""
     if any(listener.client_address is not None for listener in limited):
-        return (
+        reason = (
             "the mesh's `gatewayTopology` determines the addresses of clients, and it cannot trust only the load "
-            "balancers of `client_address`",
-            "remove `client_address`, or list listener.access in `assume` if another component compares the addresses",
+            "balancers of `client_address`"
         )
-    if len({access(listener) for listener in _affected(view)}) > 1:
-        return (
-            "a policy applies to all ports of the gateway's pods, but the listeners have different lists",
-            "use the same lists, or separate entries with `gateway_labels` of different pods",
-        )
-    if any(access(item).of(view.routes[rule.route]) != access(item) for item in limited for rule in item.rules):
-        return "a policy applies to all routes, but a route has its own lists", "remove the lists of the route"
-    if limited and is_default(objects) and not _hosts(view):
-        return (
+        hint = "remove `client_address`, or list listener.access in `assume` if another component compares addresses"
+    elif len({access(listener) for listener in _affected(view)}) > 1:
+        reason = "a policy applies to all ports of the gateway's pods, but the listeners have different lists"
+        hint = "use the same lists, or separate entries with `gateway_labels` of different pods"
+    elif any(access(item).of(view.routes[rule.route]) != access(item) for item in limited for rule in item.rules):
+        reason, hint = "a policy applies to all routes, but a route has its own lists", "remove the lists of the route"
+    elif limited and is_default(objects) and not _hosts(view):
+        reason = (
             "without exact hosts, a policy applies to all hosts of the gateway's pods, and the default gateway may "
-            "serve other applications",
-            "set `hosts` without wildcards in all routes, or use `gateway_labels` of pods that serve only this fleet",
+            "serve other applications"
         )
-    return None
+        hint = "set `hosts` without wildcards in all routes, or use `gateway_labels` of pods that serve only this fleet"
+    return (reason, hint) if reason else None
 
 
 def _limited(view: View) -> list[Listener]:

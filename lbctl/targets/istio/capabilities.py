@@ -71,9 +71,9 @@ _LISTENERS: Mapping[str, Capability] = {
     "listener.tracing": _setting("traces"),
     "listener.request_id": Rendered("The header is always x-request-id", in_part=True),
     "listener.access": Rendered(
-        "An AuthorizationPolicy for the gateway's pods, in their namespace. It applies to all ports of the pods, also to "
-        "TCP servers, and to the hosts of the routes. With wildcards or routes for any host, it applies to all hosts, "
-        "and needs `gateway_labels` of the fleet's own pods. If the lists of listeners or routes differ, with "
+        "An AuthorizationPolicy for the gateway's pods, in their namespace. It applies to all ports of the pods, also "
+        "to TCP servers, and to the hosts of the routes. With wildcards or routes for any host, it applies to all "
+        "hosts, and needs `gateway_labels` of the fleet's own pods. If the lists of listeners or routes differ, with "
         "`client_address`, or with an existing `gateway`, the routes return 503 (LB415)",
         in_part=True,
     ),
@@ -95,7 +95,7 @@ _ROUTES: Mapping[str, Capability] = {
     "route.pin.cookie": Rendered("The cookie is found by a regular expression for the header cookie"),
     "route.sticky_split.cookie": _STICKY,
     "route.sticky_split.header": _STICKY,
-    "route.mirror": _DONE,
+    "route.mirror": Rendered("Before 1.28, Istio adds `-shadow` to the Host header of copies"),
     "route.fallback": Unsupported(
         "a VirtualService has no fallback", "requests get 503 while the pools of the route have no ready replica"
     ),
@@ -193,8 +193,8 @@ _POOLS: Mapping[str, Capability] = {
         "The routes refer to the Service by `service_port`, and the gateway follows its pods"
     ),
     "pool.tls": Rendered(
-        "The CA bundle is in a Secret in the namespace of the gateway's pods. IP addresses and the pods of a Service are "
-        "not checked against the certificate, so set server_name"
+        "The CA bundle is in a Secret in the namespace of the gateway's pods. IP addresses and the pods of a Service "
+        "are not checked against the certificate, so set server_name"
     ),
     "pool.tls.client_certificate": Rendered("In the same Secret as the CA bundle"),
     "pool.credentials": Unsupported(

@@ -124,8 +124,8 @@ def _connection_pool(pool: Pool) -> Tree:
 def _outlier_detection(check: PassiveCheck | None) -> Tree:
     """Return the outlier detection, without panic: an ejected replica gets no requests, even if few replicas are left.
 
-    Without a check, it ejects no replica, but Istio only uses further priorities if it exists. A maximum of 0 % would be
-    Istio's default, 10 %.
+    Without a check, it ejects no replica, but Istio only uses further priorities if it exists. A maximum of 0 % would
+    be Istio's default, 10 %.
     """
     if check is None or not check.max_ejection:
         return {"consecutive5xxErrors": 0, "consecutiveGatewayErrors": 0, "minHealthPercent": 0}

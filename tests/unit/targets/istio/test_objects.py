@@ -379,9 +379,10 @@ def test_redirects_need_no_access_lists() -> None:
     assert rendering(fleet(listeners, routes, proxies=LABELS)).of("AuthorizationPolicy")
 
 
+PAIR = "certificate: a.crt, key: a.key"
 SHARED_SECRET = fleet(
-    'listeners: {web: {bind: "0.0.0.0:443", tls: {certificates: [{certificate: a.crt, key: a.key}], client_ca: c.crt}}}',
-    pools='pools: {p: {replicas: [{address: "10.0.0.1:80"}], tls: {ca: ca.crt, certificate: a.crt, key: a.key}}}',
+    f'listeners: {{web: {{bind: "0.0.0.0:443", tls: {{certificates: [{{{PAIR}}}], client_ca: c.crt}}}}}}',
+    pools=f'pools: {{p: {{replicas: [{{address: "10.0.0.1:80"}}], tls: {{ca: ca.crt, {PAIR}}}}}}}',
     proxies=PROXIES.replace("ml}", "ml, secrets: {a.crt: ▶mine}}"),
 )
 
