@@ -61,6 +61,11 @@ def prerequisites(context: Context) -> Iterator[Prerequisite]:
         yield Prerequisite((*words, f"--tcp={_port(context.view)}"))
 
 
+def has_pickers(context: Context) -> bool:
+    """Return whether the picker chooses replicas for a rule."""
+    return bool(_services(context))
+
+
 def _services(context: Context) -> dict[str, str]:
     """Map each picked pool to the Service of its picker. The messages to a picker do not name the pool."""
     found = (picked_pool(context.view, context.objects, rule.way.shares) for rule in context.placed)
