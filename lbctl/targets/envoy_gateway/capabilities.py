@@ -131,7 +131,7 @@ _ROUTES: Mapping[str, Capability] = {
         ),
     ),
     "route.retry": Rendered(
-        "A request longer than 1 MiB is tried only once; on an existing Gateway, the limit is that of its owner"
+        "A request longer than 1 MiB is tried only once; on an existing Gateway, its owner's limit applies"
     ),
     "route.retry.idempotent": _DONE,
     "route.retry.replica_busy": Rendered("A gRPC replica declines a request with the status UNAVAILABLE"),
@@ -169,7 +169,7 @@ _ROUTES: Mapping[str, Capability] = {
     ),
     "route.headers": Rendered(
         "At most 16 headers can be set and 16 removed. The variables {route}, {listener} and, for a route to one "
-        "pool, {pool} are replaced; a header with another variable is not set (LB445)",
+        "pool, {pool} are replaced; a header with another variable, or with two spaces in a row, is not set (LB445)",
         in_part=True,
     ),
     "route.regions": _DONE,

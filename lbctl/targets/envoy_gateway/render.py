@@ -47,6 +47,10 @@ _ENTRY = "proxies: {edge: {kind: envoy-gateway, kubernetes: {namespace: NAMESPAC
 _BACKENDS_DISABLED = (
     "Envoy Gateway ignores Backends unless its configuration contains `extensionApis: {enableBackend: true}`"
 )
+_PICKER_CERTIFICATES = (
+    "the picker requires TLS with a client certificate, so Envoy Gateway needs a BackendTLSPolicy for the picker's "
+    "Service and `backendTLS.clientCertificateRef` in its EnvoyProxy. Without them, `otherwise` chooses"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +138,10 @@ def render(view: View) -> Bundle:
         return Bundle((File(MAIN, ""),), prepared.diagnostics)
     ways = [rule.way for rule in prepared.context.placed]
     has_backends = prepared.backends.is_used or security_policy.has_backends(prepared.context)
-    notes = [*([_BACKENDS_DISABLED] if has_backends else []), *extension_policy.notes(prepared.context)]
+    pickers = [*extension_policy.notes(prepared.context)]
+    notes = [
+        *([_BACKENDS_DISABLED] if has_backends else []), *pickers, *([_PICKER_CERTIFICATES] if pickers else []),
+    ]  # fmt: skip
     if ways and not any(way.shares or way.redirect for way in ways):
         notes.append(f"all routes of {view.proxy.name} return 503, as the warnings explain")
     files = prepared.rendered.files(MAIN)

@@ -34,7 +34,7 @@ def adapted(view: View, objects: KubernetesObjects) -> View:
 
 def adapted_route(view: View, objects: KubernetesObjects, route: Route) -> Route:
     """Return a route of the view with these changes."""
-    response = replace(route.response_headers, set=_escaped(route.response_headers.set))
+    response = _headers(route.response_headers.set, route.response_headers.remove)
     if not isinstance(route.action, Forward):
         return replace(route, response_headers=response)
     pool = only_pool(view, route)
@@ -48,7 +48,7 @@ def adapted_route(view: View, objects: KubernetesObjects, route: Route) -> Route
     kept = {*values, *([key.name] if key is not None else [])}
     withheld -= _removed_before_routing(view, objects, route)
     removed = {*route.request_headers.remove, *credential_headers(route.auth), *withheld} - kept
-    headers = HeaderRules(_escaped(sorted(values.items())), tuple(sorted(removed)))
+    headers = _headers(sorted(values.items()), removed)
     return replace(route, request_headers=headers, response_headers=response, rewrite=_rewrite(view, route))
 
 
@@ -66,8 +66,16 @@ def key_of(pool: Pool) -> UpstreamHeader | None:
     return secrets[0] if len(secrets) == 1 else None
 
 
-def _escaped(values: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    return tuple((name, value.replace("%", "%%")) for name, value in values)
+def can_set(value: str) -> bool:
+    """Return whether Envoy Gateway can set a header to this value."""
+    return "  " not in value
+
+
+def _headers(values: Iterable[tuple[str, str]], removed: Iterable[str]) -> HeaderRules:
+    """Return the rules for headers. A header that cannot be set is removed, so that no client sets it."""
+    listed = list(values)
+    kept = tuple((name, value.replace("%", "%%")) for name, value in listed if can_set(value))
+    return HeaderRules(kept, tuple(sorted({*removed, *(name for name, value in listed if not can_set(value))})))
 
 
 # ── Headers about the client ─────────────────────────────────────────────────────────────────────────────────────────

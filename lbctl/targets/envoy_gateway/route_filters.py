@@ -15,7 +15,7 @@ from lbctl.ir.routes import PREFLIGHT, Forward, Respond, Route
 from lbctl.ir.snapshot import View, pools_of
 from lbctl.targets.assess import CLOSED
 from lbctl.targets.envoy_gateway.context import API_VERSION, GROUP, Context
-from lbctl.targets.envoy_gateway.request_changes import adapted_route, key_of, only_pool, prepended
+from lbctl.targets.envoy_gateway.request_changes import adapted_route, can_set, key_of, only_pool, prepended
 from lbctl.targets.manifests import filters as header_filters
 from lbctl.targets.manifests.closing import Gap
 from lbctl.targets.manifests.findings import warning
@@ -217,6 +217,22 @@ def gaps(view: View, objects: KubernetesObjects) -> Iterator[Gap]:
             yield Gap("pool.upstream", "route", route.name, ("routes", route.name), reason, hint)
 
 
+def _values(view: View) -> Iterator[Diagnostic]:
+    """Yield the headers whose value Envoy Gateway rejects together with the rule."""
+    for route in view.routes.values():
+        for direction, rules in (("request", route.request_headers), ("response", route.response_headers)):
+            for name in (name for name, value in rules.set if not can_set(value)):
+                message = f"Envoy Gateway cannot set {name}, because its value has two spaces in a row"
+                path = (*path_of(route), "headers", direction, "set", name)
+                yield warning("route.headers", message, path, "use one space")
+    for pool in view.pools.values():
+        for header in pool.upstream.headers if pool.upstream is not None else ():
+            if not can_set(header.text):
+                message = f"Envoy Gateway cannot set {header.name}, because its value has two spaces in a row"
+                path = ("pools", pool.name, "upstream", "headers", header.name)
+                yield warning("pool.upstream", message, path, "use one space")
+
+
 def _count_removed(view: View, objects: KubernetesObjects, route: Route) -> int:
     """Return the number of headers that the rules of a route remove from its requests."""
     changed = adapted_route(view, objects, route)
@@ -225,8 +241,9 @@ def _count_removed(view: View, objects: KubernetesObjects, route: Route) -> int:
 
 
 def diagnostics(context: Context) -> Iterator[Diagnostic]:
-    """Yield the responses and keys that filters cannot express."""
+    """Yield the headers, responses and keys that filters cannot express."""
     view = context.view
+    yield from _values(view)
     for rule in context.placed:
         route = rule.way.route
         action = route.action

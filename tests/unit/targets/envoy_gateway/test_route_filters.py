@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lbctl.ir.routes import Rewrite
+from lbctl.ir.routes import HeaderRules, Rewrite
 from lbctl.ir.secrets import HeaderSecret, Secrets
 from tests.unit.targets.envoy_gateway.policies import EXISTING, OWN, Rendered, rendered
 
@@ -79,6 +79,15 @@ def test_preflight_has_the_headers_of_its_route() -> None:
     assert names == ["access-control-allow-headers", "access-control-allow-methods", "access-control-allow-origin"]
     assert response == reference("edge-r-options")
     assert found.specs["HTTPRouteFilter edge-r-options"]["directResponse"] == {"statusCode": 204}
+
+
+def test_value_with_two_spaces_is_not_set() -> None:
+    headers = 'headers: {request: {set: {x-a: "a  b", x-b: "a b"}}, response: {set: {x-c: "a  b"}}}'
+    found = rendered(routes=f"routes: {{r: {{match: {{path_prefix: /v1}}, pool: p, {headers}}}}}")
+    assert found.routes["r"].request_headers == HeaderRules((("x-b", "a b"),), ("x-a",))
+    assert found.routes["r"].response_headers == HeaderRules((), ("x-c",))
+    places = ["routes.r.headers.request.set.x-a", "routes.r.headers.response.set.x-c"]
+    assert found.warnings == [f"LB445 {place}" for place in places]
 
 
 def test_hosted_api_gets_its_key_host_and_path() -> None:
