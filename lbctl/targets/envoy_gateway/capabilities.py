@@ -221,8 +221,6 @@ _POOLS: Mapping[str, Capability] = {
     "pool.replicas.drain": Rendered("A drained replica is left out of its Backend"),
     "pool.locality": Rendered(
         "Only `prefer: zone`, without `spill_below`, and not with a hash or the picker. Replicas of one weight do not "
-
-
     ),
     "pool.connections.idle": _DONE,
     "pool.connections.max_requests": _DONE,

@@ -2,6 +2,7 @@
 
 The table contains the extended features that lbctl renders, according to the conformance reports in the repository of
 the Gateway API at commit 4564255a (2026-08-21) and, for InferencePools, in the repository of the Inference Extension.
+The rewrite of the prefix / is issue 5256 of Envoy Gateway.
 An operator can choose any name for a class. The table contains the names that the implementations create by default.
 """
 
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from lbctl.base.diagnostics import Path
+from lbctl.ir.listeners import PathMatch
 from lbctl.ir.pools import KubernetesDiscovery
 from lbctl.ir.routes import Forward, Redirect
 from lbctl.ir.snapshot import View
@@ -60,6 +62,11 @@ def _rewrites(view: View) -> Iterator[Path]:
             yield "routes", route.name, "rewrite", "path_prefix"
 
 
+def _rewrites_of_root(view: View) -> Iterator[Path]:
+    at_root = {rule.route for listener in view.listeners for rule in listener.rules if rule.path == PathMatch()}
+    yield from (path for path in _rewrites(view) if path[1] in at_root)
+
+
 def _redirects(view: View) -> Iterator[Path]:
     for route in view.routes.values():
         if isinstance(route.action, Redirect) and view.proxy.version >= _SINCE_308:
@@ -94,7 +101,14 @@ def _backend_certificates(view: View) -> Iterator[Path]:
 
 _ENVOY_GATEWAY = Implementation(
     "Envoy Gateway 1.9",
-    (Gap("InferencePools", "use the kind `envoy-gateway`, or install Envoy AI Gateway", _picked_pools),),
+    (
+        Gap("InferencePools", "use the kind `envoy-gateway`, or install Envoy AI Gateway", _picked_pools),
+        Gap(
+            "a rewrite of the prefix / to a path: it omits the slash between the path and the rest",
+            "use the kind `envoy-gateway`",
+            _rewrites_of_root,
+        ),
+    ),
 )
 _ISTIO = Implementation(
     "Istio 1.30",

@@ -90,3 +90,10 @@ def test_routes_that_return_503_only_need_their_match(tmp_path: Path) -> None:
     assert set(lacking(tmp_path, "gke-l7-rilb", text=closed)) == {
         "routes.chat.match.methods", "routes.rank.timeouts.request", "routes.secure.respond.redirect",
     }  # fmt: skip
+
+
+def test_envoy_gateway_rewrites_other_prefixes_than_the_root(tmp_path: Path) -> None:
+    """The redirect of the listener `plain` matches the root too, but has no rewrite."""
+    root = _FLEET.replace("path_prefix: /v1/chat", "path_prefix: /")
+    assert "routes.chat.rewrite.path_prefix" in lacking(tmp_path, "eg", text=root)
+    assert "routes.chat.rewrite.path_prefix" not in lacking(tmp_path, "eg")
