@@ -285,6 +285,12 @@ class Target(Protocol):
     def quantised_weights(self, pool: Pool, weights: tuple[Weight, ...]) -> list[int]:
         """Return the proxy's own weights for replicas of `pool` that have `weights`, in the same order."""
 
+    def balancing(self, view: View, shares: Mapping[str, float], pool: str) -> str:
+        """Return the name of the algorithm that chooses a replica of `pool`; empty if lbctl does not configure it.
+
+        `shares` maps each pool among which requests are divided to its share.
+        """
+
     def refusals(self, view: View) -> Iterable[Diagnostic]:
         """Yield the errors that cause a fleet with this proxy to be rejected.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,12 +12,11 @@ from lbctl.compile.fleet import Compiled
 from lbctl.compile.sources import origin
 from lbctl.ir.listeners import Listener
 from lbctl.ir.matching import Criterion, Request, criteria
-from lbctl.ir.pools import KubernetesDiscovery, Pool
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.routes import PREFLIGHT, Forward, Redirect, Respond, Route
 from lbctl.ir.shares import of_replicas
 from lbctl.ir.snapshot import Snapshot, View, pools_of
-from lbctl.targets import is_kubernetes, target
+from lbctl.targets import target
 from lbctl.targets.assess import CLOSED
 from lbctl.targets.features import BY_ID, FEATURES
 from lbctl.targets.load import Loaded
@@ -100,7 +100,7 @@ def _action(compiled: Compiled, view: View, listener: Listener, route: Route, re
     chosen = choice(action, request)
     return {
         "choice": _choice(compiled, route, action, chosen),
-        "pools": [_pool(compiled, view, route, pool, share) for pool, share in chosen.shares.items()],
+        "pools": [_pool(compiled, view, route, pool, chosen.shares) for pool in chosen.shares],
         "policy": policy(compiled, view.proxy, listener, route, tuple(chosen.shares)),
     }
 
@@ -132,23 +132,16 @@ def _choice(compiled: Compiled, route: Route, action: Forward, chosen: PoolChoic
     return {"by": chosen.by, "reason": explanations[chosen.by], "at": str(place), "then": additions}
 
 
-def _pool(compiled: Compiled, view: View, route: Route, name: str, share: float) -> Row:
+def _pool(compiled: Compiled, view: View, route: Route, name: str, shares: Mapping[str, float]) -> Row:
     pool = view.pools[name]
     parts = of_replicas(pool, regions=route.regions)
     return {
         "pool": name,
-        "probability": round(share, 9),
-        "algorithm": _algorithm(view.proxy, pool),
+        "probability": round(shares[name], 9),
+        "algorithm": target(view.proxy.kind).balancing(view, shares, name) or "algorithm of the Gateway class",
         "at": str(origin(compiled.sources, ("pools", name))),
         "replicas": {replica: round(part, 9) for replica, part in parts.items()},
     }
-
-
-def _algorithm(proxy: Proxy, pool: Pool) -> str:
-    is_of_class = is_kubernetes(proxy.kind) and not (
-        pool.balance.pick is not None and isinstance(pool.discovery, KubernetesDiscovery)
-    )
-    return "algorithm of the Gateway class" if is_of_class else pool.balance.name
 
 
 def _read(request: Request | None) -> Row | None:

@@ -85,6 +85,10 @@ class EnvoyTarget:
 
         return envoy_weights(pool, weights)
 
+    def balancing(self, view: View, shares: Mapping[str, float], pool: str) -> str:  # noqa: ARG002 -- for other kinds
+        """Return the pool's algorithm, which does not depend on the other pools of a split."""
+        return view.pools[pool].balance.name
+
     def refusals(self, view: View) -> Iterable[Diagnostic]:
         """Yield the errors that cause a fleet with this proxy to be rejected."""
         from lbctl.targets.envoy.own_filters import refusals

@@ -24,7 +24,7 @@ from lbctl.targets.manifests.pickers import PORT, Pickers
 _POLICY = object_name("EnvoyExtensionPolicy")
 
 
-def picked_pool(view: View, objects: KubernetesObjects, shares: Mapping[str, int]) -> Pool | None:
+def picked_pool(view: View, objects: KubernetesObjects, shares: Mapping[str, float]) -> Pool | None:
     """Return the pool of which the picker chooses a replica for requests of a rule; None if it chooses none.
 
     A rule has one picker, although it may divide its requests among pools. On an existing Gateway, lbctl cannot remove

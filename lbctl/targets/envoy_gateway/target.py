@@ -81,6 +81,12 @@ class EnvoyGateway:
 
         return quantise(rates(weights), MAX_WEIGHT)
 
+    def balancing(self, view: View, shares: Mapping[str, float], pool: str) -> str:  # noqa: ARG002 -- the rule decides
+        """Return the algorithm of the rule's policy, which applies to all of its pools."""
+        from lbctl.targets.envoy_gateway.traffic_policy import balancing
+
+        return balancing(view, shares)
+
     def refusals(self, view: View) -> Iterable[Diagnostic]:
         """Yield the errors that cause a fleet with this kind to be rejected."""
         return (item for item in self.diagnostics(view) if item.severity == "error")

@@ -38,6 +38,8 @@ _IDLE_TIMEOUTS = _RETRY_BUDGETS = _CHECK_PORTS = (1, 8)
 """First versions with these settings."""
 _ALGORITHMS = {"round_robin": "RoundRobin", "random": "Random"}
 """All others, except hashes, are LeastRequest."""
+_NAMES = {"RoundRobin": "round_robin", "Random": "random", "ConsistentHash": "hash", "LeastRequest": "least_request"}
+"""Name of each algorithm in a fleet file."""
 _TRIGGERS = {
     "connect_failure": "connect-failure",
     "refused_stream": "refused-stream",
@@ -96,9 +98,16 @@ def _by_share(view: View, rule: PlacedRule) -> list[Pool]:
     return [view.pools[name] for name in by_share(rule.way.shares)]
 
 
-def by_share(shares: Mapping[str, int]) -> list[str]:
+def by_share(shares: Mapping[str, float]) -> list[str]:
     """Return the pools of a rule, the one with the largest share first."""
     return sorted(shares, key=lambda name: (-shares[name], name))
+
+
+def balancing(view: View, shares: Mapping[str, float]) -> str:
+    """Return the name of the algorithm that chooses a replica for requests of a rule with these shares."""
+    if view.proxy.kubernetes and extension_policy.picked_pool(view, view.proxy.kubernetes, shares) is not None:
+        return "pick"
+    return _NAMES[str(_balance(view.pools[by_share(shares)[0]])["type"])]
 
 
 # ── Parts ────────────────────────────────────────────────────────────────────────────────────────────────────────────

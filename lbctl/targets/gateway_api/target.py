@@ -79,6 +79,12 @@ class GatewayApi:
 
         return quantise(rates(weights), MAX_WEIGHT)
 
+    def balancing(self, view: View, shares: Mapping[str, float], pool: str) -> str:  # noqa: ARG002 -- for other kinds
+        """Return `pick` for an InferencePool. Otherwise, the Gateway class decides."""
+        from lbctl.targets.gateway_api.backends import is_picked
+
+        return "pick" if is_picked(view.pools[pool]) else ""
+
     def refusals(self, view: View) -> Iterable[Diagnostic]:
         """Yield the errors that cause a fleet with this kind to be rejected."""
         return (item for item in self.diagnostics(view) if item.severity == "error")

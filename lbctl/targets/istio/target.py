@@ -78,6 +78,12 @@ class Istio:
 
         return endpoint_weights(pool, weights)
 
+    def balancing(self, view: View, shares: Mapping[str, float], pool: str) -> str:  # noqa: ARG002 -- for other kinds
+        """Return the algorithm of the pool's DestinationRule. Istio does not use the picker."""
+        from lbctl.targets.istio.destination_rule import algorithm
+
+        return algorithm(view.pools[pool]).lower() or "hash"
+
     def refusals(self, view: View) -> Iterable[Diagnostic]:
         """Yield the errors that cause a fleet with this kind to be rejected."""
         return (item for item in self.diagnostics(view) if item.severity == "error")

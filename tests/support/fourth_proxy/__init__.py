@@ -114,6 +114,10 @@ class ToyTarget:
         del pool
         return quantise(tuple(item.rate for item in weights), _MAX_WEIGHT)
 
+    def balancing(self, view: View, shares: Mapping[str, float], pool: str) -> str:
+        del shares
+        return view.pools[pool].balance.name
+
     def check_command(self, binary: str, prefix: str, main: str) -> list[str]:
         del prefix
         return [binary, "--check", main]

@@ -158,6 +158,40 @@ def test_explain_leaves_out_replicas_with_host_names(fleet: Path, capsys: pytest
     assert explained(capsys)["pools"][0]["replicas"] == {"ip": 1.0}
 
 
+PICK = "balance: {algorithm: pick, pick: {otherwise: random}}"
+SERVICE = "discovery: {kubernetes: {namespace: ml, service: s, port: 80, selector: {app: s}}}"
+HOSTS = 'replicas: [{address: "a.example:80"}]'
+CLASS = "algorithm of the Gateway class"
+
+
+@pytest.mark.parametrize(
+    ("kind", "blue", "algorithms"),
+    [
+        ("gateway-api", f"balance: {{algorithm: random}}, {SERVICE}", [CLASS, CLASS]),
+        ("istio", f"balance: {{algorithm: random}}, {SERVICE}", ["random", "least_request"]),
+        ("istio", f"balance: {{algorithm: least_time}}, {HOSTS}", ["least_request", "least_request"]),
+        ("istio", f"affinity: {{cookie: c}}, {HOSTS}", ["hash", "least_request"]),
+        ("istio", f"{PICK}, {SERVICE}", ["random", "least_request"]),
+        ("envoy-gateway", f"balance: {{algorithm: round_robin}}, {HOSTS}", ["round_robin", "round_robin"]),
+        ("envoy-gateway", f"{PICK}, {SERVICE}", ["random", "random"]),
+    ],
+)
+def test_explain_shows_the_rendered_algorithm(
+    kind: str, blue: str, algorithms: list[str], fleet: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = FLEET.replace('blue: {replicas: [{address: "10.0.0.1:8000"}]}', f"blue: {{{blue}}}")
+    gateway_class = ", gateway_class: eg" if kind != "istio" else ""
+    fleet.write_text(text.replace("gateway-api", kind).replace(", gateway_class: eg", gateway_class))
+    assert [item["algorithm"] for item in explained(capsys)["pools"]] == algorithms
+
+
+@pytest.mark.parametrize("kind", ["gateway-api", "envoy-gateway"])
+def test_explain_shows_a_pool_with_the_picker(kind: str, fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = FLEET.replace('blue: {replicas: [{address: "10.0.0.1:8000"}]}', f"blue: {{{PICK}, {SERVICE}}}")
+    fleet.write_text(text.replace("split: {blue: 95, green: 5}", "pool: blue").replace("gateway-api", kind))
+    assert [item["algorithm"] for item in explained(capsys)["pools"]] == ["pick"]
+
+
 def test_explain_shows_the_reason_of_a_closed_route(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fleet.write_text(FLEET.replace("blue: {", "blue: {tls: {server_name: x.example.com}, "))
     row = explained(capsys)
