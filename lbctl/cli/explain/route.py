@@ -57,6 +57,7 @@ def _lines(row: Row) -> Iterator[str]:
     for item in row["also"]:
         winner = f"{row['route']} takes precedence by its {item['decided_by']}"
         yield f"  also       {item['route']} matches ({item['match']}); {winner}"
+    yield from (f"             {text}" for text in row.get("order", ()))
     for item in row["missed"]:
         yield f"  not        {item['route']}: {'; '.join(map(_failed, item['failed']))}"
     if "choice" in row:
@@ -74,7 +75,8 @@ def _failed(item: Row) -> str:
 
 
 def _probability(item: Row) -> str:
+    source = "discovery" if item["discovery"] else "no replica"
     parts = sorted(item["replicas"].items(), key=lambda part: (-part[1], part[0]))
     shown = ", ".join(f"{name} {100 * share:.1f}%" for name, share in parts[:_REPLICAS])
     more = f", and {len(parts) - _REPLICAS} more" if len(parts) > _REPLICAS else ""
-    return f"{100 * item['probability']:.4g}% {item['pool']}, {item['algorithm']} over {shown or 'discovery'}{more}"
+    return f"{100 * item['probability']:.4g}% {item['pool']}, {item['algorithm']} over {shown or source}{more}"

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from lbctl.base.diagnostics import Diagnostic
 from lbctl.cli.diff.text import conditions
 from lbctl.cli.explain.policy import policy
 from lbctl.compile.fleet import Compiled
@@ -72,6 +73,7 @@ def _won(compiled: Compiled, prepared: Prepared, listener: Listener, explained: 
     view = prepared.target.served(prepared.view)
     served_listener = next((item for item in view.listeners if item.name == listener.name), listener)
     rule = served_listener.rules[listener.rules.index(explained.winner)]
+    row["order"] = _order(compiled, prepared, listener, explained)
     served = view.routes.get(name)
     if rule.route != name or served is None or served.action == CLOSED:
         owners = {("listeners", listener.name), ("routes", name), *(("pools", pool) for pool in pools_of(route))}
@@ -86,6 +88,23 @@ def _won(compiled: Compiled, prepared: Prepared, listener: Listener, explained: 
             "losses": protection_losses,
         }
     return row | _action(compiled, view, listener, route, request)
+
+
+def _order(compiled: Compiled, prepared: Prepared, listener: Listener, explained: Explained) -> list[str]:
+    """Return the warnings that the proxy may prefer another of the matching rules."""
+    if len(explained.matched) < 2:
+        return []
+    matched = [listener.rules.index(item.rule) for item in explained.matched]
+    seen = next((item for item in prepared.view.listeners if item.name == listener.name), listener)
+    only_matched = replace(seen, rules=tuple(seen.rules[index] for index in sorted(matched)))
+    found = prepared.target.diagnostics(replace(prepared.view, listeners=(only_matched,)))
+    return [str(compiled.sources.with_position(item)) for item in found if _concerns_order(item, explained)]
+
+
+def _concerns_order(finding: Diagnostic, explained: Explained) -> bool:
+    assert explained.winner is not None
+    expected = (BY_ID["route.match"].code, ("routes", explained.winner.route, "match", "path_regex"))
+    return (finding.code, finding.path) == expected
 
 
 def _action(compiled: Compiled, view: View, listener: Listener, route: Route, request: Request) -> Row:
@@ -140,6 +159,7 @@ def _pool(compiled: Compiled, view: View, route: Route, name: str, shares: Mappi
         "probability": round(shares[name], 9),
         "algorithm": target(view.proxy.kind).balancing(view, shares, name) or "algorithm of the Gateway class",
         "at": str(origin(compiled.sources, ("pools", name))),
+        "discovery": pool.discovery.kind if pool.discovery else None,
         "replicas": {replica: round(part, 9) for replica, part in parts.items()},
     }
 

@@ -255,7 +255,7 @@ def _regex_warnings(found: Sequence[HostTable], *, longest_first: bool) -> Itera
             if others:
                 message = (
                     "the Gateway API leaves the order of a regular expression and an overlapping path to the class: "
-                    f"in some classes, route {others[0]} gets these requests"
+                    f"in some classes, route {' or '.join(dict.fromkeys(others))} gets these requests"
                 )
                 hint = "use an exact path or a prefix, or check the class"
                 if longest_first:

@@ -192,6 +192,41 @@ def test_explain_shows_a_pool_with_the_picker(kind: str, fleet: Path, capsys: py
     assert [item["algorithm"] for item in explained(capsys)["pools"]] == ["pick"]
 
 
+def test_explain_states_that_no_replica_is_left(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.write_text(FLEET.replace("10.0.0.1:", "a.example:"))
+    assert run(["explain", "route", "GET", "http://x:8443/v1/models", "fleet.yaml"]) == 0
+    assert f"95% blue, {CLASS} over no replica\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("kind", "url", "other"),
+    [
+        ("gateway-api", "/v1/a", "route prefix gets"),
+        ("gateway-api", "/v2/chat", "route longer gets"),
+        ("gateway-api", "/v1/chat", "route longer or prefix gets"),
+        ("gateway-api", "/v2/a", ""),
+        ("envoy-gateway", "/v2/chat", "route longer gets"),
+        ("envoy-gateway", "/v1/a", ""),
+    ],
+)
+def test_explain_states_an_uncertain_order(
+    kind: str, url: str, other: str, fleet: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    routes = "\n  ".join(
+        f"{name}: {{match: {{{match}}}, pool: blue}}"
+        for name, match in (
+            ("expression", "path_regex: '/v[0-9]/.*'"),
+            ("longer", "path_regex: '/v[0-9]/.*chat.*'"),
+            ("prefix", "path_prefix: /v1"),
+        )
+    )
+    text = FLEET[: FLEET.index("  chat:")] + f"  {routes}\n" + FLEET[FLEET.index("pools:") :]
+    fleet.write_text(text.replace("gateway-api", kind))
+    assert run(["explain", "route", "GET", f"http://x:8443{url}", "fleet.yaml"]) == 0
+    noted = [line for line in lines(capsys.readouterr().out) if "warning LB420" in line]
+    assert [other in line for line in noted] == [True] * bool(other)
+
+
 def test_explain_shows_the_reason_of_a_closed_route(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fleet.write_text(FLEET.replace("blue: {", "blue: {tls: {server_name: x.example.com}, "))
     row = explained(capsys)
