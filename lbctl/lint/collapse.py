@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ from lbctl.base.diagnostics import Diagnostic, Path, dotted
 
 _MAX_PLACES = 3
 """Maximum number of other places that a finding names."""
+_WORD = re.compile(r"[^\s,:;()]+")
 
 
 def collapse(findings: Iterable[Diagnostic]) -> list[Diagnostic]:
@@ -46,6 +48,16 @@ def _place(item: Diagnostic, first: Diagnostic) -> str:
         return dotted(item.path)
     is_same_file = item.position.file == first.position.file
     return f"{item.position.line}:{item.position.column}" if is_same_file else str(item.position)
+
+
+def template(finding: Diagnostic) -> str:
+    """Return the message without the numbers, and without the names in its path.
+
+    Findings with different templates have different consequences.
+    """
+    names = set(map(str, finding.path))
+    words = (word.strip("'`\"") for word in _WORD.findall(finding.message))
+    return " ".join("…" if word in names or any(map(str.isdigit, word)) else word for word in words)
 
 
 def with_places(group: Sequence[Diagnostic]) -> Diagnostic:

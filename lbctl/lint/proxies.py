@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from lbctl.base.diagnostics import Diagnostic
 from lbctl.ir.proxies import Proxy, unnamed
 from lbctl.ir.snapshot import Snapshot
-from lbctl.lint.collapse import collapse, with_places
+from lbctl.lint.collapse import collapse, template, with_places
 from lbctl.targets import KINDS, TARGETS, key_hashes, target
 from lbctl.targets.features import BY_ID
 from lbctl.targets.load import Loaded
@@ -114,10 +114,11 @@ def merge_kinds(findings: Iterable[tuple[str, Diagnostic]]) -> list[UnsupportedF
 
 
 def one_per_code(findings: Sequence[UnsupportedFinding]) -> Iterator[Diagnostic]:
-    """Merge findings with the same code and kinds into one, at the first position."""
+    """Merge findings with the same code, kinds and consequence into one, at the first position."""
     groups: dict[object, list[Diagnostic]] = {}
     for unsupported in findings:
-        groups.setdefault((unsupported.finding.code, unsupported.kinds), []).append(unsupported.finding)
+        finding = unsupported.finding
+        groups.setdefault((finding.code, unsupported.kinds, template(finding)), []).append(finding)
     for same in groups.values():
         yield with_places(sorted(same, key=lambda finding: (finding.position is None, finding.position)))
 
