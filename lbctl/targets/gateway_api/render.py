@@ -20,6 +20,7 @@ from lbctl.targets.manifests.closing import closed_view, is_verifiable
 from lbctl.targets.manifests.findings import (
     assumed_port,
     assumptions,
+    entry_of_namespace,
     models,
     rewritten_hosts,
     same_services,
@@ -185,7 +186,7 @@ def _picked_errors(pool: Pool, objects: KubernetesObjects) -> Iterator[Diagnosti
         yield Diagnostic("LB171", message, path=(*path, *(["port"] if discovery.port else [])), hint="port: NUMBER")
     if discovery.namespace != objects.namespace:
         message = f"an InferencePool is in the namespace of its pods, but the routes are in {objects.namespace}"
-        hint = f"use a separate entry with `namespace: {discovery.namespace}`"
+        hint = entry_of_namespace(discovery.namespace)
         yield Diagnostic("LB171", message, path=(*path, "namespace"), hint=hint)
 
 

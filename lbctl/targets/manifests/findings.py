@@ -116,8 +116,19 @@ def service_errors(pool: Pool, objects: KubernetesObjects, *, is_referenced: boo
         yield Diagnostic("LB171", message, path=(*place, *(["port"] if discovery.port else [])), hint=hint)
     if pool.tls is not None and discovery.namespace != objects.namespace:
         message = f"a BackendTLSPolicy applies only in its own namespace, but the Service is in {discovery.namespace}"
-        hint = f"use a separate entry with `namespace: {discovery.namespace}`"
+        hint = entry_of_namespace(discovery.namespace)
         yield Diagnostic("LB171", message, path=(*place, "namespace"), hint=hint)
+
+
+def entry_of_namespace(namespace: str) -> str:
+    """Return the hint for a pool that only an entry of another namespace can have.
+
+    Without `listeners`, each entry would have the pools of all entries.
+    """
+    return (
+        f"put its routes on a separate listener, for an entry with `namespace: {namespace}`; set `listeners` in each "
+        "entry of `proxies`"
+    )
 
 
 def rewritten_hosts(view: View) -> Iterator[Diagnostic]:

@@ -183,6 +183,27 @@ def test_split_of_picked_pools_has_weights() -> None:
     assert not problems(route, "1.4.1")
 
 
+def test_picked_pools_of_two_namespaces_need_two_listeners() -> None:
+    pools = "pools: {" + ", ".join(
+        f"{name}: {{{PICK}, discovery: {{kubernetes: {{{PODS.replace('ml', name)}, port: 80}}}}}}"
+        for name in ("a", "b")
+    )
+    entry = "kind: gateway-api, kubernetes: {gateway_class: eg, namespace:"
+    entries = f"proxies: {{x: {{{entry} a}}}}, y: {{{entry} b}}}}}}"
+    routes = "routes: {r: {match: {path: /r}, pool: a}, s: {match: {path: /s}, pool: b}}"
+    diagnostics = Diagnostics()
+    text = fleet(routes=routes, pools=f"{pools}}}", proxies=entries)
+    assert load(["-"], diagnostics, stdin=io.BytesIO(text.encode())) is None
+    assert [(item.code, "set `listeners`" in item.hint) for item in diagnostics] == [("LB171", True)] * 2
+    followed = fleet(
+        'listeners: {one: {bind: "0.0.0.0:80"}, two: {bind: "0.0.0.0:81"}}',
+        routes.replace("{match: {path: /r}", "{listeners: [one]").replace("{match: {path: /s}", "{listeners: [two]"),
+        f"{pools}}}",
+        entries.replace("x: {", "x: {listeners: [one], ").replace("y: {", "y: {listeners: [two], "),
+    )
+    assert loading(followed)[1] == []
+
+
 def test_model_without_a_component_is_reported() -> None:
     routes = "routes: {r: {match: {model: [m]}, pool: p}}"
     assert rendering(fleet(routes=routes))[1] == ["LB421"]
