@@ -4,12 +4,13 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, PlainValidator, ValidationError, WithJsonSchema, model_validator
 
-from lbctl.base.diagnostics import did_you_mean, quoting_hint, show
+from lbctl.base.diagnostics import did_you_mean, show
 from lbctl.ir.proxies import ISTIO_NAMESPACE
 from lbctl.model import values as v
 from lbctl.model.section import Choice, OneOf, Section, refuse
 
 _ENDPOINT = "endpoint"
+_PORT_HINT = "write the port's name in the service, for example http, or its number"
 
 
 class LabelSource(Section):
@@ -36,21 +37,15 @@ def _zone_source(value: object) -> str | LabelSource:
 
 def _port(value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, int | str):
-        raise refuse(
-            "LB013",
-            f"{show(value)} is not a port",
-            "write the port's name in the service, for example http, or its number",
-        )
+        raise refuse("LB013", f"{show(value)} is not a port", _PORT_HINT)
     if isinstance(value, int):
         if not 1 <= value <= 65535:
             raise refuse("LB013", f"{value} is not a port", "from 1 to 65535")
         return str(value)
     if not v.PORT_NAME.fullmatch(value):
-        raise refuse(
-            "LB013",
-            f"{show(value)} is not a port name",
-            quoting_hint(value) or "write a port name such as http, or a number",
-        )
+        is_number = value.isascii() and value.isdecimal()
+        hint = "write the number without quotes" if is_number else _PORT_HINT
+        raise refuse("LB013", f"{show(value)} is not a port name", hint)
     return value
 
 

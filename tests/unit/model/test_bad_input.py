@@ -382,6 +382,19 @@ def test_all_errors_of_all_files_are_reported_in_one_run(
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("port", "hint"),
+    [("HTTP_", "write the port's name"), ("a--b", "write the port's name"), ("'80'", "without quotes")],
+)
+def test_hint_for_a_port_suggests_a_valid_value(port: str, hint: str, tmp_path: Path) -> None:
+    file = tmp_path / "fleet.yaml"
+    file.write_text(KUBERNETES.replace("KEYS", f"port: {port}"))
+    diagnostics = Diagnostics()
+    read([str(file)], diagnostics)
+    (error,) = diagnostics
+    assert (hint in error.hint, "quote it" in error.hint) == (True, False)
+
+
 @pytest.mark.timeout(60)
 def test_a_yaml_bomb_is_rejected(tmp_path: Path) -> None:
     file = tmp_path / "bomb.yaml"
