@@ -9,9 +9,13 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from lbctl.base.diagnostics import did_you_mean
 from lbctl.pick.table import PoolTable
 from lbctl.picker import wire
 from lbctl.runtime import log
+
+_MAX_NAMED = 10
+"""Maximum number of pools that a warning names."""
 
 
 class TableFollower:
@@ -45,6 +49,8 @@ class TableFollower:
         self._clock = clock
         self._pool = pool
         self._tables: dict[str, PoolTable] = {}
+        self._other_pools: set[str] = set()
+        """Names of the pools whose tables are not used."""
         self._beginning: set[str] | None = None
         """Pools in the first set of tables of a new connection; None once the set is complete."""
 
@@ -52,6 +58,7 @@ class TableFollower:
         """Apply one line. Raises WireError without changing the tables."""
         values = wire.parse(text)
         if self._pool is not None and values.get("pool", self._pool) != self._pool:
+            self._note_other_pool(values)
             return
         now = self._clock()
         match values["kind"]:
@@ -88,6 +95,13 @@ class TableFollower:
         if values.get("format") != wire.FORMAT:
             raise wire.WireError("the control plane runs another version of lbctl: upgrade the older one")
         self._beginning = set()
+        self._other_pools.clear()
+
+    def _note_other_pool(self, values: Mapping[str, Any]) -> None:
+        if values["kind"] == "pool":
+            self._other_pools.add(str(values["pool"]))
+        elif values["kind"] == "gone":
+            self._other_pools.discard(str(values["pool"]))
 
     def _table(self, values: Mapping[str, Any]) -> PoolTable:
         table = self._tables.get(str(values.get("pool")))
@@ -114,4 +128,11 @@ class TableFollower:
 
     def _warn_without_pool(self) -> None:
         if self._pool is not None and self._pool not in self._tables:
-            log.warn("the fleet has no such pool with `algorithm: pick`, so no replica is picked", pool=self._pool)
+            others = sorted(self._other_pools)
+            more = f" and {len(others) - _MAX_NAMED} more" if len(others) > _MAX_NAMED else ""
+            log.warn(
+                "the fleet has no such pool with `algorithm: pick`, so no replica is picked",
+                pool=self._pool,
+                hint=did_you_mean(self._pool, others) or None,
+                pools=", ".join(others[:_MAX_NAMED]) + more or "none",
+            )

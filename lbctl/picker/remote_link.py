@@ -104,7 +104,7 @@ class RemoteLink:
         """Return the picker key; empty if the control plane does not send one immediately."""
         with suppress(aiohttp.ClientError, OSError, TimeoutError, wire.WireError, _RefusedError):
             async with asyncio.timeout(_KEY_TIMEOUT):
-                async for line in self._lines(self._query if self._control_plane.token() else {}):
+                async for line in self._lines(self._query if self._control_plane.token() else {}, is_logged=False):
                     values = wire.parse(line)
                     if values["kind"] == "key":
                         return wire.key_of(values)
@@ -153,8 +153,11 @@ class RemoteLink:
         async for line in self._lines({}):
             yield line
 
-    async def _lines(self, query: Mapping[str, str]) -> AsyncIterator[bytes]:
-        """Yield the lines of one stream. Raises the exceptions of aiohttp and _RefusedError."""
+    async def _lines(self, query: Mapping[str, str], *, is_logged: bool = True) -> AsyncIterator[bytes]:
+        """Yield the lines of one stream. Raises the exceptions of aiohttp and _RefusedError.
+
+        `is_logged`: whether the connection is logged.
+        """
         place, token = self._control_plane, self._control_plane.token()
         headers = {"authorization": f"Bearer {token}"} if token else {}
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT, sock_read=_SILENT)
@@ -170,7 +173,8 @@ class RemoteLink:
         ):
             if response.status != 200:
                 raise _RefusedError(response.status, await _reason_of(response))
-            log.event("receiving tables from the control plane", url=place.url)
+            if is_logged:
+                log.event("receiving tables from the control plane", url=place.url)
             async for text in response.content:
                 if text.startswith(_DATA):
                     yield text.removeprefix(_DATA)

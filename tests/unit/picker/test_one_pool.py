@@ -74,14 +74,26 @@ def test_changes_of_other_pools_are_ignored() -> None:
 
 def test_pool_without_a_table_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
-        picker = _picker("caht", CHAT)
+        picker = _picker("caht", CHAT, EMBEDDER)
         assert not picker.service.is_ready
         assert _answer(picker.service) == 503
 
     asyncio.run(run())
     (record,) = caplog.records
     assert "no such pool with `algorithm: pick`" in record.message
-    assert getattr(record, "fields", {})["pool"] == "caht"
+    assert getattr(record, "fields", {}) == {
+        "pool": "caht", "hint": "did you mean 'chat'?", "pools": "chat, embedder",
+    }  # fmt: skip
+
+
+def test_warning_names_only_pools_that_exist(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        picker = _picker("chat", CHAT, EMBEDDER)
+        for pool in ("embedder", "chat"):
+            picker.follower.apply(wire.line("gone", pool=pool))
+
+    asyncio.run(run())
+    assert [getattr(record, "fields", {})["pools"] for record in caplog.records] == ["none"]
 
 
 def test_removal_of_the_pool_is_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
+import aiohttp
 import pytest
 
 from lbctl.picker import wire
@@ -31,3 +32,35 @@ def test_control_plane_of_another_version_is_named(
     asyncio.run(run())
     assert "no new tables" in caplog.text
     assert "another version of lbctl: upgrade the older one" in getattr(caplog.records[0], "fields", {})["why"]
+
+
+class Answer:
+    """A response of the control plane with one line, which ends the stream."""
+
+    status = 200
+
+    async def __aenter__(self) -> Answer:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    @property
+    async def content(self) -> AsyncIterator[bytes]:
+        yield b"data: " + wire.line("begin", format=wire.FORMAT)
+
+
+def test_start_of_the_tables_is_logged_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        monkeypatch.setattr(aiohttp.ClientSession, "get", lambda *_, **__: Answer())
+        link = RemoteLink(ControlPlane("http://control:8080", lambda: ""), "p1", "127.0.0.1:1")
+        assert await link.key() == ""
+        task = asyncio.create_task(link.run(TableFollower(lambda _name, _table: None), PickService()))
+        async with asyncio.timeout(60):
+            while "no new tables" not in caplog.text:
+                await asyncio.sleep(0)
+        task.cancel()
+
+    with caplog.at_level("INFO"):
+        asyncio.run(run())
+    assert caplog.text.count("receiving tables from the control plane") == 1
