@@ -78,18 +78,18 @@ def complete(
         secrets = read_secrets(source, require_files, diagnostics)
         secrets = replace(secrets, ca_bundles=ca_bundles(source))
     if compiled is not None:
-        diagnostics.extend(_refusals(compiled))
+        diagnostics.extend(_refusals(compiled, Snapshot(compiled.topology, secrets=secrets)))
     return None if compiled is None or diagnostics.failed else Loaded(source, compiled, secrets)
 
 
-def _refusals(compiled: Compiled) -> Iterator[Diagnostic]:
+def _refusals(compiled: Compiled, snapshot: Snapshot) -> Iterator[Diagnostic]:
     """Yield the targets' errors about proxies with own lines, with a fragment, or with Kubernetes objects."""
     for proxy in compiled.topology.proxies:
         if proxy.include or proxy.is_fragment or proxy.kubernetes:
-            seen = view(Snapshot(compiled.topology), proxy)
+            seen = view(snapshot, proxy)
             refused = list(_inference_pools(seen)) if proxy.kubernetes else []
             yield from map(compiled.sources.with_position, refused or target(proxy.kind).refusals(seen))
-    yield from map(compiled.sources.with_position, _shared_objects(compiled))
+    yield from map(compiled.sources.with_position, _shared_objects(compiled, snapshot))
 
 
 def _inference_pools(view: View) -> Iterator[Diagnostic]:
@@ -101,12 +101,12 @@ def _inference_pools(view: View) -> Iterator[Diagnostic]:
             yield Diagnostic("LB171", message, path=path, hint="service: NAME")
 
 
-def _shared_objects(compiled: Compiled) -> Iterator[Diagnostic]:
+def _shared_objects(compiled: Compiled, snapshot: Snapshot) -> Iterator[Diagnostic]:
     """Yield an error for each proxy that would have a Kubernetes object of an earlier one."""
     proxies = [proxy for proxy in compiled.topology.proxies if proxy.kubernetes]
     owners: dict[tuple[str, str, str], str] = {}
     for proxy in proxies if len(proxies) > 1 else ():
-        names = target(proxy.kind).object_names(view(Snapshot(compiled.topology), proxy))
+        names = target(proxy.kind).object_names(view(snapshot, proxy))
         shared = next((name for name in sorted(names) if name in owners), None)
         if shared is not None:
             kind, namespace, name = shared

@@ -15,6 +15,7 @@ from lbctl.cli.doctor.ports import of_fleet
 from lbctl.serve.drivers.eligibility import undriven
 from lbctl.targets import uncounted
 from tests.support.fleet import compiled
+from tests.support.jwks import ec_jwk, jwks
 
 FLEET = """\
 version: 1
@@ -104,6 +105,20 @@ def test_render_shows_errors_at_their_position(fleet: Path, capsys: pytest.Captu
     assert run(["validate", "fleet.yaml"]) == 1
     assert "fleet.yaml:8:22: error LB171" in rendered
     assert "fleet.yaml:8:22: error LB171" in capsys.readouterr().err
+
+
+def test_validate_reports_errors_of_routes_with_tokens(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    headers = ", ".join(f"x-{index}: v" for index in range(17))
+    jwt = f"{{jwt: {{issuer: a, jwks_file: jwks.json}}}}, headers: {{request: {{set: {{{headers}}}}}}}"
+    text = FLEET.replace("{api_keys: {file: keys.yaml}}", jwt).replace("gateway-api", "envoy-gateway")
+    fleet.write_text(text)
+    fleet.with_name("jwks.json").write_text(jwks(ec_jwk("P-256")))
+    found = []
+    for command in (["validate"], ["render", "-t", "envoy-gateway"]):
+        assert run([*command, "fleet.yaml"]) == 1
+        found.append([line for line in lines(capsys.readouterr().err) if "error LB172" in line])
+    assert found[0] == found[1]
+    assert len(found[0]) == 1
 
 
 def test_lint_reports_what_the_api_does_not_support(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:
