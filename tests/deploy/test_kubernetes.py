@@ -185,6 +185,13 @@ def test_roles_allow_only_list_and_watch(objects: list[Object]) -> None:
     assert [template["spec"]["automountServiceAccountToken"] for template in templates(objects)].count(True) == 1
 
 
+def test_role_has_one_rule_for_pods() -> None:
+    for keys in (["pods"], ["inferencePools"], ["pods", "inferencePools"]):
+        objects = helm.render(CHART, {"rbac": dict.fromkeys(keys, True)})
+        (role,) = [item for item in of_kind(objects, "Role") if item["metadata"]["name"] != STORE_ROLE]
+        assert [rule["resources"] for rule in role["rules"]].count(["pods"]) == 1, keys
+
+
 def test_inference_pools_need_their_pods() -> None:
     for way in ("kustomize with all", "helm with all"):
         roles = of_kind(WAYS[way], "Role")

@@ -1,8 +1,8 @@
 """Render a chart that uses a small part of Helm's language, for machines without helm.
 
 It supports `{{ .Values.a.b }}`, `.Release.Namespace`, `.Release.Name`, `.Files.Get`, the functions toYaml, nindent,
-quote and add, `range` over a list or `untilStep` with `(int …)`, fields of the items of a list, and `if`. It fails for
-anything else.
+quote, add and or, `range` over a list or `untilStep` with `(int …)`, fields of the items of a list, and `if`. It fails
+for anything else.
 """
 
 from __future__ import annotations
@@ -109,6 +109,8 @@ def _term(chart: Path, text: str, scope: Mapping[str, Any], dot: Any) -> Any:
         return yaml.safe_dump(_term(chart, arguments[0], scope, dot), sort_keys=False)
     if name == "add":
         return sum(int(item) if item.isdecimal() else _term(chart, item, scope, dot) for item in arguments)
+    if name == "or":
+        return any(_term(chart, item, scope, dot) for item in arguments)
     if name == "untilStep":
         first, _, *count, step = text[len(name) :].replace("(", " ").replace(")", " ").split()
         return range(int(first), _term(chart, " ".join(count), scope, dot), int(step))

@@ -63,8 +63,11 @@ class Backends:
         }
         self._listed = dict(self._backends())
         self._names = names(_BACKEND, self._listed)
+        used = self._used()
+        self._rendered = {parts: item for parts, item in self._listed.items() if self._names[parts] in used}
+        """The Backends to which a rule refers."""
         self._filters = route_filters.filter_names(view)
-        rendered = dict.fromkeys(item.pool for item in self._listed.values())
+        rendered = dict.fromkeys(item.pool for item in self._rendered.values())
         certificates = [(view.proxy.name, name, "client") for name in rendered if _has_key(view.pools[name])]
         self._secrets = {parts[1]: name for parts, name in names(_SECRET, certificates).items()}
         """Pool → name of the Secret with its client certificate."""
@@ -95,10 +98,9 @@ class Backends:
 
     def add(self, objects: Objects, certificates: Certificates) -> None:
         """Add the Backends. `certificates` has the CA bundles of their pools."""
-        for parts, name in self._names.items():
-            item = self._listed[parts]
-            pool = self._view.pools[item.pool]
-            objects.add(API_VERSION, "Backend", name, "pool", ("pools", pool.name), spec=self._spec(item, certificates))
+        for parts, item in self._rendered.items():
+            source, spec = ("pools", item.pool), self._spec(item, certificates)
+            objects.add(API_VERSION, "Backend", self._names[parts], "pool", source, spec=spec)
 
     def services_of(self, pool: str) -> list[Tree]:
         """Return the references by which a policy selects a pool's Service. Backends need no policy."""
@@ -125,7 +127,7 @@ class Backends:
     @property
     def is_used(self) -> bool:
         """Whether a rule needs Backends, which Envoy Gateway supports only if its configuration enables them."""
-        return bool(self._listed)
+        return bool(self._rendered)
 
     def diagnostics(self) -> Iterator[Diagnostic]:
         """Yield the settings of pools that Backends cannot express."""
@@ -140,7 +142,7 @@ class Backends:
                 yield warning("pool.replicas.priority", message, ("pools", pool.name, "replicas"))
 
     def _limits(self) -> Iterator[Diagnostic]:
-        for item in self._listed.values():
+        for item in self._rendered.values():
             if len(item.replicas) > _MAX_ENDPOINTS:
                 message = f"a Backend has at most {_MAX_ENDPOINTS} endpoints, but {len(item.replicas)} replicas have "
                 message += "the same weight"
@@ -220,6 +222,14 @@ class Backends:
             return [(False, 1, self._reference(self._parts((pool, ()))))]
         listed = [(parts, self._listed[parts]) for parts in self._class_parts(group) if parts in self._listed]
         return [(item.is_standby, item.weight, self._reference(parts)) for parts, item in listed]
+
+    def _used(self) -> set[str]:
+        """Return the names of the Backends to which rules and copies of their requests refer."""
+        trees = [tree for route, shares in self._rules() if shares for tree in self.references(route, shares)]
+        forwards = [(route, route.action) for route in self._view.routes.values() if isinstance(route.action, Forward)]
+        mirrors = [(route, action.mirror) for route, action in forwards if action.mirror and action.mirror.percent]
+        trees += [self.mirror_reference(route, mirror.pool) for route, mirror in mirrors]
+        return {str(tree["name"]) for tree in trees if tree.get("kind") == "Backend"}
 
     def _reference(self, parts: Parts) -> Tree:
         return {"group": GROUP, "kind": "Backend", "name": self._names[parts]}

@@ -1,6 +1,7 @@
 """HTTPRouteFilters: responses by the gateway, closed routes, and keys for replicas and hosted APIs.
 
-A filter changes all requests of a rule. So a rule that sends a key leads to one pool, and has no mirror.
+A filter changes all requests of a rule. So a rule that sends a key leads to one pool, and has no mirror. Filters of a
+single backend are not enough: they do not change the path, and Envoy applies the headers of the rule after theirs.
 """
 
 from __future__ import annotations
@@ -204,8 +205,9 @@ def gaps(view: View, objects: KubernetesObjects) -> Iterator[Gap]:
         if not hosted:
             continue
         if only_pool(view, route) is None:
-            reason = f"all pools and copies of a rule would get the key and the headers of pool {hosted[0]}"
-            hint = f"use a separate route for pool {hosted[0]}"
+            reason = f"the filters with the key, the headers and the host of pool {hosted[0]} apply to all requests of "
+            reason += "the route, also to those for other pools and to copies"
+            hint = f"use a separate route for pool {hosted[0]}; nginx, HAProxy and Envoy change requests for each pool"
             yield Gap("pool.upstream", "route", route.name, ("routes", route.name), reason, hint)
         elif (count := _count_removed(view, objects, route)) > header_filters.MAX_HEADERS:
             reason = f"{count} headers must not reach pool {hosted[0]}, but a rule removes at most "

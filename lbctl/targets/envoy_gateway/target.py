@@ -89,7 +89,10 @@ class EnvoyGateway:
 
     def refusals(self, view: View) -> Iterable[Diagnostic]:
         """Yield the errors that cause a fleet with this kind to be rejected."""
-        return (item for item in self.diagnostics(view) if item.severity == "error")
+        from lbctl.targets.manifests.findings import inference_pools
+
+        errors = tuple(inference_pools(view))
+        return errors or (item for item in self.diagnostics(view) if item.severity == "error")
 
     def served(self, view: View) -> View:
         """Return the view without the routes that cannot be protected."""

@@ -1,15 +1,18 @@
-"""The Services to which routes refer: existing ones of discovered pools, and rendered ones for all other replicas."""
+"""The backends of routes: existing Services and InferencePools of discovered pools, and rendered ones for others."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from lbctl.base.diagnostics import Diagnostic
 from lbctl.ir.listeners import Listener
 from lbctl.ir.pools import KubernetesDiscovery, Pool, Replica
 from lbctl.ir.proxies import KubernetesObjects
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
+from lbctl.targets.manifests.findings import warning
+from lbctl.targets.manifests.grants import INFERENCE_GROUP, existing
 from lbctl.targets.manifests.http_route import Way
 from lbctl.targets.manifests.names import SERVICE, Parts, names, object_name
 from lbctl.targets.manifests.objects import Objects, Tree
@@ -19,7 +22,6 @@ from lbctl.targets.manifests.services import PoolService, add_service, app_proto
 
 _MIRROR, _CLOSED = "mirror", "closed"
 CLOSED_PORT = 80
-INFERENCE_GROUP = "inference.networking.k8s.io"
 _POOL = object_name("InferencePool")
 
 
@@ -33,15 +35,14 @@ class Backend:
     port: int
     weight: int = 1
     """Relative to the other Services of the pool."""
-    is_picked: bool = False
-    """Whether it is an InferencePool."""
+    is_inference_pool: bool = False
 
     def tree(self, weight: int | None = None) -> Tree:
         """Return a reference to it."""
         share = {"weight": weight} if weight is not None else {}
-        if self.is_picked:
-            return {"name": self.name, "group": INFERENCE_GROUP, "kind": "InferencePool", **share}
         namespace = {"namespace": self.namespace} if self.namespace is not None else {}
+        if self.is_inference_pool:
+            return {"name": self.name, **namespace, "group": INFERENCE_GROUP, "kind": "InferencePool", **share}
         return {"name": self.name, **namespace, "port": self.port, **share}
 
 
@@ -69,8 +70,8 @@ class Backends:
         """Return the Services of a pool for the requests of a route, with their weights."""
         discovery = self._view.pools[pool].discovery
         if isinstance(discovery, KubernetesDiscovery):
-            existing = self._existing(discovery)
-            return [replace(existing, name=self._pools[pool], is_picked=True)] if pool in self._pools else [existing]
+            found = self._existing(discovery)
+            return [replace(found, name=self._pools[pool], is_inference_pool=True)] if pool in self._pools else [found]
         group = group_of(route, pool)
         port = service_port(self._view.pools[pool])
         classes = self._groups[group].classes
@@ -154,9 +155,8 @@ class Backends:
         if pool in self._pools:
             return [{"name": self._pools[pool], "group": INFERENCE_GROUP, "kind": "InferencePool"}]
         if isinstance(discovery, KubernetesDiscovery):
-            services = [discovery.service] if discovery.namespace == self._objects.namespace else []
-        else:
-            services = sorted(name for parts, name in self._names.items() if parts[1:2] == (pool,) and len(parts) > 2)
+            return [existing(discovery)] if discovery.namespace == self._objects.namespace else []
+        services = sorted(name for parts, name in self._names.items() if parts[1:2] == (pool,) and len(parts) > 2)
         return [{"name": name, "group": "", "kind": "Service"} for name in services]
 
     def _add(self, objects: Objects, pool: Pool, parts: Parts, replicas: tuple[Replica, ...]) -> None:
@@ -171,7 +171,8 @@ class Backends:
 
     def _existing(self, discovery: KubernetesDiscovery) -> Backend:
         namespace = None if discovery.namespace == self._objects.namespace else discovery.namespace
-        return Backend(discovery.service, namespace, discovery.referenced_port or CLOSED_PORT)
+        name, port = discovery.service or discovery.inference_pool, discovery.referenced_port or CLOSED_PORT
+        return Backend(name, namespace, port, is_inference_pool=bool(discovery.inference_pool))
 
     def _wanted(self) -> Iterator[Parts]:
         yield (self._view.proxy.name, _CLOSED)
@@ -201,5 +202,27 @@ class Backends:
 
 
 def is_picked(pool: Pool) -> bool:
-    """Return whether the picker chooses the pool's replicas, so that the pool is an InferencePool."""
-    return pool.balance.pick is not None and isinstance(pool.discovery, KubernetesDiscovery)
+    """Return whether lbctl's picker chooses the pool's replicas, so that lbctl renders an InferencePool."""
+    is_discovered = isinstance(pool.discovery, KubernetesDiscovery) and not has_inference_pool(pool)
+    return is_discovered and pool.balance.pick is not None
+
+
+def has_inference_pool(pool: Pool) -> bool:
+    """Return whether the pool is an existing InferencePool, whose own picker chooses the replicas."""
+    return isinstance(pool.discovery, KubernetesDiscovery) and bool(pool.discovery.inference_pool)
+
+
+def without_copies(view: View) -> tuple[View, list[Diagnostic]]:
+    """Return the view without copies of requests for existing InferencePools, and a warning for each such route."""
+    routes = dict(view.routes)
+    warnings: list[Diagnostic] = []
+    for name, route in view.routes.items():
+        action = route.action
+        if isinstance(action, Forward) and action.mirror and has_inference_pool(view.pools[action.mirror.pool]):
+            message = (
+                f"copies of requests go to Services, and pool {action.mirror.pool} is an InferencePool: no requests "
+            )
+            message += "are copied"
+            warnings.append(warning("route.mirror", message, ("routes", name, "mirror"), "use a pool with `service`"))
+            routes[name] = replace(route, action=replace(action, mirror=None))
+    return replace(view, routes=routes), warnings

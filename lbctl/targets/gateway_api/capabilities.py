@@ -100,7 +100,10 @@ _ROUTES: Mapping[str, Capability] = {
     "route.sticky_split.header": Unsupported(
         "the API cannot choose a backend by a hash", "each request is assigned to a pool at random"
     ),
-    "route.mirror": Rendered("All replicas of the pool get equal shares of the copies"),
+    "route.mirror": Rendered(
+        "All replicas of the pool get equal shares of the copies. An existing InferencePool gets no copies",
+        in_part=True,
+    ),
     "route.fallback": Unsupported(
         "the API has no fallback", "requests get 503 while the pools of the route have no ready replica"
     ),
@@ -163,7 +166,8 @@ _POOLS: Mapping[str, Capability] = {
     "pool.balance.hash.bounded_load": _BALANCE,
     "pool.balance.pick": Rendered(
         "A pool with `discovery.kubernetes` and its `selector` becomes an InferencePool, whose picker may fail. "
-        "Either all pools of a split use the picker or none. Among other replicas, the Gateway class chooses",
+        "Either all pools of a split are InferencePools or none. An existing InferencePool (`inference_pool`) has its "
+        "own picker. Among other replicas, the Gateway class chooses",
         in_part=True,
     ),
     "pool.balance.pick.body": Rendered("The gateway streams the body to the picker"),
@@ -206,7 +210,7 @@ _POOLS: Mapping[str, Capability] = {
     ),
     "pool.discovery.file": Rendered("The file is read when the objects are rendered"),
     "pool.discovery.kubernetes": Rendered(
-        "The routes refer to the Service by `service_port`, and the gateway follows its pods"
+        "The routes refer to the Service by `service_port`, or to the InferencePool. The gateway follows their pods"
     ),
     "pool.tls": Rendered(
         "A BackendTLSPolicy, which needs `ca` and `server_name`; without them, the routes return 503", in_part=True

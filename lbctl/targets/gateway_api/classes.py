@@ -81,8 +81,19 @@ def _cleartext_http2(view: View) -> Iterator[Path]:
 
 def _picked_pools(view: View) -> Iterator[Path]:
     for pool in view.pools.values():
-        if pool.balance.pick is not None and isinstance(pool.discovery, KubernetesDiscovery):
+        discovery = pool.discovery
+        if (
+            isinstance(discovery, KubernetesDiscovery)
+            and pool.balance.pick is not None
+            and not discovery.inference_pool
+        ):
             yield "pools", pool.name, "balance", "algorithm"
+
+
+def _existing_pools(view: View) -> Iterator[Path]:
+    for pool in view.pools.values():
+        if isinstance(pool.discovery, KubernetesDiscovery) and pool.discovery.inference_pool:
+            yield "pools", pool.name, "discovery", "kubernetes", "inference_pool"
 
 
 def _client_certificates(view: View) -> Iterator[Path]:
@@ -103,6 +114,7 @@ _ENVOY_GATEWAY = Implementation(
     "Envoy Gateway 1.9",
     (
         Gap("InferencePools", "use the kind `envoy-gateway`, or install Envoy AI Gateway", _picked_pools),
+        Gap("InferencePools", "set `service`, or install Envoy AI Gateway", _existing_pools),
         Gap(
             "a rewrite of the prefix / to a path: it omits the slash between the path and the rest",
             "use the kind `envoy-gateway`",
@@ -121,7 +133,13 @@ _ISTIO = Implementation(
         Gap("a client certificate of the Gateway", _OTHER_CLASS, _backend_certificates),
     ),
 )
-_KGATEWAY = Implementation("kgateway 2.4", (Gap("InferencePools", "use agentgateway", _picked_pools),))
+_KGATEWAY = Implementation(
+    "kgateway 2.4",
+    (
+        Gap("InferencePools", "use agentgateway", _picked_pools),
+        Gap("InferencePools", "use agentgateway", _existing_pools),
+    ),
+)
 _NGINX_GATEWAY_FABRIC = Implementation(
     "NGINX Gateway Fabric 2.7",
     (

@@ -12,7 +12,7 @@ from lbctl.ir.proxies import KubernetesObjects
 from lbctl.ir.routes import PREFLIGHT, Forward
 from lbctl.ir.snapshot import View
 from lbctl.targets.assess import without_fallbacks
-from lbctl.targets.gateway_api.backends import Backends, is_picked
+from lbctl.targets.gateway_api.backends import Backends, has_inference_pool, is_picked, without_copies
 from lbctl.targets.gateway_api.capabilities import CAPABILITIES
 from lbctl.targets.gateway_api.closing import client_certificate, gaps, verifies_clients, without_host_names
 from lbctl.targets.manifests import gateway, grants, http_route
@@ -73,6 +73,7 @@ def plan(view: View) -> Plan | Diagnostic:
     ]
     errors += [*http_route.errors(view), *_picked_splits(view)]
     closed, closing = closed_view(view, objects, gaps(view, objects))
+    closed, not_copied = without_copies(closed)
     left_out = list(_pools(closed))
     closed = without_host_names(closed)
     tables, conflicts = http_route.tables(closed, permanent_redirects=closed.proxy.version >= _PERMANENT_REDIRECT)
@@ -84,6 +85,7 @@ def plan(view: View) -> Plan | Diagnostic:
         *http_route.warnings(closed, tables),
         *backends.classes.warnings(),
         *left_out,
+        *not_copied,
         *same_services(pool for pool in closed.pools.values() if not is_picked(pool)),
         *unused_secrets(view, objects),
         *models(closed, objects),
@@ -193,10 +195,11 @@ def _picked_errors(pool: Pool, objects: KubernetesObjects) -> Iterator[Diagnosti
 def _picked_splits(view: View) -> Iterator[Diagnostic]:
     for route in view.routes.values():
         shares = route.action.shares if isinstance(route.action, Forward) else ()
-        picked = [share.pool for share in shares if is_picked(view.pools[share.pool])]
+        pools = [view.pools[share.pool] for share in shares]
+        picked = [pool.name for pool in pools if is_picked(pool) or has_inference_pool(pool)]
         if picked and len(picked) < len(shares):
-            message = f"a rule with InferencePools has no Services, but the picker chooses only in pool {picked[0]}"
-            hint = "use the picker for all pools of the split, or for none"
+            message = f"a rule with InferencePools has no Services, but only pool {picked[0]} is an InferencePool"
+            hint = "use an InferencePool (`inference_pool`, or the picker) for all pools of the split, or for none"
             yield Diagnostic("LB172", message, path=("routes", route.name, "split"), hint=hint)
         elif len(picked) > 1:
             message = "some Gateway classes, such as older versions of Istio, use one picker for all pools of a split"
@@ -230,7 +233,11 @@ def _pools(view: View) -> Iterator[Diagnostic]:
         yield from assumed_port(pool) if not is_picked(pool) else ()
         if pool.balance.pick is not None and not is_picked(pool):
             message = "an InferencePool selects pods of the cluster, so the Gateway class chooses among these replicas"
-            yield warning("pool.balance.pick", message, (*path, "balance", "algorithm"))
+            hint = ""
+            if has_inference_pool(pool):
+                message = "the endpoint picker that the InferencePool names chooses the replicas"
+                hint = "to use lbctl's picker, set its Service as `endpointPickerRef` of the InferencePool"
+            yield warning("pool.balance.pick", message, (*path, "balance", "algorithm"), hint)
     yield from rewritten_hosts(view)
 
 
@@ -250,6 +257,9 @@ def _locality(pool: Pool) -> Iterator[Diagnostic]:
     path = ("pools", pool.name, "locality")
     if isinstance(pool.discovery, KubernetesDiscovery):
         message = "lbctl does not render this Service, so its owner decides about zones"
-        yield warning("pool.locality", message, path, "set trafficDistribution in the Service")
+        hint = "set trafficDistribution in the Service"
+        if has_inference_pool(pool):
+            message, hint = "the endpoint picker of the InferencePool decides about zones", ""
+        yield warning("pool.locality", message, path, hint)
     elif pool.locality.prefer != "zone":
         yield warning("pool.locality", "a Service can prefer zones, but not regions", (*path, "prefer"))

@@ -86,7 +86,10 @@ class Istio:
 
     def refusals(self, view: View) -> Iterable[Diagnostic]:
         """Yield the errors that cause a fleet with this kind to be rejected."""
-        return (item for item in self.diagnostics(view) if item.severity == "error")
+        from lbctl.targets.manifests.findings import inference_pools
+
+        errors = tuple(inference_pools(view))
+        return errors or (item for item in self.diagnostics(view) if item.severity == "error")
 
     def served(self, view: View) -> View:
         """Return the view without the routes that Istio cannot protect."""

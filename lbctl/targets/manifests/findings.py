@@ -11,6 +11,7 @@ from lbctl.ir.routes import Forward
 from lbctl.ir.snapshot import View
 from lbctl.targets.assess import MODEL, capability_at
 from lbctl.targets.features import BY_ID, FEATURES
+from lbctl.targets.manifests.grants import kind_of
 from lbctl.targets.reading import MODEL_HEADER
 from lbctl.targets.target import Capability, Rendered, Version
 
@@ -46,27 +47,28 @@ def _is_complete(capability: Capability, version: Version) -> bool:
 def same_services(
     pools: Iterable[Pool], differences: Callable[[Pool, Pool], str] = lambda _first, _other: ""
 ) -> Iterator[Diagnostic]:
-    """Yield the pools whose Service is also another pool's, so that the gateway does not tell them apart.
+    """Yield the pools whose Service or InferencePool is also another pool's, which the gateway does not tell apart.
 
     Different settings for TLS are an error, because connections to one of the pools would not be protected as
     configured. `differences` returns a text about other settings that only one of two pools can have.
     """
-    owners: dict[tuple[str, str], Pool] = {}
+    owners: dict[str, Pool] = {}
     for pool in pools:
         discovery = pool.discovery
         if not isinstance(discovery, KubernetesDiscovery):
             continue
-        first = owners.setdefault((discovery.namespace, discovery.service), pool)
-        path = ("pools", pool.name)
+        first = owners.setdefault(discovery.reference, pool)
+        path, kind = ("pools", pool.name), kind_of(discovery)
+        source = "inference_pool" if discovery.inference_pool else "service"
         if pool.tls != first.tls:
-            message = f"pool {first.name} has the same Service with other TLS settings, and a Service has one policy"
-            place = (*path, *(("tls",) if pool.tls is not None else ("discovery", "kubernetes", "service")))
-            yield Diagnostic("LB171", message, path=place, hint="use the same `tls`, or a Service for each pool")
+            message = f"pool {first.name} has the same {kind} with other TLS settings, and each {kind} has one policy"
+            place = (*path, *(("tls",) if pool.tls is not None else ("discovery", "kubernetes", source)))
+            yield Diagnostic("LB171", message, path=place, hint=f"use the same `tls`, or one {kind} for each pool")
         elif first is not pool:
-            message = f"pool {first.name} has the same Service, so both pools have the same replicas and policies"
-            place = (*path, "discovery", "kubernetes", "service")
+            message = f"pool {first.name} has the same {kind}, so both pools have the same replicas and policies"
+            place = (*path, "discovery", "kubernetes", source)
             yield warning(
-                "pool.discovery.kubernetes", message + differences(first, pool), place, "use a Service for each pool"
+                "pool.discovery.kubernetes", message + differences(first, pool), place, f"use one {kind} for each pool"
             )
 
 
@@ -105,17 +107,21 @@ def models(view: View, objects: KubernetesObjects) -> Iterator[Diagnostic]:
 
 
 def service_errors(pool: Pool, objects: KubernetesObjects, *, is_referenced: bool) -> Iterator[Diagnostic]:
-    """Yield the errors about the Service of a discovered pool. `is_referenced`: whether routes refer to it by port."""
+    """Yield the errors about the Service of a discovered pool, or its InferencePool.
+
+    `is_referenced`: whether routes refer to it.
+    """
     discovery = pool.discovery
     if not isinstance(discovery, KubernetesDiscovery):
         return
     place = ("pools", pool.name, "discovery", "kubernetes")
-    if discovery.referenced_port is None and is_referenced:
+    if discovery.referenced_port is None and is_referenced and not discovery.inference_pool:
         message = "the routes refer to a Service by the number of its port, which is not set"
         hint = "service_port: NUMBER"
         yield Diagnostic("LB171", message, path=(*place, *(["port"] if discovery.port else [])), hint=hint)
     if pool.tls is not None and discovery.namespace != objects.namespace:
-        message = f"a BackendTLSPolicy applies only in its own namespace, but the Service is in {discovery.namespace}"
+        message = "a BackendTLSPolicy applies only in its own namespace, but the "
+        message += f"{kind_of(discovery)} is in {discovery.namespace}"
         hint = entry_of_namespace(discovery.namespace)
         yield Diagnostic("LB171", message, path=(*place, "namespace"), hint=hint)
 
@@ -129,6 +135,16 @@ def entry_of_namespace(namespace: str) -> str:
         f"put its routes on a separate listener, for an entry with `namespace: {namespace}`; set `listeners` in each "
         "entry of `proxies`"
     )
+
+
+def inference_pools(view: View) -> Iterator[Diagnostic]:
+    """Yield an error for each pool that is an InferencePool, for the kinds whose routes refer only to Services."""
+    for pool in view.pools.values():
+        if isinstance(pool.discovery, KubernetesDiscovery) and pool.discovery.inference_pool:
+            message = f"the routes of {view.proxy.kind} refer to Services, but this pool is an InferencePool"
+            path = ("pools", pool.name, "discovery", "kubernetes", "inference_pool")
+            hint = "service: NAME, or `kind: gateway-api` with a Gateway class that supports InferencePools"
+            yield Diagnostic("LB171", message, path=path, hint=hint)
 
 
 def rewritten_hosts(view: View) -> Iterator[Diagnostic]:

@@ -1,4 +1,4 @@
-"""References to Services and Gateways of other namespaces."""
+"""References to existing Services, InferencePools and Gateways, also of other namespaces."""
 
 from __future__ import annotations
 
@@ -9,10 +9,23 @@ from lbctl.ir.pools import KubernetesDiscovery
 from lbctl.ir.proxies import KubernetesObjects
 from lbctl.ir.snapshot import View
 from lbctl.targets.manifests.names import Parts, names, object_name
-from lbctl.targets.manifests.objects import Objects
+from lbctl.targets.manifests.objects import Objects, Tree
 
 _GRANT = "gateway.networking.k8s.io/v1beta1"
 """The only version of a ReferenceGrant that all supported versions of the API have."""
+INFERENCE_GROUP = "inference.networking.k8s.io"
+
+
+def existing(discovery: KubernetesDiscovery) -> Tree:
+    """Return the reference to the Service or InferencePool of a pool, without its namespace and port."""
+    if discovery.inference_pool:
+        return {"name": discovery.inference_pool, "group": INFERENCE_GROUP, "kind": "InferencePool"}
+    return {"name": discovery.service, "group": "", "kind": "Service"}
+
+
+def kind_of(discovery: KubernetesDiscovery) -> str:
+    """Return the kind of the existing object that has the pool's replicas."""
+    return "InferencePool" if discovery.inference_pool else "Service"
 
 
 def diagnostics(view: View, objects: KubernetesObjects) -> Iterator[Diagnostic]:
@@ -26,15 +39,15 @@ def diagnostics(view: View, objects: KubernetesObjects) -> Iterator[Diagnostic]:
         yield Diagnostic("LB174", message, path=place, severity="warning")
     for pool, discovery in _foreign(view, objects):
         message = (
-            f"the Service is in another namespace: a ReferenceGrant in {discovery.namespace} lets the routes refer to "
-            "it, and applying it needs permissions there"
+            f"the {kind_of(discovery)} is in another namespace: a ReferenceGrant in {discovery.namespace} "
+            "lets the routes refer to it, and applying it needs permissions there"
         )
         path = ("pools", pool, "discovery", "kubernetes", "namespace")
         yield Diagnostic("LB174", message, path=path, severity="warning")
 
 
 def add_grants(objects: Objects, view: View, kubernetes: KubernetesObjects) -> None:
-    """Add the ReferenceGrants that let routes refer to Services of other namespaces."""
+    """Add the ReferenceGrants that let routes refer to Services and InferencePools of other namespaces."""
     wanted: dict[Parts, tuple[str, KubernetesDiscovery]] = {
         (kubernetes.namespace, view.proxy.name, pool): (pool, discovery)
         for pool, discovery in _foreign(view, kubernetes)
@@ -44,14 +57,14 @@ def add_grants(objects: Objects, view: View, kubernetes: KubernetesObjects) -> N
     for parts, (pool, discovery) in wanted.items():
         spec = {
             "from": [{"group": "gateway.networking.k8s.io", "kind": "HTTPRoute", "namespace": kubernetes.namespace}],
-            "to": [{"name": discovery.service, "group": "", "kind": "Service"}],
+            "to": [existing(discovery)],
         }
         source = ("pools", pool)
         objects.add(_GRANT, "ReferenceGrant", by_parts[parts], "pool", source, namespace=discovery.namespace, spec=spec)
 
 
 def _foreign(view: View, objects: KubernetesObjects) -> Iterable[tuple[str, KubernetesDiscovery]]:
-    """Yield the pools whose Service is in another namespace."""
+    """Yield the pools whose Service or InferencePool is in another namespace."""
     for pool in view.pools.values():
         if isinstance(pool.discovery, KubernetesDiscovery) and pool.discovery.namespace != objects.namespace:
             yield pool.name, pool.discovery

@@ -76,6 +76,14 @@ def test_other_classes_have_no_finding(gateway_class: str, tmp_path: Path) -> No
     assert lacking(tmp_path, gateway_class) == {}
 
 
+def test_class_lacks_existing_inference_pools(tmp_path: Path) -> None:
+    text = _FLEET.replace(_CLUSTER % ("llama", "llama"), "kubernetes: {namespace: ml, inference_pool: llama}")
+    path = "pools.llama.discovery.kubernetes.inference_pool"
+    for gateway_class in ("eg", "kgateway"):
+        assert lacking(tmp_path, gateway_class, text=text) == {path: "InferencePools"}
+    assert path not in lacking(tmp_path, "istio", text=text)
+
+
 def test_existing_gateways_have_no_finding(tmp_path: Path) -> None:
     assert lacking(tmp_path, "", text=_FLEET.replace("gateway_class: CLASS", "gateway: shared")) == {}
 

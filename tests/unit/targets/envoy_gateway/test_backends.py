@@ -73,6 +73,16 @@ def test_second_priority_is_a_fallback() -> None:
     assert len(codes) == 1
 
 
+def test_backends_without_a_reference_are_left_out() -> None:
+    pools = """pools:
+  p: {locality: {prefer: zone}, replicas: [{address: "10.0.0.1:80"}, {address: "10.0.0.2:80", priority: 1}]}
+  m: {replicas: [{address: "10.0.1.1:80", weight: 2}, {address: "10.0.1.2:80", weight: 1}]}"""
+    for percent, copies in (("0%", []), ("1%", ["edge-m-mirror"])):
+        routes = f"routes: {{r: {{pool: p, mirror: {{pool: m, percent: {percent}}}}}}}"
+        objects, _ = rendering(fleet(routes=routes, pools=pools))
+        assert sorted(named(objects, "Backend")) == [*copies, "edge-p-1"]
+
+
 LIGHT, HEAVY = '{address: "10.0.0.1:80", weight: 1, zone: a}', '{address: "10.0.0.2:80", weight: 2, zone: b}'
 STANDBY, NAMED = '{address: "10.0.0.3:80", weight: 1, priority: 1}', '{address: "a.example:80", weight: 1}'
 

@@ -85,7 +85,6 @@ def backends(objects: list[dict[str, Any]]) -> dict[str, list[str]]:
         ("LB171", fleet(listeners=SECURE.replace("[b", "▶[10.0.0.1, b"))),
         ("LB171", fleet(pools="pools: {p: {discovery: {kubernetes: {namespace: ml, service: s, port: ▶http}}}}")),
         ("LB171", fleet(pools="pools: {p: {discovery: {kubernetes: ▶{namespace: ml, service: s}}}}")),
-        ("LB171", fleet(pools="pools: {p: {discovery: {kubernetes: {namespace: ml, inference_pool: ▶llama}}}}")),
         (
             "LB171",
             fleet(
@@ -101,6 +100,21 @@ def backends(objects: list[dict[str, Any]]) -> dict[str, list[str]]:
                 pools=f"pools: {{p: {{{PICK}, discovery: {{kubernetes: {{{PODS}, port: 80}}}}}}}}".replace(
                     "namespace: ml", "namespace: ▶other"
                 )
+            ),
+        ),
+        (
+            "LB171",
+            fleet(
+                pools="pools: {p: {tls: {ca: ca.pem, server_name: a.example.com}, "
+                "discovery: {kubernetes: {namespace: ▶other, inference_pool: llama}}}}"
+            ),
+        ),
+        (
+            "LB172",
+            fleet(
+                routes="routes: {r: {split: ▶{p: 1, q: 1}}}",
+                pools="pools: {p: {discovery: {kubernetes: {namespace: ml, inference_pool: llama}}}, "
+                'q: {replicas: [{address: "10.0.0.1:80"}]}}',
             ),
         ),
         (
@@ -202,6 +216,40 @@ def test_picked_pools_of_two_namespaces_need_two_listeners() -> None:
         entries.replace("x: {", "x: {listeners: [one], ").replace("y: {", "y: {listeners: [two], "),
     )
     assert loading(followed)[1] == []
+
+
+@pytest.mark.parametrize(
+    ("keys", "codes"), [("", []), (f"{PICK}, ", ["LB492"]), ("locality: {prefer: zone}, ", ["LB467"])]
+)
+def test_existing_inference_pool_is_a_backend(keys: str, codes: list[str]) -> None:
+    pools = f"pools: {{p: {{{keys}discovery: {{kubernetes: {{namespace: ml, inference_pool: llama}}}}}}}}"
+    objects, found = rendering(fleet(pools=pools))
+    reference = {"name": "llama", "group": "inference.networking.k8s.io", "kind": "InferencePool"}
+    assert [item["kind"] for item in objects] == ["Gateway", "HTTPRoute"]
+    assert (objects[-1]["spec"]["rules"][0]["backendRefs"], found) == ([reference], codes)
+
+
+def test_inference_pools_get_no_copies() -> None:
+    routes = "routes: {r: {pool: q, mirror: {pool: p}}}"
+    pools = "pools: {p: {discovery: {kubernetes: {namespace: ml, inference_pool: llama}}}, "
+    objects, codes = rendering(fleet(routes=routes, pools=pools + 'q: {replicas: [{address: "10.0.0.1:80"}]}}'))
+    assert codes == ["LB428"]
+    assert "filters" not in objects[-1]["spec"]["rules"][0]
+
+
+def test_only_equal_inference_pools_are_reported() -> None:
+    for name, codes in (("a", ["LB447", "LB492"]), ("b", ["LB492"])):
+        pools = "pools: {p: {discovery: {kubernetes: {namespace: ml, inference_pool: a}}}, "
+        pools += f"q: {{discovery: {{kubernetes: {{namespace: ml, inference_pool: {name}}}}}}}}}"
+        assert sorted(rendering(fleet(routes="routes: {r: {split: {p: 1, q: 1}}}", pools=pools))[1]) == codes
+
+
+@pytest.mark.parametrize("kind", ["istio", "envoy-gateway"])
+def test_kinds_without_inference_pools_reject_the_fleet(kind: str) -> None:
+    entry = f"{{kind: {kind}, kubernetes: {{namespace: ml}}}}"
+    pools = "pools: {p: {discovery: {kubernetes: {namespace: ml, inference_pool: ▶llama}}}}"
+    text, position = marked(fleet(pools=pools, proxies=f"proxies: {{edge: {entry}, other: {entry}}}"))
+    assert loading(text) == (None, [f"{position} LB171"])
 
 
 def test_model_without_a_component_is_reported() -> None:
