@@ -249,6 +249,23 @@ def test_check_reports_a_refusal_at_the_yaml(
     assert messages == [f"{problem}: {output.strip()}"]
 
 
+@pytest.mark.parametrize(
+    ("field", "place"),
+    [
+        ("timeouts.request", "4:57: error LB901 routes.chat.timeouts.request"),
+        ("backendRefs[1].weight", "4:69: error LB901 routes.chat.split"),
+        ("matches[0].path.value", "4:17: error LB901 routes.chat.match"),
+    ],
+)
+def test_check_reports_a_field_of_a_rule_at_the_yaml(
+    fleet: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], field: str, place: str
+) -> None:
+    fleet.write_text(FLEET.replace("split: {", "timeouts: {request: 9s}, split: {"))
+    output = f'The HTTPRoute "edge-public" is invalid: spec.rules[1].{field}: Invalid value: 0\n'
+    code, messages = checked_with(monkeypatch, capsys, 1, output)
+    assert (code, messages[0].partition(": the API")[0]) == (5, f"fleet.yaml:{place}")
+
+
 @pytest.mark.usefixtures("fleet")
 def test_check_needs_an_api_server(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     output = "The connection to the server localhost:8080 was refused - did you specify the right host or port?\n"
