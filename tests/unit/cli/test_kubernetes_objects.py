@@ -172,6 +172,22 @@ def test_diff_compares_the_objects(fleet: Path, capsys: pytest.CaptureFixture[st
     assert [line.strip("+- ") for line in changed] == ["weight: 90", "weight: 95", "weight: 10", "weight: 5"]
 
 
+def test_diff_needs_an_entry_in_the_new_fleet(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("old.yaml").write_text(FLEET.replace("gateway-api", "istio").replace(", gateway_class: eg", ""))
+    arguments = ["--against", "old.yaml", "-t", "istio", "--exit-code", "fleet.yaml"]
+    assert run(["diff", *arguments]) == 1
+    output = capsys.readouterr()
+    assert (output.out, [line for line in lines(output.err) if "error LB170" in line]) == ("", lines(output.err))
+
+
+def test_diff_states_that_the_old_fleet_has_no_entry(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("old.yaml").write_text(FLEET.replace("gateway-api", "istio").replace(", gateway_class: eg", ""))
+    assert run(["diff", "--against", "old.yaml", "-t", "gateway-api", "--exit-code", "fleet.yaml"]) == 2
+    output = capsys.readouterr()
+    assert output.err == "lbctl: the old fleet has no such entry of the kind gateway-api: everything is new\n"
+    assert "+++ new/gateway-api.yaml" in output.out
+
+
 def test_serve_does_not_drive_the_gateway() -> None:
     (proxy,) = compiled(FLEET).topology.proxies
     assert undriven(proxy) == "lbctl has no driver for Gateway API"
