@@ -74,14 +74,20 @@ def test_commands_for_secrets_find_the_files(
     assert "secret tls edge-public --cert=/etc/a.crt --key=/etc/tls/a.key\n" in capsys.readouterr().err
 
 
-def test_objects_of_another_entry_are_not_replaced_silently(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_directory_has_the_objects_of_one_entry(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:
     second = "proxies: {other: {kind: gateway-api, kubernetes: {namespace: x, gateway_class: eg}}, "
-    fleet.write_text(FLEET.replace("proxies: {", second))
-    for entry, count in (("edge", 0), ("edge", 0), ("other", 1)):
-        assert run(["render", "-t", "gateway-api", "--proxy", entry, "-d", "out", "fleet.yaml"]) == 0
-        assert (
-            capsys.readouterr().err.count("out/gateway-api.yaml had the objects of edge, which are replaced") == count
-        )
+    third = "mesh: {kind: istio, kubernetes: {namespace: y}}, "
+    fleet.write_text(FLEET.replace("proxies: {", second + third))
+    fix = "use a separate directory for each entry and kind, or delete this file"
+    for kind, entry, problem in (
+        ("gateway-api", "edge", ""),
+        ("gateway-api", "edge", ""),
+        ("gateway-api", "other", "lbctl: out/gateway-api.yaml contains the objects of edge"),
+        ("istio", "mesh", "lbctl: out/kustomization.yaml does not only list istio.yaml"),
+    ):
+        assert run(["render", "-t", kind, "--proxy", entry, "-d", "out", "fleet.yaml"]) == bool(problem)
+        assert (f"{problem}: {fix}\n" in capsys.readouterr().err) == bool(problem)
+    assert sorted(item.name for item in Path("out").iterdir()) == ["gateway-api.yaml", "kustomization.yaml"]
 
 
 def test_render_needs_an_entry_in_proxies(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:
