@@ -201,7 +201,8 @@ def _report_prerequisites(bundle: Bundle, source: FleetSource, files_root: str |
         return places.get(path, path) if files_root is None else posixpath.join(files_root, path)
 
     for item in bundle.prerequisites:
-        click.echo(f"lbctl: create this object unless it exists: {item.command(locate)}", err=True)
+        note = f" ({item.note})" if item.note else ""
+        click.echo(f"lbctl: create this object unless it exists: {item.command(locate)}{note}", err=True)
 
 
 def _report_place(prepared: Prepared) -> None:
