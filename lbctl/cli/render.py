@@ -299,7 +299,7 @@ def _write(bundle: Bundle, options: _Options) -> int:
 def _other_objects(bundle: Bundle, directory: Path) -> str:
     """Return why the directory belongs to another entry; empty if it does not.
 
-    If a tool applies the directory and deletes old objects, it would delete those of the other entry.
+    If a tool applies the directory and deletes old objects, it would delete the other entry's objects.
     """
     for item in bundle.files:
         place = directory / item.name
