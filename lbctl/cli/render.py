@@ -201,7 +201,8 @@ def _report_prerequisites(bundle: Bundle, source: FleetSource, files_root: str |
         return places.get(path, path) if files_root is None else posixpath.join(files_root, path)
 
     for item in bundle.prerequisites:
-        click.echo(f"lbctl: create this object unless it exists: {item.command(locate)}", err=True)
+        note = f" ({item.note})" if item.note else ""
+        click.echo(f"lbctl: create this object unless it exists: {item.command(locate)}{note}", err=True)
 
 
 def _report_place(prepared: Prepared) -> None:
@@ -282,7 +283,9 @@ def _write(bundle: Bundle, options: _Options) -> int:
         if options.directory is None:
             click.echo(bundle.main.text, nl=False)
         else:
-            _report_other_objects(bundle, options)
+            if is_kubernetes(options.kind) and (problem := _other_objects(bundle, Path(options.directory))):
+                click.echo(f"lbctl: {problem}", err=True)
+                return 1
             write_bundle(bundle, options.directory)
     except BrokenPipeError:
         raise
@@ -293,15 +296,25 @@ def _write(bundle: Bundle, options: _Options) -> int:
     return 0
 
 
-def _report_other_objects(bundle: Bundle, options: _Options) -> None:
-    """Report that the directory has the objects of another entry, which the bundle replaces."""
-    place = Path(options.directory or "", bundle.main.name)
-    if not is_kubernetes(options.kind) or not is_file(place):
-        return
-    old, new = (_INSTANCE.search(text) for text in (place.read_text(errors="replace"), bundle.main.text))
-    if old is not None and new is not None and old[1] != new[1]:
-        message = f"{place} had the objects of {old[1]}, which are replaced: use a separate directory for each entry"
-        click.echo(f"lbctl: {message}", err=True)
+def _other_objects(bundle: Bundle, directory: Path) -> str:
+    """Return why the directory belongs to another entry; empty if it does not.
+
+    If a tool applies the directory and deletes old objects, it would delete the other entry's objects.
+    """
+    for item in bundle.files:
+        place = directory / item.name
+        if not is_file(place):
+            continue
+        text = place.read_text(errors="replace")
+        old, new = _INSTANCE.search(text), _INSTANCE.search(item.text)
+        if old is not None and new is not None and old[1] != new[1]:
+            problem = f"{place} contains the objects of {old[1]}"
+        elif item.optional and text != item.text:
+            problem = f"{place} does not only list {bundle.main.name}"
+        else:
+            continue
+        return f"{problem}: use a separate directory for each entry and kind, or delete this file"
+    return ""
 
 
 def _report_absent_files(source: FleetSource, prepared: Prepared, directory: str) -> None:

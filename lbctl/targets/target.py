@@ -131,6 +131,8 @@ class Prerequisite:
     """The command without its files."""
     files: tuple[tuple[str, str], ...] = ()
     """(option, path as the fleet writes it)."""
+    note: str = ""
+    """Content of FILE in the command, which keeps secrets out of the command line."""
 
     def command(self, locate: Callable[[str], str]) -> str:
         """Return the command for a shell. `locate` returns the place of a file of the fleet."""

@@ -24,8 +24,8 @@ from lbctl.ir.diff import difference
 from lbctl.ir.snapshot import Snapshot
 from lbctl.targets import TARGETS, target
 from lbctl.targets.load import Loaded
-from lbctl.targets.prepare import prepare
-from lbctl.targets.target import File
+from lbctl.targets.prepare import placed, prepare
+from lbctl.targets.target import Bundle, File
 
 option = options_of("diff")
 _GIT = "git:"
@@ -93,8 +93,10 @@ def command(
         from lbctl.cli.diff.live import compare
 
         differs = compare(new.compiled, remote, form)
+    elif kind:
+        return _native(old, new, options, tells)
     else:
-        differs = _native(old, new, options) if kind else _fleets(old, new, form)
+        differs = _fleets(old, new, form)
     return _DIFFERENT if differs and tells else 0
 
 
@@ -135,17 +137,26 @@ def _fleets(old: Loaded, new: Loaded, form: str) -> bool:
 # ── The native text ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _native(old: Loaded, new: Loaded, options: _Options) -> bool:
-    before, after = _files(old, new, options), _files(new, new, options)
+def _native(old: Loaded, new: Loaded, options: _Options, tells: bool) -> int:
+    """Print the difference of the rendered files, and return the exit code."""
+    changed = _bundle(new, new, options)
+    errors = [item for item in placed(changed, new.compiled) if item.severity == "error"]
+    if errors:
+        show(errors)
+        return 1
+    before = {item.name: item for item in _bundle(old, new, options).files if item.text}
+    after = {item.name: item for item in changed.files}
+    if not before:
+        click.echo(f"lbctl: the old fleet has no such entry of the kind {options.kind}: everything is new", err=True)
     differs = False
     for name in dict.fromkeys([*before, *after]):
         for line in _file(name, before.get(name), after.get(name)):
             click.echo(line)
             differs = True
-    return differs
+    return _DIFFERENT if differs and tells else 0
 
 
-def _files(loaded: Loaded, new: Loaded, options: _Options) -> dict[str, File]:
+def _bundle(loaded: Loaded, new: Loaded, options: _Options) -> Bundle:
     """Render one side. The old side is rendered for the proxy that the new side names, if it has that proxy."""
     assert options.kind is not None
     topology = loaded.compiled.topology
@@ -153,7 +164,7 @@ def _files(loaded: Loaded, new: Loaded, options: _Options) -> dict[str, File]:
     proxy = next((item for item in topology.proxies if item.name == new_proxy.name), unnamed(topology, options.kind))
     snapshot = Snapshot(topology, secrets=loaded.secrets)
     prepared = prepare(target(options.kind), loaded.compiled, new_proxy if loaded is new else proxy, snapshot)
-    return {item.name: item for item in prepared.target.render(prepared.view).files}
+    return prepared.target.render(prepared.view)
 
 
 def _file(name: str, old: File | None, new: File | None) -> Iterator[str]:

@@ -83,12 +83,12 @@ def add(objects: Objects, context: Context) -> None:
 
 
 def prerequisites(context: Context) -> Iterator[Prerequisite]:
-    """Yield the Secrets with the keys of pools. KEY is a placeholder for the key."""
+    """Yield the Secrets with the keys of pools."""
     for pool in _sent(context):
         key = key_of(pool)
         assert key is not None
         words = ("kubectl", "-n", context.objects.namespace, "create", "secret", "generic", _secret(context.view, pool))
-        yield Prerequisite((*words, f"--from-literal=credential={key.text}KEY"))
+        yield Prerequisite((*words, "--from-env-file=FILE"), note=f"FILE has the line credential={key.text}KEY")
 
 
 def needed(context: Context) -> Iterator[tuple[str, str]]:

@@ -66,7 +66,10 @@ def has_backends(context: Context) -> bool:
 
 
 def prerequisites(context: Context) -> Iterator[Prerequisite]:
-    """Yield the Secrets with API keys and passwords. KEY is a placeholder for the key of each tenant."""
+    """Yield the Secrets with API keys and passwords.
+
+    Envoy Gateway uses the content of a Secret unchanged. In files of lines, no newline becomes a part of a key.
+    """
     view = context.view
     for route, name in _Names.of(view, context.objects).secrets.items():
         words = ("kubectl", "-n", context.objects.namespace, "create", "secret", "generic", name)
@@ -74,8 +77,17 @@ def prerequisites(context: Context) -> Iterator[Prerequisite]:
         if auth is not None and auth.api_keys is not None and auth.api_keys.realm is not None:
             yield Prerequisite((*words, "--from-file=.htpasswd"))
         else:
-            tenants = sorted({item.tenant for item in view.api_keys.get(route, ())}) or ["TENANT"]
-            yield Prerequisite((*words, *(f"--from-literal={tenant}=KEY" for tenant in tenants)))
+            tenants = sorted({item.tenant for item in view.api_keys.get(route, ())})
+            yield _keys(words, tenants)
+
+
+def _keys(words: tuple[str, ...], tenants: list[str]) -> Prerequisite:
+    """Return the Secret with the keys of tenants. Lines of a file cannot begin with a digit."""
+    if any(tenant[0].isdigit() for tenant in tenants):
+        files = (f"--from-file={tenant}=FILE-{index}" for index, tenant in enumerate(tenants, start=1))
+        return Prerequisite((*words, *files), note="each file contains a key without a newline at its end")
+    listed = f": {', '.join(tenants)}" if tenants else ""
+    return Prerequisite((*words, "--from-env-file=FILE"), note=f"FILE has a line TENANT=KEY for each tenant{listed}")
 
 
 def needed(context: Context) -> Iterator[tuple[str, str]]:

@@ -28,7 +28,7 @@ from lbctl.targets.envoy_gateway import extension_policy
 from lbctl.targets.envoy_gateway.context import API_VERSION, DESTINATION_HEADER, Context, rule_reference
 from lbctl.targets.hosted import check_key
 from lbctl.targets.manifests.durations import duration
-from lbctl.targets.manifests.findings import warning
+from lbctl.targets.manifests.findings import needed_protocol, warning
 from lbctl.targets.manifests.http_route import PlacedRule
 from lbctl.targets.manifests.names import Parts, names, object_name
 from lbctl.targets.manifests.objects import Objects, Tree
@@ -330,9 +330,7 @@ def _pool_warnings(view: View, pool: Pool) -> Iterator[Diagnostic]:
     if pool.circuit_breaker.replica_max_requests is not None and _may_use_http2(pool):
         message = "Envoy Gateway limits only the connections to a replica, and HTTP/2 has many requests on each"
         yield warning("pool.circuit_breaker.per_replica", message, (*path, "circuit_breaker"))
-    if pool.protocol != "http1" and isinstance(pool.discovery, KubernetesDiscovery):
-        message = "lbctl does not render this Service: its port needs the `appProtocol` kubernetes.io/h2c"
-        yield warning(f"pool.protocol.{pool.protocol}", message, (*path, "protocol"), "set it in the Service")
+    yield from needed_protocol(pool)
     yield from _slow_start(pool)
 
 

@@ -22,6 +22,7 @@ from lbctl.targets.manifests.findings import (
     assumptions,
     entry_of_namespace,
     models,
+    needed_protocol,
     rewritten_hosts,
     same_services,
     service_errors,
@@ -31,6 +32,7 @@ from lbctl.targets.manifests.findings import (
 from lbctl.targets.manifests.grants import add_grants
 from lbctl.targets.manifests.objects import Objects
 from lbctl.targets.manifests.pool_classes import MAX_BACKENDS
+from lbctl.targets.manifests.services import app_protocol
 from lbctl.targets.manifests.tls import Certificates
 from lbctl.targets.target import Bundle, File
 
@@ -230,6 +232,7 @@ def _pools(view: View) -> Iterator[Diagnostic]:
             )
             yield warning("pool.replicas", message, (*path, "replicas", replica.name), "use its IP address")
         yield from _locality(pool)
+        yield from _protocol(pool)
         yield from assumed_port(pool) if not is_picked(pool) else ()
         if pool.balance.pick is not None and not is_picked(pool):
             message = "an InferencePool selects pods of the cluster, so the Gateway class chooses among these replicas"
@@ -239,6 +242,33 @@ def _pools(view: View) -> Iterator[Diagnostic]:
                 hint = "to use lbctl's picker, set its Service as `endpointPickerRef` of the InferencePool"
             yield warning("pool.balance.pick", message, (*path, "balance", "algorithm"), hint)
     yield from rewritten_hosts(view)
+    yield from _websockets(view)
+
+
+def _protocol(pool: Pool) -> Iterator[Diagnostic]:
+    """Yield a warning if the gateway may not use HTTP/2. With TLS, the gateway and the replicas negotiate it."""
+    if pool.tls is not None:
+        return
+    if is_picked(pool) and pool.protocol != "http1":
+        message = "an InferencePool has a protocol only since version 1.4 of its API, so lbctl does not set it"
+        hint = "add `appProtocol: kubernetes.io/h2c` to its spec with a kustomize patch"
+        yield warning(f"pool.protocol.{pool.protocol}", message, ("pools", pool.name, "protocol"), hint)
+    else:
+        yield from needed_protocol(pool)
+
+
+def _websockets(view: View) -> Iterator[Diagnostic]:
+    """Yield the routes with WebSockets to Services whose ports lbctl does not mark for them."""
+    for route in view.routes.values():
+        if not route.websocket or not isinstance(route.action, Forward):
+            continue
+        pools = [view.pools[name] for name in sorted(route.action.pools)]
+        others = [pool for pool in pools if isinstance(pool.discovery, KubernetesDiscovery) and not is_picked(pool)]
+        wanted = {pool.name: app_protocol(pool, websocket=True) for pool in others if pool.protocol == "http1"}
+        if wanted:
+            name, protocol = next(iter(wanted.items()))
+            message = f"lbctl does not render the Service of pool {name}: its port needs the `appProtocol` {protocol}"
+            yield warning("route.websocket", message, ("routes", route.name, "websocket"), "set it in the Service")
 
 
 def _preflights(view: View) -> Iterator[Diagnostic]:

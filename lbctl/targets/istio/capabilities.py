@@ -134,7 +134,10 @@ _ROUTES: Mapping[str, Capability] = {
 }
 
 _POOLS: Mapping[str, Capability] = {
-    "pool.replicas": Rendered("Replicas outside the cluster are the endpoints of a ServiceEntry, with their weights"),
+    "pool.replicas": Rendered(
+        "Replicas outside the cluster are the endpoints of a ServiceEntry. With least_request, the weight is the "
+        "square of the capacity. In a pool with few slots, it is the capacity"
+    ),
     "pool.model": _DONE,
     "pool.protocol.http1": _DONE,
     "pool.protocol.http2": _DONE,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from lbctl.base.diagnostics import Diagnostic
 from lbctl.ir.listeners import Listener, Rule
@@ -116,8 +117,14 @@ def _rules(objects: Objects, view: View, table: HostTable, destinations: Destina
     trees: list[Tree] = []
     for key, (way, matches, new_path) in zip(numbered, built, strict=True):
         outcome = _outcome(view, table.listener, way, new_path, destinations)
-        tree: Tree = {"name": by_key[key], "match": matches, **outcome}
-        objects.sources[id(tree)] = path_of(way.route)
+        tree: dict[str, Any] = {"name": by_key[key], "match": matches, **outcome}
+        path = path_of(way.route)
+        objects.own(path, tree)
+        objects.own((*path, "match"), *matches)
+        if "retries" in tree and way.route.retry.attempts:
+            objects.own((*path, "retry"), tree["retries"])
+        if len(way.shares) > 1:
+            objects.own((*path, "split"), *tree["route"])
         trees.append(tree)
     return trees
 

@@ -5,16 +5,26 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+import yaml
+
 from lbctl.targets.target import Bundle, Complaint
 
 _INVALID = re.compile(r'^The (?P<kind>[A-Za-z]+) "(?P<name>[^"]+)" is invalid:(?P<rest>.*)', re.MULTILINE)
 _OBJECT = re.compile(r'\b(?P<kind>[A-Za-z]+)(?:\.[a-z0-9.-]+)? "(?P<name>[a-z0-9.-]+)"', re.ASCII)
 """A kind or resource, perhaps with its API group, and the name of an object."""
 _NO_MAPPING = re.compile(r'name: "(?P<name>[a-z0-9.-]+)".* no matches for kind "(?P<kind>[A-Za-z]+)"', re.ASCII)
+_TYPED = re.compile(r"\((?:[a-z0-9-]+/)?(?P<name>[a-z0-9.-]+); [^,()]*, Kind=(?P<kind>[A-Za-z]+)\)", re.ASCII)
+"""An object in an error of the types of its fields."""
+_FIELD = re.compile(
+    r"(?:^|[\s\[\"(])\.?(?P<field>(?:spec|data|metadata|endpoints|ports)(?:\.[\w-]+|\[[^\]]*\])*)", re.ASCII
+)
+"""A field of an object. The server writes a key with dots in brackets."""
+_STEP = re.compile(r"\.?([\w-]+)|\[([^\]]*)\]", re.ASCII)
 _UNREACHABLE = re.compile(
     r"connection to the server|unable to connect to the server|server API group list|failed to download openapi"
     r"|must be logged in to the server|please enter (?:username|password)|^error in configuration:"
-    r"|^error: error loading config",
+    r"|^error: error loading config|^error: (?:context|cluster|auth info) \S+ does not exist"
+    r"|^error: (?:invalid configuration|no configuration has been provided|unable to (?:read|load) )",
     re.IGNORECASE | re.MULTILINE,
 )
 _CONFLICT = re.compile(r"^(?:error: )?(?P<head>Apply failed with \d+ conflicts?: .*)", re.MULTILINE)
@@ -34,10 +44,13 @@ def unreachable(output: str) -> str:
 
 
 def complaints(output: str, bundle: Bundle) -> Iterator[Complaint]:
-    """Yield each error with the line of its object in the file."""
+    """Yield each error with the line of its field in the file; if the error has no field, the line of its object."""
     for line in dict.fromkeys(_lines(output)):  # a missing namespace is an error of each object
-        match = _INVALID.search(line) or _NO_MAPPING.search(line) or _OBJECT.search(line)
-        place = _line_of(bundle.main.text, match["kind"], match["name"]) if match else None
+        match = _INVALID.search(line) or _NO_MAPPING.search(line) or _TYPED.search(line) or _OBJECT.search(line)
+        field = _FIELD.search(line, match.start("rest") if match and match.re is _INVALID else 0)
+        place = (
+            _line_of(bundle.main.text, match["kind"], match["name"], field["field"] if field else "") if match else None
+        )
         yield Complaint(line, bundle.main.name, place)
 
 
@@ -68,17 +81,40 @@ def _lines(output: str) -> Iterator[str]:
         yield f"{conflict} ({_TAKE_OVER})"
 
 
-def _line_of(text: str, kind: str, name: str) -> int | None:
-    """Return the first line of an object's metadata; None if the file has no such object.
+def _line_of(text: str, kind: str, name: str, field: str) -> int | None:
+    """Return the line of an object's field, or the first line of its metadata; None if the file has no such object.
 
     `kind` is also accepted as the name of the resource, for example `httproutes`.
     """
     start = 1
-    for document in text.split("---\n"):
+    for document in re.split(r"^---\n", text, flags=re.MULTILINE):
         names, kinds = _NAME.search(document), _KIND.search(document)
         if names is not None and names[1] == name and kinds is not None and kind in (kinds[1], _resource(kinds[1])):
-            return start + document[: names.start()].count("\n")
+            return start + (_field_line(document, field) or document[: names.start()].count("\n"))
         start += document.count("\n") + 1
+    return None
+
+
+def _field_line(document: str, field: str) -> int:
+    """Return the number of lines above a field, or above its nearest parent that is written; 0 if none is."""
+    node: yaml.Node | None = yaml.compose(document, yaml.CSafeLoader) if field else None
+    line = 0
+    for key, index in _STEP.findall(field):
+        found = _child(node, key or index)
+        if found is None:
+            break
+        line, node = found
+    return line
+
+
+def _child(node: yaml.Node | None, step: str) -> tuple[int, yaml.Node] | None:
+    """Return the line and the value of a map's key or of a list's item; None if it is missing."""
+    if isinstance(node, yaml.MappingNode):
+        pairs = ((key, value) for key, value in node.value if key.value == step)
+        return next(((key.start_mark.line, value) for key, value in pairs), None)
+    if isinstance(node, yaml.SequenceNode) and step.isdecimal() and int(step) < len(node.value):
+        item: yaml.Node = node.value[int(step)]
+        return item.start_mark.line, item
     return None
 
 

@@ -96,6 +96,14 @@ def assumed_port(pool: Pool) -> Iterator[Diagnostic]:
         yield warning("pool.discovery.kubernetes", message, path, "service_port: NUMBER")
 
 
+def needed_protocol(pool: Pool) -> Iterator[Diagnostic]:
+    """Yield a warning if the gateway uses HTTP/2 only if the owner of the pool's Service marks its port."""
+    if pool.protocol != "http1" and isinstance(pool.discovery, KubernetesDiscovery):
+        message = "lbctl does not render this Service: its port needs the `appProtocol` kubernetes.io/h2c"
+        path = ("pools", pool.name, "protocol")
+        yield warning(f"pool.protocol.{pool.protocol}", message, path, "set it in the Service")
+
+
 def models(view: View, objects: KubernetesObjects) -> Iterator[Diagnostic]:
     """Yield the open routes that depend on the header with the model, unless the fleet assumes that it is set."""
     names_of_routes = dict.fromkeys(rule.route for listener in view.listeners for rule in listener.rules if rule.models)

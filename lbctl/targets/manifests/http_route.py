@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from lbctl.base.diagnostics import Diagnostic, Path
 from lbctl.base.hosts import is_ip
@@ -392,9 +392,15 @@ def _rule(
     view: View, objects: Objects, table: HostTable, backends: Backends, name: str, item: tuple[Way, tuple[Match, ...]]
 ) -> _Rule:
     way, matches = item
-    tree: Tree = {"name": name, "matches": [tree_of(match) for match in matches]}
+    tree: dict[str, Any] = {"name": name, "matches": [tree_of(match) for match in matches]}
     tree |= _outcome(view, table.listener, way, matches, backends)
-    objects.sources[id(tree)] = path_of(way.route)
+    path = path_of(way.route)
+    objects.own(path, tree)
+    objects.own((*path, "match"), *tree["matches"])
+    if way.shares and way.route.request_timeout is not None:
+        objects.own((*path, "timeouts", "request"), tree["timeouts"])
+    if len(way.shares) > 1:
+        objects.own((*path, "split"), *tree["backendRefs"])
     return _Rule(way, name, tree, len(matches))
 
 

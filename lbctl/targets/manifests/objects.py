@@ -81,6 +81,10 @@ class Objects:
         self.trees.append(tree)
         self.sources[id(tree)] = source
 
+    def own(self, source: Path, *trees: Tree) -> None:
+        """Record the YAML value from which parts of objects come."""
+        self.sources.update(dict.fromkeys(map(id, trees), source))
+
     def names(self) -> Iterator[tuple[str, str, str]]:
         """Yield (kind, namespace, name) of each object."""
         for tree in self.trees:

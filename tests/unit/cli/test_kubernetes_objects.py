@@ -75,14 +75,20 @@ def test_commands_for_secrets_find_the_files(
     assert "secret tls edge-public --cert=/etc/a.crt --key=/etc/tls/a.key\n" in capsys.readouterr().err
 
 
-def test_objects_of_another_entry_are_not_replaced_silently(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_directory_has_the_objects_of_one_entry(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:
     second = "proxies: {other: {kind: gateway-api, kubernetes: {namespace: x, gateway_class: eg}}, "
-    fleet.write_text(FLEET.replace("proxies: {", second))
-    for entry, count in (("edge", 0), ("edge", 0), ("other", 1)):
-        assert run(["render", "-t", "gateway-api", "--proxy", entry, "-d", "out", "fleet.yaml"]) == 0
-        assert (
-            capsys.readouterr().err.count("out/gateway-api.yaml had the objects of edge, which are replaced") == count
-        )
+    third = "mesh: {kind: istio, kubernetes: {namespace: y}}, "
+    fleet.write_text(FLEET.replace("proxies: {", second + third))
+    fix = "use a separate directory for each entry and kind, or delete this file"
+    for kind, entry, problem in (
+        ("gateway-api", "edge", ""),
+        ("gateway-api", "edge", ""),
+        ("gateway-api", "other", "lbctl: out/gateway-api.yaml contains the objects of edge"),
+        ("istio", "mesh", "lbctl: out/kustomization.yaml does not only list istio.yaml"),
+    ):
+        assert run(["render", "-t", kind, "--proxy", entry, "-d", "out", "fleet.yaml"]) == bool(problem)
+        assert (f"{problem}: {fix}\n" in capsys.readouterr().err) == bool(problem)
+    assert sorted(item.name for item in Path("out").iterdir()) == ["gateway-api.yaml", "kustomization.yaml"]
 
 
 def test_render_needs_an_entry_in_proxies(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -256,6 +262,22 @@ def test_diff_compares_the_objects(fleet: Path, capsys: pytest.CaptureFixture[st
     assert [line.strip("+- ") for line in changed] == ["weight: 90", "weight: 95", "weight: 10", "weight: 5"]
 
 
+def test_diff_needs_an_entry_in_the_new_fleet(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("old.yaml").write_text(FLEET.replace("gateway-api", "istio").replace(", gateway_class: eg", ""))
+    arguments = ["--against", "old.yaml", "-t", "istio", "--exit-code", "fleet.yaml"]
+    assert run(["diff", *arguments]) == 1
+    output = capsys.readouterr()
+    assert (output.out, [line for line in lines(output.err) if "error LB170" in line]) == ("", lines(output.err))
+
+
+def test_diff_states_that_the_old_fleet_has_no_entry(fleet: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("old.yaml").write_text(FLEET.replace("gateway-api", "istio").replace(", gateway_class: eg", ""))
+    assert run(["diff", "--against", "old.yaml", "-t", "gateway-api", "--exit-code", "fleet.yaml"]) == 2
+    output = capsys.readouterr()
+    assert output.err == "lbctl: the old fleet has no such entry of the kind gateway-api: everything is new\n"
+    assert "+++ new/gateway-api.yaml" in output.out
+
+
 def test_serve_does_not_drive_the_gateway() -> None:
     (proxy,) = compiled(FLEET).topology.proxies
     assert undriven(proxy) == "lbctl has no driver for Gateway API"
@@ -331,6 +353,23 @@ def test_check_reports_a_refusal_at_the_yaml(
     assert code == 5
     problem = "fleet.yaml:8:10: error LB901 pools.green: the API server rejects the rendered configuration"
     assert messages == [f"{problem}: {output.strip()}"]
+
+
+@pytest.mark.parametrize(
+    ("field", "place"),
+    [
+        ("timeouts.request", "4:57: error LB901 routes.chat.timeouts.request"),
+        ("backendRefs[1].weight", "4:69: error LB901 routes.chat.split"),
+        ("matches[0].path.value", "4:17: error LB901 routes.chat.match"),
+    ],
+)
+def test_check_reports_a_field_of_a_rule_at_the_yaml(
+    fleet: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], field: str, place: str
+) -> None:
+    fleet.write_text(FLEET.replace("split: {", "timeouts: {request: 9s}, split: {"))
+    output = f'The HTTPRoute "edge-public" is invalid: spec.rules[1].{field}: Invalid value: 0\n'
+    code, messages = checked_with(monkeypatch, capsys, 1, output)
+    assert (code, messages[0].partition(": the API")[0]) == (5, f"fleet.yaml:{place}")
 
 
 @pytest.mark.usefixtures("fleet")

@@ -42,6 +42,7 @@ POINTS = {
     "LB229": "queue: {max_wait",
     "LB230": "http: {path: /v1/models}",
     "LB251": "chat:",
+    "LB252": "inner:",
     "LB249": "rate_limit: [{by: client_ip, prompt_tokens",
     "LB250": "queue: {max_wait",
     "LB248": "balance: {algorithm: pick}",

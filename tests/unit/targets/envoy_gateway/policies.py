@@ -87,7 +87,11 @@ def rendered(
     return Rendered(
         {f"{tree['kind']} {tree['metadata']['name']}": tree["spec"] for tree in _trees(objects)},
         [f"{item.code} {'.'.join(map(str, item.path))}" for item in warnings],
-        [item.command(str) for module in PRECEDED for item in module.prerequisites(context)],
+        [
+            item.command(str) + (f" ({item.note})" if item.note else "")
+            for module in PRECEDED
+            for item in module.prerequisites(context)
+        ],
         list(extension_policy.notes(context)),
         context,
         {

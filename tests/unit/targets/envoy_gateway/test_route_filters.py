@@ -98,7 +98,10 @@ def test_hosted_api_gets_its_key_host_and_path() -> None:
         "credential": {"valueRef": {"name": "edge-p-credential"}},
     }
     assert found.commands == [
-        "kubectl -n ml create secret generic edge-p-credential '--from-literal=credential=Bearer KEY'"
+        (
+            "kubectl -n ml create secret generic edge-p-credential --from-env-file=FILE "
+            "(FILE has the line credential=Bearer KEY)"
+        )
     ]
     route = found.routes["r"]
     assert route.rewrite == Rewrite(None, "api.example.com")

@@ -13,6 +13,7 @@ from tests.unit.targets.envoy_gateway.policies import EXISTING, Rendered, render
 JWKS = json.dumps({"keys": [{"kty": "RSA", "n": "AQAB", "e": "AQAB"}]})
 SECRETS = Secrets(
     api_keys={
+        "digit.yaml": (ApiKey("1a", "sk-not-real-3"), ApiKey("b", "sk-not-real-4")),
         "plain.yaml": (ApiKey("acme", "sk-not-real-1"), ApiKey("beta", "sk-not-real-2")),
         "several.yaml": (ApiKey("acme", "sk-not-real-1"), ApiKey("acme", "sk-not-real-2")),
         "hashes.yaml": (ApiKey("acme", sha256="0" * 64),),
@@ -45,9 +46,21 @@ def test_api_keys_are_in_a_secret() -> None:
         "sanitize": True,
     }
     assert found.commands == [
-        "kubectl -n ml create secret generic edge-r-api-keys --from-literal=acme=KEY --from-literal=beta=KEY"
+        (
+            "kubectl -n ml create secret generic edge-r-api-keys --from-env-file=FILE "
+            "(FILE has a line TENANT=KEY for each tenant: acme, beta)"
+        )
     ]
     assert "sk-not-real" not in json.dumps(found.specs)
+
+
+def test_tenants_with_a_first_digit_have_files() -> None:
+    assert route("auth: {api_keys: {file: digit.yaml}}").commands == [
+        (
+            "kubectl -n ml create secret generic edge-r-api-keys --from-file=1a=FILE-1 --from-file=b=FILE-2 "
+            "(each file contains a key without a newline at its end)"
+        )
+    ]
 
 
 def test_passwords_are_in_a_secret() -> None:

@@ -550,6 +550,21 @@ def test_overlapping_expressions_are_reported() -> None:
     assert rendering(fleet(routes=routes))[1] == ["LB420"]
 
 
+@pytest.mark.parametrize(
+    ("pool", "codes"),
+    [
+        (f"protocol: grpc, discovery: {{kubernetes: {{{SERVICE}, service_port: 80}}}}", ["LB454"]),
+        (f"protocol: http2, discovery: {{kubernetes: {{{PODS}, port: 80}}}}, {PICK}", ["LB453"]),
+        (f"discovery: {{kubernetes: {{{SERVICE}, service_port: 80}}}}", ["LB434"]),
+        ('protocol: grpc, replicas: [{address: "10.0.0.1:80"}]', []),
+        ('replicas: [{address: "10.0.0.1:80"}]', []),
+    ],
+)
+def test_protocols_of_other_owners_services_are_reported(pool: str, codes: list[str]) -> None:
+    routes = "routes: {r: {pool: p, websocket: true}}"
+    assert rendering(fleet(routes=routes, pools=f"pools: {{p: {{{pool}}}}}"))[1] == codes
+
+
 def test_preflights_of_an_open_route_are_reported() -> None:
     routes = """routes:
   r:

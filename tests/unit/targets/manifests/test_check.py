@@ -72,6 +72,48 @@ See https://kubernetes.io/docs/reference/using-api/server-side-apply/#conflicts
 """
 
 
+FIELDS = """\
+kind: HTTPRoute
+metadata:
+  name: edge
+  labels:
+    app.kubernetes.io/name: lbctl
+spec:
+  rules:
+  - name: chat
+    timeouts:
+      request: 120s
+    backendRefs:
+    - name: blue
+      weight: 95
+    - name: green
+      weight: 5
+"""
+INVALID = 'The HTTPRoute "edge" is invalid: '
+UNTYPED = (
+    "Error from server: failed to create typed patch object (ml/edge; gateway.networking.k8s.io/v1, Kind=HTTPRoute): "
+)
+
+
+@pytest.mark.parametrize(
+    ("output", "line"),
+    [
+        (f"{INVALID}spec.rules[0].timeouts.request: Invalid value: 1", 10),
+        (f"{INVALID}\n* spec.rules[0].backendRefs[1].weight: Invalid value: 5", 15),
+        (f"{INVALID}spec.rules[0].backendRefs[2].weight: Invalid value: 5", 11),
+        (f"{INVALID}spec.rules[0].filters: Required value", 8),
+        (f"{INVALID}metadata.labels[app.kubernetes.io/name]: Invalid value", 5),
+        (f'{INVALID}<nil>: Invalid value: "": spec.rules is wrong', 7),
+        (f"{INVALID}Invalid value: 1", 3),
+        (f"{UNTYPED}.spec.rules[0].timeouts.sum: field not declared in schema", 9),
+    ],
+)
+def test_error_has_the_line_of_its_field(output: str, line: int) -> None:
+    bundle = Bundle((File("gateway-api.yaml", f"{TEXT.partition('---')[0]}---\n{FIELDS}"),))
+    start = TEXT.partition("---")[0].count("\n") + 1
+    assert [item.line for item in complaints(output, bundle)] == [start + line]
+
+
 def test_conflict_is_one_error_without_advice() -> None:
     single = (
         'error: Apply failed with 1 conflict: conflict with "other": .spec.rules\nPlease review the fields above--\n* x'
@@ -109,6 +151,8 @@ NO_SCHEMAS = (
         ("error: You must be logged in to the server (Unauthorized)", None),
         ("Please enter Username: error: EOF", None),
         ("Error in configuration: context was not found for specified context: d", None),
+        ('error: context "foo" does not exist', None),
+        ("error: unable to read client-cert /x for y due to open /x: no such file or directory", None),
         ('The Service "edge" is invalid: spec.x: Invalid value: 1', ""),
         ('Error from server (InternalError): failed calling webhook "x": dial tcp 10.0.0.1:443: refused', ""),
     ],
