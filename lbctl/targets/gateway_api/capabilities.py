@@ -166,8 +166,8 @@ _POOLS: Mapping[str, Capability] = {
     "pool.balance.hash.bounded_load": _BALANCE,
     "pool.balance.pick": Rendered(
         "A pool with `discovery.kubernetes` becomes an InferencePool, which needs the pool's `selector`. Its picker "
-        "may fail. Either all pools of a split are InferencePools or none. An existing InferencePool (`inference_pool`) "
-        "has its own picker. Among other replicas, the Gateway class chooses",
+        "may fail. Either all pools of a split are InferencePools or none. An existing InferencePool "
+        "(`inference_pool`) has its own picker. Among other replicas, the Gateway class chooses",
         in_part=True,
     ),
     "pool.balance.pick.body": Rendered("The gateway streams the body to the picker"),
