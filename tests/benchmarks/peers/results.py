@@ -32,8 +32,8 @@ class Times:
     def of(cls, values: Sequence[float]) -> Times:
         """Return the distribution of at least one time."""
         tail = sorted(map(round, values), reverse=True)[: -(-len(values) // 10)]
-        percentiles = (round(percentile_of(values, part), 1) for part in (50, 90, 99))
-        return cls(round(sum(values) / len(values), 1), *percentiles, tail)
+        p50, p90, p99 = (round(percentile_of(values, part), 1) for part in (50, 90, 99))
+        return cls(round(sum(values) / len(values), 1), p50, p90, p99, tail)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,9 @@ class Result:
     cpu: Cost
     memory: Cost
     harness: Harness
+
+
+BySeed = Mapping[int, Result]
 
 
 class Results:
