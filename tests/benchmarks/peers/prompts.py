@@ -13,6 +13,7 @@ BLOCK = 512
 """Tokens."""
 TOKEN = 4
 """Bytes."""
+_VOCABULARY = 100_000
 
 
 @lru_cache(maxsize=8192)
@@ -42,3 +43,18 @@ def read(text: str) -> tuple[int, tuple[int, ...]]:
         digest.update(text[start : start + size].encode())
         names.append(int.from_bytes(digest.digest(), "big"))
     return max(1, len(text) // TOKEN), tuple(names)
+
+
+def token(block: int) -> int:
+    """Return the id of all tokens of a block. The ids of two different prompts differ from the first different block
+    on."""
+    return block % _VOCABULARY
+
+
+def rendered(text: str) -> bytes:
+    """Return the tokens of a prompt, as `/v1/chat/completions/render` of vLLM responds."""
+    count, blocks = read(text)
+    tokens = [b",".join([b"%d" % token(block)] * BLOCK) for block in blocks]
+    if rest := count - BLOCK * len(blocks):
+        tokens.append(b",".join([b"0"] * rest))
+    return b'{"request_id":"r","token_ids":[%b]}' % b",".join(tokens)
