@@ -2,7 +2,7 @@
 
 All have the weights of the replicas, persistent connections to them, no buffering of responses and, if available,
 active health checks. `hashed` is for sessions: consistent hashing of `x-session-id` with bounded load. nginx has no
-bound, and is left out.
+bound, and is left out. `limit` is the number of requests per minute that each value of `x-session-id` can send.
 """
 
 from __future__ import annotations
@@ -16,20 +16,24 @@ _ANOTHER = "type.googleapis.com/envoy.extensions.retry.host.previous_hosts.v3.Pr
 """Send a retry to a host that has not been tried yet."""
 
 
-def nginx(port: int, members: Sequence[Member]) -> str:
-    """https://nginx.org/en/docs/http/load_balancing.html"""
+def nginx(port: int, members: Sequence[Member], limit: int | None = None) -> str:
+    """https://nginx.org/en/docs/http/load_balancing.html and
+    https://nginx.org/en/docs/http/ngx_http_limit_req_module.html"""
+    zone = f"limit_req_zone $http_x_session_id zone=tenants:10m rate={limit}r/m; limit_req_status 429;" if limit else ""
+    limited = "limit_req zone=tenants burst=20 nodelay;" if limit else ""
     servers = "".join(f"server {each.address} weight={each.weight}; " for each in members)
     temporary = "".join(f"{name}_temp_path t-{name}; " for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
     return f"""worker_processes auto; error_log stderr warn;
 events {{ worker_connections 8192; }}
 http {{
   {temporary}
-  access_log off;
+  access_log off; {zone}
   upstream pool {{ zone pool 128k; least_conn; {servers} keepalive 64; }}
   server {{
     listen {HOST}:{port};
     client_max_body_size 0; client_body_buffer_size 256k;
     location / {{
+      {limited}
       proxy_http_version 1.1; proxy_buffering off; proxy_read_timeout 5m;
       proxy_set_header connection ""; proxy_set_header host $host;
       proxy_pass http://pool;
@@ -42,7 +46,7 @@ http {{
 def haproxy(port: int, members: Sequence[Member], hashed: bool = False) -> str:
     """https://docs.haproxy.org/2.6/configuration.html, `balance` and `hash-balance-factor`"""
     servers = "".join(
-        f"  server {each.name} {each.address} weight {each.weight * 10} check inter 2s\n" for each in members
+        f"  server {each.name} {each.address} weight {each.weight * 8} check inter 2s\n" for each in members
     )
     by_session = "  balance hdr(x-session-id)\n  hash-type consistent\n  hash-balance-factor 125\n"
     balance = by_session if hashed else "  balance leastconn\n"
