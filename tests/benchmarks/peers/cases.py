@@ -149,7 +149,7 @@ def _prefixes(percent: int) -> Case:
 _SESSIONS: dict[str, Any] = {
     "load": 1.2, "replicas": (1.3,) * 4, "seconds": _AGENT_SECONDS,
     "arrivals": partial(workloads.agents, _AGENT_SECONDS), "has_prefixes": True,
-    "limit": "The machine forwards prompts of 7,000 tokens on average, at 18 requests per second for each system.",
+    "limit": "The machine forwards prompts of 7,000 tokens on average, at 14 requests per second for each system.",
 }  # fmt: skip
 AGENTS = Case(
     name="agents", title="Agents with sessions", group="sessions", **_SESSIONS,
@@ -159,7 +159,7 @@ AGENTS = Case(
 _MOONCAKE = Case(
     name="mooncake", title="Mooncake's trace", group="sessions", load=1.0, replicas=(2.5,) * 4, seconds=28.0,
     arrivals=partial(workloads.mooncake, 500), has_prefixes=True, data="LBCTL_DATA",
-    limit="The first 1,000 requests of the trace are used, so the parts of the five runs overlap.",
+    limit="`LBCTL_DATA` names the folder with the first 1,000 requests of the trace, so the five runs overlap.",
     description="Four equal replicas, and requests of [Mooncake's trace](https://github.com/kvcache-ai/Mooncake) at "
     "three times its rate. Prompts have 10,000 tokens on average. There are no session headers. Answers have at most "
     "400 tokens.",
@@ -220,6 +220,7 @@ _UPGRADE = Case(
 
 _FLOODED = _case(
     workloads.tenants, name="flood", title="One tenant floods", group="crowds", load=0.6, replicas=(1.2,) * 3,
+    limit="The machine runs the clients, the engines and all systems, at 49 requests per second for each.",
     description="Three equal replicas. Nine tenants use 60 % of the capacity together. A tenth sends ten times as many "
     "requests as each of them, and its requests do not count.",
 )  # fmt: skip

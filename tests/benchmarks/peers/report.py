@@ -16,11 +16,13 @@ from tests.benchmarks.peers.charts import chart
 from tests.benchmarks.peers.client import ANSWER_TIMEOUT
 from tests.benchmarks.peers.figures import Figure
 from tests.benchmarks.peers.panels import COST_CASES, panels
+from tests.benchmarks.peers.prompts import BLOCK
 from tests.benchmarks.peers.results import BySeed, Result, Results
 from tests.benchmarks.peers.systems import System
 from tests.benchmarks.peers.table import Table, charted, table
 from tests.benchmarks.peers.trial import FAILED
 from tests.benchmarks.peers.verdicts import Comparison, reasons, sorted_by_size
+from tests.benchmarks.peers.workloads import SEQUENCES
 from tests.support.paths import ROOT
 
 RESULTS = ROOT / "docs" / "develop" / "benchmarks.jsonl"
@@ -225,7 +227,10 @@ with the missing results.
 ## How it is measured
 
 - Each system has its own set of model servers. All systems of a case run next to each other with the same requests.
-  There are {whole.seeds} runs with different seeds.
+  There are {whole.seeds} runs with different seeds. LiteLLM does not run next to the others, because it needs more CPU.
+- The model servers run in real time. The fastest one needs 5 ms for a token, which is about as fast as a model with
+  8 billion parameters on an H100. A batch has at most {SEQUENCES} requests. A cache has blocks of {BLOCK} tokens.
+  One event of a stream has 16 tokens.
 - A client that gets no data for {ANSWER_TIMEOUT:.0f} s gives up. The time of a failed request counts as {FAILED:.0f} s.
   Clients open a new connection for each request.
 - A 99th percentile is one of the requests of all seeds. The interval consists of two of their times, by the binomial

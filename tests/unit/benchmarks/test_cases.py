@@ -7,7 +7,7 @@ import pytest
 from tests.benchmarks.peers import systems
 from tests.benchmarks.peers.cases import AGENTS, CASES, Case
 from tests.benchmarks.peers.trial import SEEDS
-from tests.benchmarks.peers.workloads import FLOOD, PREFIXED, TENANTS, UNRELATED, capacity
+from tests.benchmarks.peers.workloads import FLOOD, PREFIXED, TENANT_LIMIT, TENANTS, UNRELATED, capacity
 
 _OVERHEAD = 14.0
 """Seconds of a run for the start, the last answers and the end."""
@@ -61,6 +61,7 @@ def test_flood_is_ten_times_a_tenant_and_does_not_count() -> None:
     flood = sum(item.session == FLOOD for item in plan)
     assert flood / (len(plan) - flood) == pytest.approx(10 / TENANTS, rel=0.15)
     assert not any(case.counts(item) for item in plan if item.session == FLOOD)
+    assert round(60 * capacity(case.replicas) / (TENANTS + 1)) == TENANT_LIMIT
 
 
 def test_burst_is_four_times_the_usual_rate() -> None:
