@@ -35,6 +35,7 @@ test-all: $(VENV)/.test services  ## everything, also long runs and whole matric
 services:
 	@.ci/need cc nginx haproxy redis etcd chromium groff prometheus systemd
 
+test-fast: WORKERS = 4
 test-fast: $(VENV)/.test  ## what needs no proxy and is quick, in a minute
 	$(PYTEST) -m 'not e2e and not slow and not nightly' tests/unit tests/integration tests/golden tests/docs $(ARGS)
 

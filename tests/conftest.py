@@ -39,10 +39,10 @@ gc.disable()
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mix the modules that wait for proxies with those that compute, so that the processor is always in use.
+    """Mix end-to-end modules, which mostly wait, with all others, which mostly use the processor.
 
-    The last fifth computes only, so that no worker waits for a long module at the end. The coverage of drawn examples
-    is not measured: they take two and a half times as long then, and repeat lines.
+    The last modules are not end-to-end, so that no worker runs a long module alone at the end. The coverage of drawn
+    examples is not measured: they take two and a half times as long then, and repeat lines.
     """
     for item in items:
         if is_hypothesis_test(getattr(item, "obj", None)):

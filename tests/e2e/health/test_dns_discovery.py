@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from tests.support.processes.binaries import Kind
 from tests.support.processes.checks import OFTEN
 from tests.support.processes.dns import DnsServer, serving_dns
 from tests.support.processes.fleet import fleet_of, running
-from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.replicas import replicas, replicas_on_one_port
 from tests.support.processes.waiting import eventually
 
 _NAME = "embedder.ml.internal"
@@ -24,16 +23,10 @@ def _fleet_with_dns(port: int, dns: DnsServer, **keys: Any) -> Fleet:
     return fleet_of({"discovery": {"dns": dns_keys}, "balance": {"algorithm": "round_robin"}, **keys})
 
 
-def _replica_on_same_port(first: Replica, name: str, host: str) -> Replica:
-    """Return another replica on the same port: replicas behind one name share it."""
-    return Replica(name, host=host, port=first.port)
-
-
 @_RESOLVING
 def test_each_address_of_the_name_is_a_replica(kind: Kind) -> None:
     with (
-        replicas("a") as (a,),
-        _replica_on_same_port(a, "b", "127.0.0.2") as b,
+        replicas_on_one_port("a", "b") as (a, b),
         serving_dns(**{_NAME: [a.host, b.host]}) as dns,
         running(kind, _fleet_with_dns(a.port, dns)) as gateway,
     ):
@@ -45,9 +38,7 @@ def test_each_address_of_the_name_is_a_replica(kind: Kind) -> None:
 def test_pool_follows_added_and_removed_addresses(kind: Kind) -> None:
     """No request fails meanwhile."""
     with (
-        replicas("a") as (a,),
-        _replica_on_same_port(a, "b", "127.0.0.2") as b,
-        _replica_on_same_port(a, "c", "127.0.0.3") as c,
+        replicas_on_one_port("a", "b", "c") as (a, b, c),
         serving_dns(**{_NAME: [a.host]}) as dns,
         running(kind, _fleet_with_dns(a.port, dns)) as gateway,
     ):
@@ -94,8 +85,7 @@ def test_silent_resolver_removes_no_replica(kind: Kind) -> None:
 def test_discovered_replicas_are_checked(kind: Kind) -> None:
     check = {**OFTEN, "http": {"path": "/health"}}
     with (
-        replicas("a") as (a,),
-        _replica_on_same_port(a, "b", "127.0.0.2") as b,
+        replicas_on_one_port("a", "b") as (a, b),
         serving_dns(**{_NAME: [a.host, b.host]}) as dns,
         running(kind, _fleet_with_dns(a.port, dns, health={"active": check})) as gateway,
     ):
@@ -108,13 +98,10 @@ def test_discovered_replicas_are_checked(kind: Kind) -> None:
 def test_answers_longer_than_512_bytes_are_read(kind: Kind) -> None:
     """A resolver truncates an answer that is longer than the size in the query."""
     with (
-        replicas("a") as (a,),
-        ExitStack() as stack,
-        serving_dns(**{_NAME: [f"127.0.0.{last}" for last in range(1, 41)]}) as dns,
+        replicas_on_one_port(*(f"r{number}" for number in range(40))) as all_replicas,
+        serving_dns(**{_NAME: [replica.host for replica in all_replicas]}) as dns,
     ):
-        for last in range(2, 41):
-            stack.enter_context(_replica_on_same_port(a, f"r{last}", f"127.0.0.{last}"))
-        fleet = _fleet_with_dns(a.port, dns)
+        fleet = _fleet_with_dns(all_replicas[0].port, dns)
         fleet["pools"]["pool"]["discovery"]["dns"]["max_replicas"] = 64
         with running(kind, fleet) as gateway:
             eventually(lambda: len(gateway.load(80).by_replica) == 40)
@@ -122,8 +109,7 @@ def test_answers_longer_than_512_bytes_are_read(kind: Kind) -> None:
 
 def test_haproxy_uses_at_most_max_replicas() -> None:
     with (
-        replicas("a") as (a,),
-        _replica_on_same_port(a, "b", "127.0.0.2") as b,
+        replicas_on_one_port("a", "b") as (a, b),
         serving_dns(**{_NAME: [a.host, b.host]}) as dns,
     ):
         fleet = _fleet_with_dns(a.port, dns)

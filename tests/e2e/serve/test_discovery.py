@@ -13,7 +13,7 @@ from tests.support.processes.control import ControlPlane, XdsEnvoy, controlling,
 from tests.support.processes.dns import DnsServer, serving_dns
 from tests.support.processes.fleet import fleet_of
 from tests.support.processes.lbctl_process import short_pauses
-from tests.support.processes.replicas import Replica, replicas
+from tests.support.processes.replicas import replicas, replicas_on_one_port
 from tests.support.processes.waiting import eventually
 
 _NAME = "embedder.ml.internal"
@@ -22,11 +22,6 @@ _NAME = "embedder.ml.internal"
 def _fleet(port: int, dns: DnsServer, **keys: Any) -> Fleet:
     name = {"name": _NAME, "port": port, "refresh": "200ms", "resolvers": [dns.address]}
     return fleet_of({"discovery": {"dns": name}, "balance": {"algorithm": "round_robin"}, **keys}, **driven("edge"))
-
-
-def _beside(first: Replica, name: str, host: str) -> Replica:
-    """Return another replica on the same port, like the replicas of one name."""
-    return Replica(name, host=host, port=first.port)
 
 
 def _hosts(envoy: XdsEnvoy) -> set[str]:
@@ -40,9 +35,7 @@ def _named(control: ControlPlane) -> dict[str, Any]:
 
 def test_proxies_follow_dns_addresses_without_resolving() -> None:
     with (
-        replicas("a") as (a,),
-        _beside(a, "b", "127.0.0.2") as b,
-        _beside(a, "c", "127.0.0.3") as c,
+        replicas_on_one_port("a", "b", "c") as (a, b, c),
         serving_dns(**{_NAME: [a.host, b.host]}) as dns,
         controlling(_fleet(a.port, dns)) as control,
         control.envoy("edge", ["edge"]) as edge,
@@ -116,9 +109,7 @@ def test_unknown_name_delays_readiness_and_then_answers_503() -> None:
 
 def test_loss_of_most_addresses_needs_a_confirmation() -> None:
     with (
-        replicas("a") as (a,),
-        _beside(a, "b", "127.0.0.2") as b,
-        _beside(a, "c", "127.0.0.3") as c,
+        replicas_on_one_port("a", "b", "c") as (a, b, c),
         serving_dns(**{_NAME: [a.host, b.host, c.host]}) as dns,
         controlling(_fleet(a.port, dns)) as control,
         control.envoy("edge", ["edge"]) as edge,

@@ -393,6 +393,7 @@ def test_get_of_an_empty_fleet_succeeds(capsys: pytest.CaptureFixture[str]) -> N
     assert yaml.safe_load(capsys.readouterr().out) == {"cds": [], "eds": [], "lds": [], "rds": [], "sds": []}
 
 
+@pytest.mark.slow
 def test_get_reports_missing_resources(capsys: pytest.CaptureFixture[str]) -> None:
     with AdsServer(content() | {EDS: {"llama": endpoints("llama")}}) as server:
         assert get(server, "--timeout", "3") == 3
@@ -401,6 +402,7 @@ def test_get_reports_missing_resources(capsys: pytest.CaptureFixture[str]) -> No
     assert [item["name"] for item in yaml.safe_load(printed.out)["eds"]] == ["llama"]
 
 
+@pytest.mark.slow
 def test_a_silent_and_an_absent_control_plane_are_distinguished(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -432,6 +434,7 @@ def test_a_server_without_ads_is_reported(capsys: pytest.CaptureFixture[str]) ->
     assert "does not serve ADS" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_control_characters_of_a_server_are_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
     with AdsServer({CDS: {"a": cluster("a\x1b[31m")}}, refuse=None) as server:
         assert get(server, "--timeout", "3") == 3

@@ -254,6 +254,7 @@ def test_garbage_after_valid_messages_ends_the_stream() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_message_size_and_streams_are_limited() -> None:
     async def scenario() -> None:
         limits = Limits(streams=2, message=10_000, patience=1)
@@ -272,6 +273,7 @@ def test_message_size_and_streams_are_limited() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_a_flooding_client_is_throttled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report_session, "_READ_INTERVAL", 0.2)
 

@@ -314,6 +314,7 @@ def test_a_node_id_must_be_short_and_printable(node: str) -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_a_stream_without_a_request_times_out() -> None:
     async def scenario() -> None:
         async with running(limits=Limits(patience=1)) as xds, channel(xds.port) as wire:

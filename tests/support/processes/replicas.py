@@ -301,3 +301,17 @@ def replicas(*names: str, keep_alive: float = 75.0, tls: ssl.SSLContext | None =
     """Start one replica for each name: `with replicas("a", "b") as (a, b):`."""
     with ExitStack() as stack:
         yield [stack.enter_context(Replica(name, keep_alive=keep_alive, tls=tls)) for name in names]
+
+
+@contextmanager
+def replicas_on_one_port(*names: str) -> Iterator[list[Replica]]:
+    """Start one replica for each name, all on the same port of 127.0.0.1, 127.0.0.2 and so on.
+
+    The port is reserved on all addresses at once. Otherwise, a connection of another process can have it on one.
+    """
+    with reserve(host="0.0.0.0") as held, ExitStack() as stack:
+        hosts = (f"127.0.0.{last}" for last in range(1, len(names) + 1))
+        yield [
+            stack.enter_context(Replica(name, host=host, port=port_of(held)))
+            for name, host in zip(names, hosts, strict=True)
+        ]

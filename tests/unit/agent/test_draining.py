@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from lbctl.agent.draining import DEFAULT_INTERVAL, MAX_CLIENTS, MAX_SILENCE, MIN_ANSWERS, MIN_SILENCE, Drain
 from lbctl.agent.readings import EngineReading
 from tests.support.agent import BUSY, IDLE, down, engine
@@ -64,32 +66,24 @@ def test_drain_does_not_end_if_requests_are_unknown() -> None:
     assert (drain.in_flight, drain.is_drained(101.0)) == (None, False)
 
 
-def test_client_that_has_left_is_not_waited_for() -> None:
+@pytest.mark.parametrize(
+    ("interval", "silence"), [(30, MAX_SILENCE), (1, MIN_SILENCE)], ids=["every 30 s", "every second"]
+)
+def test_client_that_has_left_is_not_waited_for(interval: int, silence: float) -> None:
     drain = Drain()
-    for at in (0.0, 30.0, 60.0, 90.0):
-        drain.answered("every 30 s", at)
+    for at in range(0, 100, interval):
+        drain.answered("balancer", float(at))
     drain.begin(100.0)
     drain.read(engine(1.0))
     drain.read(engine(2.0))
-    assert not drain.is_drained(90.0 + MAX_SILENCE)
-    assert drain.is_drained(90.1 + MAX_SILENCE)
+    assert not drain.is_drained(at + silence)
+    assert drain.is_drained(at + silence + 0.1)
 
 
 def test_client_that_asked_once_is_not_waited_for_long() -> None:
     drain = _draining(engine(1.0), engine(2.0), clients={"curl": 0})
     assert not drain.is_drained(99.0 + 3 * DEFAULT_INTERVAL)
     assert drain.is_drained(99.1 + 3 * DEFAULT_INTERVAL)
-
-
-def test_client_that_asked_often_is_not_waited_for_long() -> None:
-    drain = Drain()
-    for at in range(80, 100):
-        drain.answered("every second", float(at))
-    drain.begin(100.0)
-    drain.read(engine(1.0))
-    drain.read(engine(2.0))
-    assert not drain.is_drained(99.0 + MIN_SILENCE)
-    assert drain.is_drained(99.1 + MIN_SILENCE)
 
 
 def test_number_of_remembered_clients_is_limited() -> None:

@@ -65,6 +65,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int | N
     return {command: (code, output) for command, (code, output) in json.loads(process.stdout).items()}
 
 
+@pytest.mark.slow
 def test_validate_reports_why_each_file_cannot_be_read(results: dict[str, tuple[int | None, str]]) -> None:
     code, output = results[VALIDATE]
     assert [line.partition("warning ")[2].partition(": it authenticates")[0] for line in output.splitlines()] == [

@@ -452,6 +452,7 @@ def test_one_source_of_several_without_metrics_is_a_warning(doctor: Doctor) -> N
     assert row["message"].startswith("1 of 2 provide signals; ")
 
 
+@pytest.mark.slow
 def test_hanging_sources_time_out_in_parallel(doctor: Doctor) -> None:
     answers = Answers({}, hangs=True)
     with server(answers) as port:

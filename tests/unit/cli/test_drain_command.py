@@ -70,6 +70,7 @@ def test_drain_does_not_report_more_than_it_knows(command: list[str], capsys: py
     assert capsys.readouterr().err == "lbctl: draining chat/a\nlbctl: applied by edge-1\n"
 
 
+@pytest.mark.slow
 def test_failing_proxy_without_the_drain_ends_with_3(
     fleet: DrainFleet, command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -83,6 +84,7 @@ def test_failing_proxy_without_the_drain_ends_with_3(
     assert "applied by edge-1, ha" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_proxies_that_have_left_or_have_nothing_are_not_awaited(fleet: DrainFleet, command: list[str]) -> None:
     gone = replace(api.ENVOY, node="edge-2", connected=False, state="GONE", last_good="v0")
     foreign = replace(api.ENVOY, node="stranger", state="REFUSED", last_good="")
@@ -98,6 +100,7 @@ def test_idle_is_awaited(fleet: DrainFleet, command: list[str], capsys: pytest.C
     assert capsys.readouterr().err.endswith("lbctl: chat/a: it has no requests in flight\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rows", "message"),
     [

@@ -75,6 +75,7 @@ def test_invalid_percentage_is_refused(text: str, capsys: pytest.CaptureFixture[
     assert f"'{text}' is not a percentage from 0 to 100, for example 30 or 30%" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_wait_reports_each_evaluation_once(capsys: pytest.CaptureFixture[str]) -> None:
     with serving(FleetWithRollout(BEFORE, EVALUATED, ROLLED_BACK)) as url:
         assert run(["rollout", "status", "chat", "--wait", "--server", url]) == 3
@@ -106,6 +107,7 @@ def test_paused_hold_is_shown_with_its_reason(capsys: pytest.CaptureFixture[str]
         assert "new has 50 %, its hold time waits for a connected proxy of the route that has applied the step" in shown
 
 
+@pytest.mark.slow
 def test_wait_continues_while_a_hold_is_paused() -> None:
     with serving(FleetWithRollout(WAITING, WAITING, BEFORE, ROLLED_BACK)) as url:
         assert run(["rollout", "status", "chat", "--wait", "--server", url]) == 3
@@ -118,6 +120,7 @@ def test_status_has_a_line_for_each_rollout(capsys: pytest.CaptureFixture[str]) 
     assert "rollout chat: progressing, step 1 of 2: new has 50 %, until 2026-05-01T11:00:00.000Z or later" in shown
 
 
+@pytest.mark.slow
 def test_wait_survives_a_restart_of_serve(capsys: pytest.CaptureFixture[str]) -> None:
     port = free_port()
     codes: list[int] = []
@@ -150,6 +153,7 @@ class FleetWithLateEnvoy(FleetWithRollout):
         return schema.Proxies(self.envoys.pop(0) if len(self.envoys) > 1 else self.envoys[0])
 
 
+@pytest.mark.slow
 def test_wait_of_an_abort_survives_a_restart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     port, (token, alone) = free_port(), token_files(tmp_path)
     codes: list[int] = []

@@ -34,6 +34,7 @@ async def outcomes_of(
     return outcomes
 
 
+@pytest.mark.slow
 def test_answer_takes_the_time_of_its_tokens() -> None:
     outcomes = asyncio.run(outcomes_of(PacedReplica("a", 1.0, _CURVE), [Arrival(0.0, 1, 100)], 1.4))
     assert (outcomes.failed, outcomes.shares()) == (0, {"a": 1.0})
@@ -69,6 +70,7 @@ def test_same_seed_gives_the_same_arrivals() -> None:
     assert sum(item.answer for item in first) / len(first) == pytest.approx(30.0, rel=0.15)
 
 
+@pytest.mark.slow
 def test_request_of_an_impatient_client_gets_no_slot() -> None:
     engine = PacedReplica("a", 1.0, _CURVE)
     outcomes = asyncio.run(outcomes_of(engine, [Arrival(0.0, 1, 150)] * 4, 2.5, patience=1.0))

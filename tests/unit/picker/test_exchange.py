@@ -207,6 +207,7 @@ def test_earlier_version_reads_the_counts_and_is_read() -> None:
     assert parse(earlier) == ("x", {"chat": {"a": Count(2, 40, 7, 900)}}, {})
 
 
+@pytest.mark.slow
 def test_each_outage_of_another_picker_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     def logged() -> int:
         return sum("another picker cannot be reached" in record.getMessage() for record in caplog.records)
@@ -304,6 +305,7 @@ def test_memory_with_other_hashes_is_not_copied() -> None:
     assert asyncio.run(status(other)) == grpc.StatusCode.FAILED_PRECONDITION
 
 
+@pytest.mark.slow
 def test_pickers_without_sessions_keep_their_streams(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

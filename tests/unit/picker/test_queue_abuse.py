@@ -111,6 +111,7 @@ class Site:
 # ── Floods ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_ten_thousand_waiting_requests_are_served_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     decisions = 0
     decide = Decider.decide
@@ -379,6 +380,7 @@ def check(site: Site) -> None:
         assert all(fullness(item, table, books) for item in table.candidates if item.fit)
 
 
+@pytest.mark.slow
 @given(st.lists(STEPS, min_size=20, max_size=80))
 def test_each_request_gets_one_answer_and_no_replica_idles(steps: list[tuple[Any, ...]]) -> None:
     site = Site(table_of(None, 1, max_requests=6, weights=(("a", 3.0),)))

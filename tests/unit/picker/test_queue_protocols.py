@@ -298,6 +298,7 @@ def test_waiting_connections_are_not_closed_for_new_ones() -> None:
     _run(test)
 
 
+@pytest.mark.slow
 def test_waiting_connection_outlives_the_idle_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lbctl.picker.connection.QUESTION_TIMEOUT", 0.2)
     monkeypatch.setattr("lbctl.picker.connection.IDLE_TIMEOUT", 0.2)

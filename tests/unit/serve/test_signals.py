@@ -24,6 +24,7 @@ async def _until(true: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_failed_reload_at_sighup_is_logged_and_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_fleet(tmp_path, fleet_of())
     sockets = (Address(path=str(tmp_path / name)) for name in ("xds", "api"))

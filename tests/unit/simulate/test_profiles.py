@@ -154,6 +154,7 @@ def test_too_few_readings_and_a_restart_are_errors() -> None:
         calibrate.fit(back)
 
 
+@pytest.mark.slow
 def test_a_live_replica_is_calibrated_from_its_metrics() -> None:
     """The replica runs in real time, at a tenth of the costs; its page is read by the real parser."""
     fast = CostModel(a=3e-3, b=0.05e-3, c=2e-8, p=0.01e-3, sequences=24)

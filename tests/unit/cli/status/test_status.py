@@ -36,6 +36,7 @@ def server(fleet: Fleet) -> Iterator[str]:
         yield url
 
 
+@pytest.mark.slow
 def test_check_waits_for_the_reload_of_a_proxy(fleet: Fleet, server: str, capsys: pytest.CaptureFixture[str]) -> None:
     fleet.connected = (WAITING,)
     assert run(["status", "--check", "--server", server]) == 3
@@ -47,6 +48,7 @@ def test_check_waits_for_the_reload_of_a_proxy(fleet: Fleet, server: str, capsys
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_wait_times_out_with_the_missing_proxies(fleet: Fleet, server: str, capsys: pytest.CaptureFixture[str]) -> None:
     fleet.connected = (WAITING,)
     assert run(["status", "--check", "--wait", "1s", "--server", server]) == 3
@@ -104,6 +106,7 @@ def test_files_are_shown_as_being_read_at_the_start(
     assert shown.err == "lbctl: not ready: starting\n"
 
 
+@pytest.mark.slow
 def test_check_waits_for_an_unreachable_serve(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["status", "--check", "--wait", "1s", "--server", "http://127.0.0.1:9"]) == 4
     assert "does not answer" in capsys.readouterr().err

@@ -615,6 +615,7 @@ def test_connections_without_their_body_block_no_client(token: Path, path: str) 
     conversation(_Member(), token, script)
 
 
+@pytest.mark.slow
 def test_streams_of_strangers_leave_a_share_for_tokens(fleet: Fleet, token: Path) -> None:
     async def script(ask: Ask) -> None:
         address = urlsplit((await ask("GET", "/healthz")).url)

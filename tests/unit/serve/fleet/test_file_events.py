@@ -69,6 +69,7 @@ def test_fingerprint_follows_rapid_edits_of_the_same_size(fleet: Path) -> None:
         assert prints.of([file]) == first
 
 
+@pytest.mark.slow
 def test_single_file_is_watched(fleet: Path) -> None:
     async def test(events: Events) -> None:
         (fleet / "b.yml").write_text("another\n")
@@ -95,6 +96,7 @@ def test_several_paths_are_watched_without_standard_input(fleet: Path, tmp_path:
     watching(test, fleet, Path("-"), other / "c.yaml")
 
 
+@pytest.mark.slow
 def test_changed_link_is_an_event(fleet: Path, tmp_path: Path) -> None:
     second = tmp_path / "releases" / "2"
     second.mkdir(parents=True)
@@ -175,6 +177,7 @@ def test_unrelated_changes_in_a_parent_directory_are_ignored(fleet: Path) -> Non
 # ── Files and directories that come and go ───────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_added_removed_and_renamed_files_are_events(fleet: Path) -> None:
     async def test(events: Events) -> None:
         (fleet / "c.yaml").write_text("version: 1\n")
@@ -217,6 +220,7 @@ def test_removed_and_restored_directory_is_an_event_each_time(fleet: Path, tmp_p
     watching(test, fleet)
 
 
+@pytest.mark.slow
 def test_directory_is_watched_once_its_parents_exist(tmp_path: Path) -> None:
     folder = tmp_path / "one" / "two" / "fleet"
 
@@ -272,6 +276,7 @@ def test_directory_swapped_for_an_equal_one_causes_no_event(fleet: Path, tmp_pat
     watching(test, fleet)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["", "fleet.yaml"])
 def test_swaps_of_a_config_map_are_events(tmp_path: Path, path: str) -> None:
     mount = tmp_path / "mount"

@@ -78,6 +78,7 @@ def test_change_that_is_undone_at_once_causes_no_event(fleet: Path) -> None:
     watching(test, fleet)
 
 
+@pytest.mark.slow
 def test_constant_writes_delay_an_event_only_to_a_maximum(fleet: Path) -> None:
     count = iter(range(1_000_000))
 
@@ -183,6 +184,7 @@ def test_creating_a_followed_file_is_an_event(fleet: Path, tmp_path: Path) -> No
     watching(test, fleet, files=[file])
 
 
+@pytest.mark.slow
 def test_followed_files_can_be_replaced(fleet: Path, tmp_path: Path) -> None:
     one, two = tmp_path / "one.json", tmp_path / "two.json"
     one.write_text("1")
@@ -203,6 +205,7 @@ def test_followed_files_can_be_replaced(fleet: Path, tmp_path: Path) -> None:
     watching(test, fleet, files=[one])
 
 
+@pytest.mark.slow
 def test_followed_file_changed_since_it_was_read_is_an_event(fleet: Path, tmp_path: Path) -> None:
     file = tmp_path / "targets.json"
     file.write_text("[1]")
@@ -242,6 +245,7 @@ def test_without_inotify_changes_are_polled(fleet: Path) -> None:
     watching(test, fleet, inotify=False)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_polls")
 def test_files_are_polled_while_inotify_is_unavailable(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_paths: str, **_options: object) -> object:
@@ -263,6 +267,7 @@ def test_files_are_polled_while_inotify_is_unavailable(fleet: Path, monkeypatch:
     watching(test, fleet)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_polls")
 def test_name_that_is_not_utf8_does_not_end_the_watch(fleet: Path, caplog: pytest.LogCaptureFixture) -> None:
     odd = Path(os.fsdecode(bytes(fleet) + b"/\xff.yaml"))
@@ -284,6 +289,7 @@ def test_name_that_is_not_utf8_does_not_end_the_watch(fleet: Path, caplog: pytes
     assert "traceback" not in caplog.text.lower()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("error", "reason", "logged"), [
     (ValueError("a panic of the library"), "a panic of the library", ["a task failed", "file notifications"]),
     (None, "the file watch ended", ["file notifications"]),
@@ -320,6 +326,7 @@ def test_failed_watch_is_logged_once_and_restarted(
     watching(test, fleet)
 
 
+@pytest.mark.slow
 def test_changes_that_inotify_misses_are_polled(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a network file system, inotify misses the writes of other machines."""
     silent = fleet.parent / "silent"
@@ -364,6 +371,7 @@ def test_watch_releases_descriptors_and_threads(fleet: Path) -> None:
     assert resources() <= before
 
 
+@pytest.mark.slow
 def test_idle_watch_uses_little_processor_time(fleet: Path) -> None:
     async def test(_events: Events) -> None:
         began = time.process_time()

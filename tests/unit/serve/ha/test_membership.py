@@ -33,6 +33,7 @@ def _files(directory: Path) -> tuple[Path, str, Options]:
     return path, text, Options((str(path),), str(directory / "state"), anywhere, anywhere, member="cp-1")
 
 
+@pytest.mark.slow
 def test_member_waits_for_files_that_cannot_be_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path, text, options = _files(tmp_path)
 

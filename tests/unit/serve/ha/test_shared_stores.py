@@ -213,6 +213,7 @@ def test_listing_members_does_not_scan_other_keys_of_redis() -> None:
         server.close()
 
 
+@pytest.mark.slow
 def test_name_belongs_to_one_process_until_it_is_silent(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(presence, "INTERVAL", 0.2)
     monkeypatch.setattr(presence, "TTL", 20.0)

@@ -231,6 +231,7 @@ def test_errors_of_the_proxies_themselves_are_bad(tmp_path: Path) -> None:
     run_test(test())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["manual", "timed", "analysis"])
 def test_dead_target_ends_a_rollout_and_needs_an_override(mode: str, tmp_path: Path) -> None:
     async def test() -> None:

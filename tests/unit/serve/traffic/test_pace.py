@@ -42,6 +42,7 @@ def test_pauses_are_short_for_a_while_after_a_change(monkeypatch: pytest.MonkeyP
     assert asyncio.run(pauses()) == [5.0, 1.0, 0.5, 5.0]
 
 
+@pytest.mark.slow
 def test_change_shortens_a_pause_that_has_begun() -> None:
     async def ends() -> bool:
         paced = Pace()

@@ -208,6 +208,7 @@ def check(seeds: range) -> tuple[int, int, int]:
     return len(seeds), rejected, grown
 
 
+@pytest.mark.slow
 def test_api_selects_the_same_route_as_lbctl() -> None:
     tables, rejected, grown = check(range(200))
     assert rejected < tables / 4

@@ -65,6 +65,7 @@ def test_silent_calls_end_while_others_wait() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_client_with_most_calls_gives_way() -> None:
     async def run() -> None:
         first, silent = FirstMessages(1, waiting=10), [_Call() for _ in range(30)]

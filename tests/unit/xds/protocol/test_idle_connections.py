@@ -43,6 +43,7 @@ def _is_closed(client: socket.socket) -> bool:
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_descriptors", [True, False])
 def test_oldest_idle_connections_are_closed(monkeypatch: pytest.MonkeyPatch, has_descriptors: bool) -> None:
     if not has_descriptors:

@@ -163,6 +163,7 @@ def test_slow_browser_gets_a_complete_frame_again() -> None:
     conversation(fleet, script)
 
 
+@pytest.mark.slow
 def test_browser_with_full_socket_is_disconnected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
