@@ -1,7 +1,7 @@
 """nginx, HAProxy and Envoy, configured as their documentation recommends for model servers.
 
-All have the weights of the replicas, persistent connections to them, no buffering of responses and, if available,
-active health checks. `hashed` is for sessions: consistent hashing of `x-session-id` with bounded load. nginx has no
+All have the weights of the replicas, persistent connections to them, no buffering of responses and, except nginx,
+active health checks. By default, Envoy would wait a minute for the second check of a pool without traffic. `hashed` is for sessions: consistent hashing of `x-session-id` with bounded load. nginx has no
 bound, and is left out. `limit` is the number of requests per minute that each value of `x-session-id` can send.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lbctl.demo.replica import HOST
+from tests.benchmarks.peers import checks
 from tests.benchmarks.peers.replicas import Member
 
 _ANOTHER = "type.googleapis.com/envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate"
@@ -45,9 +46,7 @@ http {{
 
 def haproxy(port: int, members: Sequence[Member], hashed: bool = False) -> str:
     """https://docs.haproxy.org/2.6/configuration.html, `balance` and `hash-balance-factor`"""
-    servers = "".join(
-        f"  server {each.name} {each.address} weight {each.weight * 8} check inter 2s\n" for each in members
-    )
+    servers = "".join(f"  server {each.name} {each.address} weight {each.weight * 8} check\n" for each in members)
     by_session = "  balance hdr(x-session-id)\n  hash-type consistent\n  hash-balance-factor 125\n"
     balance = by_session if hashed else "  balance leastconn\n"
     return f"""defaults
@@ -58,6 +57,8 @@ def haproxy(port: int, members: Sequence[Member], hashed: bool = False) -> str:
   timeout connect 2s
   timeout client 5m
   timeout server 5m
+  timeout check {checks.TIMEOUT}s
+  default-server inter {checks.INTERVAL}s fall {checks.FAILURES} rise {checks.SUCCESSES}
 frontend main
   bind {HOST}:{port}
   default_backend pool
@@ -118,7 +119,12 @@ def envoy(port: int, members: Sequence[Member], hashed: bool = False) -> str:
     outlier_detection: {{max_ejection_percent: 50}}
     circuit_breakers: {{thresholds: [{{max_retries: 1024}}]}}
     health_checks:
-    - {{timeout: 1s, interval: 2s, unhealthy_threshold: 3, healthy_threshold: 2, http_health_check: {{path: /health}}}}
+    - timeout: {checks.TIMEOUT}s
+      interval: {checks.INTERVAL}s
+      no_traffic_interval: {checks.INTERVAL}s
+      unhealthy_threshold: {checks.FAILURES}
+      healthy_threshold: {checks.SUCCESSES}
+      http_health_check: {{path: /health}}
     load_assignment:
       cluster_name: pool
       endpoints:

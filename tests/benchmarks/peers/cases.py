@@ -23,7 +23,12 @@ _COUNTED = 400
 """Mean number of counted requests in a run."""
 _WARM_UP, _FAULT = 0.15, 0.2
 """Fractions of a run: the part that does not count, and the time of a fault."""
-_AGENT_SECONDS, _UPGRADE_SECONDS = 33.0, 46.0
+_AGENT_SECONDS = 33.0
+_UPGRADED = (1.2,) * 3
+"""Speeds of the replicas that are upgraded."""
+_DRAIN_SECONDS, _STOPPED_SECONDS = 11, 2
+"""The drain exceeds the time until health checks have failed (6 s), and the longest answers (4 s)."""
+_UPGRADE_SECONDS = 4.0 + len(_UPGRADED) * (_DRAIN_SECONDS + _STOPPED_SECONDS + 1)
 
 GROUPS = {
     "mixed": "What if GPUs differ in speed?",
@@ -187,7 +192,7 @@ _WEDGED = _fault(
 )  # fmt: skip
 _KILLED = _fault(
     "killed", "Killed replica",
-    "Four equal replicas at a load of 50 %. One dies, and restarts after half of the run.",
+    "Four equal replicas at a load of 50 %. One dies, and starts again half a run later.",
     Event(_FAULT, "kill", 1), Event(0.7, "start", 1),
 )  # fmt: skip
 _COLD = _fault(
@@ -203,16 +208,17 @@ _RESTART = Case(
     "reload their configuration.",
 )  # fmt: skip
 _UPGRADE = Case(
-    name="upgrade", title="Rolling upgrade", group="changes", load=0.4, replicas=_EQUAL_SPEEDS, since=0.1,
-    seconds=_UPGRADE_SECONDS, arrivals=partial(workloads.unrelated, 0.4 * capacity(_EQUAL_SPEEDS), _UPGRADE_SECONDS),
-    limit="The upgrade of each replica takes 10 s.",
+    name="upgrade", title="Rolling upgrade", group="changes", load=0.4, replicas=_UPGRADED, since=0.1,
+    seconds=_UPGRADE_SECONDS, arrivals=partial(workloads.unrelated, 0.4 * capacity(_UPGRADED), _UPGRADE_SECONDS),
+    limit="The upgrade of each replica takes 13 s.",
     events=tuple(
-        Event((2 + 11 * number + delay) / _UPGRADE_SECONDS, command, number)
-        for number in range(len(_EQUAL_SPEEDS))
-        for delay, command in ((0, "drain"), (8, "kill"), (10, "start"))
+        Event((2 + number * (_DRAIN_SECONDS + _STOPPED_SECONDS + 1) + delay) / _UPGRADE_SECONDS, command, number)
+        for number in range(len(_UPGRADED))
+        for delay, command in ((0, "drain"), (_DRAIN_SECONDS, "kill"), (_DRAIN_SECONDS + _STOPPED_SECONDS, "start"))
     ),
-    description="Four equal replicas at a load of 40 %. One after another fails its health checks for 8 s, while it "
-    "still responds to requests. Then it stops, and it starts again after 2 s.",
+    description="Three equal replicas at a load of 40 %. One after another fails its health checks for 11 s, while it "
+    "still responds to requests. Then it stops, and it starts again after 2 s. A router that stops to use a replica "
+    "after three failed checks loses no request.",
 )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import yaml
 
-from tests.benchmarks.peers import prompts
+from tests.benchmarks.peers import checks, prompts
 from tests.benchmarks.peers.replicas import Member
 from tests.benchmarks.peers.started import Started
 from tests.support.paths import ROOT
@@ -23,6 +23,11 @@ BIN = ROOT / ".venv" / "peers" / "bin"
 KEY = "sk-lbctl-benchmark-0123456789abcdef0123456789abcdef"
 """litellm does not start without a key."""
 _START_TIMEOUT, _STOP_TIMEOUT = 90, 30
+_CHECKS = (
+    "--health-check-interval-secs", str(checks.INTERVAL), "--health-check-timeout-secs", str(checks.TIMEOUT),
+    "--health-failure-threshold", str(checks.FAILURES), "--health-success-threshold", str(checks.SUCCESSES),
+)  # fmt: skip
+"""Options of SMG and vllm-router. Their default interval is 60 s."""
 
 
 class _Router:
@@ -99,6 +104,7 @@ def _launched(program: Sequence[str], members: Sequence[Member], policy: Sequenc
     urls = [f"http://{each.address}" for each in members]
     command = [str(BIN / program[0]), *program[1:], "--host", HOST, "--port", str(port), "--worker-urls", *urls]
     command += ["--prometheus-port", str(free_port()), "--prometheus-host", HOST, "--log-level", "error"]
+    command += _CHECKS
     command += ["--worker-startup-check-interval", "1", "--policy", *policy]
     with tempfile.TemporaryDirectory() as directory, _running(command, port, Path(directory)) as started:
         yield started
@@ -108,15 +114,16 @@ def _launched(program: Sequence[str], members: Sequence[Member], policy: Sequenc
 def smg(members: Sequence[Member], *policy: str) -> Iterator[Started]:
     """https://raw.githubusercontent.com/lightseekorg/smg/main/docs/getting-started/load-balancing.md
 
-    It recommends `cache_aware`, which is also the default. All other settings keep their defaults.
+    It recommends `cache_aware`, which is also the default. By default, it reads metrics only every 10 s.
     """
-    with _launched(("smg", "launch"), members, policy) as started:
+    polls = ("--load-monitor-interval", str(checks.POLL_INTERVAL))
+    with _launched(("smg", "launch"), members, [*policy, *polls]) as started:
         yield started
 
 
 @contextmanager
 def vllm_router(members: Sequence[Member], policy: str) -> Iterator[Started]:
-    """https://pypi.org/project/vllm-router/0.1.17/: all other settings keep their defaults."""
+    """https://pypi.org/project/vllm-router/0.1.17/: settings that are not here keep their defaults."""
     sources = [
         option
         for each in members

@@ -16,7 +16,7 @@ from functools import partial
 from io import StringIO
 from pathlib import Path
 
-from tests.benchmarks.peers import by_hand, routers
+from tests.benchmarks.peers import by_hand, checks, routers
 from tests.benchmarks.peers.cases import Case
 from tests.benchmarks.peers.replicas import Member
 from tests.benchmarks.peers.routers import BIN, KEY
@@ -77,11 +77,9 @@ _NGINX = "https://nginx.org/en/docs/http/load_balancing.html"
 _HAPROXY = "https://docs.haproxy.org/2.6/configuration.html#4.2-balance"
 _ENVOY = "https://www.envoyproxy.io/docs/envoy/latest/intro/arch_overview/upstream/load_balancing/load_balancers"
 _LEAST = (
-    _by_hand("nginx", "least_conn", by_hand.nginx, "Weights, and connections to the replicas that stay open.", _NGINX),
-    _by_hand("haproxy", "leastconn", by_hand.haproxy, "Weights, and health checks every 2 s.", _HAPROXY),
-    _by_hand(
-        "envoy", "least_request", by_hand.envoy, "Weights, health checks every 2 s, and outlier detection.", _ENVOY
-    ),
+    _by_hand("nginx", "least_conn", by_hand.nginx, "Weights, and no active health checks, which nginx lacks.", _NGINX),
+    _by_hand("haproxy", "leastconn", by_hand.haproxy, "Weights, and health checks.", _HAPROXY),
+    _by_hand("envoy", "least_request", by_hand.envoy, "Weights, health checks, and outlier detection.", _ENVOY),
 )
 _BOUNDED = "Consistent hash of `x-session-id`. No replica gets more than 1.25 times the mean."
 _HASHED = (
@@ -141,6 +139,12 @@ _LITELLM = (
 # ── lbctl ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+_CHECKS = {
+    "http": {"path": "/health"}, "interval": f"{checks.INTERVAL}s", "timeout": f"{checks.TIMEOUT}s",
+    "unhealthy_threshold": checks.FAILURES, "healthy_threshold": checks.SUCCESSES,
+}  # fmt: skip
+
+
 def lbctl_pool(members: Sequence[Member], way: str) -> Fleet:
     """Return the pool of lbctl's own systems.
 
@@ -148,7 +152,7 @@ def lbctl_pool(members: Sequence[Member], way: str) -> Fleet:
     tenants, which `x-session-id` identifies).
     """
     replicas = [{"name": each.name, "address": each.address, "weight": each.weight} for each in members]
-    pool: Fleet = {"replicas": replicas, "health": {"active": {"http": {"path": "/health"}}}}
+    pool: Fleet = {"replicas": replicas, "health": {"active": _CHECKS}}
     pool["balance"] = {"algorithm": "least_request"}
     if way == "pick":
         pool["balance"] = {"algorithm": "pick", "pick": {"session": ["x-session-id"]}}
