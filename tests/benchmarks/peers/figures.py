@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tests.benchmarks.peers.intervals import Interval, mean_of, percentile
-from tests.benchmarks.peers.results import Result, Times
+from tests.benchmarks.peers.intervals import Interval, mean_of
+from tests.benchmarks.peers.results import Result
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,20 +20,16 @@ class Figure:
     unit: str
     form: Callable[[float], str]
     of: Callable[[Result], float]
-    times: Callable[[Result], Times] | None = None
-    """If set, the figure is the 99th percentile of these times, in seconds."""
     more_is_better: bool = False
 
     def of_seeds(self, results: Sequence[Result]) -> Interval:
-        """Return the figure of all seeds together, with its interval.
+        """Return the mean of the seeds with its interval.
 
-        A 99th percentile is one of all requests. Other figures are means of the seeds.
+        This applies to a 99th percentile too. The requests of a run depend on each other, because they wait for each
+        other: at a load of 85 %, an interval from the order of all requests contains the percentile in 20 % of cases.
         """
-        if self.times is None:
-            values = [self.of(each) for each in results]
-            return mean_of(values) if len(values) > 1 else Interval(values[0], values[0], values[0])
-        tails = sorted((value / 1000 for each in results for value in self.times(each).tail), reverse=True)
-        return percentile(tails, sum(each.requests for each in results), 99)
+        values = [self.of(each) for each in results]
+        return mean_of(values) if len(values) > 1 else Interval(values[0], values[0], values[0])
 
     def text(self, value: float) -> str:
         """Return the value with its unit."""
@@ -54,9 +50,9 @@ def _percent(value: float | None) -> float:
 
 
 TTFT_P50 = Figure("ttft_p50", "TTFT p50", "s", _seconds, lambda it: it.first.p50 / 1000)
-TTFT_P99 = Figure("ttft_p99", "TTFT p99", "s", _seconds, lambda it: it.first.p99 / 1000, lambda it: it.first)
+TTFT_P99 = Figure("ttft_p99", "TTFT p99", "s", _seconds, lambda it: it.first.p99 / 1000)
 WHOLE_P50 = Figure("whole_p50", "whole p50", "s", _seconds, lambda it: it.whole.p50 / 1000)
-WHOLE_P99 = Figure("whole_p99", "whole p99", "s", _seconds, lambda it: it.whole.p99 / 1000, lambda it: it.whole)
+WHOLE_P99 = Figure("whole_p99", "whole p99", "s", _seconds, lambda it: it.whole.p99 / 1000)
 FAILED = Figure("failed", "failed requests", "%", _decimals(2), lambda it: 100 * it.failed / it.requests)
 TOKENS = Figure("tokens", "tokens/s", "", _decimals(0), lambda it: it.tokens_per_s, more_is_better=True)
 CACHED = Figure("cached", "cached", "%", _decimals(0), lambda it: _percent(it.cached), more_is_better=True)

@@ -24,16 +24,12 @@ class Times:
     p50: float
     p90: float
     p99: float
-    tail: Sequence[int]
-    """The largest tenth, in descending order. The tails of several seeds give an exact percentile of all requests
-    together."""
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Times:
         """Return the distribution of at least one time."""
-        tail = sorted(map(round, values), reverse=True)[: -(-len(values) // 10)]
         p50, p90, p99 = (round(percentile_of(values, part), 1) for part in (50, 90, 99))
-        return cls(round(sum(values) / len(values), 1), p50, p90, p99, tail)
+        return cls(round(sum(values) / len(values), 1), p50, p90, p99)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +69,7 @@ class Result:
     """Time to the first token."""
     whole: Times
     tokens_per_s: float
-    """Generated tokens of successful requests."""
+    """Generated tokens of all successful requests, including the flood of a tenant."""
     cached: float | None
     """Fraction of the prompt tokens that were in a cache. None if prompts share nothing."""
     share_error: float | None
