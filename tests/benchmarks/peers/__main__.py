@@ -2,7 +2,9 @@
 
 Each result is appended to docs/develop/benchmarks.jsonl, and runs whose results are in that file are skipped. `--case
 NAME` and `--system WORD` select a part of the runs; without them, the page is written at the end. `--results FILE`
-stores the results in another file, and does not write the page. With `--page`, no run is made.
+stores the results in another file, and does not write the page. `--seeds 3` makes fewer runs of each case. With
+`--page`, no run is made. If a system does not start, the other runs continue, the page is not written, and the exit
+code is 1.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import Any
 from tests.benchmarks.descriptors import many_connections
 from tests.benchmarks.peers import cases, report, systems
 from tests.benchmarks.peers.cases import Case
+from tests.benchmarks.peers.intervals import MAX_SEEDS
 from tests.benchmarks.peers.results import Result, Results, append_machine, append_result
 from tests.benchmarks.peers.routers import BIN
 from tests.benchmarks.peers.systems import System
@@ -38,21 +41,29 @@ def main() -> int:
             return 1
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that all started processes are stopped
         many_connections(20_000)
-        for case, seed, group in _runs(Results.read(path), options.case, options.system, options.seeds):
-            _measure(case, seed, group, path)
+        missing = [
+            f"{name} ({case.name}, seed {seed})"
+            for case, seed, group in _runs(Results.read(path), options.case, options.system, options.seeds)
+            for name in _measure(case, seed, group, path)
+        ]
+        if missing:
+            print(f"not started: {'; '.join(missing)}. Run the same command again to try again.", file=sys.stderr)
+            return 1
     if path == report.RESULTS and not options.case and not options.system:
         report.write(Results.read(path))
     return 0
 
 
-def _measure(case: Case, seed: int, group: Sequence[System], path: Path) -> None:
-    """Make one run, and store its results."""
+def _measure(case: Case, seed: int, group: Sequence[System], path: Path) -> list[str]:
+    """Make one run, and store its results. Return the names of systems that did not start."""
     began = time.monotonic()
     print(f"{case.name}, seed {seed}: {'; '.join(each.name for each in group)}", flush=True)
-    for result in run(case, group, seed):
+    results, missing = run(case, group, seed)
+    for result in results:
         append_result(path, result)
         print(f"  {_line(result)}", flush=True)
     print(f"  {time.monotonic() - began:.0f} s", flush=True)
+    return missing
 
 
 def _line(result: Result) -> str:
@@ -102,7 +113,7 @@ def _machine() -> dict[str, Any]:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.peers", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--seeds", type=int, default=SEEDS, choices=range(1, MAX_SEEDS + 1), metavar="N")
     parser.add_argument("--case", default="", choices=[case.name for case in cases.CASES])
     parser.add_argument("--system", default="", metavar="WORD")
     parser.add_argument("--results", type=Path, default=report.RESULTS)

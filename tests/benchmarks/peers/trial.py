@@ -28,15 +28,23 @@ _SETTLING = 1.0
 """Seconds between the start of the last system and the first request."""
 
 
-def run(case: Case, systems: Sequence[System], seed: int) -> list[Result]:
-    """Return the results of the systems that started."""
-    planned = case.plan(seed)
+def run(case: Case, systems: Sequence[System], seed: int) -> tuple[list[Result], list[str]]:
+    """Return the results, and the names of systems that did not start."""
+    planned, systems = case.plan(seed), in_turn(systems, seed)
     with engines(len(systems), case.replicas, SEQUENCES) as replicas, ExitStack() as stack:
         # Some processes end together with the thread that has started them, so the threads are stopped last.
         pool = stack.enter_context(ThreadPoolExecutor(len(systems)))
         begun = _started(systems, replicas.groups, pool, stack)
+        missing = [system.name for place, system in enumerate(systems) if place not in begun]
         time.sleep(_SETTLING)
-        return asyncio.run(_Run(case, seed, replicas, planned, begun, pool).results())
+        return asyncio.run(_Run(case, seed, replicas, planned, begun, pool).results()) if begun else [], missing
+
+
+def in_turn(systems: Sequence[System], seed: int) -> list[System]:
+    """Return the systems in the order of this seed. At each time, the requests are sent to the systems in this order,
+    so no system is always the last one."""
+    first = seed * len(systems) // SEEDS % len(systems)
+    return [*systems[first:], *systems[:first]]
 
 
 def _started(
@@ -137,8 +145,9 @@ class _Run:
         reasons = Counter(each.failed for _, each in counted if each.failed)
         first = [_milliseconds(each, each.first) for _, each in counted]
         whole = [_milliseconds(each, 0.0 if each.failed else each.last) for _, each in counted]
-        tokens = sum(item.answer for item, each in counted if not each.failed)
-        ended = max((each.last for _, each in counted), default=case.seconds)
+        measured = [(item, each) for item, each in sent if case.is_measured(item)]
+        tokens = sum(item.answer for item, each in measured if not each.failed)
+        ended = max((each.last for _, each in measured), default=case.seconds)
         all_counts = _difference(after.counts[place], before.counts[place])
         late_counts = _difference(after.counts[place], self._counts[0][place])
         cpu = [
