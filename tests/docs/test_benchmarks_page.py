@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from tests.benchmarks.peers import report
+from tests.benchmarks.peers.cases import CASES
 from tests.benchmarks.peers.panels import panels
-from tests.benchmarks.peers.results import Cost, Harness, Result, Times
-from tests.benchmarks.peers.table import Table
+from tests.benchmarks.peers.results import Cost, Harness, Result, Results, Times
+from tests.benchmarks.peers.systems import of
+from tests.benchmarks.peers.table import Table, table
 from tests.benchmarks.peers.verdicts import reasons
 
 _SEEDS = 5
@@ -51,6 +53,10 @@ def _result(case: str, system: str, seed: int, factor: float = 1.0, **changes: A
     return replace(usual, **changes)
 
 
+def _first_p99(milliseconds: float) -> Result:
+    return _result("mixed-50", _OWN, 0, first=Times(1.0, 1.0, 1.0, milliseconds))
+
+
 def _runs(case: str, system: str, factors: Sequence[float], **changes: Any) -> dict[int, Result]:
     return {seed: _result(case, system, seed, factor, **changes) for seed, factor in enumerate(factors)}
 
@@ -77,8 +83,8 @@ def _section(text: str, title: str) -> str:
 
 def test_win_has_both_values_and_the_interval() -> None:
     text = report.page(_faster())
-    row = "| mixed-50 | pick | TTFT p50 | 0.164 s (envoy) | 0.329 s (smg, cache_aware) | −0.164 s (−0.181 to −0.148) |"
-    assert row in _section(text, "Where lbctl wins")
+    sides = "0.164 s (envoy) | 0.329 s (smg, cache_aware) | −0.164 s (−0.181 to −0.148)"
+    assert f"| Mixed GPUs, load 50 % | pick | TTFT p50 | {sides} |" in _section(text, "Where lbctl wins")
     assert "Nowhere" in _section(text, "Where lbctl loses")
 
 
@@ -96,7 +102,7 @@ def test_difference_within_the_seeds_is_in_neither_table() -> None:
     text = report.page(_faster([0.8, 1.3, 0.7, 1.2, 1.0]))
     assert "Nowhere" in _section(text, "Where lbctl loses")
     assert "Nowhere" in _section(text, "Where lbctl wins")
-    assert "level with the best other system in “Mixed GPUs, load 50 %”" in text
+    assert "not measurably different from the best other system in “Mixed GPUs, load 50 %”" in text
 
 
 def test_answer_lists_the_cases_by_the_figure_of_the_chart() -> None:
@@ -117,13 +123,20 @@ def test_best_of_several_peers_is_compared() -> None:
 def test_system_that_lacks_a_seed_is_listed_and_not_compared() -> None:
     systems = {name: _runs("mixed-50", system, [1.0] * 5) for name, system in (("own", _OWN), ("peer", _PEER))}
     text = report.page(_table(**systems, other=_runs("mixed-50", _OTHER, [0.1] * 4)))
-    assert "mixed-50: nginx, least_conn (4 of 5 seeds); wedged: all systems." in text
+    assert "mixed-50: nginx, least_conn (4 of 5 seeds); wedged: all systems (0 of 5 seeds)." in text
     assert "Nowhere" in _section(text, "Where lbctl loses")
+
+
+def test_page_of_three_seeds_lists_no_missing_seeds() -> None:
+    kept = [_result(case.name, each.name, seed) for case in CASES for each in of(case) for seed in range(3)]
+    text = report.page(table(Results({}, kept)))
+    assert "with fewer seeds" not in text
+    assert "There are 3 runs with different seeds" in text
 
 
 def test_page_without_results_lists_all_cases() -> None:
     text = report.page(_table())
-    assert "mixed-50: all systems; wedged: all systems." in text
+    assert "mixed-50: all systems (0 of 5 seeds); wedged: all systems (0 of 5 seeds)." in text
     assert text.count("Not run yet.") == 5
 
 
@@ -133,12 +146,12 @@ def test_every_case_has_its_command_limit_and_settings() -> None:
     assert "| smg, cache_aware | Default settings. | <https://example.com/settings> |" in text
 
 
-def test_p99_is_one_of_the_times_of_all_seeds() -> None:
-    table = _faster([0.5] * _SEEDS)
-    everything = sorted(each * 0.5 * (1 + seed / 20) for seed in range(_SEEDS) for each in _REQUESTS)
-    row = next(line for line in report.page(table).splitlines() if line.startswith(f"| {_OWN} | 0.164 ("))
-    assert f"| {everything[-21] / 1000:.3f} (" in row
-    assert "At least 2,000 requests for each system." in report.page(table)
+def test_value_is_the_mean_of_the_seeds_with_its_interval() -> None:
+    own = dict(enumerate(map(_first_p99, (100.0, 200.0, 300.0, 400.0, 500.0))))
+    text = report.page(_table(own=own, peer=_runs("mixed-50", _PEER, [1.0] * _SEEDS)))
+    row = next(line for line in text.splitlines() if line.startswith(f"| {_OWN} | 0.00100 |"))
+    assert "| 0.300 (0.104–0.496) |" in row
+    assert "At least 2,000 requests for each system." in text
 
 
 def test_busy_machine_is_marked() -> None:
@@ -153,8 +166,8 @@ def test_charts_have_the_best_configuration_of_each_product() -> None:
     (panel,) = found["benchmarks-mixed.svg"]
     assert panel.title == "Mixed GPUs, load 50 %: TTFT p99"
     assert [(bar.name, bar.text, bar.own) for bar in panel.bars] == [
-        ("lbctl pick", "0.287 s", True),
-        ("smg", "0.575 s", False),
+        ("lbctl pick", "0.272 s", True),
+        ("smg", "0.544 s", False),
     ]
     assert [each.title for each in found["benchmarks-costs.svg"]] == [
         "Mixed GPUs, load 50 %: CPU",
@@ -167,7 +180,7 @@ def test_headline_replaces_only_the_marked_part(monkeypatch: pytest.MonkeyPatch)
     text = report.readme(_faster(), "before\n<!-- benchmarks -->\nold\n<!-- /benchmarks -->\nafter\n")
     assert text.startswith("before\n<!-- benchmarks -->\nThe [benchmarks]")
     assert text.endswith("<!-- /benchmarks -->\nafter\n")
-    assert "In 5 comparisons with the best other system, lbctl is better in 4, worse in 0 and level in 1." in text
+    assert "lbctl is better in 4, worse in 0, and not measurably different in 1." in text
     assert "\n| Mixed GPUs, load 50 % | TTFT p99 | " in text
     with pytest.raises(ValueError, match="does not contain"):
         report.readme(_faster(), "no marks")

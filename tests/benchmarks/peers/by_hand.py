@@ -1,7 +1,9 @@
 """nginx, HAProxy and Envoy, configured as their documentation recommends for model servers.
 
 All have the weights of the replicas, persistent connections to them, no buffering of responses and, except nginx,
-active health checks. By default, Envoy would wait a minute for the second check of a pool without traffic. `hashed` is for sessions: consistent hashing of `x-session-id` with bounded load. nginx has no
+active health checks. By default, Envoy waits a minute before the second check of a pool without traffic.
+
+`hashed` is for sessions: consistent hashing of `x-session-id` with bounded load. nginx has no
 bound, and is left out. `limit` is the number of requests per minute that each value of `x-session-id` can send.
 """
 
@@ -12,6 +14,7 @@ from collections.abc import Sequence
 from lbctl.demo.replica import HOST
 from tests.benchmarks.peers import checks
 from tests.benchmarks.peers.replicas import Member
+from tests.benchmarks.peers.workloads import TENANT_BURST
 
 _ANOTHER = "type.googleapis.com/envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate"
 """Send a retry to a host that has not been tried yet."""
@@ -21,7 +24,7 @@ def nginx(port: int, members: Sequence[Member], limit: int | None = None) -> str
     """https://nginx.org/en/docs/http/load_balancing.html and
     https://nginx.org/en/docs/http/ngx_http_limit_req_module.html"""
     zone = f"limit_req_zone $http_x_session_id zone=tenants:10m rate={limit}r/m; limit_req_status 429;" if limit else ""
-    limited = "limit_req zone=tenants burst=20 nodelay;" if limit else ""
+    limited = f"limit_req zone=tenants burst={TENANT_BURST} nodelay;" if limit else ""
     servers = "".join(f"server {each.address} weight={each.weight}; " for each in members)
     temporary = "".join(f"{name}_temp_path t-{name}; " for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
     return f"""worker_processes auto; error_log stderr warn;

@@ -101,9 +101,13 @@ class Case:
             for item in self.arrivals(seed)
         ]
 
+    def is_measured(self, item: Planned) -> bool:
+        """Return whether the tokens of a request count."""
+        return item.at >= self.since * self.seconds
+
     def counts(self, item: Planned) -> bool:
-        """Return whether a request counts."""
-        return item.at >= self.since * self.seconds and item.session != FLOOD
+        """Return whether the times of a request count too."""
+        return self.is_measured(item) and item.session != FLOOD
 
 
 # ── Unrelated requests ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -226,13 +230,15 @@ _UPGRADE = Case(
 
 _FLOODED = _case(
     workloads.tenants, name="flood", title="One tenant floods", group="crowds", load=0.6, replicas=(1.2,) * 3,
+    modes=("static", "pick"),
     limit="The machine runs the clients, the engines and all systems, at 49 requests per second for each.",
     description="Three equal replicas. Nine tenants use 60 % of the capacity together. A tenth sends ten times as many "
-    "requests as each of them, and its requests do not count.",
+    "requests as each of them, and only its tokens count. A rate limit needs a rate that suits the capacity. It "
+    "rejects most of the flood, even while replicas are idle. A queue sends the flood to idle replicas.",
 )  # fmt: skip
 _BURST = Case(
-    name="burst", title="Burst of twice the capacity", group="crowds", load=2.0, replicas=(0.7,) * 4, seconds=28.0,
-    since=0.1, arrivals=partial(workloads.burst, 2.0 * capacity((0.7,) * 4), 28.0),
+    name="burst", title="Burst of twice the capacity", group="crowds", load=2.0, replicas=(0.7,) * 4, seconds=20.0,
+    since=0.1, arrivals=partial(workloads.burst, 2.0 * capacity((0.7,) * 4), 20.0),
     limit="The machine runs all systems during the burst, at 60 requests per second for each.",
     description="Four equal replicas at a load of 50 %. For 4 s, the load is 200 %.",
 )  # fmt: skip

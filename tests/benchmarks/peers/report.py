@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
-from tests.benchmarks.peers import figures
+from tests.benchmarks.peers import checks, figures
 from tests.benchmarks.peers.cases import Case
 from tests.benchmarks.peers.charts import chart
 from tests.benchmarks.peers.client import ANSWER_TIMEOUT
@@ -104,12 +104,14 @@ def _missing(whole: Table) -> Iterator[str]:
     """Yield the cases and systems that ran with fewer seeds, or not at all."""
     short = []
     for case in whole.cases:
-        counts = {each.name: len(whole.of(case).get(each.name, ())) for each in whole.systems[case.name]}
-        left = [f"{name} ({count} of {whole.seeds} seeds)" for name, count in counts.items() if count < whole.seeds]
-        if not any(counts.values()):
-            short.append(f"{case.name}: all systems")
-        elif left:
-            short.append(f"{case.name}: {', '.join(left)}")
+        compared = whole.systems[case.name]
+        left: dict[int, list[str]] = {}
+        for each in compared:
+            left.setdefault(len(whole.of(case).get(each.name, ())), []).append(each.name)
+        left.pop(whole.seeds, None)
+        for count, names in left.items():
+            which = "all systems" if len(names) == len(compared) else " and ".join(names)
+            short.append(f"{case.name}: {which} ({count} of {whole.seeds} seeds)")
     if short:
         yield f"**Not run, or run with fewer seeds:** {'; '.join(short)}.\n"
 
@@ -132,7 +134,7 @@ def _answer(whole: Table, cases: Sequence[Case]) -> str:
             found[compared.verdict].append(f"“{case.title}”")
     texts = {
         "better": "better than every other system in",
-        "equal": "level with the best other system in",
+        "equal": "not measurably different from the best other system in",
         "worse": "worse than the best other system in",
     }
     parts = [f"{texts[verdict]} {_listed(titles)}" for verdict, titles in found.items() if titles]
@@ -146,6 +148,7 @@ def _listed(words: Sequence[str]) -> str:
 def _verdicts(whole: Table) -> Iterator[str]:
     """Yield the rule of the comparison, with the tables of losses and wins."""
     compared, why = whole.comparisons(), reasons()
+    titles = {case.name: case.title for case in whole.cases}
     yield "## Where lbctl loses\n"
     yield f"""\
 For each case and each mode of lbctl that its documentation recommends for the case, the best of lbctl's three proxies
@@ -155,13 +158,15 @@ counts if its 95 % interval, by Student's t distribution, excludes 0. The tables
 the relatively largest first. By chance, about {0.025 * len(compared):.0f} of all {len(compared)} comparisons are in
 each table.
 """
-    yield from _verdict_table([*sorted_by_size(compared, "worse")], why)
+    yield from _verdict_table([*sorted_by_size(compared, "worse")], titles, why)
     yield "## Where lbctl wins\n"
-    yield from _verdict_table([*sorted_by_size(compared, "better")])
+    yield from _verdict_table([*sorted_by_size(compared, "better")], titles)
 
 
 def _verdict_table(
-    compared: Sequence[Comparison], why: Mapping[tuple[str, str, str], str] | None = None
+    compared: Sequence[Comparison],
+    titles: Mapping[str, str],
+    why: Mapping[tuple[str, str, str], str] | None = None,
 ) -> Iterator[str]:
     if not compared:
         yield "Nowhere in these results.\n"
@@ -170,9 +175,8 @@ def _verdict_table(
     yield f"| case | mode | figure | lbctl | best other system | difference |{reason_head[0]}"
     yield f"|---|---|---|---|---|---|{reason_head[1]}"
     for each in compared:
-        row = (
-            f"| {each.case} | {each.mode} | {each.figure.title} | {_side(each, each.own)} | {_side(each, each.peer)} |"
-        )
+        sides = f"{_side(each, each.own)} | {_side(each, each.peer)}"
+        row = f"| {titles[each.case]} | {each.mode} | {each.figure.title} | {sides} |"
         reason = "" if why is None else f" {why.get((each.case, each.mode, each.figure.name), 'not yet explained')} |"
         yield f"{row} {_change(each)} |{reason}"
     yield ""
@@ -216,8 +220,9 @@ def _method(whole: Table) -> Iterator[str]:
     yield "## How to run it\n"
     yield """\
 `make bench-peers` installs the routers into `.venv/peers`, runs all cases, and writes this page. That takes up to an
-hour on two cores. Each result is stored in `docs/develop/benchmarks.jsonl` at once, so a run that was stopped continues
-with the missing results.
+hour on two cores, and 35 minutes with `ARGS="--seeds 3"`. Each result is stored in `docs/develop/benchmarks.jsonl` at
+once, so a run that was stopped continues with the missing results. Delete the file to begin again, for example after a
+change of lbctl.
 
 | case | command | what limits it |
 |---|---|---|"""
@@ -227,15 +232,22 @@ with the missing results.
 ## How it is measured
 
 - Each system has its own set of model servers. All systems of a case run next to each other with the same requests.
-  There are {whole.seeds} runs with different seeds. LiteLLM does not run next to the others, because it needs more CPU.
+  There are {whole.seeds} runs with different seeds, and each run begins with another system. LiteLLM does not run next
+  to the others, because it needs more CPU.
+- All systems have the same health checks: every {checks.INTERVAL} s, with a timeout of {checks.TIMEOUT} s.
+  {checks.FAILURES} failures exclude a replica, and {checks.SUCCESSES} successes include it again. Manually configured
+  nginx and LiteLLM have no active checks. SMG and lbctl read metrics every second.
+- All systems get the speeds of the replicas as weights, except SMG and vllm-router, which do not support weights.
 - The model servers run in real time. The fastest one needs 5 ms for a token, which is about as fast as a model with
   8 billion parameters on an H100. A batch has at most {SEQUENCES} requests. A cache has blocks of {BLOCK} tokens.
   One event of a stream has 16 tokens.
 - A client that gets no data for {ANSWER_TIMEOUT:.0f} s gives up. The time of a failed request counts as {FAILED:.0f} s.
-  Clients open a new connection for each request.
-- A 99th percentile is one of the requests of all seeds. The interval consists of two of their times, by the binomial
-  distribution. Other figures are means of the seeds, with an interval by Student's t distribution.
+  Its time to the first token counts as {FAILED:.0f} s only if it did not get one. Clients open a new connection for
+  each request.
+- Each figure is the mean of the seeds, with a 95 % interval by Student's t distribution. This applies to percentiles
+  too: the requests of a run wait for each other, so only the runs are independent.
 - "Share error" is the percentage of requests that should have gone to another replica, according to their capacity.
+- "tokens/s" is the number of generated tokens of all successful requests, per second.
 - CPU is the processor time in ms per request: of a proxy or router with its workers, and of lbctl's picker. "Control"
   is `lbctl serve` without the picker. Memory is the proportional set size.
 
@@ -327,7 +339,7 @@ proxies, in front of simulated model servers. They also list the cases in which 
         return
     yield (
         f"In {len(compared)} comparisons with the best other system, lbctl is better in {count['better']}, worse in "
-        f"{count['worse']} and level in {count['equal']}.\n"
+        f"{count['worse']}, and not measurably different in {count['equal']}.\n"
     )
     yield "| case | figure | lbctl | best other system |"
     yield "|---|---|---|---|"

@@ -9,19 +9,20 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, redirect_stderr
 from dataclasses import dataclass
 from functools import partial
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 from tests.benchmarks.peers import by_hand, checks, routers
 from tests.benchmarks.peers.cases import Case
 from tests.benchmarks.peers.replicas import Member
 from tests.benchmarks.peers.routers import BIN, KEY
 from tests.benchmarks.peers.started import Started
-from tests.benchmarks.peers.workloads import SEQUENCES, TENANT_LIMIT
+from tests.benchmarks.peers.workloads import SEQUENCES, TENANT_BURST, TENANT_LIMIT
 from tests.support.fleets import Fleet
 from tests.support.processes import edges
 from tests.support.processes.binaries import KINDS, Kind, require
@@ -88,7 +89,8 @@ _HASHED = (
 )
 _LIMITED = _by_hand(
     "nginx", "limit_req", partial(by_hand.nginx, limit=TENANT_LIMIT),
-    f"Like least_conn, with at most {TENANT_LIMIT} requests per minute for each tenant: a tenth of the capacity.",
+    f"Like least_conn, with at most {TENANT_LIMIT} requests per minute for each tenant: a tenth of the capacity. The "
+    "tenant limits of SMG do not apply to HTTP replicas, and vllm-router has none.",
     "https://nginx.org/en/docs/http/ngx_http_limit_req_module.html",
 )  # fmt: skip
 
@@ -171,8 +173,8 @@ def under_serve(kind: Kind, pool: Fleet, way: str) -> AbstractContextManager[Sta
 
 
 @contextmanager
-def _static(kind: Kind, members: Sequence[Member]) -> Iterator[Started]:
-    with running(kind, fleet_of(lbctl_pool(members, "static"))) as gateway:
+def _static(kind: Kind, members: Sequence[Member], route: Mapping[str, Any] | None = None) -> Iterator[Started]:
+    with running(kind, fleet_of(lbctl_pool(members, "static"), route=route)) as gateway:
         yield Started(gateway.port, [gateway.proxy.process.pid])
 
 
@@ -223,6 +225,9 @@ def _started(control: ControlPlane, way: str, port: int, proxy: int) -> Started:
     return started
 
 
+_TENANT_LIMITS = {
+    "rate_limit": [{"by": {"header": "x-session-id"}, "rate": f"{TENANT_LIMIT}/m", "burst": TENANT_BURST}]
+}  # fmt: skip
 _STATIC = tuple(
     System(
         f"lbctl static, {kind}", partial(_static, kind), "`lbctl render` with `least_request` and weights.",
@@ -232,19 +237,29 @@ _STATIC = tuple(
 )  # fmt: skip
 
 
-def _lbctl(kind: Kind, way: str, settings: str, source: str) -> System:
+_STATIC_LIMITED = tuple(
+    System(
+        f"lbctl static, {kind}, rate_limit", partial(_static, kind, route=_TENANT_LIMITS),
+        f"Like lbctl static, with at most {TENANT_LIMIT} requests per minute for each tenant.",
+        "docs/reference/fleet/routes.md", "static", kind,
+    )
+    for kind in KINDS
+)  # fmt: skip
+
+
+def _lbctl(kind: Kind, way: str, name: str, settings: str, source: str) -> System:
     def start(members: Sequence[Member]) -> AbstractContextManager[Started]:
         return under_serve(kind, lbctl_pool(members, way), "pick")
 
-    return System(f"lbctl pick, {kind}", start, settings, source, "pick", kind)
+    return System(f"lbctl pick, {name}", start, settings, source, "pick", kind)
 
 
 _PICK_SETTINGS = "`lbctl serve` with weights, vLLM's metrics, and sessions from `x-session-id`."
-_PICK = tuple(_lbctl(kind, "pick", _PICK_SETTINGS, "docs/concepts/picking.md") for kind in KINDS)
+_PICK = tuple(_lbctl(kind, "pick", kind, _PICK_SETTINGS, "docs/concepts/picking.md") for kind in KINDS)
 _QUEUED = tuple(
     _lbctl(
-        kind, "queue", f"{_PICK_SETTINGS} With a queue for each tenant in “One tenant floods”.",
-        "docs/how-to/queue-requests.md",
+        kind, "queue", f"{kind}, queue", f"Like lbctl pick, with at most {SEQUENCES} requests in flight at each "
+        "replica, and a fair queue for the tenants.", "docs/how-to/queue-requests.md",
     )
     for kind in KINDS
 )  # fmt: skip
@@ -269,7 +284,7 @@ def of(case: Case) -> tuple[System, ...]:
     if case.has_prefixes:
         return (*_PREFIXES, *_PICK)
     if case.name == "flood":
-        return (*_UNRELATED, _LIMITED, *_QUEUED)
+        return (*_UNRELATED, _LIMITED, *_STATIC_LIMITED, *_QUEUED)
     return (*_UNRELATED, *_PICK)
 
 

@@ -31,7 +31,7 @@ class Table:
     results: Mapping[tuple[str, str], BySeed]
     """By case and system, without systems that have no result."""
     seeds: int
-    """Number of seeds of a complete benchmark."""
+    """Number of runs of each case."""
 
     def of(self, case: Case) -> dict[str, BySeed]:
         """Return the results of all systems in a case."""
@@ -77,7 +77,8 @@ def table(results: Results) -> Table:
     compared = {case.name: systems.of(case) for case in cases.CASES}
     found = {(case, each.name): results.of(case, each.name) for case, group in compared.items() for each in group}
     ran = {key: by_seed for key, by_seed in found.items() if by_seed}
-    return Table(results.machine, cases.GROUPS, cases.CASES, compared, ran, trial.SEEDS)
+    seeds = max(map(len, ran.values()), default=trial.SEEDS)
+    return Table(results.machine, cases.GROUPS, cases.CASES, compared, ran, seeds)
 
 
 def charted(case: Case) -> Figure:

@@ -25,7 +25,9 @@ FLOOD = "flood"
 TENANTS = 9
 """Number of the other tenants."""
 TENANT_LIMIT = 232
-"""Requests per minute of a tenant in a hand-written configuration, a tenth of the capacity."""
+"""Requests per minute of a tenant if there are limits, a tenth of the capacity."""
+TENANT_BURST = 20
+"""Requests of a tenant at once if there are limits."""
 BURST_SECONDS = 4.0
 _MAX_ANSWER_TOKENS, _MAX_LONG_ANSWER_TOKENS = 160, 400
 _AGENTS = 13.0

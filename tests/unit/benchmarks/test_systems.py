@@ -1,4 +1,4 @@
-"""The systems of the comparison with peers: equal health checks for all that have them."""
+"""The systems of the comparison with peers: equal health checks and limits for all that have them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import pytest
 import yaml
 
 from tests.benchmarks.peers import by_hand, routers
+from tests.benchmarks.peers.cases import CASES
 from tests.benchmarks.peers.replicas import Member
 from tests.benchmarks.peers.started import Started
-from tests.benchmarks.peers.systems import lbctl_pool
+from tests.benchmarks.peers.systems import _TENANT_LIMITS, lbctl_pool, of
+from tests.benchmarks.peers.workloads import TENANT_LIMIT
 
 _MEMBERS = [Member("r0", 18001, 19001, 1.2, 12), Member("r1", 18002, 19002, 0.6, 6)]
 
@@ -55,3 +57,17 @@ def test_routers_have_the_same_health_checks(monkeypatch: pytest.MonkeyPatch) ->
         assert "--health-failure-threshold 3 --health-success-threshold 2" in command
     assert smg.endswith("--policy cache_aware --load-monitor-interval 1")
     assert "--kv-event-source http://127.0.0.1:18002=tcp://127.0.0.1:19002" in vllm_router
+
+
+def test_each_name_has_one_text() -> None:
+    texts: dict[str, set[str]] = {}
+    for each in (each for case in CASES for each in of(case)):
+        texts.setdefault(each.name, set()).add(each.settings)
+    assert all(len(found) == 1 for found in texts.values())
+    assert all(each in texts for each in ("lbctl pick, nginx", "lbctl pick, nginx, queue", "lbctl static, nginx"))
+
+
+def test_lbctl_limits_tenants_as_the_manual_nginx_does() -> None:
+    (limit,) = _TENANT_LIMITS["rate_limit"]
+    assert f"rate={limit['rate'].replace('/', 'r/')};" in by_hand.nginx(8080, _MEMBERS, limit=TENANT_LIMIT)
+    assert f"burst={limit['burst']} " in by_hand.nginx(8080, _MEMBERS, limit=TENANT_LIMIT)
