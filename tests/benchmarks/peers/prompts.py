@@ -1,6 +1,7 @@
 """Conversion of the blocks of a trace to the text of a prompt, and back.
 
-A token is four bytes, as the picker estimates it; a block is 512 tokens, as in Mooncake's trace.
+A token is a word of three letters with a space, so engines and routers count the same number of tokens, whether they
+count words or bytes. A block is 512 tokens, as in Mooncake's trace.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from functools import lru_cache
+from string import ascii_lowercase
 
 BLOCK = 512
 """Tokens."""
@@ -22,8 +24,11 @@ def _block(name: int) -> str:
 
 
 def _filled(name: str, size: int) -> str:
-    word = hashlib.blake2b(name.encode(), digest_size=8).hexdigest() + " "
-    return (word * (size // len(word) + 1))[:size]
+    """Return a repeated phrase of five words of three letters."""
+    letters = hashlib.blake2b(name.encode(), digest_size=15).digest()
+    words = (letters[start : start + 3] for start in range(0, len(letters), 3))
+    phrase = "".join("".join(ascii_lowercase[letter % 26] for letter in word) + " " for word in words)
+    return (phrase * (size // len(phrase) + 1))[:size]
 
 
 def body(tokens: int, answer: int, blocks: tuple[int, ...], own: str) -> bytes:

@@ -108,8 +108,15 @@ def _vllm_router(policy: str, settings: str, source: str = "https://pypi.org/pro
     return System(f"vllm-router, {policy}", lambda members: routers.vllm_router(members, policy), settings, source)
 
 
-_SMG = _smg("cache_aware", "cache_aware", settings="The recommended policy, with default settings.", source=_SMG_PAGE)
-_SMG_LOAD = _smg("least_load", "least_load", settings="The policy for load that it measures, with default settings.")
+_SMG = _smg(
+    "cache_aware",
+    "cache_aware",
+    settings="The recommended policy. It reads the load of replicas every second instead of every 10 s.",
+    source=_SMG_PAGE,
+)
+_SMG_LOAD = _smg(
+    "least_load", "least_load", settings="The policy for load that it measures, every second instead of every 10 s."
+)
 _SMG_STICKY = _smg(
     "sticky sessions", "cache_aware", "--sticky-sessions", "--routing-key-headers", "x-session-id",
     settings="The recommended policy for the first request of a session. The others follow it.",

@@ -8,8 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+import pytest
 
 from lbctl.demo.replica import HOST
+from lbctl.ir.pools import PickPolicy
+from lbctl.pick import features
+from lbctl.pick.table import PoolTable
 from lbctl.simulate.engine import SimulatedRequest
 from tests.benchmarks.peers import prompts
 from tests.benchmarks.peers.engines import CURVE, ChatReplica, PublishingCache
@@ -61,6 +65,26 @@ def test_event_has_the_parent_and_the_tokens_of_a_block() -> None:
     assert len(rendered) == tokens == 1100
     assert [token for block in blocks for token in publisher.blocks[block]["token_ids"]] == rendered[:1024]
     assert [publisher.blocks[block]["parent_block_hash"] for block in blocks] == [None, blocks[0]]
+
+
+def test_picker_and_engine_count_the_same_tokens() -> None:
+    body = prompts.body(7200, 100, tuple(range(12)), "own")
+    table = PoolTable("llama", PickPolicy(()), ())
+    counted, blocks = prompts.read(json.loads(body)["messages"][0]["content"])
+    assert (counted, len(blocks)) == (7200, 14)
+    assert features.read(table, {}, body).prompt_tokens == pytest.approx(counted, rel=0.05)
+
+
+def test_prompts_differ_after_their_common_blocks() -> None:
+    bodies = {prompts.body(1536, 1, (1, 2), f"{number:x}") for number in range(2000)}
+    assert len(bodies) == 2000
+    assert len({prompts.body(512, 1, (block,), "") for block in range(2000)}) == 2000
+
+
+def test_cached_tokens_are_prompt_tokens() -> None:
+    replica = ChatReplica("r0", 1.0)
+    replica._engine.counters.prefill_tokens, replica._engine.counters.cached_tokens = 1056.0, 6144.0
+    assert b'vllm:prompt_tokens_total{model_name="m"} 7200.0\n' in replica.page()
 
 
 def test_subscriber_gets_numbered_batches() -> None:
