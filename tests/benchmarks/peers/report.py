@@ -133,7 +133,7 @@ def _answer(whole: Table, cases: Sequence[Case]) -> str:
         if compared := whole.comparison(case, charted(case)):
             found[compared.verdict].append(f"“{case.title}”")
     texts = {
-        "better": "better than every other system in",
+        "better": "better than the best other system in",
         "equal": "not measurably different from the best other system in",
         "worse": "worse than the best other system in",
     }
