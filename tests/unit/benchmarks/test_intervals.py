@@ -27,7 +27,7 @@ def test_equal_values_do_not_differ() -> None:
     assert not difference([1.0, 2.0, 3.0], [2.0, 1.0, 3.0]).excludes_zero
 
 
-def test_intervals_of_five_seeds_contain_the_true_mean_in_95_percent() -> None:
+def test_intervals_contain_the_true_mean_in_95_percent() -> None:
     rng = random.Random(1)
     intervals = [mean_of([rng.gauss(0.3, 0.1) for _ in range(5)]) for _ in range(1000)]
     assert 0.93 <= sum(each.low <= 0.3 <= each.high for each in intervals) / 1000 <= 0.97
