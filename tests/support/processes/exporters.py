@@ -1,5 +1,5 @@
 """Metrics pages next to an engine: the engine's page from another process, which can be killed while the engine works
-and can be delayed; a constant page; and a page with an increasing counter."""
+and can be delayed; a constant page; and a page with one gauge."""
 
 from __future__ import annotations
 
@@ -62,16 +62,12 @@ class Page(Replica):
         return web.Response(text=self._text)
 
 
-class Counter(Replica):
-    """A counter `work_total` with a label `pool`, which increases by `rate` per second."""
+class Gauge(Replica):
+    """A gauge `work` with a label `pool`."""
 
     def __init__(self, pool: str) -> None:
         super().__init__(pool)
-        self.rate = 1.0
-        self._value = 0.0
-        self._at = time.monotonic()
+        self.value = 1.0
 
     async def _handle(self, request: BaseRequest) -> web.StreamResponse:
-        now = time.monotonic()
-        self._value, self._at = self._value + self.rate * (now - self._at), now
-        return web.Response(text=f'work_total{{pool="{self.name}"}} {self._value}\n')
+        return web.Response(text=f'work{{pool="{self.name}"}} {self.value}\n')
