@@ -234,9 +234,9 @@ change of lbctl.
 - Each system has its own set of model servers. All systems of a case run next to each other with the same requests.
   There are {whole.seeds} runs with different seeds, and each run begins with another system. LiteLLM does not run next
   to the others, because it needs more CPU.
-- All systems have the same health checks: every {checks.INTERVAL} s, with a timeout of {checks.TIMEOUT} s.
-  {checks.FAILURES} failures exclude a replica, and {checks.SUCCESSES} successes include it again. Manually configured
-  nginx and LiteLLM have no active checks. SMG and lbctl read metrics every second.
+- All systems have the same health checks: every {checks.INTERVAL} s, with a timeout of {checks.TIMEOUT} s. After
+  {checks.FAILURES} failures, a replica gets no requests until {checks.SUCCESSES} checks succeed. LiteLLM and nginx
+  without `lbctl serve` have no active checks. SMG and lbctl's picker read metrics every second.
 - All systems get the speeds of the replicas as weights, except SMG and vllm-router, which do not support weights.
 - The model servers run in real time. The fastest one needs 5 ms for a token, which is about as fast as a model with
   8 billion parameters on an H100. A batch has at most {SEQUENCES} requests. A cache has blocks of {BLOCK} tokens.
