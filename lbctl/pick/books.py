@@ -80,6 +80,8 @@ class ReplicaLoad:
     """Total work at the replica, in tokens."""
     engine_limit: int | None = None
     """Number of requests that its engine runs at once; None if it does not report that it is full."""
+    recent: float = 0.0
+    """Requests that were sent just before the engine's last report: they may wait in it only for its next step."""
     _backlog: Backlog = field(default_factory=Backlog)
     _sent: int = 0
     _sent_tokens: int = 0
@@ -286,6 +288,7 @@ class Books:
         """
         load = self.load(pool, replica)
         load._reported_at = taken
+        load.recent = load.sent_between(taken - _STEP, taken) if waiting else 0.0
         computed = None if first_tokens is None else load._backlog.count(first_tokens, taken, ttft)
         if running is not None and waiting is not None:
             self._compare(load, running + waiting, min(taken - _SETTLED, progressed_at))

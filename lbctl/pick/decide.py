@@ -9,7 +9,7 @@ behind this.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
@@ -212,11 +212,11 @@ def consider(
     requests = [load.in_flight for load in loads] if saved else []
     view = Consideration(tier, works, rates, waits, requests, saved, [], home.replica if home else None)
     if saved:
-        view.credited.extend(_within_bound(view, own, table.policy.bound))
+        view.credited.extend(_within_bound(view, own, table.policy.bound, loads))
     return view
 
 
-def _within_bound(view: Consideration, own: float, bound: float) -> Iterator[int]:
+def _within_bound(view: Consideration, own: float, bound: float, loads: Sequence[ReplicaLoad]) -> Iterator[int]:
     """Yield the indexes of the replicas that may get a request of `own` tokens because of their caches."""
     share = bound / view.total_rate
     work, in_flight = share * (sum(view.works) + own), share * (sum(view.in_flight) + 1)
@@ -226,8 +226,25 @@ def _within_bound(view: Consideration, own: float, bound: float) -> Iterator[int
             view.works[index] > work * rate + view.slack(index, own)
             or view.in_flight[index] >= in_flight * rate + SLACK_REQUESTS
         )
-        if not is_busy and not (candidate.is_congested and view.tier.some_have_room):
+        if not is_busy and not (_is_congested(candidate, loads[index]) and _some_have_room(view.tier, loads)):
             yield index
+
+
+def _is_congested(candidate: Candidate, load: ReplicaLoad) -> bool:
+    """Return whether requests wait in an engine for capacity, or its KV cache is full.
+
+    Requests that were sent just before its report may wait for its next step. With long prompts, half of all reports of
+    a busy engine contain such requests. Prefixes would then move to other replicas, whose caches lack them.
+    """
+    return candidate.has_full_cache or (candidate.queue or 0.0) > load.recent
+
+
+def _some_have_room(tier: Tier, loads: Sequence[ReplicaLoad]) -> bool:
+    """Return whether at least one replica is known to have neither a queue nor a full KV cache."""
+    return any(
+        item.queue is not None and not _is_congested(item, load)
+        for item, load in zip(tier.candidates, loads, strict=True)
+    )
 
 
 def _ramped(tier: Tier, table: PoolTable, now: float) -> list[float]:

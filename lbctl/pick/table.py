@@ -52,9 +52,9 @@ class Candidate:
     """Time at which it began to get requests, on the clock of the picker's `now`; None: before any slow start."""
 
     @property
-    def is_congested(self) -> bool:
-        """Whether requests are known to wait in its engine, or its KV cache is full."""
-        return bool(self.queue) or (self.kv is not None and self.kv >= KV_FULL)
+    def has_full_cache(self) -> bool:
+        """Whether its KV cache is known to be full."""
+        return self.kv is not None and self.kv >= KV_FULL
 
 
 class Tier:
@@ -73,11 +73,6 @@ class Tier:
         """Indexes of the replicas that may be in slow start."""
         self.limits = [(place, item.limit) for place, item in enumerate(self.candidates) if item.limit is not None]
         """Indexes of the replicas with a limit of requests in flight, and the limits."""
-
-    @cached_property
-    def some_have_room(self) -> bool:
-        """Whether at least one replica is known to have neither a queue nor a full KV cache."""
-        return any(item.queue == 0 and not item.is_congested for item in self.candidates)
 
     @cached_property
     def places(self) -> dict[str, int]:

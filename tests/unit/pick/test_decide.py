@@ -247,6 +247,28 @@ def test_a_session_leaves_a_queueing_replica_for_an_idle_one() -> None:
     assert result.reason == "session_busy"
 
 
+def test_session_stays_if_only_the_newest_requests_wait() -> None:
+    """An engine reports requests that arrive during a step as waiting."""
+    world = World(table(*THREE))
+    world.now = 9.9
+    holder = names(world.ask(session="s"))[0]
+    world.table = table(*(replace(item, queue=1.0 if item.name == holder else 0.0) for item in THREE))
+    world.books.reconcile("p", holder, 0.0, 1.0, None, 10.0)
+    assert world.look(session="s").reason == "session"
+    world.books.reconcile("p", holder, 0.0, 1.0, None, 11.0)
+    assert world.look(session="s").reason == "session_busy"
+
+
+def test_prefix_stays_if_only_the_newest_requests_wait() -> None:
+    world = World(table(*THREE))
+    world.now = 9.9
+    holder = names(world.ask(prefix=(1, 2, 3, 4)))[0]
+    world.books.first_token("1")
+    world.table = table(*(replace(item, queue=1.0 if item.name == holder else 0.0) for item in THREE))
+    world.books.reconcile("p", holder, 0.0, 1.0, None, 10.0)
+    assert names(world.look(prefix=(1, 2, 3, 5)))[0] == holder
+
+
 def test_a_session_leaves_a_replica_with_a_full_kv_cache() -> None:
     world = World(table(*THREE))
     holder = names(world.ask(session="s"))[0]

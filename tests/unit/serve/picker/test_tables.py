@@ -243,7 +243,7 @@ def test_sample_counts_deferred_requests_as_waiting() -> None:
     measured = FleetMeasurements(50.0, reports)
     (sample,) = NewSamples().of(tables.picked_pools(_published()), measured)
     assert (sample.running, sample.queue, sample.deferred) == (5.0, 3.0, 3.0)
-    assert not _candidates(_table(_published(), measured))["a"].is_congested
+    assert _candidates(_table(_published(), measured))["a"].queue == 0.0
 
 
 @pytest.mark.parametrize(("kind", "requests"), [("dynamo", 6.0), ("smg", 10.0), ("llm_d", 18.0)])
