@@ -45,7 +45,7 @@ test-newer: $(VENV)/.test $(VENV)/newer/bin  ## newer nginx and HAProxy, from la
 test-manifests: export KUBE_API ?= $(LBCTL_KUBE_API)
 test-manifests: $(VENV)/.test  ## Kubernetes objects at a real API server, which LBCTL_KUBE_API=DIR starts
 	@test -n "$(KUBE_API)" || { echo 'set LBCTL_KUBE_API to a directory with the run.sh of an API server'; exit 1; }
-	$(BIN)/python -m pytest -q tests/integration/test_real_gateway_api.py $(ARGS)
+	$(BIN)/python -m pytest -q tests/integration/test_real_manifests.py $(ARGS)
 
 check: $(VENV)/.test  ## types, style of code and text, and which part may import which
 	$(BIN)/mypy

@@ -26,6 +26,10 @@ _option = options_of("picker")
     "--bind", metavar="ADDRESS", default=f"127.0.0.1:{ports.PICKER}", show_default=True,
     help="Listen address of gRPC. HTTP and UDP use the next port, on loopback.",
 )  # fmt: skip
+@_option(
+    "--pool", metavar="NAME",
+    help="Serve only this pool. Kubernetes gateways do not name a pool in their queries.",
+)  # fmt: skip
 @_option("--tls-cert", metavar="FILE", help="Certificate of the gRPC endpoint; required beyond loopback.")
 @_option("--tls-key", metavar="FILE", help="Private key of the certificate.")
 @_option("--tls-client-ca", metavar="FILE", help="CA bundle to verify the proxies' client certificates.")
@@ -36,6 +40,7 @@ _option = options_of("picker")
 @server_options()
 def command(
     bind: str,
+    pool: str | None,
     tls_cert: str | None,
     tls_key: str | None,
     tls_client_ca: str | None,
@@ -45,7 +50,8 @@ def command(
     """Run a picker on a machine without serve.
 
     `lbctl serve` starts its own picker if a pool has `algorithm: pick`. Use this command on other machines that run
-    proxies. If serve does not answer, the picker continues to use the last tables it received.
+    proxies, and for Kubernetes gateways. If serve does not answer, the picker continues to use the last tables it
+    received.
     """
     place, tls = picker_address("--bind", bind), _tls(tls_cert, tls_key, tls_client_ca)
     if not place.on_loopback and tls is None:
@@ -63,6 +69,7 @@ def command(
         PickerEndpoints(place, tls),
         ControlPlane(remote.url, remote.token_for_stream, remote.ca),
         state / "picker-memory" if state else None,
+        pool,
     )
 
 

@@ -215,7 +215,8 @@ def _kubernetes(ctx: Context, pool: str, section: Kubernetes) -> ir.KubernetesDi
     node = descend(ctx.source.root, (*path, "kubeconfig"))
     return ir.KubernetesDiscovery(
         namespace=section.namespace,
-        service=section.service,
+        service=section.service or "",
+        inference_pool=section.inference_pool or "",
         port=section.port or "",
         service_port=section.service_port,
         selector=pairs(section.selector or {}),

@@ -160,7 +160,7 @@ def _check_kubernetes(ctx: Context, path: Path, proxy: model.Proxy) -> None:
         ctx.error("LB170", message, (*path, key), "remove it", key=True)
     if proxy.kubernetes is None:
         message = f"{proxy.kind} needs the namespace of its Kubernetes objects"
-        ctx.error("LB170", message, path, "kubernetes: {namespace: NAMESPACE, gateway_class: CLASS}", key=True)
+        ctx.error("LB170", message, path, "kubernetes: {namespace: NAMESPACE}", key=True)
 
 
 def _kubernetes(section: KubernetesObjects) -> ir.KubernetesObjects:
@@ -170,6 +170,8 @@ def _kubernetes(section: KubernetesObjects) -> ir.KubernetesObjects:
         gateway_class=section.gateway_class,
         gateway=gateway or None,
         gateway_namespace=namespace or None,
+        gateway_labels=tuple(sorted((section.gateway_labels or {}).items())),
+        pods_namespace=section.pods_namespace,
         assume=tuple(section.assume),
         picker=section.picker,
         secrets=tuple(sorted(section.secrets.items())),

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 ADMIN_METADATA = "lbctl_admin"
 """Key in an Envoy node's metadata with the address of its admin interface."""
+ISTIO_NAMESPACE = "istio-system"
+"""Namespace of Istio's default gateway, and the default root namespace of a mesh."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,10 @@ class KubernetesObjects:
     """Name of the existing Gateway to which the routes are attached; None: they belong to the rendered Gateway."""
     gateway_namespace: str | None = None
     """Namespace of the existing Gateway; None: `namespace`."""
+    gateway_labels: tuple[tuple[str, str], ...] = ()
+    """(label, value) of the pods that run the rendered Gateway, sorted; empty: the default."""
+    pods_namespace: str = ISTIO_NAMESPACE
+    """Namespace of the pods that run the Gateway."""
     assume: tuple[str, ...] = ()
     """IDs of the features that another component provides, in the order of the file."""
     picker: str = "lbctl-picker"

@@ -84,7 +84,8 @@ class Proxy(Section):
         None, description="Listeners of this proxy. Default: all."
     )
     kubernetes: KubernetesObjects | None = Field(
-        None, description="For `gateway-api`: where the rendered Kubernetes objects belong. Required for this kind."
+        None,
+        description="For kinds that are rendered as Kubernetes objects: where these belong. Required for these kinds.",
     )
     form: Literal["whole", "fragment"] = Field(
         "whole",

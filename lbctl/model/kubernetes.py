@@ -1,10 +1,11 @@
-"""`pools.*.discovery.kubernetes`: the endpoints of a Kubernetes service. `proxies.*.kubernetes`: rendered objects."""
+"""`pools.*.discovery.kubernetes`: replicas from a Kubernetes cluster. `proxies.*.kubernetes`: rendered objects."""
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import Field, PlainValidator, ValidationError, WithJsonSchema
+from pydantic import Field, PlainValidator, ValidationError, WithJsonSchema, model_validator
 
 from lbctl.base.diagnostics import did_you_mean, quoting_hint, show
+from lbctl.ir.proxies import ISTIO_NAMESPACE
 from lbctl.model import values as v
 from lbctl.model.section import Choice, OneOf, Section, refuse
 
@@ -62,8 +63,20 @@ _PORT_SCHEMA: dict[str, Any] = {
 
 
 class Kubernetes(Section):
-    namespace: v.KubernetesName = Field(description="Namespace of the service.")
-    service: v.KubernetesName = Field(description="Name of the service. Each of its endpoints is a replica.")
+    CHOICES: ClassVar = (
+        Choice(("service", "inference_pool")),
+        *(Choice(("inference_pool", key), required=False) for key in ("port", "service_port", "selector")),
+    )
+
+    namespace: v.KubernetesName = Field(description="Namespace of the service or of the InferencePool.")
+    service: v.KubernetesName | None = Field(
+        None, description="Name of the service. Each of its endpoints is a replica."
+    )
+    inference_pool: v.KubernetesObject | None = Field(
+        None,
+        description="Name of an InferencePool (`inference.networking.k8s.io/v1`). Each pod that it selects is a "
+        "replica. If it has several target ports, each port of a pod is a replica.",
+    )
     port: Annotated[str, PlainValidator(_port), WithJsonSchema(_PORT_SCHEMA)] | None = Field(
         None,
         description="Name of the service's port, or number of the pods' port. Default: the service's only port.",
@@ -107,18 +120,46 @@ class Kubernetes(Section):
         "this number.",
     )
 
+    @model_validator(mode="after")
+    def _zone_of_pods(self) -> Self:
+        if self.inference_pool is not None and self.zone_from == _ENDPOINT:
+            raise refuse(
+                "LB015",
+                f"pods have no zone, so `zone_from: {_ENDPOINT}` and `inference_pool` cannot be set together",
+                "zone_from: {node_label: topology.kubernetes.io/zone}",
+                ("zone_from",),
+            )
+        return self
+
 
 class KubernetesObjects(Section):
-    CHOICES: ClassVar = (Choice(("gateway_class", "gateway"), required=False),)
+    CHOICES: ClassVar = (
+        Choice(("gateway_class", "gateway"), required=False),
+        Choice(("gateway_labels", "gateway"), required=False),
+    )
 
     namespace: v.KubernetesName = Field(description="Namespace of the rendered objects.")
     gateway_class: v.KubernetesObject | None = Field(
-        None, description="Class of the Gateway to render. `gateway-api` needs it, unless `gateway` is set."
+        None,
+        description="Class of the Gateway to render. `gateway-api` needs it, unless `gateway` is set. Default for "
+        "`envoy-gateway`: `eg`.",
     )
     gateway: v.KubernetesReference | None = Field(
         None,
         description="Existing Gateway to which the routes are attached: `NAME` or `NAMESPACE/NAME`. lbctl renders no "
         "Gateway, so its owner configures addresses, TLS and limits.",
+    )
+    gateway_labels: (
+        Annotated[dict[v.KubernetesLabel, v.KubernetesLabelValue], Field(min_length=1, max_length=64)] | None
+    ) = Field(
+        None,
+        description="For `istio`: labels of the gateway's pods, to which the rendered Gateway applies. Default: "
+        "`istio: ingressgateway`.",
+    )
+    pods_namespace: v.KubernetesName = Field(
+        ISTIO_NAMESPACE,
+        description="For `istio`: namespace of the gateway's pods, of the Secrets that they use, and of the policy "
+        "with the access lists of listeners.",
     )
     assume: list[v.Name] = Field(
         [],
@@ -133,5 +174,5 @@ class KubernetesObjects(Section):
     secrets: dict[v.FilePath, v.KubernetesObject] = Field(
         {},
         description="Names of Secrets, by the certificate file that they replace. Default: the names of the proxy and "
-        "of the listener or pool.",
+        "of the listener or pool. With `istio`, the namespace precedes them if the pods are in another one.",
     )

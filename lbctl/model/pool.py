@@ -337,8 +337,8 @@ class Discovery(Section):
     file: FileDiscovery | None = Field(None, description="Replicas from a file that another program writes.")
     kubernetes: Kubernetes | None = Field(
         None,
-        description="Replicas from the endpoints of a Kubernetes service. `serve` watches them and updates the "
-        "proxies.",
+        description="Replicas from the endpoints of a Kubernetes service, or from the pods of an InferencePool. "
+        "`serve` watches them and updates the proxies.",
     )
 
 

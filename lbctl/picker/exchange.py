@@ -18,6 +18,7 @@ import grpc
 
 from lbctl.base.errors import reason_of
 from lbctl.pick.books import Count, Counts
+from lbctl.picker.peer_tls import PeerTls
 from lbctl.picker.shared_memory import SharedMemory
 from lbctl.runtime import log
 from lbctl.runtime.guard import Guard
@@ -51,7 +52,7 @@ class Exchange:
         memory: SharedMemory,
         counts: Callable[[], Counts],
         merge: Callable[[str, Counts], None],
-        credentials: grpc.ChannelCredentials | None,
+        tls: PeerTls | None,
         guard: Guard,
         flows: Callable[[], Flows] = dict,
         merge_flows: Callable[[str, Flows], None] = lambda _sender, _flows: None,
@@ -60,7 +61,7 @@ class Exchange:
         self._memory = memory
         self._counts = counts
         self._merge = merge
-        self._credentials = credentials
+        self._tls = tls
         self._guard = guard
         self._flows = flows
         self._merge_flows = merge_flows
@@ -143,9 +144,7 @@ class Exchange:
             await call
 
     def _channel(self, address: str) -> grpc.aio.Channel:
-        if self._credentials is None:
-            return grpc.aio.insecure_channel(address)
-        return grpc.aio.secure_channel(address, self._credentials)
+        return grpc.aio.insecure_channel(address) if self._tls is None else self._tls.channel(address)
 
     # ── Receiving ────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -18,8 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import grpc
-
 from lbctl.base.errors import reason_of
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import ServerTls, picker_http, picker_http_remote
@@ -38,6 +36,7 @@ from lbctl.picker.health import PickerHealth
 from lbctl.picker.http_api import HttpApi, RequestEnds
 from lbctl.picker.http_protocol import HttpProtocol
 from lbctl.picker.launch import use_seed
+from lbctl.picker.peer_tls import PeerTls
 from lbctl.picker.received_tables import TableFollower
 from lbctl.picker.saved_memory import INTERVAL, SavedMemory
 from lbctl.picker.service import PickService
@@ -93,12 +92,14 @@ class PickerProcess:
     """The parts of a picker process."""
 
     def __init__(
-        self, places: PickerEndpoints, link: Link, own: str, *, is_alone: bool = False, memory: Path | None = None
-    ) -> None:
+        self, places: PickerEndpoints, link: Link, own: str, *,
+        is_alone: bool = False, memory: Path | None = None, pool: str | None = None,
+    ) -> None:  # fmt: skip
         """`own` is the id of this process among other pickers.
 
         `is_alone`: whether `serve` is not the parent, and therefore reads reports over HTTP. `memory`: the directory
-        with the saved affinity memory; None: it is not saved. Raises CannotBindError.
+        with the saved affinity memory; None: it is not saved. `pool`: the only pool that it serves; None: all pools.
+        Raises CannotBindError.
         """
         self._places = places
         self._link = link
@@ -117,14 +118,13 @@ class PickerProcess:
         self._watches: list[asyncio.Task[Any]] = []
         self._join_timer: asyncio.TimerHandle | None = None
         self._shared = SharedMemory(own, self._affinity, service.merge_affinity, service.joined)
-        peer_credentials = _channel_credentials(places.tls)
         self.exchange = Exchange(
-            self._shared, service.counts, service.merge, peer_credentials, self._guard,
+            self._shared, service.counts, service.merge, PeerTls.of(places.tls), self._guard,
             service.waiting_flows, service.merge_waiting,
         )  # fmt: skip
         self._key = QuestionKey()
         self.follower = TableFollower(
-            self._set_table, service.sampled, self.exchange.follow, service.assigned, self._use_key
+            self._set_table, service.sampled, self.exchange.follow, service.assigned, self._use_key, pool=pool
         )
         health = PickerHealth(lambda: service.is_ready, _polled)
         ends = EnvoyEnds(self.service)
@@ -295,11 +295,3 @@ def _credentials(tls: ServerTls | None) -> ServerCredentials | None:
         return ServerCredentials(tls)
     except CredentialsError as error:
         raise CannotBindError(str(error)) from None
-
-
-def _channel_credentials(tls: ServerTls | None) -> grpc.ChannelCredentials | None:
-    """Return the credentials for other pickers: the picker's own certificate and the common certificate authority."""
-    if tls is None or tls.client_ca is None:
-        return None
-    authority, key, certificate = (Path(name).read_bytes() for name in (tls.client_ca, tls.key, tls.certificate))
-    return grpc.ssl_channel_credentials(authority, key, certificate)

@@ -11,6 +11,7 @@ from typing import Any
 
 from lbctl.pick.table import PoolTable
 from lbctl.picker import wire
+from lbctl.runtime import log
 
 
 class TableFollower:
@@ -21,6 +22,8 @@ class TableFollower:
     - `peers`: the pickers, as id → address.
     - `assigned`: new reports of proxies.
     - `keyed`: the key for queries.
+
+    `pool`: the only pool whose tables are used; None: all pools.
     """
 
     def __init__(
@@ -31,6 +34,8 @@ class TableFollower:
         assigned: Callable[[list[wire.ProxySample]], None] = lambda _: None,
         keyed: Callable[[str], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        pool: str | None = None,
     ) -> None:
         self._changed = changed
         self._sampled = sampled
@@ -38,6 +43,7 @@ class TableFollower:
         self._assigned = assigned
         self._keyed = keyed
         self._clock = clock
+        self._pool = pool
         self._tables: dict[str, PoolTable] = {}
         self._beginning: set[str] | None = None
         """Pools in the first set of tables of a new connection; None once the set is complete."""
@@ -45,6 +51,8 @@ class TableFollower:
     def apply(self, text: bytes) -> None:
         """Apply one line. Raises WireError without changing the tables."""
         values = wire.parse(text)
+        if self._pool is not None and values.get("pool", self._pool) != self._pool:
+            return
         now = self._clock()
         match values["kind"]:
             case "begin":
@@ -55,6 +63,7 @@ class TableFollower:
                 self._set(wire.changed_table(self._table(values), values, now))
             case "gone":
                 self._remove(str(values.get("pool")))
+                self._warn_without_pool()
             case "ready":
                 self._end_of_beginning()
             case kind:
@@ -101,3 +110,8 @@ class TableFollower:
         for pool in self._tables.keys() - (self._beginning if self._beginning is not None else self._tables.keys()):
             self._remove(pool)
         self._beginning = None
+        self._warn_without_pool()
+
+    def _warn_without_pool(self) -> None:
+        if self._pool is not None and self._pool not in self._tables:
+            log.warn("the fleet has no such pool with `algorithm: pick`, so no replica is picked", pool=self._pool)

@@ -53,16 +53,19 @@ class ControlPlane:
     """Path of the CA bundle to verify its certificate; None: system CAs."""
 
 
-def run(places: PickerEndpoints, control_plane: ControlPlane, memory: Path | None = None) -> int:
+def run(
+    places: PickerEndpoints, control_plane: ControlPlane, memory: Path | None = None, pool: str | None = None
+) -> int:
     """Run a picker with the tables of this control plane until a signal ends it. Return its exit code.
 
-    `memory`: the directory for its affinity memory; None: the memory is not saved.
+    `memory`: the directory for its affinity memory; None: the memory is not saved. `pool`: the only pool that the
+    picker serves; None: all pools.
     """
     handler = log.start(sys.stderr)
     raise_limit()
     return_large_pieces()
     try:
-        return asyncio.run(_run(places, control_plane, memory))
+        return asyncio.run(_run(places, control_plane, memory, pool))
     except (CannotBindError, UnusableAuthorityError) as error:
         log.error(str(error))
         return 1
@@ -70,11 +73,11 @@ def run(places: PickerEndpoints, control_plane: ControlPlane, memory: Path | Non
         log.stop(handler)
 
 
-async def _run(places: PickerEndpoints, control_plane: ControlPlane, memory: Path | None) -> int:
+async def _run(places: PickerEndpoints, control_plane: ControlPlane, memory: Path | None, pool: str | None) -> int:
     own = secrets.token_hex(8)
     link = RemoteLink(control_plane, own, str(places.bind))
     use_seed(await link.key())
-    return await PickerProcess(places, link.run, own, is_alone=True, memory=memory).run()
+    return await PickerProcess(places, link.run, own, is_alone=True, memory=memory, pool=pool).run()
 
 
 class UnusableAuthorityError(Exception):

@@ -21,7 +21,13 @@ PACKAGES = Registry(
     }
 )
 KINDS = PACKAGES.names
-MANIFESTS = Registry({"gateway-api": "lbctl.targets.gateway_api"})
+MANIFESTS = Registry(
+    {
+        "gateway-api": "lbctl.targets.gateway_api",
+        "envoy-gateway": "lbctl.targets.envoy_gateway",
+        "istio": "lbctl.targets.istio",
+    }
+)
 TARGETS = (*KINDS, *MANIFESTS.names)
 """All kinds for which lbctl renders."""
 

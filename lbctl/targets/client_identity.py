@@ -135,22 +135,27 @@ def given(routes: Iterable[Route]) -> list[str]:
     return sorted(tenants.union(*(auth.external.accept for auth in auths if auth.external is not None)))
 
 
-def lookalikes(routes: Iterable[Route]) -> list[str]:
-    """Return expressions for headers that a server may mistake for a header that a route uses.
+def lookalikes(routes: Iterable[Route], other: Iterable[str] = ()) -> list[str]:
+    """Return expressions for headers that a server may mistake for a header that a route uses, or for an `other` one.
 
     The route sets or removes that header, or reads a key from it. The names differ only in `-` and `_`. The route
     changes only the header with the name itself.
     """
-    names: set[str] = set()
+    names = set(other)
     for route in routes:
         names.update(name for name, _ in route.request_headers.set)
         names.update(route.request_headers.remove)
         if route.auth is not None and route.auth.api_keys is not None:
             names.update(route.auth.api_keys.headers)
-    return list(_alternatives(spelling for name in sorted(names) for spelling in _other_spellings(name)))
+    return other_spellings(names)
 
 
-def _other_spellings(name: str) -> Iterator[str]:
+def other_spellings(names: Iterable[str]) -> list[str]:
+    """Return expressions for the names that differ from one of these headers only in `-` and `_`."""
+    return list(_alternatives(spelling for name in sorted(names) for spelling in _spellings(name)))
+
+
+def _spellings(name: str) -> Iterator[str]:
     for index, char in enumerate(name):
         if char in "-_":
             flipped = "_" if char == "-" else "-"
@@ -192,3 +197,12 @@ def challenge(auth: Auth | None) -> str:
     if auth is None or auth.api_keys is None or auth.api_keys.realm is None:
         return BEARER
     return f'Basic realm="{auth.api_keys.realm}", charset="UTF-8"'
+
+
+def credential_headers(auth: Auth | None) -> list[str]:
+    """Return the headers with the client's credentials that are removed before a replica gets the request."""
+    if auth is None or auth.forward_credentials:
+        return []
+    if auth.external is not None:
+        return ["authorization"]
+    return sorted({*(auth.api_keys.headers if auth.api_keys else ()), *(["authorization"] if auth.jwt else [])})

@@ -16,8 +16,9 @@ from lbctl.compile.context import ProxyKind
 from lbctl.compile.files import check_files
 from lbctl.compile.fleet import Compiled, compile_fleet
 from lbctl.compile.secrets import read_secrets
+from lbctl.ir.pools import KubernetesDiscovery
 from lbctl.ir.secrets import Secrets
-from lbctl.ir.snapshot import Snapshot, view
+from lbctl.ir.snapshot import Snapshot, View, view
 from lbctl.model.fleet import FleetSource, read
 from lbctl.model.section_cache import SectionCache
 from lbctl.targets import TARGETS, is_kubernetes, target
@@ -85,9 +86,19 @@ def _refusals(compiled: Compiled) -> Iterator[Diagnostic]:
     """Yield the targets' errors about proxies with own lines, with a fragment, or with Kubernetes objects."""
     for proxy in compiled.topology.proxies:
         if proxy.include or proxy.is_fragment or proxy.kubernetes:
-            refused = target(proxy.kind).refusals(view(Snapshot(compiled.topology), proxy))
-            yield from map(compiled.sources.with_position, refused)
+            seen = view(Snapshot(compiled.topology), proxy)
+            refused = list(_inference_pools(seen)) if proxy.kubernetes else []
+            yield from map(compiled.sources.with_position, refused or target(proxy.kind).refusals(seen))
     yield from map(compiled.sources.with_position, _shared_objects(compiled))
+
+
+def _inference_pools(view: View) -> Iterator[Diagnostic]:
+    """Yield an error for each pool whose replicas come from an InferencePool instead of a Service."""
+    for pool in view.pools.values():
+        if isinstance(pool.discovery, KubernetesDiscovery) and pool.discovery.inference_pool:
+            message = "the rendered objects refer to Services: only proxies that `lbctl serve` drives can use this pool"
+            path = ("pools", pool.name, "discovery", "kubernetes", "inference_pool")
+            yield Diagnostic("LB171", message, path=path, hint="service: NAME")
 
 
 def _shared_objects(compiled: Compiled) -> Iterator[Diagnostic]:

@@ -221,6 +221,10 @@ class Target(Protocol):
         """Whether the proxy accepts API keys whose key file contains only the hash."""
 
     @property
+    def retries_grpc(self) -> bool:
+        """Whether `replica_busy` retries the gRPC status UNAVAILABLE."""
+
+    @property
     def prefers_idle_replicas(self) -> bool:
         """Whether `least_request` prefers an idle replica regardless of the weights."""
 

@@ -39,6 +39,7 @@ PLACES = (
     Place("deploy/helm/lbctl/Chart.yaml", rf'^appVersion: "{_VERSION}"$'),
     Place("deploy/helm/lbctl/values.yaml", rf"^image: \S+/lbctl:{_VERSION}"),
     Place("deploy/kustomize/base/kustomization.yaml", rf'^ +newTag: "{_VERSION}"$'),
+    Place("deploy/kustomize/picker/kustomization.yaml", rf'^ +newTag: "{_VERSION}"$'),
     Place("docs/how-to/ci-and-gitops.md", _SOURCE),
     Place("docs/how-to/install-in-production.md", rf"/lbctl-{_VERSION}-py3-none-any\.whl"),
     Place("docs/how-to/upgrade-and-back-up.md", rf"previous version\n[^#]*?/?lbctl-{_VERSION}"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import ssl
 import subprocess
 import sys
@@ -16,13 +17,17 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from lbctl.api.tokens import parse
+from lbctl.base import ports
 from lbctl.base import quantities as q
 from lbctl.cli import run
+from lbctl.picker.statistics import Statistics, page
 from lbctl.store.kubernetes_objects import rights
 from lbctl.store.signing import parse_keys
 from tests.docs.pages import blocks
 from tests.support import helm
 from tests.support.command_lines import accept
+from tests.support.kubernetes_objects import VERSIONS, problems
 from tests.support.paths import ROOT
 from tests.support.processes.control import controlling, driven
 from tests.support.processes.fleet import fleet_of
@@ -30,23 +35,26 @@ from tests.support.processes.replicas import replicas
 from tests.support.processes.waiting import eventually
 
 BASE = ROOT / "deploy" / "kustomize" / "base"
+PICKER = ROOT / "deploy" / "kustomize" / "picker"
 CHART = ROOT / "deploy" / "helm" / "lbctl"
 ENGINE = ROOT / "deploy" / "kubernetes" / "vllm-with-agent.yaml"
 STORE_ROLE = "lbctl-serve-store"
+TOKENS = {"token": ["operate"], "picker-token": ["picker"], "tokens": ["operate", "picker"]}
+"""Documented token file → roles of its tokens."""
 Object = dict[str, Any]
 
 
-def kustomized(*components: str) -> list[Object]:
-    """Return the objects of the base with its images, its generated ConfigMaps, and the resources of components."""
-    rules = yaml.safe_load((BASE / "kustomization.yaml").read_text())
-    texts = [(BASE / name).read_text() for name in rules["resources"]]
+def kustomized(*components: str, directory: Path = BASE) -> list[Object]:
+    """Return the objects of a kustomization with its images, its generated ConfigMaps, and resources of components."""
+    rules = yaml.safe_load((directory / "kustomization.yaml").read_text())
+    texts = [(directory / name).read_text() for name in rules["resources"]]
     (image,) = rules["images"]
     full_name = f"{image['newName']}:{image['newTag']}"
     objects = [
         item for text in texts for item in yaml.safe_load_all(text.replace("image: lbctl\n", f"image: {full_name}\n"))
     ]
-    for generator in rules["configMapGenerator"]:
-        data = {Path(file).name: (BASE / file).read_text() for file in generator["files"]}
+    for generator in rules.get("configMapGenerator", ()):
+        data = {Path(file).name: (directory / file).read_text() for file in generator["files"]}
         objects.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": generator["name"]}, "data": data})
     for component in (BASE.parent / name for name in components):
         for name in yaml.safe_load((component / "kustomization.yaml").read_text())["resources"]:
@@ -54,13 +62,22 @@ def kustomized(*components: str) -> list[Object]:
     return objects
 
 
+PICKERS = [
+    {"name": "lbctl-picker-chat", "namespace": "ml", "pool": "chat"},
+    {"name": "lbctl-picker-embedder", "namespace": "ml", "pool": "embedder"},
+]
 WAYS = {
     "kustomize": kustomized(),
-    "kustomize with all": kustomized("node-labels", "store"),
+    "kustomize with all": kustomized("node-labels", "inference-pools", "store") + kustomized(directory=PICKER),
     "helm": helm.render(CHART),
+    "helm with pod labels": helm.render(CHART, {"rbac": {"pods": True}}),
     "helm with all": helm.render(
         CHART,
-        {"rbac": {"pods": True, "nodes": True, "namespaces": ["a", "b"]}, "serve": {"store": {"port": 6379}}},
+        {
+            "rbac": {"inferencePools": True, "nodes": True, "namespaces": ["a", "b"]},
+            "serve": {"store": {"port": 6379}},
+            "picker": {"services": PICKERS},
+        },
     ),
 }
 each_way = pytest.mark.parametrize("objects", WAYS.values(), ids=WAYS)
@@ -68,6 +85,11 @@ each_way = pytest.mark.parametrize("objects", WAYS.values(), ids=WAYS)
 
 def of_kind(objects: list[Object], *kinds: str) -> list[Object]:
     return [item for item in objects if item["kind"] in kinds]
+
+
+def deployment(objects: list[Object], name: str) -> Object:
+    (found,) = [item for item in of_kind(objects, "Deployment") if item["metadata"]["name"] == name]
+    return found
 
 
 def templates(objects: list[Object]) -> Iterator[Object]:
@@ -142,8 +164,8 @@ def test_mounted_and_referenced_objects_exist(objects: list[Object]) -> None:
         assert container["args"][-1] == f"--member=$(POD_NAME).{item['spec']['serviceName']}.$(POD_NAMESPACE)"
     for item in of_kind(objects, "Service"):
         (template,) = [each for each in templates(objects) if labelled(each, item["spec"]["selector"])]
-        ports = {port["name"] for container in containers(template) for port in container.get("ports", ())}
-        assert {port["targetPort"] for port in item["spec"]["ports"]} <= ports
+        named = {port["name"] for container in containers(template) for port in container.get("ports", ())}
+        assert {port["targetPort"] for port in item["spec"]["ports"]} <= named
     for item in of_kind(objects, "PodDisruptionBudget", "NetworkPolicy"):
         selector = item["spec"].get("selector") or item["spec"]["podSelector"]
         assert any(labelled(each, selector["matchLabels"]) for each in templates(objects)), item["metadata"]
@@ -154,13 +176,20 @@ def test_roles_allow_only_list_and_watch(objects: list[Object]) -> None:
     roles = [item for item in of_kind(objects, "Role", "ClusterRole") if item["metadata"]["name"] != STORE_ROLE]
     rules = [rule for item in roles for rule in item["rules"]]
     assert {verb for rule in rules for verb in rule["verbs"]} == {"list", "watch"}
-    assert {name for rule in rules for name in rule["resources"]} <= {"endpointslices", "pods", "nodes"}
-    assert {name for rule in rules for name in rule["resources"]} >= {"endpointslices"}
+    resources = {name for rule in rules for name in rule["resources"]}
+    assert {"endpointslices"} <= resources <= {"endpointslices", "inferencepools", "pods", "nodes"}
     subjects = [
         subject for item in of_kind(objects, "RoleBinding", "ClusterRoleBinding") for subject in item["subjects"]
     ]
     assert {(subject["name"], subject["namespace"]) for subject in subjects} == {("lbctl-serve", "inference")}
     assert [template["spec"]["automountServiceAccountToken"] for template in templates(objects)].count(True) == 1
+
+
+def test_inference_pools_need_their_pods() -> None:
+    for way in ("kustomize with all", "helm with all"):
+        roles = of_kind(WAYS[way], "Role")
+        readable = [{name for rule in item["rules"] for name in rule["resources"]} for item in roles]
+        assert any(resources >= {"inferencepools", "pods"} for resources in readable), way
 
 
 @each_way
@@ -191,27 +220,26 @@ def test_each_pod_has_a_network_policy_and_a_budget(objects: list[Object]) -> No
     for template in templates(objects):
         assert any(labelled(template, selector) for selector in policies)
     budgets = [item["spec"] for item in of_kind(objects, "PodDisruptionBudget")]
-    assert [budget["maxUnavailable"] for budget in budgets] == [1, 1]
+    assert {budget["maxUnavailable"] for budget in budgets} == {1}
     for template in templates(objects):
         assert any(labelled(template, budget["selector"]["matchLabels"]) for budget in budgets)
-    (envoy,) = of_kind(objects, "Deployment")
-    assert envoy["spec"]["replicas"] >= 2
-    spec = envoy["spec"]["template"]["spec"]
+    assert all(item["spec"]["replicas"] >= 2 for item in of_kind(objects, "Deployment"))
+    spec = deployment(objects, "lbctl-envoy")["spec"]["template"]["spec"]
     *_, drain_seconds = spec["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
     assert spec["terminationGracePeriodSeconds"] > int(drain_seconds)
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_network_policy_allows_the_store(way: str) -> None:
-    ports: set[int] = set()
+    allowed: set[int] = set()
     (template,) = [item["spec"]["template"] for item in of_kind(WAYS[way], "StatefulSet")]
     for policy in of_kind(WAYS[way], "NetworkPolicy"):
         if (
             labelled(template, policy["spec"]["podSelector"]["matchLabels"])
             and "Egress" in policy["spec"]["policyTypes"]
         ):
-            ports |= {port["port"] for rule in policy["spec"]["egress"] if "to" not in rule for port in rule["ports"]}
-    assert ports == {53, 443, 6443} | ({6379} if "all" in way else set())
+            allowed |= {port["port"] for rule in policy["spec"]["egress"] if "to" not in rule for port in rule["ports"]}
+    assert allowed == {53, 443, 6443} | ({6379} if "all" in way else set())
 
 
 @each_way
@@ -236,7 +264,7 @@ def test_fleet_and_command_lines_are_valid(objects: list[Object], tmp_path: Path
 @pytest.mark.parametrize("objects", [*WAYS.values(), helm.render(CHART, {"serve": {"replicas": 3}})])
 def test_envoy_connects_to_every_member_by_name(objects: list[Object], tmp_path: Path) -> None:
     (serve,) = of_kind(objects, "StatefulSet")
-    (envoy,) = of_kind(objects, "Deployment")
+    envoy = deployment(objects, "lbctl-envoy")
     (members,) = [
         item for item in of_kind(objects, "Service") if item["metadata"]["name"] == serve["spec"]["serviceName"]
     ]
@@ -268,17 +296,105 @@ def test_envoy_connects_to_every_member_by_name(objects: list[Object], tmp_path:
 
 
 def test_documented_certificates_are_valid(tmp_path: Path) -> None:
-    (block,) = [block for block in blocks("docs/how-to/deploy-in-kubernetes.md") if block.language == "sh"]
-    subprocess.run(["/bin/sh", "-eu", "-c", block.text], cwd=tmp_path, check=True, capture_output=True, timeout=60)
+    for page_of_commands in ("deploy-in-kubernetes", "kubernetes-gateways"):
+        (block,) = [block for block in blocks(f"docs/how-to/{page_of_commands}.md") if block.language == "sh"]
+        subprocess.run(["/bin/sh", "-eu", "-c", block.text], cwd=tmp_path, check=True, capture_output=True, timeout=60)
     members = [f"lbctl-serve-{number}.lbctl-serve-members.inference" for number in range(2)]
-    hosts = {"lbctl-serve": ("lbctl-serve", *members, "localhost"), "lbctl-envoy": ("lbctl-envoy",)}
+    hosts = {
+        "lbctl-serve": ("lbctl-serve", "lbctl-serve.inference", *members, "localhost"),
+        "lbctl-envoy": ("lbctl-envoy",),
+        "lbctl-picker": ("lbctl-picker", "lbctl-picker.ml.svc.cluster.local"),
+    }
     for name, host in [(name, host) for name, names in hosts.items() for host in names]:
         context = ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))
         context.load_cert_chain(tmp_path / f"{name}.crt", tmp_path / f"{name}.key")
         verify = ["openssl", "verify", "-CAfile", "ca.crt", "-verify_hostname", host, f"{name}.crt"]
         subprocess.run(verify, cwd=tmp_path, check=True, capture_output=True, timeout=60)
+    client = ["openssl", "verify", "-CAfile", "ca.crt", "-purpose", "sslclient", "lbctl-gateway.crt"]
+    subprocess.run(client, cwd=tmp_path, check=True, capture_output=True, timeout=60)
     assert re.fullmatch(r"admin:operate:\w{30,}\n", (tmp_path / "token").read_text())
+    roles = {name: [token.principal.role for token in parse((tmp_path / name).read_bytes())] for name in TOKENS}
+    assert roles == TOKENS
     assert len(parse_keys((tmp_path / "keys").read_text()).keys) == 1
+
+
+def test_documented_objects_of_gateways_are_valid() -> None:
+    pieces = [yaml.safe_load(block.text) for block in blocks("docs/how-to/kubernetes-gateways.md")
+              if block.language == "yaml"]  # fmt: skip
+    found = {item["kind"]: item for item in pieces if "apiVersion" in item}
+    assert set(found) == {"DestinationRule", "BackendTLSPolicy", "InferencePool"}
+    for kind, item in found.items():
+        for version in VERSIONS["istio" if kind == "DestinationRule" else "gateway-api"]:
+            assert not problems(item, version, "istio" if kind == "DestinationRule" else "gateway-api")
+    (service,) = of_kind(kustomized(directory=PICKER), "Service")
+    assert found["DestinationRule"]["spec"]["host"].split(".")[0] == service["metadata"]["name"]
+    assert found["BackendTLSPolicy"]["spec"]["targetRefs"][0]["name"] == service["metadata"]["name"]
+
+
+def test_chart_has_the_picker_of_the_kustomization() -> None:
+    (image,) = yaml.safe_load((PICKER / "kustomization.yaml").read_text())["images"]
+    service = {"name": "lbctl-picker", "namespace": "inference", "pool": "llama"}
+    values = {"image": f"{image['newName']}:{image['newTag']}", "picker": {"services": [service]}}
+    charted = [item for item in helm.render(CHART, values) if item not in helm.render(CHART)]
+    assert {item["metadata"].pop("namespace") for item in charted} == {"inference"}
+    assert charted == kustomized(directory=PICKER)
+
+
+def test_each_pool_has_a_picker_at_the_port_of_its_inferencepool() -> None:
+    for service in PICKERS:
+        (found,) = [
+            item for item in of_kind(WAYS["helm with all"], "Service") if item["metadata"]["name"] == service["name"]
+        ]
+        assert found["metadata"]["namespace"] == service["namespace"]
+        (port,) = found["spec"]["ports"]
+        assert (port["port"], port["appProtocol"]) == (ports.PICKER, "http2"), "kubernetes.io/h2c is without TLS"
+        pods = deployment(WAYS["helm with all"], service["name"])["spec"]["template"]
+        assert labelled(pods, found["spec"]["selector"])
+        (container,) = pods["spec"]["containers"]
+        assert {"name": "LBCTL_PICKER_POOL", "value": service["pool"]} in container["env"]
+        assert f"--bind=0.0.0.0:{ports.PICKER}" in container["args"]
+        assert "--server=https://lbctl-serve.inference:18080" in container["args"]
+
+
+def test_kustomization_of_the_picker_can_be_used_twice(tmp_path: Path) -> None:
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        pytest.skip("kubectl is not installed")
+    shutil.copytree(PICKER, tmp_path / "picker")
+    label = {"app.kubernetes.io/instance": "lbctl-picker-chat"}
+    overlay = {
+        "resources": ["../picker"],
+        "nameSuffix": "-chat",
+        "labels": [{"pairs": label, "includeSelectors": True}],
+    }
+    (tmp_path / "chat").mkdir()
+    (tmp_path / "chat" / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+    built = subprocess.run(
+        [kubectl, "kustomize", str(tmp_path / "chat")], check=True, capture_output=True, text=True, timeout=60
+    )
+    objects = list(yaml.safe_load_all(built.stdout))
+    assert {item["metadata"]["name"] for item in objects} == {"lbctl-picker-chat"}
+    (pods,) = templates(objects)
+    (service,) = of_kind(objects, "Service")
+    assert label.items() <= service["spec"]["selector"].items()
+    assert labelled(pods, service["spec"]["selector"])
+    assert pods["spec"]["serviceAccountName"] == "lbctl-picker-chat"
+    (policy,) = of_kind(objects, "NetworkPolicy")
+    assert "podSelector" not in policy["spec"]["egress"][0]["to"][0], "serve does not have the label"
+
+
+@each_way
+def test_picker_waits_for_running_requests(objects: list[Object]) -> None:
+    for name in (item["metadata"]["name"] for item in of_kind(objects, "Deployment")):
+        if name.startswith("lbctl-picker"):
+            spec = deployment(objects, name)["spec"]["template"]["spec"]
+            *_, script = spec["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+            compile(script, "preStop", "exec")
+            (seconds,) = re.findall(r"monotonic\(\) \+ (\d+)", script)
+            assert spec["terminationGracePeriodSeconds"] > int(seconds)
+            gauge = page(Statistics(), {"lbctl_picker_streams": 0, "lbctl_picker_peers": 1})
+            (line,) = re.findall(r'b"\\n(.*)\\n"', script)
+            assert f"\n{line}\n".encode() in gauge
 
 
 def test_chart_has_the_files_of_the_base() -> None:

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from lbctl.cli import run
-from tests.support.kubernetes_objects import GATEWAY_API, problems
+from tests.support.kubernetes_objects import VERSIONS, problems
 from tests.support.paths import ROOT
 from tests.support.processes.binaries import KINDS, Kind, require
 
@@ -50,10 +50,11 @@ def proxy_options(name: str, kind: Kind) -> list[list[str]]:
 
 @pytest.mark.parametrize("name", OBJECTS)
 def test_example_is_rendered_as_objects(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["render", "-t", "gateway-api", str(FOLDER / name)]) == 0
+    (kind,) = {entry["kind"] for entry in yaml.safe_load((FOLDER / name).read_text())["proxies"].values()}
+    assert run(["render", "-t", kind, str(FOLDER / name)]) == 0
     objects = list(yaml.safe_load_all(capsys.readouterr().out))
-    assert [fault for item in objects for version in GATEWAY_API[1:] for fault in problems(item, version)] == []
-    assert {"Gateway", "HTTPRoute"} <= {item["kind"] for item in objects}
+    assert [fault for item in objects for fault in problems(item, VERSIONS[kind][-1], kind)] == []
+    assert {"Gateway", "VirtualService" if kind == "istio" else "HTTPRoute"} <= {item["kind"] for item in objects}
 
 
 def test_canary_in_kubernetes_has_its_weights(capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,6 +67,31 @@ def test_canary_in_kubernetes_has_its_weights(capsys: pytest.CaptureFixture[str]
     ]
     assert rule["timeouts"] == {"request": "0s"}
     assert [line for line in output.err.splitlines() if "create secret tls edge-public" not in line] == []
+
+
+def test_header_canary_for_istio_has_its_values(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["render", "-t", "istio", str(FOLDER / "kubernetes" / "header-canary.yaml")]) == 0
+    output = capsys.readouterr()
+    objects = yaml.safe_load_all(output.out)
+    (service,) = [item for item in objects if item["kind"] == "VirtualService"]
+    pinned, divided = service["spec"]["http"]
+    assert pinned["match"] == [{"port": 443, "headers": {"x-model-version": {"exact": "v2"}}}]
+    hosts = [f"llama-{version}.ml.svc.cluster.local" for version in ("v1", "v2")]
+    assert pinned["route"] == [{"destination": {"host": hosts[1], "port": {"number": 8001}}}]
+    assert divided["match"] == [{"port": 443}]
+    assert divided["route"] == [
+        {"destination": {"host": host, "port": {"number": 8001}}, "weight": weight}
+        for host, weight in zip(hosts, (90, 10), strict=True)
+    ]
+    for rule in (pinned, divided):
+        assert rule["timeout"] == "120s"
+        assert rule["retries"] == {
+            "attempts": 2,
+            "perTryTimeout": "60s",
+            "retryOn": "connect-failure,refused-stream,unavailable",
+            "backoff": "25ms",
+        }
+    assert [line for line in output.err.splitlines() if "create secret tls ml-edge-public" not in line] == []
 
 
 @pytest.mark.parametrize("name", [*FLEETS, *OBJECTS])

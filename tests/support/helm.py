@@ -1,7 +1,8 @@
 """Render a chart that uses a small part of Helm's language, for machines without helm.
 
 It supports `{{ .Values.a.b }}`, `.Release.Namespace`, `.Release.Name`, `.Files.Get`, the functions toYaml, nindent,
-quote and add, `range` over a list or `untilStep` with `(int …)`, and `if`. It fails for anything else.
+quote and add, `range` over a list or `untilStep` with `(int …)`, fields of the items of a list, and `if`. It fails for
+anything else.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def _block(
         elif word in {"if", "range"}:
             value = _term(chart, argument, scope, dot)
             items = list(value) if word == "range" else [dot] * bool(value)
-            after = _block(chart, pieces, scope, dot)[1] if not items else pieces
+            after = pieces if items else _after_end(pieces)
             for item in items:
                 inner, after = _block(chart, pieces, scope, item)
                 out += inner
@@ -72,6 +73,17 @@ def _block(
         else:
             out += str(_pipeline(chart, text, scope, dot))
     return out, []
+
+
+def _after_end(pieces: Sequence[tuple[bool, str]]) -> Sequence[tuple[bool, str]]:
+    """Return the pieces after the `end` of the block that begins with `pieces`."""
+    depth = 1
+    for index, (is_action, text) in enumerate(pieces):
+        word = text.partition(" ")[0] if is_action else ""
+        depth += (word in {"if", "range"}) - (word == "end")
+        if not depth:
+            return pieces[index + 1 :]
+    raise ValueError("a block without an end")
 
 
 def _pipeline(chart: Path, text: str, scope: Mapping[str, Any], dot: Any) -> Any:
@@ -102,7 +114,7 @@ def _term(chart: Path, text: str, scope: Mapping[str, Any], dot: Any) -> Any:
         return range(int(first), _term(chart, " ".join(count), scope, dot), int(step))
     if name == ".":
         return dot
-    value: Any = scope
+    value: Any = scope if name.startswith("$") else dot
     assert re.fullmatch(r"\$?(\.\w+)+", name), f"{text} is not known here"
     for key in name.lstrip("$.").split("."):
         value = value[key]

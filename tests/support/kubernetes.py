@@ -24,8 +24,10 @@ from tests.support.processes.ports import HOST, free_port
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices"
 NODES = "/api/v1/nodes"
 PODS = "/api/v1/namespaces/{}/pods"
+INFERENCE_POOLS = "/apis/inference.networking.k8s.io/v1/namespaces/{}/inferencepools"
 _KINDS = {
     "endpointslices": ("discovery.k8s.io/v1", "EndpointSlice"),
+    "inferencepools": ("inference.networking.k8s.io/v1", "InferencePool"),
     "leases": ("coordination.k8s.io/v1", "Lease"),
     "configmaps": ("v1", "ConfigMap"),
     "nodes": ("v1", "Node"),
@@ -45,6 +47,8 @@ class ApiServer:
         self.tokens: set[str] = {"good"}
         self.forbidden: set[str] = set()
         """Resources that no client may read."""
+        self.unknown: set[str] = set()
+        """Resources whose API the cluster does not have."""
         self.requests: list[str] = []
         """Method, path and query of each request, in order."""
         self.page = 500
@@ -215,6 +219,8 @@ class ApiServer:
         if request.path == _REVIEW:
             return await self._review(request)
         resource = request.path.rsplit("/", 1)[-1]
+        if resource in self.unknown:
+            return _status(404, "NotFound", "the server could not find the requested resource")
         if resource not in _KINDS:
             return await self._answer_one(request)
         if resource in self.forbidden:
@@ -390,3 +396,31 @@ def endpoint(pod: str, address: str, *, state: str = "ready", **more: Any) -> Ob
     }[state]
     target = {"targetRef": {"kind": "Pod", "name": pod, "namespace": "ml"}} if pod else {}
     return {"addresses": [address], "conditions": conditions, **target, **more}
+
+
+def pod(address: str, *, state: str = "ready", labels: Mapping[str, str] | None = None, **more: Any) -> Object:
+    """Return a pod in one of the states of `endpoint`, by default with the label `app: vllm`."""
+    is_ready, is_deleted = state in {"ready", "terminating"}, state in {"terminating", "ended"}
+    deleted = {"deletionTimestamp": "2026-11-30T04:00:00Z"} if is_deleted else {}
+    return {
+        "metadata": {"labels": {"app": "vllm"} if labels is None else dict(labels), **deleted},
+        "spec": {"nodeName": "n1"},
+        "status": {
+            "phase": "Running",
+            "podIP": address,
+            "podIPs": [{"ip": address}],
+            "conditions": [{"type": "Ready", "status": str(is_ready)}],
+            **more,
+        },
+    }
+
+
+def inference_pool(*ports: int, **labels: str) -> Object:
+    """Return an InferencePool with these target ports, by default of the pods with the label `app: vllm`."""
+    return {
+        "spec": {
+            "selector": {"matchLabels": labels or {"app": "vllm"}},
+            "targetPorts": [{"number": port} for port in ports],
+            "endpointPickerRef": {"name": "picker", "port": {"number": 9002}},
+        },
+    }

@@ -1,9 +1,10 @@
-"""Validates Kubernetes objects as an API server does, as far as the schemas go, and with a few of the CEL rules."""
+"""Validates Kubernetes objects as an API server does, as far as the schemas go, and with a few of the other rules."""
 
 from __future__ import annotations
 
 import json
 import lzma
+import re
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -11,53 +12,73 @@ from typing import Any
 import jsonschema
 import kubernetes_validate
 
+from tests.support import kubernetes_rules as rules
 from tests.support.paths import FIXTURES
 
 Tree = dict[str, Any]
-GATEWAY_API = ("1.4.1", "1.6.1")
-"""Oldest and newest version whose schemas are in the fixtures."""
-GROUPS = ("gateway.networking.k8s.io", "inference.networking.k8s.io")
+VERSIONS = {
+    "gateway-api": ("1.4.1", "1.6.1"),
+    "istio": ("1.27.0", "1.30.3"),
+    "envoy-gateway": ("1.7.0", "1.9.0"),
+}
+"""Kind of target → the oldest and the newest version whose schemas are in the fixtures."""
+GROUPS = (
+    "gateway.networking.k8s.io",
+    "inference.networking.k8s.io",
+    "networking.istio.io",
+    "security.istio.io",
+    "gateway.envoyproxy.io",
+)
+"""API groups of the custom resources that lbctl renders."""
 _KUBERNETES = "1.34"
 
 
-def problems(item: Tree, version: str) -> list[str]:
-    """Return the reasons for which a server with this version of the Gateway API rejects an object."""
+def problems(item: Tree, version: str, kind: str = "gateway-api") -> list[str]:
+    """Return the reasons for which a server with this version of a kind's resources rejects an object."""
     if item["apiVersion"].partition("/")[0] not in GROUPS:
         try:
             kubernetes_validate.validate(item, _KUBERNETES, strict=True)
         except kubernetes_validate.ValidationError as error:
             return [str(error)]
         return []
-    schema = _schemas(version).get(f"{item['apiVersion']} {item['kind']}")
+    schema = _schemas(kind, version).get(f"{item['apiVersion']} {item['kind']}")
     if schema is None:
-        return [f"no {item['apiVersion']} {item['kind']} in {version}"]
+        return [f"no {item['apiVersion']} {item['kind']} in {kind} {version}"]
     found = [
         f"{error.json_path}: {error.message}" for error in jsonschema.Draft202012Validator(schema).iter_errors(item)
     ]
-    return [*found, *_repeated(item, schema, "$"), *_rules(item)]
+    return [*found, *_repeated(item, schema, "$"), *rules.broken(item)]
 
 
 @cache
-def _schemas(version: str) -> dict[str, Tree]:
-    return {name: _strict(schema) for name, schema in _released(version).items()}
+def _schemas(kind: str, version: str) -> dict[str, Tree]:
+    every_object = {"apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": {"type": "object"}}
+    return {
+        name: _strict({**schema, "properties": {**every_object, **schema["properties"]}})
+        for name, schema in _released(kind, version).items()
+    }
 
 
-def _released(version: str) -> dict[str, Tree]:
-    """Map each API version and kind to its schema as released."""
-    data = (FIXTURES / "kubernetes" / f"gateway-api-v{version}.json.xz").read_bytes()
+def _released(kind: str, version: str) -> dict[str, Tree]:
+    """Map each API version and kind to its schema as released. Envoy Gateway also reads the Gateway API."""
+    data = (FIXTURES / "kubernetes" / f"{kind}-v{version}.json.xz").read_bytes()
     released: dict[str, Tree] = json.loads(lzma.decompress(data))
+    if kind == "envoy-gateway":
+        of_the_same_age = VERSIONS["gateway-api"][VERSIONS[kind].index(version)]
+        released |= _released("gateway-api", of_the_same_age)
     return released
 
 
 def plural(kind: str) -> str:
     """Return the name of a kind in URLs."""
-    return f"{kind.lower().removesuffix('y')}ies" if kind.endswith("y") else f"{kind.lower()}s"
+    name = kind.lower()
+    return f"{name[:-1]}ies" if re.search("[^aeiou]y$", name) else f"{name}s"
 
 
-def definitions(version: str) -> list[Tree]:
-    """Return the custom resource definitions of a version of the Gateway API."""
+def definitions(kind: str, version: str) -> list[Tree]:
+    """Return the custom resource definitions of a version of a kind."""
     versions: dict[tuple[str, str], dict[str, Tree]] = {}
-    for name, schema in _released(version).items():
+    for name, schema in _released(kind, version).items():
         api_version, kind = name.split()
         group, _, number = api_version.partition("/")
         versions.setdefault((group, kind), {})[number] = schema
@@ -96,7 +117,9 @@ def _strict(schema: Tree) -> Tree:
     result = {key: value for key, value in schema.items() if key != "format"}
     if "properties" in schema:
         result["properties"] = {name: _strict(child) for name, child in schema["properties"].items()}
-        result["additionalProperties"] = False
+        result["additionalProperties"] = bool(schema.get("x-kubernetes-preserve-unknown-fields"))
+    elif isinstance(schema.get("additionalProperties"), dict):
+        result["additionalProperties"] = _strict(schema["additionalProperties"])
     if "items" in schema:
         result["items"] = _strict(schema["items"])
     return result
@@ -116,32 +139,3 @@ def _repeated(value: Any, schema: Tree, path: str) -> Iterator[str]:
                 yield f"{path}: two items have the same {', '.join(keys)}"
         for index, item in enumerate(value):
             yield from _repeated(item, schema["items"], f"{path}[{index}]")
-
-
-def _rules(item: Tree) -> Iterator[str]:
-    """Yield the broken CEL rules that lbctl's own code has to keep."""
-    if item["kind"] == "Gateway":
-        sections = [(each["port"], each["protocol"], each.get("hostname")) for each in item["spec"]["listeners"]]
-        if len(set(sections)) < len(sections):
-            yield "port, protocol and hostname must be unique for each listener"
-    if item["kind"] != "HTTPRoute":
-        return
-    rules = item["spec"]["rules"]
-    if sum(len(rule["matches"]) for rule in rules) > 128:
-        yield "more than 128 matches"
-    for rule in rules:
-        yield from (f"{rule['name']}: {problem}" for problem in _rule(rule))
-
-
-def _rule(rule: Tree) -> Iterator[str]:
-    filters = {each["type"]: each for each in rule.get("filters", ())}
-    rewrite = filters.get("URLRewrite", {}).get("urlRewrite", {}).get("path", {})
-    types = [match["path"]["type"] for match in rule["matches"]]
-    if rewrite.get("type") == "ReplacePrefixMatch" and types != ["PathPrefix"]:
-        yield "ReplacePrefixMatch needs exactly one prefix"
-    if "RequestRedirect" in filters and rule.get("backendRefs"):
-        yield "a redirect has backends"
-    if len(filters) < len(rule.get("filters", ())):
-        yield "a filter is repeated"
-    if any("port" not in backend for backend in rule.get("backendRefs", ()) if "kind" not in backend):
-        yield "a Service without port"

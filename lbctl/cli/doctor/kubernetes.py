@@ -1,6 +1,7 @@
 """Checks whether the fleet's Kubernetes API servers answer and permit the requests for discovery.
 
-Permissions are checked with SelfSubjectAccessReview, which every account may create. Nothing else is requested.
+Permissions are checked with SelfSubjectAccessReview, which every account may create. Only InferencePools are listed,
+because clusters may not have their API.
 """
 
 from __future__ import annotations
@@ -14,10 +15,14 @@ from lbctl.cli.doctor.sources import ANSWER_TIMEOUT
 from lbctl.ir.pools import KubernetesDiscovery, Pool
 from lbctl.runtime.net.kubernetes.client import ApiClient, ApiError
 from lbctl.runtime.net.kubernetes.cluster import ClusterError
-from lbctl.serve.discovery.kubernetes import cluster_of, labels_keys, slices_key
+from lbctl.runtime.net.kubernetes.collection import Collection
+from lbctl.serve.discovery import inference_pool
+from lbctl.serve.discovery.kubernetes import cluster_of, needed_keys
 
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _VERBS = ("list", "watch")
+_NOT_FOUND = 404
+_NO_INFERENCE_POOL = "install version 1.0 or later of the Gateway API Inference Extension, and create the InferencePool"
 _NO_PERMISSION = "grant the account a Role with these permissions (see docs/how-to/deploy-in-kubernetes.md)"
 
 
@@ -43,16 +48,17 @@ async def _checked(sections: Sequence[tuple[str, KubernetesDiscovery]]) -> list[
 
 
 async def _check(pool: str, discovery: KubernetesDiscovery) -> DoctorResult:
-    what = f"pools.{pool}.discovery.kubernetes {discovery.namespace}/{discovery.service}"
+    what = f"pools.{pool}.discovery.kubernetes {discovery.reference}"
     client = ApiClient(lambda: cluster_of(discovery))
     try:
         async with asyncio.timeout(ANSWER_TIMEOUT):
             missing = [
                 f"{verb} {key.resource}"
-                for key in (slices_key(discovery), *labels_keys(discovery).values())
+                for key in needed_keys(discovery)
                 for verb in _VERBS
                 if not await is_allowed(client, key.path, verb)
             ]
+            problem = "" if missing else await _inference_pool_problem(client, discovery)
     except TimeoutError:
         return DoctorResult(
             what, "failed", f"no answer within {ANSWER_TIMEOUT:g} s", "check the API server", absent=True
@@ -63,7 +69,28 @@ async def _check(pool: str, discovery: KubernetesDiscovery) -> DoctorResult:
         await client.close()
     if missing:
         return DoctorResult(what, "failed", f"the account lacks the permission to {', '.join(missing)}", _NO_PERMISSION)
+    if problem:
+        return DoctorResult(what, "failed", problem, _NO_INFERENCE_POOL)
     return DoctorResult(what, "ok", "the API server answers and permits list and watch")
+
+
+async def _inference_pool_problem(client: ApiClient, discovery: KubernetesDiscovery) -> str:
+    """Return why the InferencePool cannot be read; empty if it exists, or if the source is a service.
+
+    Raises ApiError, ClusterError.
+    """
+    if not discovery.inference_pool:
+        return ""
+    key = needed_keys(discovery)[0]
+    pools = Collection(client, key, inference_pool.POOL_SHAPE, lambda: None)
+    try:
+        await pools.read_all()
+    except ApiError as error:
+        if error.status != _NOT_FOUND:
+            raise
+        return f"the cluster does not have {key.resource} of the API {key.version}"
+    exists = f"{discovery.namespace}/{discovery.inference_pool}" in pools.objects
+    return "" if exists else "the InferencePool does not exist"
 
 
 async def is_allowed(client: ApiClient, path: str, verb: str, name: str = "") -> bool:

@@ -61,12 +61,13 @@ class LabelSource:
 
 @dataclass(frozen=True, slots=True)
 class KubernetesDiscovery(Discovery):
-    """Replicas that are the endpoints of a Kubernetes service."""
+    """Replicas that are the endpoints of a Kubernetes service, or the pods of an InferencePool."""
 
     kind: ClassVar[str] = "kubernetes"
     """The name of the source."""
     namespace: str
     service: str
+    """Name of the service; empty for an InferencePool."""
     port: str = ""
     """The name of the service's port, or the number of the pods' port; empty: the service's only port."""
     kubeconfig: str | None = None
@@ -89,6 +90,13 @@ class KubernetesDiscovery(Discovery):
     """Number of the service's port; None if the files do not state it."""
     selector: tuple[tuple[str, str], ...] = ()
     """(label, value) of the service's pods, sorted; empty if the files do not state them."""
+    inference_pool: str = ""
+    """Name of the InferencePool; empty for a service."""
+
+    @property
+    def reference(self) -> str:
+        """Return `NAMESPACE/SERVICE` or `NAMESPACE/inferencepool/NAME`."""
+        return f"{self.namespace}/{self.service or f'inferencepool/{self.inference_pool}'}"
 
     @property
     def referenced_port(self) -> int | None:

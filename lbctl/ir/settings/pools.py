@@ -138,7 +138,8 @@ def _discovery(discovery: p.Discovery) -> Iterator[Setting]:
 def _kubernetes(discovery: p.KubernetesDiscovery) -> Iterator[Setting]:
     """Yield the settings as written; `kubeconfig_file` is derived from the position of its file."""
     yield ("namespace",), discovery.namespace
-    yield ("service",), discovery.service
+    yield ("service",), discovery.service or None
+    yield ("inference_pool",), discovery.inference_pool or None
     yield ("port",), discovery.port or None
     yield ("service_port",), discovery.service_port
     yield from nested("selector", entries(discovery.selector))

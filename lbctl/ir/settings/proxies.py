@@ -41,6 +41,8 @@ def _kubernetes(objects: KubernetesObjects) -> Iterator[Setting]:
     yield ("namespace",), objects.namespace
     yield ("gateway_class",), objects.gateway_class
     yield ("gateway",), "/".join(filter(None, (objects.gateway_namespace, objects.gateway))) or None
+    yield from nested("gateway_labels", entries(objects.gateway_labels))
+    yield ("pods_namespace",), objects.pods_namespace
     yield ("assume",), objects.assume or None
     yield ("picker",), objects.picker
     yield from nested("secrets", entries(objects.secrets))

@@ -22,6 +22,7 @@ _MODULES = (
     "pick",
     "hosted",
     "own_lines",
+    "gateways",
 )
 
 

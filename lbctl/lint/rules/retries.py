@@ -13,6 +13,7 @@ from lbctl.ir.pools import Pool
 from lbctl.ir.routes import Forward, Route, busy_statuses
 from lbctl.lint.fleet_view import FleetView, sources_of
 from lbctl.lint.rule import Edit, RuleFinding, rule
+from lbctl.targets import target
 
 _MAX_ATTEMPTS = 2
 
@@ -147,12 +148,13 @@ def status_that_need_not_mean_busy(fleet: FleetView) -> Iterator[RuleFinding]:
 @rule("LB318")
 def busy_without_another_replica(fleet: FleetView) -> Iterator[RuleFinding]:
     """Report retries of busy replicas without another replica (LB318)."""
+    retries_grpc = bool(fleet.kinds) and all(target(kind).retries_grpc for kind in fleet.kinds)
     for route, action in fleet.forwards:
         for pool in map(fleet.pool, action.pools):
             if not route.retry.busy_statuses or not route.retry.attempts:
                 continue
             path, remedy = ("routes", route.name, "retry", "when"), "remove replica_busy"
-            if pool.protocol == "grpc":
+            if pool.protocol == "grpc" and not retries_grpc:
                 yield RuleFinding(path, f"pool {pool.name} uses gRPC, and a gRPC status is not retried", remedy)
             elif len(pool.replicas) == 1 and pool.discovery is None:
                 message = f"pool {pool.name} has only one replica, so no other replica can take the request"

@@ -41,13 +41,13 @@ class PoolAnswer:
 
 @dataclass(frozen=True, slots=True)
 class NameState:
-    """The state of a watched DNS name or Kubernetes service, as the API reports it.
+    """The state of a watched DNS name, Kubernetes service or InferencePool, as the API reports it.
 
     Times are in seconds since the epoch; None means never.
     """
 
     name: str
-    """The name; for a service, with the prefix `kubernetes` and its namespace."""
+    """The name; for a service or InferencePool, with the prefix `kubernetes` and its namespace."""
     resolvers: tuple[str, ...]
     """The resolvers in use; empty: the machine's resolvers, or none."""
     pools: tuple[str, ...]

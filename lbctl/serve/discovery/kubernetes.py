@@ -1,9 +1,10 @@
-"""The source for pools whose replicas are the endpoints of a Kubernetes service.
+"""The source for pools whose replicas are the endpoints of a Kubernetes service, or the pods of an InferencePool.
 
 Each service has one watch of its EndpointSlices, which pools share; the labels of nodes and pods are watched only if a
-pool needs them. If the API server is unreachable or returns nothing, the last answer is kept: a service without slices,
-which was deleted or never existed, removes no replica, and `names()` reports it. Replicas whose pods terminate are
-reported as `leaving`: their removal needs no confirmation.
+pool needs them. The InferencePools of a namespace have one watch, and each selector has a watch of its pods. If the API
+server is unreachable or returns nothing, the last answer is kept: a service without slices, which was deleted or never
+existed, removes no replica, and `names()` reports it. A deleted InferencePool keeps its last selector and ports.
+Replicas whose pods terminate are reported as `leaving`: their removal needs no confirmation.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from lbctl.base.foreign_json import parse_object
+from lbctl.base.foreign_json import Shape, parse_object
 from lbctl.ir.address import Address
 from lbctl.ir.pools import KubernetesDiscovery, LabelSource, Replica
 from lbctl.ir.topology import Topology
@@ -26,15 +27,24 @@ from lbctl.runtime.net.kubernetes import kubeconfig
 from lbctl.runtime.net.kubernetes.client import ApiClient
 from lbctl.runtime.net.kubernetes.cluster import Cluster, in_cluster
 from lbctl.runtime.net.kubernetes.collection import Collection, CollectionKey, Object
-from lbctl.serve.discovery.endpoint_slices import SHAPE, Labels, endpoints, replicas_of
+from lbctl.serve.discovery import endpoint_slices, inference_pool
+from lbctl.serve.discovery.endpoints import Endpoint, Labels, replicas_of
+from lbctl.serve.discovery.inference_pool import InferencePool
 from lbctl.serve.discovery.interface import NameState, PoolAnswer
 
 _WAIT_WITH_ANSWER = 0.5
 """Seconds for which `first` waits for a service that already has an earlier answer."""
 _MAX_LEAVING = 8192
-"""Maximum number of names of terminating pods that are remembered for each service."""
+"""Maximum number of names of terminating endpoints that are remembered for each watch."""
 _ClusterKey = tuple[str | None, str | None]
 """The kubeconfig and its context."""
+_WatchKey = tuple[_ClusterKey, CollectionKey]
+_SHAPES: dict[str, dict[str, Shape]] = {
+    "endpointslices": endpoint_slices.SHAPE,
+    "inferencepools": inference_pool.POOL_SHAPE,
+    "pods": inference_pool.POD_SHAPE,
+}
+"""Resource → the used fields of its objects."""
 
 
 def cluster_of(discovery: KubernetesDiscovery) -> Cluster:
@@ -44,27 +54,40 @@ def cluster_of(discovery: KubernetesDiscovery) -> Cluster:
     return kubeconfig.read(Path(discovery.kubeconfig_file), discovery.context, control_files=discovery.control_files)
 
 
-def slices_key(discovery: KubernetesDiscovery) -> CollectionKey:
+def needed_keys(discovery: KubernetesDiscovery) -> list[CollectionKey]:
+    """Return the collections that the account must be allowed to list and watch, one for each resource."""
+    if discovery.service:
+        return [_slices_key(discovery), *_labels_keys(discovery).values()]
+    return [_pools_key(discovery), _pods_key(discovery), *_labels_keys(discovery).values()]
+
+
+def _slices_key(discovery: KubernetesDiscovery) -> CollectionKey:
     """Return the collection with the EndpointSlices of the service."""
     path = f"/apis/discovery.k8s.io/v1/namespaces/{discovery.namespace}/endpointslices"
     return CollectionKey(path, f"kubernetes.io/service-name={discovery.service}", items="endpoints")
 
 
-def labels_keys(discovery: KubernetesDiscovery) -> dict[str, CollectionKey]:
-    """Return `node` and `pod` → the collection, for those with labels in the section."""
-    paths = {"node": "/api/v1/nodes", "pod": f"/api/v1/namespaces/{discovery.namespace}/pods"}
+def _pools_key(discovery: KubernetesDiscovery) -> CollectionKey:
+    """Return the collection with the InferencePools of the namespace."""
+    return CollectionKey(f"/apis/inference.networking.k8s.io/v1/namespaces/{discovery.namespace}/inferencepools")
+
+
+def _pods_key(discovery: KubernetesDiscovery, selector: str = "") -> CollectionKey:
+    """Return the collection with the pods of the namespace that have these labels."""
+    return CollectionKey(f"/api/v1/namespaces/{discovery.namespace}/pods", selector)
+
+
+def _labels_keys(discovery: KubernetesDiscovery) -> dict[str, CollectionKey]:
+    """Return `node` and `pod` → the collection, for those with labels in the section.
+
+    The pods of an InferencePool are listed with their labels in any case.
+    """
+    paths = {"node": "/api/v1/nodes"}
+    if discovery.service:
+        paths["pod"] = f"/api/v1/namespaces/{discovery.namespace}/pods"
     sources = (discovery.gpu_from, discovery.zone_from)
     needed = {source.of for source in sources if isinstance(source, LabelSource)}
     return {of: CollectionKey(path, metadata_only=True) for of, path in paths.items() if of in needed}
-
-
-@dataclass(slots=True)
-class _Watched:
-    """A collection that is watched for some pools."""
-
-    collection: Collection
-    task: asyncio.Task[NoReturn]
-    leaving: dict[str, None] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -73,34 +96,68 @@ class _PoolState:
 
     discovery: KubernetesDiscovery
     answer: PoolAnswer
+    inference_pool: InferencePool | None = None
+    """The last valid InferencePool; None before, and for a service."""
     problems: tuple[str, ...] = ()
     left_out: int = 0
+
+    @property
+    def members(self) -> CollectionKey | None:
+        """Return the collection with the endpoints; None until the InferencePool is known."""
+        if self.discovery.service:
+            return _slices_key(self.discovery)
+        return _pods_key(self.discovery, self.inference_pool.selector) if self.inference_pool else None
+
+    @property
+    def keys(self) -> list[CollectionKey]:
+        """Return all collections that the pool needs now."""
+        pools = [] if self.discovery.service else [_pools_key(self.discovery)]
+        members = [self.members] if self.members else []
+        return [*pools, *members, *_labels_keys(self.discovery).values()]
+
+    def endpoints(self, objects: Iterable[Object], problems: dict[str, None]) -> list[Endpoint]:
+        """Return the endpoints in these objects of `members`. `problems` receives why there are none."""
+        if self.inference_pool is not None:
+            return list(inference_pool.endpoints(self.inference_pool, objects))
+        return endpoint_slices.endpoints(self.discovery.port, objects, problems)
+
+
+@dataclass(slots=True)
+class _Watched:
+    """A collection that is watched for some pools."""
+
+    collection: Collection
+    task: asyncio.Task[NoReturn]
+    pools: list[_PoolState] = field(default_factory=list)
+    """The pools whose endpoints the collection contains."""
+    leaving: dict[str, None] = field(default_factory=dict)
+    """The names of terminating endpoints."""
 
 
 class KubernetesSource:
     """A DiscoverySource for `discovery.kubernetes`."""
 
     def __init__(self, on_change: Callable[[], None], guard: Guard, now: Callable[[], float] = time.time) -> None:
-        """Start without services. `on_change` is called when an answer may have changed."""
+        """Start without pools. `on_change` is called when an answer may have changed."""
         self._on_change = on_change
         self._guard = guard
         self._now = now
         self._pools: dict[str, _PoolState] = {}
         self._clients: dict[_ClusterKey, ApiClient] = {}
-        self._watched: dict[tuple[_ClusterKey, CollectionKey], _Watched] = {}
+        self._watched: dict[_WatchKey, _Watched] = {}
         self._seeds: dict[str, tuple[Replica, ...]] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._is_stale = True
 
     def seed(self, saved: Mapping[str, Sequence[str]]) -> None:
-        """Use saved answers for newly watched services until they are listed."""
+        """Use saved answers for newly watched pools until they are listed."""
         for key, texts in saved.items():
             if key.startswith("kubernetes:"):
                 with suppress(ValueError, TypeError, KeyError):
                     self._seeds[key] = tuple(map(_restored, texts))
 
     def use_topology(self, topology: Topology) -> None:
-        """Watch exactly the services of this topology. A pool that was already watched keeps its answer."""
+        """Watch exactly the pools of this topology. A pool that was already watched keeps its answer."""
         sections = {
             pool.name: pool.discovery for pool in topology.pools if isinstance(pool.discovery, KubernetesDiscovery)
         }
@@ -111,27 +168,16 @@ class KubernetesSource:
             self._pools[name] = (
                 previous if previous is not None and same else _PoolState(discovery, self._seeded(discovery))
             )
-        wanted = {
-            (_cluster_key(item), key): item
-            for item in sections.values()
-            for key in (slices_key(item), *labels_keys(item).values())
-        }
-        for key in self._watched.keys() - wanted.keys():
-            self._watched.pop(key).task.cancel()
-        for key, discovery in wanted.items():
-            if key not in self._watched:
-                self._start(key, discovery)
-        for unused in self._clients.keys() - {cluster for cluster, _ in wanted}:
-            self._close(self._clients.pop(unused))
+        self._follow()
         self._touch()
 
     async def first(self, timeout: float) -> None:
-        """Wait until each service has been listed once, at most half a second for services with an earlier answer."""
+        """Wait until everything has been listed once, at most half a second if all pools have an earlier answer."""
         has_answer = all(pool.answer.replicas is not None for pool in self._pools.values())
         with suppress(TimeoutError):
             async with asyncio.timeout(min(timeout, _WAIT_WITH_ANSWER) if has_answer else timeout):
-                for item in list(self._watched.values()):
-                    await item.collection.attempted.wait()
+                while waiting := [item for item in self._watched.values() if not item.collection.attempted.is_set()]:
+                    await waiting[0].collection.attempted.wait()
 
     def answers(self) -> Mapping[str, PoolAnswer]:
         """Return pool → its answer, for the pools with `discovery.kubernetes`."""
@@ -142,7 +188,7 @@ class KubernetesSource:
         return {name: pool.answer for name, pool in self._pools.items()}
 
     def names(self) -> tuple[NameState, ...]:
-        """Return the state of every watched service, sorted."""
+        """Return the state of every watched service and InferencePool, sorted by pool."""
         answers = self.answers()
         return tuple(self._state(name, answers[name]) for name in sorted(self._pools))
 
@@ -154,19 +200,39 @@ class KubernetesSource:
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(client.close() for client in self._clients.values()), *self._closing)
 
-    def _start(self, key: tuple[_ClusterKey, CollectionKey], discovery: KubernetesDiscovery) -> None:
+    def _follow(self) -> None:
+        """Read the InferencePools, and watch exactly the collections that the pools need."""
+        for pool in self._pools.values():
+            item = self._inference_pool(pool.discovery)
+            pool.inference_pool = (inference_pool.read(item) if item else None) or pool.inference_pool
+        wanted: dict[_WatchKey, KubernetesDiscovery] = {}
+        members: dict[_WatchKey, list[_PoolState]] = {}
+        for pool in self._pools.values():
+            where = _cluster_key(pool.discovery)
+            wanted |= {(where, key): pool.discovery for key in pool.keys}
+            if pool.members is not None:
+                members.setdefault((where, pool.members), []).append(pool)
+        for key in self._watched.keys() - wanted.keys():
+            self._watched.pop(key).task.cancel()
+        for key, discovery in wanted.items():
+            if key not in self._watched:
+                self._start(key, discovery)
+            self._watched[key].pools = members.get(key, [])
+        for unused in self._clients.keys() - {cluster for cluster, _ in wanted}:
+            self._close(self._clients.pop(unused))
+
+    def _start(self, key: _WatchKey, discovery: KubernetesDiscovery) -> None:
         where, resource = key
         client = self._clients.setdefault(where, ApiClient(lambda: cluster_of(discovery)))
-        leaving: dict[str, None] = {}
 
         def note(item: Object) -> None:
-            _note_leaving(leaving, discovery.port, item)
+            _note_leaving(watched, item)
 
-        is_slices = resource == slices_key(discovery)
-        shape = SHAPE if is_slices else {}
-        collection = Collection(client, resource, shape, self._touch, note if is_slices else _ignore, self._now)
+        shape = {} if resource.metadata_only else _SHAPES[resource.resource]
+        changed = self._pools_changed if resource == _pools_key(discovery) else self._touch
+        collection = Collection(client, resource, shape, changed, note, self._now)
         task = self._guard.start("Kubernetes watches", collection.follow, name=f"{resource.path} {resource.selector}")
-        self._watched[key] = _Watched(collection, task, leaving)
+        watched = self._watched[key] = _Watched(collection, task)
 
     def _close(self, client: ApiClient) -> None:
         task = asyncio.get_running_loop().create_task(client.close())
@@ -177,29 +243,41 @@ class KubernetesSource:
         self._is_stale = True
         self._on_change()
 
+    def _pools_changed(self) -> None:
+        self._follow()
+        self._touch()
+
+    def _inference_pool(self, discovery: KubernetesDiscovery) -> Object | None:
+        """Return the InferencePool of a section; None if it does not exist or is not known yet."""
+        watched = self._watched.get((_cluster_key(discovery), _pools_key(discovery)))
+        return watched.collection.objects.get(f"{discovery.namespace}/{discovery.inference_pool}") if watched else None
+
     def _seeded(self, discovery: KubernetesDiscovery) -> PoolAnswer:
         key = _key(discovery)
         return PoolAnswer(self._seeds.get(key), key=key, saved=tuple(map(_saved, self._seeds.get(key, ()))))
 
-    def _collections(self, discovery: KubernetesDiscovery) -> tuple[_Watched, dict[str, Collection]]:
-        where = _cluster_key(discovery)
-        labels = {of: self._watched[where, key].collection for of, key in labels_keys(discovery).items()}
-        return self._watched[where, slices_key(discovery)], labels
-
     def _update(self, pool: _PoolState) -> None:
-        """Compute the answer of a pool. It stays unchanged until the slices are known, and while there are none.
+        """Compute the answer of a pool. It stays unchanged until its endpoints are known, and for missing slices.
 
         If labels could not be listed yet, known replicas keep their GPU and zone.
         """
-        watched, labels = self._collections(pool.discovery)
-        slices = watched.collection.objects
+        where = _cluster_key(pool.discovery)
+        if pool.members is None:
+            return
+        watched = self._watched[where, pool.members]
+        objects = watched.collection.objects
+        labels = {of: self._watched[where, key].collection for of, key in _labels_keys(pool.discovery).items()}
+        if pool.inference_pool is not None:
+            labels["pod"] = watched.collection
         waiting = any(not item.attempted.is_set() for item in labels.values())
-        if not watched.collection.listed or waiting or not slices:
+        if not watched.collection.listed or waiting or (pool.discovery.service and not objects):
             return
         labels_of_objects = {name: _labels(item.objects.values()) for name, item in labels.items() if item.listed}
-        reading = replicas_of(pool.discovery, slices.values(), labels_of_objects, pool.answer.replicas or ())
+        problems: dict[str, None] = {}
+        endpoints = pool.endpoints(objects.values(), problems)
+        reading = replicas_of(pool.discovery, endpoints, labels_of_objects, pool.answer.replicas or ())
         replicas = pool.answer.replicas if pool.answer.replicas == reading.replicas else reading.replicas
-        pool.problems, pool.left_out = reading.problems, reading.left_out
+        pool.problems, pool.left_out = (*problems, *reading.problems), reading.left_out
         pool.answer = PoolAnswer(
             replicas,
             watched.collection.answered,
@@ -211,36 +289,51 @@ class KubernetesSource:
 
     def _state(self, name: str, answer: PoolAnswer) -> NameState:
         pool = self._pools[name]
-        watched, labels = self._collections(pool.discovery)
-        service = f"{pool.discovery.namespace}/{pool.discovery.service}"
-        collections = (watched.collection, *labels.values())
-        errors = [item.error for item in collections if item.error] + list(pool.problems)
-        if watched.collection.listed and not watched.collection.objects:
-            errors.append("the service has no EndpointSlice: does it exist?")
+        where = _cluster_key(pool.discovery)
+        collections = [self._watched[where, key].collection for key in pool.keys]
+        errors = [item.error for item in collections if item.error]
+        members = self._watched[where, pool.members].collection if pool.members else None
+        errors += [*pool.problems, *self._missing(pool, collections[0], members)]
         return NameState(
-            name=f"kubernetes {service}",
+            name=f"kubernetes {pool.discovery.reference}",
             resolvers=(),
             pools=(name,),
             addresses=tuple(str(item.address) for item in answer.replicas or ()),
             left_out=pool.left_out,
-            answered=watched.collection.answered,
+            answered=members.answered if members else None,
             error="; ".join(errors),
             failed=max((item.failed for item in collections if item.failed is not None), default=None),
         )
 
+    def _missing(self, pool: _PoolState, first: Collection, members: Collection | None) -> Iterator[str]:
+        """Yield the problem of a service without slices, or of an InferencePool that is missing or selects no pods.
 
-def _ignore(_: Object) -> None:
-    """Do nothing for a node or a pod: its labels are read from the copy."""
+        `first` contains the slices, or the InferencePools.
+        """
+        if not first.listed:
+            return
+        if pool.discovery.service:
+            if not first.objects:
+                yield "the service has no EndpointSlice: does it exist?"
+            return
+        item = self._inference_pool(pool.discovery)
+        if item is None:
+            yield "the InferencePool does not exist"
+        elif inference_pool.read(item) is None:
+            yield "the InferencePool has no selector or no target port"
+        elif pool.inference_pool and members and members.listed and not members.objects:
+            yield f"no pod has the labels {pool.inference_pool.selector}"
 
 
-def _note_leaving(leaving: dict[str, None], port: str, item: Object) -> None:
-    """Remember the terminating endpoints of a slice, and forget those whose name is in use again."""
-    for endpoint in endpoints(port, [item]):
-        leaving.pop(endpoint.name, None)
-        if endpoint.terminating:
-            leaving[endpoint.name] = None
-    while len(leaving) > _MAX_LEAVING:
-        del leaving[next(iter(leaving))]
+def _note_leaving(watched: _Watched, item: Object) -> None:
+    """Remember the terminating endpoints in an object, and forget those whose name is in use again."""
+    for pool in watched.pools:
+        for endpoint in pool.endpoints([item], {}):
+            watched.leaving.pop(endpoint.name, None)
+            if endpoint.terminating:
+                watched.leaving[endpoint.name] = None
+    while len(watched.leaving) > _MAX_LEAVING:
+        del watched.leaving[next(iter(watched.leaving))]
 
 
 def _cluster_key(discovery: KubernetesDiscovery) -> _ClusterKey:
@@ -250,7 +343,7 @@ def _cluster_key(discovery: KubernetesDiscovery) -> _ClusterKey:
 def _key(discovery: KubernetesDiscovery) -> str:
     """Return the key under which the state saves the answer."""
     where = f"{discovery.kubeconfig or ''}:{discovery.context or ''}"
-    return f"kubernetes:{where}:{discovery.namespace}/{discovery.service}:{discovery.port}"
+    return f"kubernetes:{where}:{discovery.reference}:{discovery.port}"
 
 
 def _labels(objects: Iterable[Object]) -> Labels:

@@ -16,7 +16,6 @@ whose tenant contains control characters.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 
 from envoy.config.rbac.v3 import rbac_pb2
@@ -28,7 +27,7 @@ from envoy.extensions.filters.http.rbac.v3 import rbac_pb2 as rbac_filter_pb2
 from google.protobuf.any_pb2 import Any
 
 from lbctl.ir.listeners import Listener
-from lbctl.ir.routes import Auth, Jwt, Route
+from lbctl.ir.routes import Jwt, Route
 from lbctl.ir.secrets import ApiKey
 from lbctl.ir.snapshot import View
 from lbctl.targets import client_identity, websocket_key
@@ -36,6 +35,7 @@ from lbctl.targets.client_identity import INTERNAL_PREFIX as INTERNAL
 from lbctl.targets.envoy import external
 from lbctl.targets.envoy.protos import extension, pack
 from lbctl.targets.envoy.sources import NAMESPACE
+from lbctl.targets.jwks import has_usable_key
 
 TENANT = "tenant"
 """Key of the tenant in the request's metadata."""
@@ -86,8 +86,6 @@ default."""
 _TOKEN = r"^[Bb]earer +[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+$"
 """Token in its header. Envoy also accepts further dots, and text before the scheme and after the token."""
 _PRINTABLE = r"[^\x00-\x1f\x7f]+"
-_KEY_FIELDS = {"RSA": ("n", "e"), "EC": ("crv", "x", "y"), "OKP": ("crv", "x")}
-"""Key type → required fields of a public key in a JWKS. Envoy does not start with a JWKS without a usable key."""
 
 Gate = tuple[list[dict[str, object]], dict[str, Any]]
 """An accepted kind of credentials: additional header conditions, and the configuration of its filters."""
@@ -183,15 +181,6 @@ def tenant_header(route: Route) -> dict[str, object] | None:
         "header": {"key": route.auth.forward_tenant, "value": value},
         "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
     }
-
-
-def credential_headers(auth: Auth | None) -> list[str]:
-    """Return the headers with the client's credentials that are removed before a replica gets the request."""
-    if auth is None or auth.forward_credentials:
-        return []
-    if auth.external is not None:
-        return ["authorization"]
-    return sorted({*(auth.api_keys.headers if auth.api_keys else ()), *(["authorization"] if auth.jwt else [])})
 
 
 def _protected(view: View, listener: Listener) -> list[Route]:
@@ -309,7 +298,4 @@ def _has_usable_jwks(view: View, route: Route) -> bool:
     """Return whether the route's JWKS has a key with which Envoy can verify a token."""
     if route.auth is None or route.auth.jwt is None:
         return False
-    public_keys = json.loads(view.jwks.get(route.name, '{"keys": []}'))["keys"]
-    return any(
-        all(public_key.get(field) for field in _KEY_FIELDS.get(public_key["kty"], ("",))) for public_key in public_keys
-    )
+    return has_usable_key(view.jwks.get(route.name, '{"keys": []}'))

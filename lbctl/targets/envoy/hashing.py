@@ -16,7 +16,7 @@ from lbctl.ir.listeners import Listener
 from lbctl.ir.pools import HashKey
 from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
-from lbctl.targets.envoy import auth
+from lbctl.targets.client_identity import credential_headers
 from lbctl.targets.envoy.protos import extension
 from lbctl.targets.envoy.sources import NAMESPACE
 
@@ -91,7 +91,7 @@ def _needs_filter_state(key: HashKey, route: Route) -> bool:
     """Return whether the key must be stored before the replica is chosen."""
     if key.kind in ("header", "cookie"):
         rules = route.request_headers
-        changed = {*auth.credential_headers(route.auth), *rules.remove, *(name for name, _ in rules.set)}
+        changed = {*credential_headers(route.auth), *rules.remove, *(name for name, _ in rules.set)}
         return ("cookie" if key.kind == "cookie" else key.name.lower()) in changed
     return key.kind in ("json_body", "prompt_prefix")
 

@@ -18,7 +18,7 @@ from lbctl.ir.listeners import Listener, Rule
 from lbctl.ir.routes import Forward, Redirect, Respond, Route
 from lbctl.ir.snapshot import View
 from lbctl.targets import response_bodies
-from lbctl.targets.client_identity import challenge
+from lbctl.targets.client_identity import challenge, credential_headers
 from lbctl.targets.envoy import (
     access,
     affinity,
@@ -268,7 +268,7 @@ def _headers(table: RouteInputs, message: route_components_pb2.Route, route: Rou
     if tenant:
         message.request_headers_to_add.add(**tenant)
     removed = [*header_text.replaced(route.request_headers), *route.request_headers.remove]
-    message.request_headers_to_remove.extend([*removed, *auth.credential_headers(route.auth)])
+    message.request_headers_to_remove.extend([*removed, *credential_headers(route.auth)])
     for name in [*header_text.replaced(route.response_headers), *route.response_headers.remove]:
         for place in _response_places(message, name):
             place.response_headers_to_remove.append(name)

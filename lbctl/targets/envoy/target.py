@@ -27,6 +27,7 @@ class EnvoyTarget:
     counted_with = ()
     done_by_control_plane: frozenset[str] = frozenset()
     compares_hashes = False
+    retries_grpc = False
     prefers_idle_replicas = False
     reads_bodies = True
     versions: Sequence[Version] = ((1, 40),)

@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 
-from lbctl.base import ports
-from lbctl.base.diagnostics import Diagnostic
+from lbctl.ir.listeners import Listener
 from lbctl.ir.pools import KubernetesDiscovery, Pool, Replica
 from lbctl.ir.proxies import KubernetesObjects
 from lbctl.ir.routes import Forward, Route
-from lbctl.ir.shares import in_regions
 from lbctl.ir.snapshot import View
-from lbctl.ir.weight import Weight
-from lbctl.targets.manifests.classes import MAX_WEIGHT, WeightClasses, limits, weight_classes
+from lbctl.targets.manifests.http_route import Way
 from lbctl.targets.manifests.names import SERVICE, Parts, names, object_name
 from lbctl.targets.manifests.objects import Objects, Tree
+from lbctl.targets.manifests.pickers import PORT, Pickers
+from lbctl.targets.manifests.pool_classes import Group, PoolClasses, group_of, shared_weights
 from lbctl.targets.manifests.services import PoolService, add_service, app_protocol, service_port, shape
-from lbctl.targets.replica_weights import quantise
-from lbctl.targets.target import Prerequisite
 
-MAX_BACKENDS = 16
-"""Maximum number of backends of a rule."""
-_TOLERANCE = 0.02
-"""Maximum relative error of a replica's share without a warning."""
 _MIRROR, _CLOSED = "mirror", "closed"
 CLOSED_PORT = 80
 INFERENCE_GROUP = "inference.networking.k8s.io"
 _POOL = object_name("InferencePool")
-
-Group = tuple[str, tuple[str, ...]]
-"""A pool, and the regions of the replicas that may answer (empty: all)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +51,10 @@ class Backends:
     def __init__(self, view: View, objects: KubernetesObjects) -> None:
         self._view = view
         self._objects = objects
-        self._groups = {group: self._classes(group, most) for group, most in self._max_classes().items()}
+        self.classes = PoolClasses(view, is_rendered=lambda pool: not isinstance(pool.discovery, KubernetesDiscovery))
+        self._groups = self.classes.groups
         self._mirrored = {
-            _group(route, route.action.mirror.pool)
+            group_of(route, route.action.mirror.pool)
             for route in view.routes.values()
             if isinstance(route.action, Forward) and route.action.mirror
         }
@@ -74,6 +63,7 @@ class Backends:
         by_parts = names(_POOL, [(view.proxy.name, name) for name in picked])
         self._pools = {name: by_parts[view.proxy.name, name] for name in picked}
         """Picked pool → name of its InferencePool."""
+        self.pickers = Pickers(objects, picked)
 
     def of(self, route: Route, pool: str) -> list[Backend]:
         """Return the Services of a pool for the requests of a route, with their weights."""
@@ -81,7 +71,7 @@ class Backends:
         if isinstance(discovery, KubernetesDiscovery):
             existing = self._existing(discovery)
             return [replace(existing, name=self._pools[pool], is_picked=True)] if pool in self._pools else [existing]
-        group = _group(route, pool)
+        group = group_of(route, pool)
         port = service_port(self._view.pools[pool])
         classes = self._groups[group].classes
         weights = [item.weight for item in classes]
@@ -92,16 +82,23 @@ class Backends:
             )
         ]
 
-    def mirror(self, route: Route, pool: str) -> Backend:
+    def mirror_reference(self, route: Route, pool: str) -> Tree:
         """Return the Service for copies of requests, which has all replicas of the pool."""
         discovery = self._view.pools[pool].discovery
         if isinstance(discovery, KubernetesDiscovery):
-            return self._existing(discovery)
+            return self._existing(discovery).tree()
         backends = self.of(route, pool)
-        group = _group(route, pool)
         if len(backends) == 1:
-            return backends[0]
-        return Backend(self._names[self._mirror_parts(group)], None, backends[0].port)
+            return backends[0].tree()
+        return Backend(self._names[self._mirror_parts(group_of(route, pool))], None, backends[0].port).tree()
+
+    def response(self, listener: Listener, way: Way) -> Tree:  # noqa: ARG002 -- the response is the same everywhere
+        """Return the Service without endpoints: the API has no responses by the gateway."""
+        return {"backendRefs": [self.closed.tree()]}
+
+    def filters(self, listener: Listener, way: Way) -> list[Tree]:  # noqa: ARG002 -- for other kinds
+        """Return an empty list, because the standard filters are enough."""
+        return []
 
     @property
     def closed(self) -> Backend:
@@ -113,20 +110,8 @@ class Backends:
         backends = [(pool, backend) for pool in shares for backend in self.of(route, pool)]
         if len(backends) == 1:
             return [backends[0][1].tree()]
-        weights = self._weights(shares, backends)
+        weights = shared_weights(shares, [(owner, False, backend.weight) for owner, backend in backends])
         return [backend.tree(weight) for (_, backend), weight in zip(backends, weights, strict=True)]
-
-    def _weights(self, shares: Mapping[str, int], backends: Sequence[tuple[str, Backend]]) -> list[int]:
-        if len(shares) == 1:
-            return [backend.weight for _, backend in backends]
-        totals = {pool: sum(item.weight for owner, item in backends if owner == pool) for pool in shares}
-        exact = [Fraction(shares[pool] * item.weight, totals[pool]) for pool, item in backends]
-        scale = math.lcm(*(item.denominator for item in exact))
-        weights = [int(item * scale) for item in exact]
-        if max(weights) <= MAX_WEIGHT:
-            return weights
-        scaled = iter(quantise([float(item) for item in exact if item], MAX_WEIGHT))
-        return [next(scaled) if item else 0 for item in exact]
 
     def add(self, objects: Objects, *, closed: bool) -> None:
         """Add the rendered Services and their slices. `closed`: whether a rule needs the Service without endpoints."""
@@ -147,21 +132,6 @@ class Backends:
             name = self.closed.name
             objects.add("v1", "Service", name, "route", path, spec={"type": "ClusterIP", "ports": [port]})
 
-    def prerequisites(self) -> Iterator[Prerequisite]:
-        """Yield the Services of the picker."""
-        for pool in self._pools:
-            words = ("kubectl", "-n", self._objects.namespace, "create", "service", "clusterip", self._picker(pool))
-            yield Prerequisite((*words, f"--tcp={self._picker_port}"))
-
-    def _picker(self, pool: str) -> str:
-        """Return the name of the Service of a pool's picker."""
-        parts = (self._objects.picker, *([pool] if len(self._pools) > 1 else []))
-        return names(SERVICE, [parts])[parts]
-
-    @property
-    def _picker_port(self) -> int:
-        return self._view.picker.port if self._view.picker else ports.PICKER
-
     def _inference_pool(self, name: str) -> Tree:
         """Return the specification of an InferencePool. Without the picker, the gateway chooses the replica."""
         discovery = self._view.pools[name].discovery
@@ -170,10 +140,10 @@ class Backends:
             "selector": {"matchLabels": dict(discovery.selector)},
             "targetPorts": [{"number": int(discovery.port)}],
             "endpointPickerRef": {
-                "name": self._picker(name),
+                "name": self.pickers.services[name],
                 "group": "",
                 "kind": "Service",
-                "port": {"number": self._picker_port},
+                "port": {"number": PORT},
                 "failureMode": "FailOpen",
             },
         }
@@ -188,17 +158,6 @@ class Backends:
         else:
             services = sorted(name for parts, name in self._names.items() if parts[1:2] == (pool,) and len(parts) > 2)
         return [{"name": name, "group": "", "kind": "Service"} for name in services]
-
-    def warnings(self) -> Iterator[Diagnostic]:
-        """Yield the warnings about replicas whose share is off because classes were joined."""
-        for (pool, _), found in self._groups.items():
-            if found.error > _TOLERANCE:
-                message = (
-                    f"a rule has at most {MAX_BACKENDS} backends, so classes of replicas with similar weights are "
-                    f"joined: the share of a replica is off by up to {found.error:.0%}"
-                )
-                hint = "use fewer different weights"
-                yield Diagnostic("LB206", message, path=("pools", pool, "replicas"), hint=hint, severity="warning")
 
     def _add(self, objects: Objects, pool: Pool, parts: Parts, replicas: tuple[Replica, ...]) -> None:
         view = self._view
@@ -240,56 +199,7 @@ class Backends:
         pool, regions = group
         return (self._view.proxy.name, pool, *regions, suffix, *shape(replicas))
 
-    def _max_classes(self) -> dict[Group, int]:
-        """Return the maximum number of classes of each rendered group, over all rules that use it."""
-        allowed: dict[Group, int] = {}
-        for route in self._view.routes.values():
-            for pools in _rules(route):
-                groups = [_group(route, pool) for pool in pools]
-                counts = [self._count(group) for group in groups]
-                for group, most in zip(groups, limits(counts, max(MAX_BACKENDS, len(groups))), strict=True):
-                    allowed[group] = min(most, allowed.get(group, most))
-        return {
-            group: most
-            for group, most in sorted(allowed.items())
-            if not isinstance(self._view.pools[group[0]].discovery, KubernetesDiscovery)
-        }
-
-    def _count(self, group: Group) -> int:
-        if isinstance(self._view.pools[group[0]].discovery, KubernetesDiscovery):
-            return 1
-        return len({weight.rate for _, weight in self._members(group)}) or 1
-
-    def _classes(self, group: Group, most: int) -> WeightClasses:
-        return weight_classes(self._members(group), self._view.drained[group[0]], most)
-
-    def _members(self, group: Group) -> list[tuple[Replica, Weight]]:
-        """Return the replicas of the first priority in these regions, with their weights."""
-        name, regions = group
-        pool = self._view.pools[name]
-        pairs = [
-            (replica, weight)
-            for replica, weight in zip(pool.replicas, self._view.weights[name], strict=True)
-            if in_regions(replica, regions)
-        ]
-        ready = [replica.priority for replica, _ in pairs if replica.name not in self._view.drained[name]]
-        first = min(ready, default=0)
-        return [(replica, weight) for replica, weight in pairs if replica.priority == first]
-
 
 def is_picked(pool: Pool) -> bool:
     """Return whether the picker chooses the pool's replicas, so that the pool is an InferencePool."""
     return pool.balance.pick is not None and isinstance(pool.discovery, KubernetesDiscovery)
-
-
-def _rules(route: Route) -> Iterator[list[str]]:
-    """Yield the pools of each rule of a route."""
-    if isinstance(route.action, Forward):
-        yield [share.pool for share in route.action.shares]
-        yield from ([pin.pool] for pin in route.action.pins)
-        if route.action.mirror:
-            yield [route.action.mirror.pool]
-
-
-def _group(route: Route, pool: str) -> Group:
-    return pool, route.regions

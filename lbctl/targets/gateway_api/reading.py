@@ -1,24 +1,5 @@
-"""How a gateway reads a request, as far as the API defines it. Bodies and queries are not read.
+"""How a gateway reads a request, as far as the API defines it. The class of the gateway decides the rest."""
 
-The class of the gateway decides the escapes of a path that it decodes, and the requests that it rejects. Like Envoy,
-this prediction decodes all escapes.
-"""
+from lbctl.targets.manifests.reading import read
 
-from __future__ import annotations
-
-from lbctl.ir.listeners import Listener
-from lbctl.ir.matching import Request
-from lbctl.targets import reading as r
-
-
-def read(message: r.Message, listener: Listener, version: r.Version) -> Request | r.Refusal:
-    """Return the request as the gateway's routes see it, or its rejection."""
-    del listener, version
-    refusal = r.refused(message)
-    if refusal:
-        return refusal
-    path = r.decoded(message.path)
-    if path is None:
-        return r.AMBIGUOUS_PATH
-    model = next(iter(message.values(r.MODEL_HEADER)), None)
-    return Request(message.method, r.host_of(message), path, r.headers(message), model)
+__all__ = ["read"]

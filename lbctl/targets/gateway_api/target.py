@@ -27,6 +27,7 @@ class GatewayApi:
     counted_with = None
     done_by_control_plane: frozenset[str] = frozenset()
     compares_hashes = True
+    retries_grpc = False
     prefers_idle_replicas = False
     reads_bodies = False
     versions: tuple[Version, ...] = ((1, 4), (1, 5))

@@ -44,6 +44,7 @@ class Haproxy:
     done_by_control_plane: frozenset[str] = frozenset()
     """Features that `serve` adds to the proxy."""
     compares_hashes: bool = True
+    retries_grpc: bool = False
     """Whether it accepts API keys whose key file contains only the hash."""
     prefers_idle_replicas: bool = True
     """Whether least connections prefers an idle replica, regardless of its weight."""

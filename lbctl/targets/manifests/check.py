@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from lbctl.targets.target import Bundle, Complaint
 
 _INVALID = re.compile(r'^The (?P<kind>[A-Za-z]+) "(?P<name>[^"]+)" is invalid:(?P<rest>.*)', re.MULTILINE)
-_OBJECT = re.compile(
-    r'(?:"?(?P<kind>[A-Z][A-Za-z]+)\b[^"\n]*"(?P<name>[a-z0-9.-]+)"|name: "(?P<other>[a-z0-9.-]+)")', re.ASCII
-)
+_OBJECT = re.compile(r'\b(?P<kind>[A-Za-z]+)(?:\.[a-z0-9.-]+)? "(?P<name>[a-z0-9.-]+)"', re.ASCII)
+"""A kind or resource, perhaps with its API group, and the name of an object."""
 _NO_MAPPING = re.compile(r'name: "(?P<name>[a-z0-9.-]+)".* no matches for kind "(?P<kind>[A-Za-z]+)"', re.ASCII)
 _UNREACHABLE = re.compile(
     r"connection to the server|unable to connect to the server|server API group list|failed to download openapi"
@@ -36,11 +35,10 @@ def unreachable(output: str) -> str:
 
 def complaints(output: str, bundle: Bundle) -> Iterator[Complaint]:
     """Yield each error with the line of its object in the file."""
-    for line in _lines(output):
+    for line in dict.fromkeys(_lines(output)):  # a missing namespace is an error of each object
         match = _INVALID.search(line) or _NO_MAPPING.search(line) or _OBJECT.search(line)
-        found = match.groupdict() if match else {}
-        name = found.get("name") or found.get("other")
-        yield Complaint(line, bundle.main.name, _line_of(bundle.main.text, found.get("kind"), name))
+        place = _line_of(bundle.main.text, match["kind"], match["name"]) if match else None
+        yield Complaint(line, bundle.main.name, place)
 
 
 def _lines(output: str) -> Iterator[str]:
@@ -70,12 +68,21 @@ def _lines(output: str) -> Iterator[str]:
         yield f"{conflict} ({_TAKE_OVER})"
 
 
-def _line_of(text: str, kind: str | None, name: str | None) -> int | None:
-    """Return the first line of an object's metadata; None if the file has no such object."""
+def _line_of(text: str, kind: str, name: str) -> int | None:
+    """Return the first line of an object's metadata; None if the file has no such object.
+
+    `kind` is also accepted as the name of the resource, for example `httproutes`.
+    """
     start = 1
     for document in text.split("---\n"):
         names, kinds = _NAME.search(document), _KIND.search(document)
-        if names is not None and names[1] == name and kinds is not None and kind in (None, kinds[1]):
+        if names is not None and names[1] == name and kinds is not None and kind in (kinds[1], _resource(kinds[1])):
             return start + document[: names.start()].count("\n")
         start += document.count("\n") + 1
     return None
+
+
+def _resource(kind: str) -> str:
+    """Return the plural name of a kind that lbctl renders, as in RBAC."""
+    lower = kind.lower()
+    return f"{lower[:-1]}ies" if lower.endswith("y") and not lower.endswith("ay") else f"{lower}s"

@@ -6,8 +6,9 @@ of its replicas together.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from lbctl.ir.pools import Replica
 from lbctl.ir.weight import Weight
@@ -36,20 +37,34 @@ class WeightClasses:
     """Largest relative error of a replica's share, because classes were joined: 0.02 is 2 %."""
 
 
+def _same(replica: Replica) -> tuple[()]:  # noqa: ARG001 -- all replicas may share a class
+    return ()
+
+
 def weight_classes(
-    replicas: Sequence[tuple[Replica, Weight]], drained: Collection[str], max_classes: int
+    replicas: Sequence[tuple[Replica, Weight]],
+    drained: Collection[str],
+    max_classes: int,
+    kind: Callable[[Replica], tuple[bool, ...]] = _same,
 ) -> WeightClasses:
     """Group the replicas into at most `max_classes` classes. Classes with the nearest weights are joined.
 
-    There is always at least one class. `max_classes` must be at least 1.
+    Only replicas of the same `kind` share a class, and classes are sorted by it first. So each kind has at least one
+    class, also above `max_classes`. There is always at least one class. `max_classes` must be at least 1.
     """
-    by_rate: dict[float, list[Replica]] = {}
+    by_key: dict[tuple[tuple[bool, ...], float], list[Replica]] = {}
     for replica, weight in replicas:
-        by_rate.setdefault(weight.rate, []).append(replica)
-    groups = [[(rate, replica) for replica in by_rate[rate]] for rate in sorted(by_rate, reverse=True)] or [[]]
+        by_key.setdefault((kind(replica), -weight.rate), []).append(replica)
+    groups = [[(-negative, replica) for replica in by_key[key, negative]] for key, negative in sorted(by_key)] or [[]]
     while len(groups) > max_classes:
-        ratios = [_mean(groups[index]) / _mean(groups[index + 1]) for index in range(len(groups) - 1)]
-        nearest = ratios.index(min(ratios))
+        ratios = [
+            (_mean(first) / _mean(second), index)
+            for index, (first, second) in enumerate(pairwise(groups))
+            if kind(first[0][1]) == kind(second[0][1])
+        ]
+        if not ratios:
+            break
+        _, nearest = min(ratios)
         groups[nearest : nearest + 2] = [groups[nearest] + groups[nearest + 1]]
     totals = [sum(rate for rate, replica in group if replica.name not in drained) for group in groups]
     quantised = iter(quantise([total for total in totals if total], MAX_WEIGHT))

@@ -15,14 +15,27 @@ _LABEL = NameGrammar("label", 63)
 _ORDER = (
     "Service",
     "EndpointSlice",
+    "Backend",
     "ConfigMap",
     "InferencePool",
     "BackendTLSPolicy",
     "ReferenceGrant",
+    "ServiceEntry",
+    "DestinationRule",
+    "AuthorizationPolicy",
+    "HTTPRouteFilter",
+    "ClientTrafficPolicy",
+    "SecurityPolicy",
+    "BackendTrafficPolicy",
+    "EnvoyExtensionPolicy",
     "Gateway",
     "HTTPRoute",
+    "VirtualService",
 )
-"""Kinds of objects in the order of the file, in which they are applied: routes come after their Services."""
+"""Kinds of objects in the order of the file, in which they are applied.
+
+Routes come after their Services and after the policies that protect them.
+"""
 
 
 @dataclass(frozen=True, slots=True)

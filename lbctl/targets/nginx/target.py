@@ -37,6 +37,7 @@ class Nginx:
         }
     )
     compares_hashes = False
+    retries_grpc = False
     prefers_idle_replicas = False
     reads_bodies = False
     versions: tuple[Version, ...] = (

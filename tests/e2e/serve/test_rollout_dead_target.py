@@ -172,13 +172,13 @@ def test_own_errors_of_a_proxy_end_an_allowed_rollout(kind: str, site: Site) -> 
     request = Request("POST", f"/{route}/x", timeout=20.0)
     with site.clients[kind].steady(40, lambda _: request, keep_alive=False) as load:
         eventually(lambda: site.rollout(route)["phase"] == "rolled_back", _LONG)
+        failures = len(load.load.failures)
         assert site.problem(route) == ("warning", "rollout_failed")
-        row = site.rollout(route)
-        bad = [item for item in row["analysis"]["evaluations"] if item["verdict"] == "bad"]
+        evaluations = site.rollout(route)["analysis"]["evaluations"]
+        bad = [item for item in evaluations if item["verdict"] == "bad"]
         assert len(bad) == 2
         assert all(item["new"]["rate"] == 1 and item["old"]["errors"] == 0 for item in bad), bad
-        new, old = bad[1]["new"]["requests"], bad[1]["old"]["requests"]  # in the first one, old reports may be late
-        assert 0.2 < new / old < 1, "each request counts once"
+        assert sum(item["new"]["requests"] for item in evaluations) <= failures, "each request counts at most once"
         assert any(action.endswith("unavailable target allowed") for action in site.actions(route))
         eventually(lambda: set(load.since(time.monotonic() - 0.5).by_replica) == {f"{route}-old"}, _LONG)
 

@@ -40,7 +40,8 @@ from lbctl.picker.service import PickService
 from lbctl.picker.spop import SpopApi, SpopProtocol
 from lbctl.runtime.net.kubernetes import kubeconfig
 from lbctl.runtime.net.kubernetes.cluster import ClusterError
-from lbctl.serve.discovery.endpoint_slices import SHAPE, replicas_of
+from lbctl.serve.discovery import endpoint_slices, inference_pool
+from lbctl.serve.discovery.endpoints import replicas_of
 from lbctl.serve.ha.presence import MemberInfo, read_info, write_info
 from lbctl.serve.ha.records import LeaderStatus, read_leader, write_leader
 from lbctl.serve.ha.requests import MemberRequest, MemberRequests, NotSignedError
@@ -128,9 +129,17 @@ def _spop(data: bytes) -> None:
 
 
 def _slices(data: bytes) -> object:
-    slices = shaped(foreign_json.parse(data), [{"metadata": {"name": str, "namespace": str}, **SHAPE}])
+    slices = shaped(foreign_json.parse(data), [{"metadata": {"name": str, "namespace": str}, **endpoint_slices.SHAPE}])
     discovery = KubernetesDiscovery(namespace="ml", service="llama", port="http")
-    return replicas_of(discovery, slices, {"node": {}, "pod": {}})
+    return replicas_of(discovery, endpoint_slices.endpoints("http", slices, {}), {"node": {}, "pod": {}})
+
+
+def _pods(data: bytes) -> object:
+    shape = {"pool": inference_pool.POOL_SHAPE, "pods": [{"metadata": {"name": str}, **inference_pool.POD_SHAPE}]}
+    given = shaped(foreign_json.parse(data), shape)
+    pool = inference_pool.read(given.get("pool", {}))
+    discovery = KubernetesDiscovery("ml", "", inference_pool="llama")
+    return pool and replicas_of(discovery, inference_pool.endpoints(pool, given.get("pods", ())), {"node": {}})
 
 
 def _files(kind: str) -> tuple[bytes, ...]:
@@ -157,6 +166,17 @@ _SLICE = {
     "ports": [{"name": "http", "port": 8000, "protocol": "TCP"}],
     "endpoints": [
         {"addresses": ["10.0.0.1"], "conditions": {"ready": True}, "targetRef": {"kind": "Pod", "name": "p"}}
+    ],
+}
+_PODS = {
+    "pool": {
+        "spec": {"selector": {"matchLabels": {"app": "vllm"}}, "targetPorts": [{"number": 8000}, {"number": 8001}]}
+    },
+    "pods": [
+        {
+            "metadata": {"name": "p"},
+            "status": {"podIPs": [{"ip": "10.0.0.1"}], "conditions": [{"type": "Ready", "status": "True"}]},
+        }
     ],
 }
 _KUBECONFIG = b"""\
@@ -276,6 +296,7 @@ PARSERS: dict[str, Parser] = {
         lambda data: list(request_logs.read(data)), (b"\x12\x00",), (xds_wire.StreamError,)
     ),
     "EndpointSlices": Parser(_slices, (json.dumps([_SLICE]).encode(),), (ValueError,)),
+    "an InferencePool and its pods": Parser(_pods, (json.dumps(_PODS).encode(),), (ValueError,)),
     "a kubeconfig": Parser(_on_file(lambda name: kubeconfig.read(Path(name))), (_KUBECONFIG,), (ClusterError,)),
     "a write to the API": Parser(
         lambda data: isinstance(body := json.loads(data), dict) and parse_body(schema.OverrideRequest, body),

@@ -56,6 +56,7 @@ class ToyTarget:
     counted_with = None
     done_by_control_plane = frozenset({"pool.health.http"})
     compares_hashes = False
+    retries_grpc = False
     prefers_idle_replicas = False
     reads_bodies = True
     capabilities: Mapping[str, Capability] = {

@@ -76,7 +76,10 @@ REGISTRIES = {
     "targets/__init__.py", "targets/advisories.py", "up/launchers.py",
 }  # fmt: skip
 OWN_PACKAGES = ("targets/nginx/", "targets/haproxy/", "targets/envoy/", "importer/")
-FIELDS = {"serve/api/status_rows.py": "the fields of an xDS node", "xds/protocol/node_status.py": "a key of the API"}
+FIELDS = {
+    "serve/api/status_rows.py": "the fields of an xDS node", "targets/gateway_api/classes.py": "a Gateway class",
+    "xds/protocol/node_status.py": "a key of the API",
+}  # fmt: skip
 """Modules in which the word is not a kind of proxy."""
 
 

@@ -30,7 +30,7 @@ from lbctl.ir.pools import Pool
 from lbctl.store.sqlite import DATABASE, VERSION
 from tests.support.fleet import OLDEST
 from tests.support.fleets import Fleet, fleet_of, pool
-from tests.support.kubernetes import ApiServer, serving_api
+from tests.support.kubernetes import INFERENCE_POOLS, ApiServer, inference_pool, serving_api
 from tests.support.processes.certs import Authority
 from tests.support.processes.ports import free_port
 
@@ -552,7 +552,8 @@ def fleet_from_kubernetes(server: ApiServer | None, directory: Path, **keys: Any
     """Return a fleet with a service of this API server."""
     if server is not None:
         server.kubeconfig(directory / "kubeconfig")
-    section = {"namespace": "ml", "service": "vllm", "kubeconfig": "kubeconfig", **keys}
+    source = {} if "inference_pool" in keys else {"service": "vllm"}
+    section = {"namespace": "ml", "kubeconfig": "kubeconfig", **source, **keys}
     return local_fleet() | {"pools": {"pool": {"discovery": {"kubernetes": section}}}}
 
 
@@ -572,6 +573,29 @@ def test_missing_rights_of_the_account_are_listed(doctor: Doctor, tmp_path: Path
             rows["pools.pool.discovery.kubernetes ml/vllm"]["message"]
             == "the account lacks the permission to list nodes, watch nodes"
         )
+        assert doctor.code == 3
+
+
+def test_missing_rights_for_an_inference_pool_are_listed(doctor: Doctor, tmp_path: Path) -> None:
+    with serving_api() as server:
+        server.forbidden = {"inferencepools", "pods"}
+        rows = doctor(fleet_from_kubernetes(server, tmp_path, inference_pool="llama"))
+        assert (
+            rows["pools.pool.discovery.kubernetes ml/inferencepool/llama"]["message"]
+            == "the account lacks the permission to list inferencepools, watch inferencepools, list pods, watch pods"
+        )
+
+
+def test_missing_inference_pool_is_reported(doctor: Doctor, tmp_path: Path) -> None:
+    with serving_api() as server:
+        row = "pools.pool.discovery.kubernetes ml/inferencepool/llama"
+        fleet = fleet_from_kubernetes(server, tmp_path, inference_pool="llama")
+        assert doctor(fleet)[row]["message"] == "the InferencePool does not exist"
+        server.put(INFERENCE_POOLS.format("ml"), "llama", inference_pool(8000))
+        assert doctor(fleet)[row]["state"] == "ok"
+        server.unknown = {"inferencepools"}
+        problem = "the cluster does not have inferencepools of the API inference.networking.k8s.io/v1"
+        assert doctor(fleet)[row]["message"] == problem
         assert doctor.code == 3
 
 

@@ -155,6 +155,13 @@ def test_kubernetes_discovery_has_its_kubeconfig_path() -> None:
     )
 
 
+def test_inference_pool_is_a_source() -> None:
+    pool = pool_of("{discovery: {kubernetes: {namespace: ml, inference_pool: llama, zone_from: {node_label: zone}}}}")
+    assert pool.discovery == KubernetesDiscovery(
+        "ml", "", inference_pool="llama", zone_from=LabelSource("node", "zone")
+    )
+
+
 def test_slow_start_is_on_except_with_hash() -> None:
     base = 'replicas: [{address: "a:1"}]'
     assert pool_of(f"{{{base}}}").slow_start is not None

@@ -41,6 +41,7 @@ POINTS = {
     "LB228": '"0.0.0.0:18001"',
     "LB229": "queue: {max_wait",
     "LB230": "http: {path: /v1/models}",
+    "LB251": "chat:",
     "LB249": "rate_limit: [{by: client_ip, prompt_tokens",
     "LB250": "queue: {max_wait",
     "LB248": "balance: {algorithm: pick}",
@@ -468,6 +469,21 @@ def test_a_gateway_is_not_advised_to_listen_on_loopback() -> None:
     for kind, hint in ((more, "set tls: {certificates: …}"), ("", "set tls: {certificates: …}, or bind to 127.0.0.1")):
         found = findings(sample(listener='public: {bind: "0.0.0.0:80"}\n', more=kind))
         assert [item.hint for item in found if item.code == "LB520"] == [hint]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "expected"),
+    [(["istio", "envoy-gateway"], []), (["istio", "gateway-api"], ["LB318"]), (["istio", "envoy"], ["LB318"])],
+)
+def test_some_gateways_retry_a_grpc_status(kinds: list[str], expected: list[str]) -> None:
+    entries = [
+        f"{kind}: {{kind: {kind}{'' if kind == 'envoy' else f', kubernetes: {{namespace: {kind}}}'}}}" for kind in kinds
+    ]
+    proxies = f"proxies: {{{', '.join(entries)}}}\n".replace(
+        "namespace: gateway-api", "namespace: ml, gateway_class: a"
+    )
+    found = codes(rules()["LB318"].page.before.replace("127.0.0.1:8080", "0.0.0.0:80") + proxies)
+    assert [code for code in found if code == "LB318"] == expected
 
 
 def test_a_listener_that_only_redirects_to_https_needs_no_tls() -> None:

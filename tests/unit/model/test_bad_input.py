@@ -32,6 +32,7 @@ BOUNDED = FLEET.replace('9001"}]', '9001"}], balance: {algorithm: hash, hash: {k
 PICK = FLEET.replace('9001"}]', '9001"}], balance: {algorithm: pick, pick: {session: [AT]}}')
 SOURCE = FLEET.replace('9001"}]', '9001"}], telemetry: {sources: [▶{url: "http://x/", KEYS}]}')
 KUBERNETES = FLEET.replace('9001"}]}}', '9001"}]}, k: {discovery: {kubernetes: {namespace: ml, service: vllm, KEYS}}}}')
+INFERENCE_POOL = KUBERNETES.replace("service", "inference_pool")
 STORE = FLEET + 'control: {store: {url: ▶"URL"}}\n'
 POOL = "version: 1\npools:\n  p:\n    replicas:\n"
 
@@ -66,6 +67,13 @@ TEXTS: Mapping[str, tuple[str | bytes, str]] = {
     "a namespace that is none": (
         KUBERNETES.replace("KEYS", "port: a").replace("namespace: ml", "namespace: ▶ml/x"), "LB013",
     ),
+    "a service and an InferencePool": (
+        KUBERNETES.replace("kubernetes: {", "▶kubernetes: {").replace("KEYS", "inference_pool: p"), "LB015",
+    ),
+    "a port of an InferencePool": (
+        INFERENCE_POOL.replace("kubernetes: {", "▶kubernetes: {").replace("KEYS", "port: 8000"), "LB015",
+    ),
+    "the zone of an endpoint that is a pod": (INFERENCE_POOL.replace("KEYS", "▶zone_from: endpoint"), "LB015"),
     "a context without kubeconfig": (KUBERNETES.replace("KEYS", "context: ▶prod"), "LB123"),
     "pasted private key": (FLEET + f'defaults: {{pool: {{tls: {{key: "▶{KEY}"}}}}}}\n', "LB501"),
     "address without port": (POOL + "      - {address: ▶10.0.0.1}\n", "LB013"),

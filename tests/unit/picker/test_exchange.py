@@ -6,14 +6,16 @@ import asyncio
 import json
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import grpc
 import pytest
 
 from lbctl.ir.address import Address
 from lbctl.ir.pools import PickPolicy
+from lbctl.ir.proxies import ServerTls
 from lbctl.pick.affinity import AffinityBatch, AffinityMemory
 from lbctl.pick.books import Count, Counts
 from lbctl.pick.features import Features
@@ -23,16 +25,19 @@ from lbctl.picker.exchange import Exchange, message_of, parse
 from lbctl.picker.grpc_server import GrpcServer
 from lbctl.picker.health import PickerHealth
 from lbctl.picker.messages import Caller, PickerQuestion
+from lbctl.picker.peer_tls import PeerTls
 from lbctl.picker.service import PickService
 from lbctl.picker.shared_memory import SharedMemory
 from lbctl.runtime.guard import Guard
+from lbctl.xds.protocol.credentials import ServerCredentials
+from tests.support.processes.certs import Authority
 from tests.support.processes.ports import HOST, free_port
 
 
 class _Picker:
     """The exchange of a picker, its own counts and affinity memory, and the counts that it received."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, tls: ServerTls | None = None) -> None:
         self.own: Counts = {}
         self.received: dict[str, Counts] = {}
         self.failures: list[str] = []
@@ -41,7 +46,8 @@ class _Picker:
         self.service.set_table("chat", PoolTable("chat", PickPolicy(()), tuple(Candidate(item, item) for item in "ab")))
         self.shared = SharedMemory(name, self.affinity, self.service.merge_affinity, self.service.joined)
         guard = Guard(self.failures.append, first_pause=0.01)
-        self.exchange = Exchange(self.shared, lambda: self.own, self.received.__setitem__, None, guard)
+        self.exchange = Exchange(self.shared, lambda: self.own, self.received.__setitem__, PeerTls.of(tls), guard)
+        self._credentials = ServerCredentials(tls) if tls else None
 
     def place(self, session: str, replica: str) -> None:
         """Record that a session was sent to a replica."""
@@ -59,7 +65,7 @@ class _Picker:
         """Listen, and yield the address. `shares`: whether the version of the picker shares its memory."""
         health = PickerHealth(lambda: True, self._never)
         shared = [self.shared.handler()] if shares else []
-        server = GrpcServer(PickService(), health, None, self.exchange.handler(), *shared)
+        server = GrpcServer(PickService(), health, self._credentials, self.exchange.handler(), *shared)
         port = await server.start(Address(HOST, port))
         try:
             yield f"{HOST}:{port}"
@@ -77,14 +83,21 @@ def _session(name: str) -> Features:
 
 
 @asynccontextmanager
-async def _exchanging() -> AsyncIterator[tuple[_Picker, _Picker]]:
+async def _exchanging(
+    tls_of_first: ServerTls | None = None, tls_of_second: ServerTls | None = None
+) -> AsyncIterator[tuple[_Picker, _Picker]]:
     """Run two pickers that know each other."""
-    first, second = _Picker("first"), _Picker("second")
+    first, second = _Picker("first", tls_of_first), _Picker("second", tls_of_second)
     async with first.listening() as here, second.listening() as there:
         peers = {"first": here, "second": there}
         first.exchange.follow(peers)
         second.exchange.follow(peers)
         yield first, second
+
+
+def _files(authority: Authority, name: str, hosts: Sequence[str]) -> ServerTls:
+    pair = authority.issue(name, hosts)
+    return ServerTls(str(pair.certificate), str(pair.key), str(authority.ca))
 
 
 async def _until(true: Callable[[], bool]) -> None:
@@ -102,6 +115,33 @@ def test_each_picker_receives_only_the_counts_of_the_other() -> None:
             await _until(lambda: second.received["first"] == {"chat": {"a": Count(2, 0), "b": Count(1, 40)}})
             await _until(lambda: "second" in first.received)
         assert (first.received.keys(), second.received.keys()) == ({"second"}, {"first"})
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("hosts", [("*.ml", "lbctl-picker"), ("edge", HOST)], ids=["shared name", "addresses"])
+def test_certificates_of_pickers_have_a_shared_name_or_addresses(hosts: tuple[str, ...], tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    first, second = (_files(authority, f"pod-{number}", hosts) for number in range(2))
+
+    async def run() -> None:
+        async with _exchanging(first, second) as (one, other):
+            one.own = {"chat": {"a": Count(3, 500)}}
+            await _until(lambda: other.received.get("first") == one.own)
+            await _until(lambda: "second" in one.received)
+
+    asyncio.run(run())
+
+
+def test_picker_with_another_name_is_not_trusted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    authority = Authority(tmp_path)
+    first, second = (_files(authority, name, [name]) for name in ("lbctl-picker", "other"))
+
+    async def run() -> None:
+        async with _exchanging(first, second) as (one, other):
+            one.own = {"chat": {"a": Count(3, 500)}}
+            await _until(lambda: caplog.text.count("another picker cannot be reached") >= 2)
+            assert (one.received, other.received) == ({}, {})
 
     asyncio.run(run())
 

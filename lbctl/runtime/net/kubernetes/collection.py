@@ -49,8 +49,11 @@ and one request per second is not a load for an API server.
 """
 _SHORT = 1.0
 """Duration in seconds below which a watch without an event counts as a failure, to avoid a loop of requests."""
+_NOT_FOUND = 404
 _GONE = 410
-_METADATA = {"name": str, "namespace": str, "resourceVersion": str, "labels": {...: str}}
+_METADATA = {
+    "name": str, "namespace": str, "resourceVersion": str, "labels": {...: str}, "deletionTimestamp": str,
+}  # fmt: skip
 _PAGE = {"resourceVersion": str, "continue": str}
 Object = Mapping[str, Any]
 
@@ -72,6 +75,11 @@ class CollectionKey:
     def resource(self) -> str:
         """Return the plural name of the objects' kind, as in RBAC."""
         return self.path.rsplit("/", 1)[-1]
+
+    @property
+    def version(self) -> str:
+        """Return the API group and version of the objects, as in `apiVersion`."""
+        return self.path.partition("/namespaces/")[0].removesuffix(f"/{self.resource}").split("/", 2)[2]
 
 
 class Collection:
@@ -246,6 +254,8 @@ class Collection:
     def _explained(self, error: ApiError) -> str:
         if error.status == 403:
             return f"{error} (RBAC: grant get, list and watch on {self._key.resource})"
+        if error.status == _NOT_FOUND:
+            return f"{error} (the cluster does not have {self._key.resource} of the API {self._key.version})"
         return str(error)
 
     async def _pause(self, least: float) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from lbctl.ir.address import Address
 from lbctl.ir.pools import KubernetesDiscovery, LabelSource, Replica
-from lbctl.serve.discovery.endpoint_slices import SliceReading, replicas_of
+from lbctl.serve.discovery.endpoint_slices import endpoints
+from lbctl.serve.discovery.endpoints import Reading, replicas_of
 from tests.support.kubernetes import endpoint
 
 SECTION = KubernetesDiscovery("ml", "vllm", "http")
@@ -17,11 +19,15 @@ def piece(*endpoints: dict[str, Any], family: str = "IPv4", ports: Any = None) -
     return {"addressType": family, "ports": default if ports is None else ports, "endpoints": list(endpoints)}
 
 
-def read(*slices: dict[str, Any], section: KubernetesDiscovery = SECTION, **labels: Any) -> SliceReading:
-    return replicas_of(section, slices, {"node": labels.get("nodes", {}), "pod": labels.get("pods", {})})
+def read(*slices: dict[str, Any], section: KubernetesDiscovery = SECTION, **labels: Any) -> Reading:
+    """Return the replicas, and first the problems of the slices."""
+    problems: dict[str, None] = {}
+    found = endpoints(section.port, slices, problems)
+    reading = replicas_of(section, found, {"node": labels.get("nodes", {}), "pod": labels.get("pods", {})})
+    return replace(reading, problems=(*problems, *reading.problems))
 
 
-def states(reading: SliceReading) -> dict[str, str]:
+def states(reading: Reading) -> dict[str, str]:
     return {item.name: "drained" if item.drain else "in" for item in reading.replicas}
 
 

@@ -1,4 +1,4 @@
-"""The watch of EndpointSlices against an API server: changes are followed, and failures remove no replicas."""
+"""The watches of an API server: changes are followed, and failures remove no replicas."""
 
 from __future__ import annotations
 
@@ -16,7 +16,17 @@ from lbctl.ir.pools import KubernetesDiscovery, LabelSource, Pool
 from lbctl.ir.topology import Topology
 from lbctl.runtime.guard import Guard
 from lbctl.serve.discovery.kubernetes import KubernetesSource
-from tests.support.kubernetes import NODES, SLICES, ApiServer, endpoint, serving_api
+from tests.support.kubernetes import (
+    INFERENCE_POOLS,
+    NODES,
+    PODS,
+    SLICES,
+    ApiServer,
+    endpoint,
+    inference_pool,
+    pod,
+    serving_api,
+)
 from tests.support.processes.certs import Authority
 
 COLLECTION = SLICES.format("ml")
@@ -55,9 +65,10 @@ class Watching:
 def run_source(
     api: ApiServer, tmp_path: Path, work: Callable[[Watching], Awaitable[None]], saved: Any = None, **section: Any
 ) -> None:
-    """Run `work` with a source that follows the service ml/vllm with these keys of the section."""
+    """Run `work` with a source that follows the service ml/vllm, or an InferencePool, with these keys."""
     file = section.pop("file", None) or api.kubeconfig(tmp_path / "config")
-    discovery = KubernetesDiscovery("ml", "vllm", "http", kubeconfig="config", kubeconfig_file=str(file), **section)
+    service = ("ml", "") if "inference_pool" in section else ("ml", "vllm", "http")
+    discovery = KubernetesDiscovery(*service, kubeconfig="config", kubeconfig_file=str(file), **section)
 
     async def run() -> None:
         watching = Watching(KubernetesSource(lambda: watching.changes.append(None), Guard()))
@@ -348,3 +359,138 @@ def test_api_server_is_reached_by_tls_with_client_certificate(tmp_path: Path) ->
         trusting = api.kubeconfig(tmp_path / "config", user, **{"certificate-authority": str(authority.ca)})
         run_source(api, tmp_path, trusted, file=trusting)
         run_source(api, tmp_path, not_trusted, file=api.kubeconfig(tmp_path / "other", user))
+
+
+# ── InferencePools ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+POOLS, POD_COLLECTION = INFERENCE_POOLS.format("ml"), PODS.format("ml")
+
+
+def test_pods_of_an_inference_pool_are_followed(api: ApiServer, tmp_path: Path) -> None:
+    api.put(POOLS, "llama", inference_pool(8000))
+    api.put(POD_COLLECTION, "p1", pod("10.0.0.1"))
+    api.put(POD_COLLECTION, "p2", pod("10.0.0.2", state="unready"))
+    api.put(POD_COLLECTION, "other", pod("10.0.0.9", labels={"app": "other"}))
+
+    async def work(watching: Watching) -> None:
+        assert watching.members() == {"p1": "10.0.0.1:8000"}
+        assert watching.source.names()[0].name == "kubernetes ml/inferencepool/llama"
+        api.put(POD_COLLECTION, "p2", pod("10.0.0.2"))
+        api.put(POD_COLLECTION, "p1", pod("10.0.0.1", state="terminating"))
+        await watching.until(lambda: watching.members() == {"p1": "10.0.0.1:8000 drained", "p2": "10.0.0.2:8000"})
+        api.delete(POD_COLLECTION, "p1")
+        await watching.until(lambda: watching.members() == {"p2": "10.0.0.2:8000"})
+        assert watching.source.answers()["llama"].leaving == {"p1"}
+        assert api.asked("watch=1") == 2
+        assert not [item for item in api.requests if "/pods" in item and "labelSelector=app%3Dvllm" not in item]
+
+    run_source(api, tmp_path, work, inference_pool="llama")
+
+
+def test_changes_of_an_inference_pool_are_followed(api: ApiServer, tmp_path: Path) -> None:
+    api.put(POOLS, "llama", inference_pool(8000))
+    api.put(POD_COLLECTION, "p1", pod("10.0.0.1"))
+    api.put(POD_COLLECTION, "q1", pod("10.0.0.2", labels={"app": "sglang", "tier": "gold"}))
+
+    async def work(watching: Watching) -> None:
+        api.put(POOLS, "llama", inference_pool(8000, 8001))
+        await watching.until(lambda: watching.members() == {"p1-8000": "10.0.0.1:8000", "p1-8001": "10.0.0.1:8001"})
+        api.put(POOLS, "llama", inference_pool(30000, app="sglang", tier="gold"))
+        await watching.until(lambda: watching.members() == {"q1": "10.0.0.2:30000"})
+        api.put(POD_COLLECTION, "p1", pod("10.0.0.1", labels={"app": "sglang", "tier": "gold"}))
+        await watching.until(lambda: len(watching.members() or ()) == 2)
+
+    run_source(api, tmp_path, work, inference_pool="llama")
+
+
+def test_missing_inference_pool_removes_no_replica(api: ApiServer, tmp_path: Path) -> None:
+    api.put(POD_COLLECTION, "p1", pod("10.0.0.1"))
+
+    async def work(watching: Watching) -> None:
+        assert watching.members() is None
+        assert watching.error == "the InferencePool does not exist"
+        assert not api.asked("/pods")
+        api.put(POOLS, "llama", inference_pool(8000))
+        await watching.until(lambda: watching.members() == {"p1": "10.0.0.1:8000"})
+        assert watching.error == ""
+        api.put(POOLS, "llama", inference_pool())
+        await watching.until(lambda: watching.error == "the InferencePool has no selector or no target port")
+        api.delete(POOLS, "llama")
+        await watching.until(lambda: watching.error == "the InferencePool does not exist")
+        api.put(POD_COLLECTION, "p2", pod("10.0.0.2"))
+        await watching.until(lambda: len(watching.members() or ()) == 2)
+
+    run_source(api, tmp_path, work, inference_pool="llama")
+
+
+def test_inference_pool_without_pods_is_reported(api: ApiServer, tmp_path: Path) -> None:
+    api.put(POOLS, "llama", inference_pool(8000))
+    api.put(POD_COLLECTION, "other", pod("10.0.0.9", labels={"app": "other"}))
+
+    async def work(watching: Watching) -> None:
+        assert watching.members() == {}
+        assert watching.error == "no pod has the labels app=vllm"
+        api.put(POD_COLLECTION, "p1", pod("10.0.0.1", state="unready"))
+        await watching.until(lambda: watching.error == "")
+
+    run_source(api, tmp_path, work, inference_pool="llama")
+
+
+def test_terminated_pods_of_all_ports_are_leaving(api: ApiServer, tmp_path: Path) -> None:
+    long = "long-" * 12 + "pod"
+    api.put(POOLS, "llama", inference_pool(8000, 8001))
+    for name, address in (("p1", "10.0.0.1"), (long, "10.0.0.2")):
+        api.put(POD_COLLECTION, name, pod(address))
+
+    async def work(watching: Watching) -> None:
+        names = set(watching.members() or ())
+        assert names == {"p1-8000", "p1-8001", "10.0.0.2-8000", "10.0.0.2-8001"}
+        for name, address in (("p1", "10.0.0.1"), (long, "10.0.0.2")):
+            api.put(POD_COLLECTION, name, pod(address, state="ended"))
+            api.delete(POD_COLLECTION, name)
+        await watching.until(lambda: watching.members() == {})
+        assert watching.source.answers()["llama"].leaving == names
+
+    run_source(api, tmp_path, work, inference_pool="llama")
+
+
+def test_gpus_of_an_inference_pool_come_from_pod_labels(api: ApiServer, tmp_path: Path) -> None:
+    api.put(POOLS, "llama", inference_pool(8000))
+    api.put(POD_COLLECTION, "p1", pod("10.0.0.1", labels={"app": "vllm", "gpu": "L4"}))
+    api.put(NODES, "n1", {"metadata": {"labels": {"zone": "a"}}})
+
+    async def work(watching: Watching) -> None:
+        await watching.until(lambda: watching.members())
+        (replica,) = watching.source.answers()["llama"].replicas or ()
+        assert (replica.gpu, replica.zone) == ("L4", "a")
+        assert api.asked("/pods?limit=") == 1
+
+    sources = {"gpu_from": LabelSource("pod", "gpu"), "zone_from": LabelSource("node", "zone")}
+    run_source(api, tmp_path, work, inference_pool="llama", **sources)
+
+
+def test_cluster_without_inference_pools_is_reported(api: ApiServer, tmp_path: Path) -> None:
+    api.unknown = {"inferencepools"}
+
+    async def work(watching: Watching) -> None:
+        reason = "(the cluster does not have inferencepools of the API inference.networking.k8s.io/v1)"
+        assert watching.error.endswith(reason)
+
+    run_source(api, tmp_path, work, inference_pool="llama")
+
+
+def test_start_without_the_api_server_uses_saved_pods(api: ApiServer, tmp_path: Path) -> None:
+    api.put(POOLS, "llama", inference_pool(8000))
+    api.put(POD_COLLECTION, "p1", pod("10.0.0.1"))
+    saved: dict[str, Any] = {}
+
+    async def first(watching: Watching) -> None:
+        answer = watching.source.answers()["llama"]
+        saved[answer.key] = answer.saved
+
+    async def second(watching: Watching) -> None:
+        assert watching.members() == {"p1": "10.0.0.1:8000"}
+
+    run_source(api, tmp_path, first, inference_pool="llama")
+    api.away()
+    run_source(api, tmp_path, second, saved=saved, inference_pool="llama")

@@ -23,6 +23,11 @@ NO_MAPPING = (
     'error: resource mapping not found for name: "edge" namespace: "ml" from "gateway-api.yaml": no matches for kind '
     '"HTTPRoute" in version "gateway.networking.k8s.io/v1"'
 )
+FORBIDDEN = (
+    'Error from server (Forbidden): httproutes.gateway.networking.k8s.io "edge" is forbidden: User "ci" cannot patch '
+    'resource "httproutes" in API group "gateway.networking.k8s.io" in the namespace "ml"'
+)
+NO_NAMESPACE = 'Error from server (NotFound): namespaces "ml" not found'
 
 
 @pytest.mark.parametrize(
@@ -38,6 +43,9 @@ NO_MAPPING = (
         ),
         (NO_MAPPING, [(None, 9)]),
         ("Error from server (Forbidden): the server does not allow this", [(None, None)]),
+        (f"{FORBIDDEN}\n", [(FORBIDDEN, 9)]),
+        (f"{NO_NAMESPACE}\n" * 2, [(NO_NAMESPACE, None)]),
+        ('Error from server (Invalid): HTTPRoute.gateway.networking.k8s.io "edge" is invalid: spec', [(None, 9)]),
         ("service/edge serverside-applied (server dry run)", []),
     ],
 )

@@ -1,0 +1,50 @@
+"""TLS of the connections to other pickers, which have certificates of the same authority."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from lbctl.ir.proxies import ServerTls
+
+
+@dataclass(frozen=True, slots=True)
+class PeerTls:
+    """The credentials for other pickers."""
+
+    credentials: grpc.ChannelCredentials
+    name: str
+    """Name that their certificates must contain; empty: the IP address at which they listen."""
+
+    @classmethod
+    def of(cls, tls: ServerTls | None) -> PeerTls | None:
+        """Return the credentials of a picker with these files; None if its connections are not mutually verified.
+
+        Pods share one certificate, which cannot contain their IP addresses. So if the picker's own certificate contains
+        no IP address, the certificates of the other pickers must contain its first DNS name.
+        """
+        if tls is None or tls.client_ca is None:
+            return None
+        authority, key, certificate = (Path(name).read_bytes() for name in (tls.client_ca, tls.key, tls.certificate))
+        return cls(grpc.ssl_channel_credentials(authority, key, certificate), _shared_name(certificate))
+
+    def channel(self, address: str) -> grpc.aio.Channel:
+        """Return a channel to the picker at this address."""
+        options = (("grpc.ssl_target_name_override", self.name),) if self.name else ()
+        return grpc.aio.secure_channel(address, self.credentials, options)
+
+
+def _shared_name(certificate: bytes) -> str:
+    """Return the first DNS name in a certificate that contains no IP address, otherwise an empty string."""
+    from cryptography import x509
+
+    try:
+        extensions = x509.load_pem_x509_certificates(certificate)[0].extensions
+        names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (ValueError, x509.ExtensionNotFound):
+        return ""
+    if names.get_values_for_type(x509.IPAddress):
+        return ""
+    return next((name for name in names.get_values_for_type(x509.DNSName) if not name.startswith("*")), "")

@@ -1,0 +1,79 @@
+"""Derives the endpoints of an InferencePool from the pods that it selects: a pure function of Kubernetes API objects.
+
+Each target port of a pod is an endpoint, as for the endpoint pickers of the Gateway API Inference Extension: an engine
+with data parallelism has a port for each rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from lbctl.base.foreign_json import Shape
+from lbctl.base.hosts import is_ip
+from lbctl.ir.address import Address
+from lbctl.serve.discovery.endpoints import Endpoint, Object, endpoint_name
+
+POOL_SHAPE: dict[str, Shape] = {"spec": {"selector": {"matchLabels": {...: str}}, "targetPorts": [{"number": int}]}}
+"""The used fields of an InferencePool, with the types of the Kubernetes API."""
+POD_SHAPE: dict[str, Shape] = {
+    "spec": {"nodeName": str},
+    "status": {"phase": str, "podIPs": [{"ip": str}], "conditions": [{"type": str, "status": str}]},
+}
+"""The used fields of a pod, with the types of the Kubernetes API."""
+_ENDED = frozenset({"Succeeded", "Failed"})
+
+
+@dataclass(frozen=True, slots=True)
+class InferencePool:
+    """The used part of an InferencePool."""
+
+    labels: tuple[tuple[str, str], ...]
+    """(label, value) of its pods, sorted."""
+    ports: tuple[int, ...]
+    """Its target ports."""
+
+    @property
+    def selector(self) -> str:
+        """Return the label selector of its pods, as in requests to the API server."""
+        return ",".join(f"{label}={value}" for label, value in self.labels)
+
+
+def read(item: Object) -> InferencePool | None:
+    """Read an InferencePool. Return None if it selects no pods, or has no valid port."""
+    spec: dict[str, Any] = item.get("spec") or {}
+    labels = (spec.get("selector") or {}).get("matchLabels") or {}
+    numbers = [int(port.get("number") or 0) for port in spec.get("targetPorts") or ()]
+    ports = tuple(dict.fromkeys(number for number in numbers if 0 < number <= 65535))
+    return InferencePool(tuple(sorted(labels.items())), ports) if labels and ports else None
+
+
+def endpoints(pool: InferencePool, pods: Iterable[Object]) -> Iterator[Endpoint]:
+    """Yield the endpoints of all pods that have an address and have not ended.
+
+    If the pool has several ports, an endpoint is named `POD-PORT`.
+    """
+    for pod in pods:
+        metadata, status = pod.get("metadata") or {}, pod.get("status") or {}
+        hosts = [str(item.get("ip") or "") for item in status.get("podIPs") or ()]
+        hosts = sorted((host for host in hosts if is_ip(host)), key=lambda host: ":" in host)
+        if not hosts or status.get("phase") in _ENDED:
+            continue
+        name, terminating = str(metadata.get("name") or ""), "deletionTimestamp" in metadata
+        ready = any(
+            item.get("type") == "Ready" and item.get("status") == "True" for item in status.get("conditions") or ()
+        )
+        for port in pool.ports:
+            address = Address(hosts[0], port)
+            yield Endpoint(
+                name=endpoint_name(name, address, f"-{port}" if len(pool.ports) > 1 else ""),
+                address=address,
+                pod=name,
+                family=int(":" in hosts[0]),
+                ready=ready and not terminating,
+                serving=ready,
+                terminating=terminating,
+                node=str((pod.get("spec") or {}).get("nodeName") or ""),
+                zone="",
+            )

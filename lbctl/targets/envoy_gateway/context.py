@@ -1,0 +1,41 @@
+"""The rendered routes to which policies are attached."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lbctl.ir.proxies import KubernetesObjects
+from lbctl.ir.snapshot import View
+from lbctl.targets.manifests.gateway import Section
+from lbctl.targets.manifests.http_route import PlacedRule
+from lbctl.targets.manifests.objects import Tree
+from lbctl.targets.manifests.tls import Certificates
+
+GROUP = "gateway.envoyproxy.io"
+API_VERSION = f"{GROUP}/v1alpha1"
+DESTINATION_HEADER = "x-gateway-destination-endpoint"
+"""Header in which the picker names the replica. No client may send it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """A closed view, and its rules as they are rendered."""
+
+    view: View
+    objects: KubernetesObjects
+    sections: Sequence[Section]
+    """Listeners of the Gateway."""
+    placed: Sequence[PlacedRule]
+    certificates: Certificates
+    """The ConfigMaps with the CA bundles of the fleet."""
+
+
+def rule_reference(rule: PlacedRule) -> Tree:
+    """Return the target of a policy for one rule."""
+    return {
+        "group": "gateway.networking.k8s.io",
+        "kind": "HTTPRoute",
+        "name": rule.http_route,
+        "sectionName": rule.name,
+    }

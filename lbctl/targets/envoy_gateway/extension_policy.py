@@ -1,0 +1,96 @@
+"""Pools whose replicas the picker chooses, as EnvoyExtensionPolicies: one for each route and pool.
+
+The picker names a replica in a header that the load balancing of the rule reads. If it does not answer, the pool's
+algorithm `otherwise` chooses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from lbctl.base.diagnostics import Diagnostic
+from lbctl.ir.pools import Pool
+from lbctl.ir.proxies import KubernetesObjects
+from lbctl.ir.routes import Forward, Route
+from lbctl.ir.snapshot import View
+from lbctl.targets.envoy_gateway.context import API_VERSION, Context, rule_reference
+from lbctl.targets.manifests.durations import duration
+from lbctl.targets.manifests.findings import warning
+from lbctl.targets.manifests.http_route import PlacedRule, path_of
+from lbctl.targets.manifests.names import names, object_name
+from lbctl.targets.manifests.objects import Objects, Tree
+from lbctl.targets.manifests.pickers import PORT, Pickers
+
+_POLICY = object_name("EnvoyExtensionPolicy")
+
+
+def picked_pool(view: View, objects: KubernetesObjects, shares: Mapping[str, int]) -> Pool | None:
+    """Return the pool of which the picker chooses a replica for requests of a rule; None if it chooses none.
+
+    A rule has one picker, although it may divide its requests among pools. On an existing Gateway, lbctl cannot remove
+    the header with the replica from the requests of clients.
+    """
+    if len(shares) != 1 or objects.gateway is not None:
+        return None
+    pool = view.pools[next(iter(shares))]
+    return pool if pool.balance.pick is not None else None
+
+
+def add(objects: Objects, context: Context) -> None:
+    """Add the policies."""
+    view = context.view
+    rules: dict[tuple[str, str], list[PlacedRule]] = {}
+    for rule in context.placed:
+        pool = picked_pool(view, context.objects, rule.way.shares)
+        if pool is not None:
+            rules.setdefault((rule.way.route.name, pool.name), []).append(rule)
+    by_parts = names(_POLICY, [(view.proxy.name, *key) for key in rules])
+    services = _pickers(context).services
+    for (route, pool_name), placed in rules.items():
+        processing = _processing(placed[0].way.route, view.pools[pool_name], services[pool_name])
+        spec = {"targetRefs": list(map(rule_reference, placed)), "extProc": [processing]}
+        name = by_parts[view.proxy.name, route, pool_name]
+        objects.add(API_VERSION, "EnvoyExtensionPolicy", name, "route", path_of(placed[0].way.route), spec=spec)
+
+
+def notes(context: Context) -> Iterator[str]:
+    """Yield the Services of the picker."""
+    return _pickers(context).notes()
+
+
+def _pickers(context: Context) -> Pickers:
+    """Return the pickers of the pools to which a rule leads."""
+    found = (picked_pool(context.view, context.objects, rule.way.shares) for rule in context.placed)
+    return Pickers(context.objects, {pool.name for pool in found if pool is not None})
+
+
+def _processing(route: Route, pool: Pool, service: str) -> Tree:
+    pick = pool.balance.pick
+    assert pick is not None
+    reads = pick.reads_bodies and not route.websocket and pool.protocol != "grpc"
+    return {
+        "backendRefs": [{"name": service, "port": PORT}],
+        "failOpen": True,
+        "messageTimeout": duration(pick.timeout),
+        "processingMode": {"request": {"body": "BufferedPartial"} if reads else {}, "response": {}},
+    }
+
+
+def diagnostics(context: Context) -> Iterator[Diagnostic]:
+    """Yield the pools with the picker to which a rule leads without it."""
+    view = context.view
+    if context.objects.gateway is not None:
+        for pool in view.pools.values():
+            if pool.balance.pick is not None:
+                message = (
+                    "lbctl does not render this Gateway, so clients could choose their replica: `otherwise` chooses in "
+                    "place of the picker"
+                )
+                yield warning("pool.balance.pick", message, ("pools", pool.name, "balance"), "set `gateway_class`")
+        return
+    for route in view.routes.values():
+        shares = [share.pool for share in route.action.shares] if isinstance(route.action, Forward) else []
+        picked = [name for name in shares if view.pools[name].balance.pick is not None]
+        if picked and len(shares) > 1:
+            message = f"a rule with several pools has no picker: `otherwise` chooses the replicas of pool {picked[0]}"
+            yield warning("pool.balance.pick", message, (*path_of(route), "split"), "use a route for each pool")
