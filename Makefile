@@ -58,7 +58,7 @@ check: $(VENV)/.test  ## types, style of code and text, and which part may impor
 bench: $(VENV)/.test  ## time and memory, as a table
 	$(BIN)/python -m tests.benchmarks $(ARGS)
 
-bench-peers: $(VENV)/.test $(VENV)/peers/.installed  ## lbctl beside other proxies and routers, into docs/develop/benchmarks.md; most of an hour; ARGS="--case chat" for less
+bench-peers: $(VENV)/.test $(VENV)/peers/.installed  ## compare lbctl with other proxies and routers, into docs/develop/benchmarks.md; an hour; ARGS="--case mixed-50" for less
 	@.ci/need nginx haproxy
 	nice $(BIN)/python -m tests.benchmarks.peers $(ARGS)
 

@@ -29,7 +29,7 @@ vllm:num_requests_running{{model_name="m"}} {counters.running}
 vllm:num_requests_waiting{{model_name="m"}} {counters.waiting}
 vllm:kv_cache_usage_perc{{model_name="m"}} {cache:.4f}
 vllm:iteration_tokens_total_count{{model_name="m"}} {counters.iterations}
-vllm:prompt_tokens_total{{model_name="m"}} {counters.prefill_tokens}
+vllm:prompt_tokens_total{{model_name="m"}} {prompt_tokens}
 vllm:generation_tokens_total{{model_name="m"}} {counters.decode_tokens}
 vllm:inter_token_latency_seconds_sum{{model_name="m"}} {counters.itl_seconds}
 vllm:inter_token_latency_seconds_count{{model_name="m"}} {counters.itl_count}
@@ -122,14 +122,14 @@ class PacedReplica:
 
     def page(self) -> bytes:
         """Return the text of `/metrics`."""
-        firsts, running = sum(self._buckets), 0
+        firsts, running, counters = sum(self._buckets), 0, self._engine.counters
         lines = []
         for bound, count in zip((*_BUCKETS, "+Inf"), self._buckets, strict=True):
             running += count
             lines.append(f'vllm:time_to_first_token_seconds_bucket{{model_name="m",le="{bound}"}} {running}\n')
         page = _PAGE.format(
-            counters=self._engine.counters, cache=self.cache, first_seconds=self._first_seconds, firsts=firsts,
-            finished=self._finished,
+            counters=counters, cache=self.cache, first_seconds=self._first_seconds, firsts=firsts,
+            finished=self._finished, prompt_tokens=counters.prefill_tokens + counters.cached_tokens,
         )  # fmt: skip
         return (page + "".join(lines)).encode()
 

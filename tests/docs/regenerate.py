@@ -12,6 +12,9 @@ from lbctl.cli import gpus, schema
 from lbctl.lint import pages as rule_pages
 from lbctl.signals import page as signals_page
 from lbctl.targets import capability_page
+from tests.benchmarks.peers import report
+from tests.benchmarks.peers.results import Results
+from tests.benchmarks.peers.table import table
 from tests.docs import api_page, cli_page, completion_files, diagrams, man_pages, reference_page, simulate_page
 from tests.newer import results
 from tests.support.paths import ROOT
@@ -29,6 +32,7 @@ PAGES: dict[str, Callable[[], str]] = {
     **diagrams.pages(),
     **man_pages.pages(),
     **reference_page.pages(),
+    **report.pages(table(Results.read(report.RESULTS))),
 }
 """Path in the repository → function that makes its text."""
 

@@ -1,64 +1,186 @@
-"""docs/develop/benchmarks.md has the format that `make bench-peers` writes: losses, wins, failures, and missing
-runs."""
+"""The page of the benchmarks, from made-up results: answers, losses and wins, costs, failures, and missing runs."""
 
 from __future__ import annotations
 
-import re
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
-from tests.benchmarks.peers import cases, report, systems
-from tests.benchmarks.peers.trial import Result
-from tests.support.paths import ROOT
+import pytest
 
-_RESULT = Result(
-    first_p50=0.2, first_p99=2.0, whole_p50=3.0, whole_p99=9.0, share_error=0.1, failed=0.0, hits=0.5, data_path=1.0,
-    control=0.0, reasons={}, load=1.0, late=0.01, clients=0.1, engines=0.1,
-)  # fmt: skip
-_OWN, _PEER = "lbctl pick, envoy", "nginx, least_conn"
+from tests.benchmarks.peers import report
+from tests.benchmarks.peers.cases import CASES
+from tests.benchmarks.peers.panels import panels
+from tests.benchmarks.peers.results import Cost, Harness, Result, Results, Times
+from tests.benchmarks.peers.systems import of
+from tests.benchmarks.peers.table import Table, table
+from tests.benchmarks.peers.verdicts import reasons
+
+_SEEDS = 5
+_OWN, _PEER, _OTHER = "lbctl pick, envoy", "smg, cache_aware", "nginx, least_conn"
+_REQUESTS = [float(each) for each in range(100, 500)]
 
 
-def page_with(own: list[Result], peer: list[Result], repetitions: int = 1) -> str:
-    return report.page([(cases.MIXED, {_PEER: peer, _OWN: own})], {"nginx": "1.22.1"}, "make it", 30, repetitions)
+@dataclass(frozen=True)
+class _System:
+    name: str
+    mode: str = ""
+    settings: str = "Default settings."
+    source: str = "https://example.com/settings"
+
+
+@dataclass(frozen=True)
+class _Case:
+    name: str
+    title: str
+    group: str = "mixed"
+    description: str = "Poisson arrivals."
+    limit: str = "The clients."
+    modes: tuple[str, ...] = ("pick",)
+
+
+_MIXED, _WEDGED = _Case("mixed-50", "Mixed GPUs, load 50 %"), _Case("wedged", "Wedged replica", "faults")
+_SYSTEMS = (_System(_PEER), _System(_OTHER), _System(_OWN, "pick"))
+
+
+def _result(case: str, system: str, seed: int, factor: float = 1.0, **changes: Any) -> Result:
+    times = Times.of([each * factor * (1 + seed / 20) for each in _REQUESTS])
+    usual = Result(
+        case, system, seed, len(_REQUESTS), 0, {}, times, times, 1000.0, None, 0.1, Cost(1.0, 0.5), Cost(20.0, 80.0),
+        Harness(0.5, 0.1, 0.2, 3.0),
+    )  # fmt: skip
+    return replace(usual, **changes)
+
+
+def _first_p99(milliseconds: float) -> Result:
+    return _result("mixed-50", _OWN, 0, first=Times(1.0, 1.0, 1.0, milliseconds))
+
+
+def _runs(case: str, system: str, factors: Sequence[float], **changes: Any) -> dict[int, Result]:
+    return {seed: _result(case, system, seed, factor, **changes) for seed, factor in enumerate(factors)}
+
+
+def _table(**systems: dict[int, Result]) -> Table:
+    """Return the results of the systems own, peer and other in one case."""
+    names = {"own": _OWN, "peer": _PEER, "other": _OTHER}
+    ran = {(group[0].case, names[name]): group for name, group in systems.items()}
+    machine = {
+        "date": "2026-11-30", "cores": 2, "processor": "EPYC", "memory_gib": 24.0, "versions": {"smg": "1.13.0"}
+    }  # fmt: skip
+    compared = {case.name: _SYSTEMS for case in (_MIXED, _WEDGED)}
+    groups = {"mixed": "Which router suits mixed GPUs?", "faults": "Which router survives faults?"}
+    return Table(machine, groups, (_MIXED, _WEDGED), compared, ran, _SEEDS)  # type: ignore[arg-type]
+
+
+def _faster(factors: Sequence[float] = (0.5, 0.51, 0.5, 0.49, 0.5)) -> Table:
+    return _table(own=_runs("mixed-50", _OWN, factors), peer=_runs("mixed-50", _PEER, [1.0] * _SEEDS))
 
 
 def _section(text: str, title: str) -> str:
     return text.partition(f"## {title}\n")[2].partition("\n## ")[0]
 
 
-def test_page_has_every_system_or_lists_it_as_not_run() -> None:
-    text = (ROOT / "docs" / "develop" / "benchmarks.md").read_text()
-    empty = [(case, {system.name: [] for system in systems.of(case)}) for case in cases.CASES]
-    headings = re.findall("^## .*", report.page(empty, {}, "make it", 30, 3), re.M)
-    assert re.findall("^## .*", text, re.M) == headings
-    not_run = text.partition("**Not run, or run less often:** ")[2].partition("\n\n")[0]
-    for case, group in empty:
-        section = _section(text, case.name[0].upper() + case.name[1:])
-        assert case.description in section
-        for system in group:
-            is_listed = f"{case.name}: all (0 of" in not_run or f"{system} (0 of" in not_run
-            assert f"\n| {system} | " in section or is_listed
-
-
-def test_loss_and_win_are_shown_with_both_figures() -> None:
-    text = page_with([replace(_RESULT, first_p99=3.0)], [replace(_RESULT, whole_p50=6.0)])
-    assert f"mixed 5:2:1, pick: TTFT p99 3.00 ({_OWN}) against 2.00 ({_PEER})." in _section(text, "Where lbctl loses")
-    assert f"mixed 5:2:1, pick: whole p50 3.0 ({_OWN}) against 6.0 ({_PEER})." in _section(text, "Where lbctl wins")
-
-
-def test_difference_within_the_repetitions_is_neither() -> None:
-    text = page_with([replace(_RESULT, first_p99=each) for each in (1.9, 3.0, 4.0)], [_RESULT] * 3, 3)
+def test_win_has_both_values_and_the_interval() -> None:
+    text = report.page(_faster())
+    sides = "0.164 s (envoy) | 0.329 s (smg, cache_aware) | −0.164 s (−0.181 to −0.148)"
+    assert f"| Mixed GPUs, load 50 % | pick | TTFT p50 | {sides} |" in _section(text, "Where lbctl wins")
     assert "Nowhere" in _section(text, "Where lbctl loses")
-    assert f"| {_OWN} | 0.20 | 3.00 (1.90–4.00) | 3.0 |" in text
 
 
-def test_failures_and_a_busy_machine_are_reported() -> None:
-    text = page_with([replace(_RESULT, failed=0.02, reasons={"502": 4}, load=3.0)], [_RESULT])
-    assert f"failed 2.00 ({_OWN}) against 0.00 ({_PEER})" in _section(text, "Where lbctl loses")
-    assert f"Why requests failed: {_OWN}: 4 × 502." in text
-    assert "including this benchmark: 3.0 (busy)." in text
+def test_loss_has_its_reason_or_is_not_yet_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    slower = _faster([2.0] * _SEEDS)
+    known = tmp_path / "reasons.yaml"
+    known.write_text("- {cases: [mixed-50], mode: pick, figures: [ttft_p50], reason: A pick takes a millisecond.}")
+    monkeypatch.setattr(report, "reasons", lambda: reasons(known))
+    rows = _section(report.page(slower), "Where lbctl loses").splitlines()
+    assert [row.endswith("| A pick takes a millisecond. |") for row in rows if "TTFT p50" in row] == [True]
+    assert [row.endswith("| not yet explained |") for row in rows if "TTFT p99" in row] == [True]
 
 
-def test_missing_runs_are_listed() -> None:
-    assert "Not run" not in page_with([_RESULT] * 2, [_RESULT] * 2, 2)
-    assert f"often:** mixed 5:2:1: {_PEER} (1 of 2), {_OWN} (0 of 2)." in page_with([], [_RESULT], 2)
-    assert "often:** mixed 5:2:1: all (1 of 2)." in page_with([_RESULT], [_RESULT], 2)
+def test_difference_within_the_seeds_is_in_neither_table() -> None:
+    text = report.page(_faster([0.8, 1.3, 0.7, 1.2, 1.0]))
+    assert "Nowhere" in _section(text, "Where lbctl loses")
+    assert "Nowhere" in _section(text, "Where lbctl wins")
+    assert "not measurably different from the best other system in “Mixed GPUs, load 50 %”" in text
+
+
+def test_answer_lists_the_cases_by_the_figure_of_the_chart() -> None:
+    assert "lbctl is better than the best other system in “Mixed GPUs, load 50 %”." in report.page(_faster())
+    failing = _runs("wedged", _OWN, [1.0] * _SEEDS, failed=4, reasons={"502": 4})
+    text = report.page(_table(own=failing, peer=_runs("wedged", _PEER, [1.0] * _SEEDS)))
+    assert "lbctl is worse than the best other system in “Wedged replica”." in text
+    assert "Why requests failed: lbctl pick, envoy: 20 × 502." in text
+
+
+def test_best_of_several_peers_is_compared() -> None:
+    systems = {"own": _runs("mixed-50", _OWN, [1.0] * _SEEDS), "peer": _runs("mixed-50", _PEER, [2.0] * _SEEDS)}
+    assert "(smg, cache_aware)" in _section(report.page(_table(**systems)), "Where lbctl wins")
+    systems["other"] = _runs("mixed-50", _OTHER, [0.5] * _SEEDS)
+    assert "(nginx, least_conn)" in _section(report.page(_table(**systems)), "Where lbctl loses")
+
+
+def test_system_that_lacks_a_seed_is_listed_and_not_compared() -> None:
+    systems = {name: _runs("mixed-50", system, [1.0] * 5) for name, system in (("own", _OWN), ("peer", _PEER))}
+    text = report.page(_table(**systems, other=_runs("mixed-50", _OTHER, [0.1] * 4)))
+    assert "mixed-50: nginx, least_conn (4 of 5 seeds); wedged: all systems (0 of 5 seeds)." in text
+    assert "Nowhere" in _section(text, "Where lbctl loses")
+
+
+def test_page_of_three_seeds_lists_no_missing_seeds() -> None:
+    kept = [_result(case.name, each.name, seed) for case in CASES for each in of(case) for seed in range(3)]
+    text = report.page(table(Results({}, kept)))
+    assert "with fewer seeds" not in text
+    assert "There are 3 runs with different seeds" in text
+
+
+def test_page_without_results_lists_all_cases() -> None:
+    text = report.page(_table())
+    assert "mixed-50: all systems (0 of 5 seeds); wedged: all systems (0 of 5 seeds)." in text
+    assert text.count("Not run yet.") == 5
+
+
+def test_every_case_has_its_command_limit_and_settings() -> None:
+    text = report.page(_table())
+    assert '| Wedged replica | `make bench-peers ARGS="--case wedged"` | The clients. |' in text
+    assert "| smg, cache_aware | Default settings. | <https://example.com/settings> |" in text
+
+
+def test_value_is_the_mean_of_the_seeds_with_its_interval() -> None:
+    own = dict(enumerate(map(_first_p99, (100.0, 200.0, 300.0, 400.0, 500.0))))
+    text = report.page(_table(own=own, peer=_runs("mixed-50", _PEER, [1.0] * _SEEDS)))
+    row = next(line for line in text.splitlines() if line.startswith(f"| {_OWN} | 0.00100 |"))
+    assert "| 0.300 (0.104–0.496) |" in row
+    assert "At least 2,000 requests for each system." in text
+
+
+def test_busy_machine_is_marked() -> None:
+    assert "may have affected" not in report.page(_faster())
+    busy = _runs("mixed-50", _OWN, [1.0] * _SEEDS, harness=Harness(0.97, 0.1, 0.2, 3.0))
+    assert "busy for at most 97% of a run. **This may have affected the times.**" in report.page(_table(own=busy))
+
+
+def test_charts_have_the_best_configuration_of_each_product() -> None:
+    found = panels(_faster())
+    assert found.keys() == {"benchmarks-mixed.svg", "benchmarks-costs.svg"}
+    (panel,) = found["benchmarks-mixed.svg"]
+    assert panel.title == "Mixed GPUs, load 50 %: TTFT p99"
+    assert [(bar.name, bar.text, bar.own) for bar in panel.bars] == [
+        ("lbctl pick", "0.272 s", True),
+        ("smg", "0.544 s", False),
+    ]
+    assert [each.title for each in found["benchmarks-costs.svg"]] == [
+        "Mixed GPUs, load 50 %: CPU",
+        "Mixed GPUs, load 50 %: memory",
+    ]
+
+
+def test_headline_replaces_only_the_marked_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "HEADLINES", [("mixed-50", report.figures.TTFT_P99)])
+    text = report.readme(_faster(), "before\n<!-- benchmarks -->\nold\n<!-- /benchmarks -->\nafter\n")
+    assert text.startswith("before\n<!-- benchmarks -->\nThe [benchmarks]")
+    assert text.endswith("<!-- /benchmarks -->\nafter\n")
+    assert "lbctl is better in 4, worse in 0, and not measurably different in 1." in text
+    assert "\n| Mixed GPUs, load 50 % | TTFT p99 | " in text
+    with pytest.raises(ValueError, match="does not contain"):
+        report.readme(_faster(), "no marks")

@@ -161,7 +161,7 @@ def test_prune_removes_entries_and_adds_none(tree: Path) -> None:
 def test_generated_pages_are_read_in_their_source() -> None:
     read = {str(path.relative_to(ROOT)) for path in check.files()}
     assert {"README.md", "lbctl/cli/__init__.py", "docs/serve.md"} <= read
-    assert read.isdisjoint(regenerate.PAGES)
+    assert read.isdisjoint(regenerate.PAGES.keys() - {"README.md"})  # a part of the README is generated
 
 
 def test_each_exception_has_a_reason() -> None:

@@ -1,107 +1,122 @@
 """`make bench-peers [ARGS="…"]`: run every system in every case, and write docs/develop/benchmarks.md.
 
-`--repetitions N` (default 3) is the number of runs, `--seconds S` (default 20) their duration, and `--beside N`
-(default 9) the number of systems that run side by side. `--case WORD` and `--system WORD` select a part; the page is
-then printed instead of written. `--results FILE` stores each result as a line of JSON, and skips runs whose result is
-in the file. With `--page` no run is made, and the page shows the stored results.
+Each result is appended to docs/develop/benchmarks.jsonl, and runs whose results are in that file are skipped. `--case
+NAME` and `--system WORD` select a part of the runs; without them, the page is written at the end. `--results FILE`
+stores the results in another file, and does not write the page. `--seeds 3` makes fewer runs of each case. With
+`--page`, no run is made. If a system does not start, the other runs continue, the page is not written, and the exit
+code is 1.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import json
+import datetime
+import os
 import signal
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from tests.benchmarks.descriptors import many_connections
 from tests.benchmarks.peers import cases, report, systems
 from tests.benchmarks.peers.cases import Case
+from tests.benchmarks.peers.intervals import MAX_SEEDS
+from tests.benchmarks.peers.results import Result, Results, append_machine, append_result
+from tests.benchmarks.peers.routers import BIN
 from tests.benchmarks.peers.systems import System
-from tests.benchmarks.peers.trial import Result, run
-from tests.support.paths import ROOT
-
-_PAGE = ROOT / "docs" / "develop" / "benchmarks.md"
-
-
-class Kept:
-    """The results so far. Each is also written to a file if there is one."""
-
-    def __init__(self, file: Path | None) -> None:
-        self._file = file
-        self._results: dict[tuple[str, str, int], Result] = {}
-        for line in file.read_text().splitlines() if file and file.exists() else ():
-            case, system, repetition, result = json.loads(line)
-            self._results[case, system, repetition] = Result(**result)
-
-    def __contains__(self, key: tuple[str, str, int]) -> bool:
-        return key in self._results
-
-    def add(self, case: str, repetition: int, results: dict[str, Result]) -> None:
-        """Store the results of one run."""
-        for system, result in results.items():
-            self._results[case, system, repetition] = result
-            if self._file:
-                with self._file.open("a") as stream:
-                    print(json.dumps([case, system, repetition, dataclasses.asdict(result)]), file=stream)
-
-    def of(self, case: str, system: str) -> list[Result]:
-        """Return the stored repetitions."""
-        return [result for key, result in sorted(self._results.items()) if key[:2] == (case, system)]
-
-
-def _runs(
-    chosen: Sequence[tuple[Case, Sequence[System]]], repetitions: int, beside: int, kept: Kept
-) -> Iterator[tuple[Case, int, Sequence[System]]]:
-    """Yield the missing runs: every case once before any case twice."""
-    for repetition in range(repetitions):
-        for case, group in chosen:
-            left = [system for system in group if (case.name, system.name, repetition) not in kept]
-            for start in range(0, len(left), beside):
-                yield case, repetition, left[start : start + beside]
+from tests.benchmarks.peers.trial import SEEDS, run
 
 
 def main() -> int:
     """Measure, and write the page."""
     options = _options()
-    if not systems.BIN.is_dir():
-        print(f"no routers in {systems.BIN}: make bench-peers installs them", file=sys.stderr)
-        return 1
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that all started processes are stopped
-    many_connections(20_000)
-    chosen = [
-        (case, [system for system in systems.of(case) if options.system in system.name])
-        for case in cases.CASES
-        if options.case in case.name
-    ]
-    kept = Kept(options.results)
-    arguments = " ".join(word for word in sys.argv[1:] if word != "--page")
-    command = f'make bench-peers ARGS="{arguments}"' if arguments else "make bench-peers"
-    repetitions = 0 if options.page else options.repetitions
-    for case, repetition, group in _runs(chosen, repetitions, options.beside, kept):
-        print(f"{case.name}, repetition {repetition + 1}: {'; '.join(each.name for each in group)}", flush=True)
-        results = run(case, group, cases.plan(case, options.seconds, repetition), options.seconds)
-        print("\n".join(report.lines(results)), flush=True)
-        kept.add(case.name, repetition, results)
-    table = [(case, {system.name: kept.of(case.name, system.name) for system in group}) for case, group in chosen]
-    text = report.page(table, systems.versions(), command, options.seconds, options.repetitions)
-    if options.case or options.system:
-        print(text)
-    else:
-        _PAGE.write_text(text)
+    path: Path = options.results
+    if not options.page:
+        if not BIN.is_dir():
+            print(f"no routers in {BIN}: make bench-peers installs them", file=sys.stderr)
+            return 1
+        if not _continue(path):
+            return 1
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that all started processes are stopped
+        many_connections(20_000)
+        missing = [
+            f"{name} ({case.name}, seed {seed})"
+            for case, seed, group in _runs(Results.read(path), options.case, options.system, options.seeds)
+            for name in _measure(case, seed, group, path)
+        ]
+        if missing:
+            print(f"not started: {'; '.join(missing)}. Run the same command again to try again.", file=sys.stderr)
+            return 1
+    if path == report.RESULTS and not options.case and not options.system:
+        report.write(Results.read(path))
     return 0
+
+
+def _measure(case: Case, seed: int, group: Sequence[System], path: Path) -> list[str]:
+    """Make one run, and store its results. Return the names of systems that did not start."""
+    began = time.monotonic()
+    print(f"{case.name}, seed {seed}: {'; '.join(each.name for each in group)}", flush=True)
+    results, missing = run(case, group, seed)
+    for result in results:
+        append_result(path, result)
+        print(f"  {_line(result)}", flush=True)
+    print(f"  {time.monotonic() - began:.0f} s", flush=True)
+    return missing
+
+
+def _line(result: Result) -> str:
+    first, harness = result.first, result.harness
+    return (
+        f"{result.system:<32} TTFT p50 {first.p50:6.0f} ms, p99 {first.p99:6.0f} ms, whole p99 "
+        f"{result.whole.p99:6.0f} ms, {result.failed} of {result.requests} failed, cached {result.cached or 0:.2f}, "
+        f"{result.cpu.data_path:.2f} ms CPU, machine {harness.machine:.0%}, late {harness.late_ms:.0f} ms"
+    )
+
+
+def _runs(kept: Results, case: str, system: str, seeds: int) -> Iterator[tuple[Case, int, Sequence[System]]]:
+    """Yield the missing runs: every case once before any case twice."""
+    for seed in range(seeds):
+        for each in (each for each in cases.CASES if case in ("", each.name)):
+            if each.data and each.data not in os.environ:
+                print(f"{each.name} needs the folder {each.data}", file=sys.stderr)
+                continue
+            left = [it for it in systems.of(each) if system in it.name and seed not in kept.of(each.name, it.name)]
+            for is_slow in (False, True):
+                if group := [it for it in left if it.is_slow is is_slow]:
+                    yield each, seed, group
+
+
+def _continue(path: Path) -> bool:
+    """Return whether this machine can add results to the file. An empty one gets the description of the machine."""
+    here, kept = _machine(), Results.read(path).machine
+    if not kept:
+        append_machine(path, {"date": datetime.datetime.now(datetime.UTC).date().isoformat(), **here})
+        return True
+    different = [f"{name} ({kept.get(name)} and {value})" for name, value in here.items() if kept.get(name) != value]
+    if different:
+        print(f"{path} has results with a different {', '.join(different)}: delete it first", file=sys.stderr)
+    return not different
+
+
+def _machine() -> dict[str, Any]:
+    rows = Path("/proc/cpuinfo").read_text().splitlines()
+    memory = Path("/proc/meminfo").read_text().split()[1]
+    return {
+        "versions": systems.versions(),
+        "processor": next((row.partition(": ")[2] for row in rows if row.startswith("model name")), "unknown"),
+        "cores": os.cpu_count(),
+        "memory_gib": round(int(memory) / 2**20, 1),
+    }
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.peers", description=__doc__)
-    parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--beside", type=int, default=9)
-    parser.add_argument("--case", default="", metavar="WORD")
+    parser.add_argument("--seeds", type=int, default=SEEDS, choices=range(1, MAX_SEEDS + 1), metavar="N")
+    parser.add_argument("--case", default="", choices=[case.name for case in cases.CASES])
     parser.add_argument("--system", default="", metavar="WORD")
-    parser.add_argument("--results", type=Path)
+    parser.add_argument("--results", type=Path, default=report.RESULTS)
     parser.add_argument("--page", action="store_true")
     return parser.parse_args()
 

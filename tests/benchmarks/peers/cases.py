@@ -1,139 +1,249 @@
-"""The cases: their replicas, their requests, and the faults of one replica."""
+"""The cases: their replicas, their requests, and the faults of one replica.
+
+A case has at least 2,000 requests for each system, in five runs with different seeds.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import takewhile
+from functools import partial
+from typing import Any
 
-from lbctl.simulate.engine import saturated_rate
-from lbctl.simulate.load import conversation, poisson
-from tests.benchmarks.peers import prompts
+from tests.benchmarks.peers import prompts, workloads
 from tests.benchmarks.peers.client import Planned
-from tests.benchmarks.peers.engines import CURVE, SCALE
-from tests.benchmarks.picking.traces import Arrival, sessions
+from tests.benchmarks.peers.workloads import FLOOD, PREFIXED, UNRELATED, capacity
+from tests.benchmarks.picking.traces import Arrival
 
-PROMPT, ANSWER, _MAX_ANSWER_TOKENS = 1155.0, 117.0, 160
-"""Mean lengths of requests other than chats, and the length of the longest answer, in tokens."""
-MIXED_SPEEDS = (1.0, 0.4, 0.2)
+MIXED_SPEEDS = (3.0, 1.2, 0.6)
 """GPUs with speeds of 5 : 2 : 1."""
-_EQUAL_SPEEDS = (1.0,) * 3
-_FAULT, _SETTLED = 0.2, 0.5
-"""Fractions of a run: when a fault begins, and when measurement begins for a lasting fault."""
-_WAVE = 10.0
-"""Seconds between the starts of two bursts."""
-_Speeds = tuple[float, ...]
-_Arrivals = Callable[[_Speeds, float, int], list[Arrival]]
-"""Arguments: speeds of the replicas, seconds of the run, seed."""
+_EQUAL_SPEEDS = (1.2,) * 4
+_COUNTED = 400
+"""Mean number of counted requests in a run."""
+_WARM_UP, _FAULT = 0.15, 0.2
+"""Fractions of a run: the part that does not count, and the time of a fault."""
+_AGENT_SECONDS = 33.0
+_UPGRADED = (1.2,) * 3
+"""Speeds of the replicas that are upgraded."""
+_DRAIN_SECONDS, _STOPPED_SECONDS = 11, 2
+"""The drain exceeds the time until health checks have failed (6 s), and the longest answers (4 s)."""
+_UPGRADE_SECONDS = 4.0 + len(_UPGRADED) * (_DRAIN_SECONDS + _STOPPED_SECONDS + 1)
+
+GROUPS = {
+    "mixed": "What if GPUs differ in speed?",
+    "equal": "What if all GPUs are equal?",
+    "prefixes": "What if prompts share prefixes?",
+    "sessions": "What if requests belong to conversations?",
+    "faults": "What if a replica is slow or stops?",
+    "changes": "What if the router or the model servers restart?",
+    "crowds": "What if there are too many requests?",
+}
+"""Title of each group of cases."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A fault of a replica at this fraction of a run: a command to the engines with its arguments."""
+    """A command to the engines at this fraction of a run, with its arguments. `restart` restarts the systems
+    instead."""
 
     at: float
     command: str
-    replica: int
+    replica: int = 0
     arguments: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One case, with its description on the page."""
+    """One case, with its texts on the page."""
 
     name: str
+    title: str
+    group: str
     description: str
-    arrivals: _Arrivals
-    speeds: _Speeds = MIXED_SPEEDS
+    limit: str
+    """Sentence about the limit of the rate or of the length of a run."""
+    load: float
+    """Rate of the requests, as a fraction of the capacity without caches."""
+    replicas: tuple[float, ...]
+    """Speeds."""
+    seconds: float
+    arrivals: Callable[[int], list[Arrival]]
+    """Returns the requests for a seed."""
+    modes: tuple[str, ...] = ("pick",)
+    """The modes of lbctl that its documentation recommends for this case."""
     events: tuple[Event, ...] = ()
-    since: float = 0.1
+    since: float = _WARM_UP
     """Fraction of the run after which requests are counted."""
-    after: _Speeds | None = None
+    after: tuple[float, ...] | None = None
     """Speeds that determine the right shares. None if no shares are right, as with caches or while a replica is
     away."""
+    has_prefixes: bool = False
+    """Whether prompts have common beginnings."""
+    data: str = ""
+    """Environment variable that names the folder of a trace."""
+
+    @property
+    def has_shares(self) -> bool:
+        """Whether the right shares of the replicas are known."""
+        return self.after is not None
+
+    def plan(self, seed: int) -> list[Planned]:
+        """Return the requests of a run as they are sent."""
+        own = random.Random(seed)
+        return [
+            Planned(
+                item.at,
+                prompts.body(item.prompt, item.answer, item.blocks, f"{own.getrandbits(60):x}"),
+                item.session or f"{own.getrandbits(60):x}",
+                item.answer,
+            )
+            for item in self.arrivals(seed)
+        ]
+
+    def is_measured(self, item: Planned) -> bool:
+        """Return whether the tokens of a request count."""
+        return item.at >= self.since * self.seconds
+
+    def counts(self, item: Planned) -> bool:
+        """Return whether the times of a request count too."""
+        return self.is_measured(item) and item.session != FLOOD
 
 
-def _independent(load: float) -> _Arrivals:
-    """Return Poisson arrivals of unrelated requests, at this load of the replicas without a fault."""
-
-    def arrivals(speeds: _Speeds, seconds: float, seed: int) -> list[Arrival]:
-        rate = load * sum(saturated_rate(speed, PROMPT, ANSWER, CURVE) for speed in speeds)
-        trace = poisson(rate, seconds, conversation(PROMPT, 211), f"peers {seed}")
-        columns = zip(trace.times, trace.prompts, trace.answers, strict=True)
-        return [Arrival(at, prompt, min(answer, _MAX_ANSWER_TOKENS)) for at, prompt, answer in columns]
-
-    return arrivals
+# ── Unrelated requests ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _burst(speeds: _Speeds, seconds: float, seed: int) -> list[Arrival]:
-    """Return arrivals of which half come within a fifth of the time."""
-    return [Arrival(_bunched(item.at), item.prompt, item.answer) for item in _independent(0.4)(speeds, seconds, seed)]
+def _case(
+    arrivals: Callable[[float, float, int], list[Arrival]] = workloads.unrelated,
+    lengths: tuple[float, float] = UNRELATED,
+    counted: int = _COUNTED,
+    **keys: Any,
+) -> Case:
+    """Return a case with a constant rate, which runs until enough requests count."""
+    rate = keys["load"] * capacity(keys["replicas"], *lengths)
+    seconds = counted / (rate * (1 - keys.get("since", _WARM_UP)))
+    limit = f"The machine runs the clients, the engines and all systems, at {rate:.0f} requests per second for each."
+    return Case(seconds=seconds, arrivals=partial(arrivals, rate, seconds), **{"limit": limit, **keys})
 
 
-def _bunched(at: float) -> float:
-    whole, part = divmod(at, _WAVE)
-    half = _WAVE / 2
-    return whole * _WAVE + (part * 0.4 if part < half else 0.4 * half + (part - half) * 1.6)
+def _mixed(percent: int, since: float = _WARM_UP) -> Case:
+    return _case(
+        name=f"mixed-{percent}", title=f"Mixed GPUs, load {percent} %", group="mixed", load=percent / 100,
+        replicas=MIXED_SPEEDS, after=MIXED_SPEEDS, modes=("static", "pick"), since=since,
+        description=f"Three replicas with speeds of 5 : 2 : 1. Unrelated requests at {percent} % of the capacity.",
+    )  # fmt: skip
 
 
-def _chat(speeds: _Speeds, seconds: float, seed: int) -> list[Arrival]:
-    return sessions(1.2, SCALE * sum(speeds), seconds, seed, shared=8)
-
-
-MIXED = Case("mixed 5:2:1", "Load 50 %, without faults.", _independent(0.5), after=MIXED_SPEEDS)
-HALVED = Case(
-    "one halved",
-    "Load 40 %; after a fifth of the run, the largest replica drops to half its speed.",
-    _independent(0.4),
-    events=(Event(_FAULT, "throttle", 0, (0.5,)),), since=_SETTLED, after=(MIXED_SPEEDS[0] / 2, *MIXED_SPEEDS[1:]),
+_EQUAL = _case(
+    name="equal-85", title="Equal GPUs, load 85 %", group="equal", load=0.85, replicas=_EQUAL_SPEEDS,
+    after=_EQUAL_SPEEDS, modes=("static", "pick"), since=0.3,
+    description="Four equal replicas. Unrelated requests at 85 % of the capacity.",
 )  # fmt: skip
-WEDGED = Case(
-    "one wedged",
-    "Load 40 %; after a fifth of the run, the second replica makes no progress, but its `/health` answers. Requests to "
-    "it fail until this is detected, and a run takes only slightly longer than the detection.",
-    _independent(0.4), events=(Event(_FAULT, "wedge", 1, (1,)),), since=_FAULT,
+
+
+# ── Prefixes and sessions ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _prefixes(percent: int) -> Case:
+    return _case(
+        workloads.prefixed, PREFIXED, _COUNTED if percent <= 100 else 600, name=f"prefixes-{percent}",
+        title=f"Shared prefixes, load {percent} %", group="prefixes", load=percent / 100, replicas=(1.5,) * 8,
+        has_prefixes=True,
+        description="Eight equal replicas, and the prompts of llm-d's benchmark: 150 common beginnings of 6,144 "
+        "tokens, each followed by 1,056 other tokens. Answers have 100 tokens. The caches are empty at first. The "
+        f"rate is {percent} % of the capacity without caches.",
+    )  # fmt: skip
+
+
+_SESSIONS: dict[str, Any] = {
+    "load": 1.2, "replicas": (1.3,) * 4, "seconds": _AGENT_SECONDS,
+    "arrivals": partial(workloads.agents, _AGENT_SECONDS), "has_prefixes": True,
+    "limit": "The machine forwards prompts of 7,000 tokens on average, at 14 requests per second for each system.",
+}  # fmt: skip
+AGENTS = Case(
+    name="agents", title="Agents with sessions", group="sessions", **_SESSIONS,
+    description="Four equal replicas. Agents send their whole history with each turn, after one of three system "
+    "prompts of 4,096 tokens. `x-session-id` identifies them. Answers have at most 400 tokens.",
 )  # fmt: skip
-CHAT = Case(
-    "chat with shared prefixes",
-    "Three equal replicas; conversations of many turns with three system prompts of 4,096 tokens. Each turn contains "
-    "all earlier turns.",
-    _chat, _EQUAL_SPEEDS,
+_MOONCAKE = Case(
+    name="mooncake", title="Mooncake's trace", group="sessions", load=1.0, replicas=(2.5,) * 4, seconds=28.0,
+    arrivals=partial(workloads.mooncake, 500), has_prefixes=True, data="LBCTL_DATA",
+    limit="`LBCTL_DATA` names the folder with the first 1,000 requests of the trace, so the five runs overlap.",
+    description="Four equal replicas, and requests of [Mooncake's trace](https://github.com/kvcache-ai/Mooncake) at "
+    "three times its rate. Prompts have 10,000 tokens on average. There are no session headers. Answers have at most "
+    "400 tokens.",
 )  # fmt: skip
-BURST = Case(
-    "burst", "Load 40 %; every ten seconds, half of the requests arrive within two seconds.", _burst, after=MIXED_SPEEDS
-)
-KILLED = Case(
-    "replica killed", "Load 40 %; the second replica dies at a fifth of the run and restarts at seven tenths.",
-    _independent(0.4), events=(Event(_FAULT, "kill", 1), Event(0.7, "start", 1)), since=_FAULT,
+
+
+# ── Faults and changes ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _fault(name: str, title: str, description: str, *events: Event, **more: Any) -> Case:
+    keys = {"group": "faults", "load": 0.5, "replicas": (1.0,) * 4, "since": _FAULT, **more}
+    return _case(name=name, title=title, description=description, events=events, **keys)
+
+
+_HALVED = _fault(
+    "halved", "GPU at half speed",
+    "Three replicas with speeds of 5 : 2 : 1 at a load of 50 %. The largest one becomes half as fast.",
+    Event(_FAULT, "throttle", 0, (0.5,)),
+    replicas=MIXED_SPEEDS, since=0.3, after=(MIXED_SPEEDS[0] / 2, *MIXED_SPEEDS[1:]),
 )  # fmt: skip
-CASES = (MIXED, HALVED, WEDGED, CHAT, BURST, KILLED)
+_WEDGED = _fault(
+    "wedged", "Wedged replica",
+    "Four equal replicas at a load of 50 %. One stops to make progress, but its `/health` still responds.",
+    Event(_FAULT, "wedge", 1, (1,)),
+)  # fmt: skip
+_KILLED = _fault(
+    "killed", "Killed replica",
+    "Four equal replicas at a load of 50 %. One dies, and starts again half a run later.",
+    Event(_FAULT, "kill", 1), Event(0.7, "start", 1),
+)  # fmt: skip
+_COLD = _fault(
+    "cold", "Cold replica",
+    "Three equal replicas at a load of 67 %. A fourth one starts, at a quarter of its speed for a fifth of the run.",
+    Event(0.0, "kill", 1), Event(_FAULT, "start", 1), Event(_FAULT, "throttle", 1, (0.25,)),
+    Event(2 * _FAULT, "throttle", 1, (1.0,)),
+)  # fmt: skip
+_RESTART = Case(
+    name="restart", title="Router restart", group="changes", **_SESSIONS, events=(Event(0.5, "restart"),),
+    description="The requests of “Agents with sessions”. In the middle of the run, the router gets SIGTERM, and starts "
+    "again after it has ended. With lbctl, `lbctl serve` and its picker restart. Proxies that are configured manually "
+    "reload their configuration.",
+)  # fmt: skip
+_UPGRADE = Case(
+    name="upgrade", title="Rolling upgrade", group="changes", load=0.4, replicas=_UPGRADED, since=0.1,
+    seconds=_UPGRADE_SECONDS, arrivals=partial(workloads.unrelated, 0.4 * capacity(_UPGRADED), _UPGRADE_SECONDS),
+    limit="The upgrade of each replica takes 13 s.",
+    events=tuple(
+        Event((2 + number * (_DRAIN_SECONDS + _STOPPED_SECONDS + 1) + delay) / _UPGRADE_SECONDS, command, number)
+        for number in range(len(_UPGRADED))
+        for delay, command in ((0, "drain"), (_DRAIN_SECONDS, "kill"), (_DRAIN_SECONDS + _STOPPED_SECONDS, "start"))
+    ),
+    description="Three equal replicas at a load of 40 %. One after another fails its health checks for 11 s, while it "
+    "still responds to requests. Then it stops, and it starts again after 2 s. A router that stops to use a replica "
+    "after three failed checks loses no request.",
+)  # fmt: skip
 
 
-def plan(case: Case, seconds: float, seed: int) -> list[Planned]:
-    """Return the requests of a run as they are sent."""
-    own = random.Random(seed)
-    return [
-        Planned(
-            item.at,
-            prompts.body(item.prompt, item.answer, item.blocks, f"{own.getrandbits(60):x}"),
-            item.session or f"{own.getrandbits(60):x}",
-        )
-        for item in case.arrivals(case.speeds, seconds, seed)
-    ]
+# ── Too many requests ────────────────────────────────────────────────────────────────────────────────────────────────
 
+_FLOODED = _case(
+    workloads.tenants, name="flood", title="One tenant floods", group="crowds", load=0.6, replicas=(1.2,) * 3,
+    modes=("static", "pick"),
+    limit="The machine runs the clients, the engines and all systems, at 49 requests per second for each.",
+    description="Three equal replicas. Nine tenants use 60 % of the capacity together. A tenth sends ten times as many "
+    "requests as each of them, and only its tokens count. A rate limit needs a rate that suits the capacity. It "
+    "rejects most of the flood, even while replicas are idle. A queue sends the flood to idle replicas.",
+)  # fmt: skip
+_BURST = Case(
+    name="burst", title="Burst of twice the capacity", group="crowds", load=2.0, replicas=(0.7,) * 4, seconds=20.0,
+    since=0.1, arrivals=partial(workloads.burst, 2.0 * capacity((0.7,) * 4), 20.0),
+    limit="The machine runs all systems during the burst, at 60 requests per second for each.",
+    description="Four equal replicas at a load of 50 %. For 4 s, the load is 200 %.",
+)  # fmt: skip
 
-def cacheable(case: Case, seconds: float, seed: int) -> float:
-    """Return the fraction of prompt tokens that one unbounded cache would hold; 0 if prompts share nothing."""
-    held: set[int] = set()
-    hits = tokens = 0
-    for item in case.arrivals(case.speeds, seconds, seed):
-        blocks = item.blocks[: item.prompt // prompts.BLOCK]
-        hits += min(_held(blocks, held) * prompts.BLOCK, item.prompt - 1)
-        tokens += item.prompt
-        held.update(blocks)
-    return hits / tokens
-
-
-def _held(blocks: Sequence[int], held: set[int]) -> int:
-    return sum(1 for _ in takewhile(held.__contains__, blocks))
+CASES = (
+    _mixed(50), _mixed(70), _mixed(85, since=0.3), _EQUAL, *map(_prefixes, (50, 100, 150, 200)), AGENTS, _MOONCAKE,
+    _HALVED, _WEDGED, _KILLED, _COLD, _RESTART, _UPGRADE, _FLOODED, _BURST,
+)  # fmt: skip

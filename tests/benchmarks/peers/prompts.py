@@ -1,6 +1,7 @@
 """Conversion of the blocks of a trace to the text of a prompt, and back.
 
-A token is four bytes, as the picker estimates it; a block is 512 tokens, as in Mooncake's trace.
+A token is a word of three letters with a space, so engines and routers count the same number of tokens, whether they
+count words or bytes. A block is 512 tokens, as in Mooncake's trace.
 """
 
 from __future__ import annotations
@@ -8,11 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 from functools import lru_cache
+from string import ascii_lowercase
 
 BLOCK = 512
 """Tokens."""
 TOKEN = 4
 """Bytes."""
+_VOCABULARY = 100_000
 
 
 @lru_cache(maxsize=8192)
@@ -21,8 +24,11 @@ def _block(name: int) -> str:
 
 
 def _filled(name: str, size: int) -> str:
-    word = hashlib.blake2b(name.encode(), digest_size=8).hexdigest() + " "
-    return (word * (size // len(word) + 1))[:size]
+    """Return a repeated phrase of five words of three letters."""
+    letters = hashlib.blake2b(name.encode(), digest_size=15).digest()
+    words = (letters[start : start + 3] for start in range(0, len(letters), 3))
+    phrase = "".join("".join(ascii_lowercase[letter % 26] for letter in word) + " " for word in words)
+    return (phrase * (size // len(phrase) + 1))[:size]
 
 
 def body(tokens: int, answer: int, blocks: tuple[int, ...], own: str) -> bytes:
@@ -42,3 +48,18 @@ def read(text: str) -> tuple[int, tuple[int, ...]]:
         digest.update(text[start : start + size].encode())
         names.append(int.from_bytes(digest.digest(), "big"))
     return max(1, len(text) // TOKEN), tuple(names)
+
+
+def token(block: int) -> int:
+    """Return the id of all tokens of a block. The ids of two different prompts differ from the first different block
+    on."""
+    return block % _VOCABULARY
+
+
+def rendered(text: str) -> bytes:
+    """Return the tokens of a prompt, as `/v1/chat/completions/render` of vLLM responds."""
+    count, blocks = read(text)
+    tokens = [b",".join([b"%d" % token(block)] * BLOCK) for block in blocks]
+    if rest := count - BLOCK * len(blocks):
+        tokens.append(b",".join([b"0"] * rest))
+    return b'{"request_id":"r","token_ids":[%b]}' % b",".join(tokens)

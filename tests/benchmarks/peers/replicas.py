@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from lbctl.demo.replica import HOST
+from tests.benchmarks.peers.engines import CURVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,8 @@ class Member:
 
     name: str
     port: int
+    events: int
+    """Port of its KV-cache events."""
     speed: float
     weight: int
 
@@ -26,23 +29,29 @@ class Member:
         return f"{HOST}:{self.port}"
 
 
+Counts = tuple[int, int, int]
+"""Numbers of requests, of their prompt tokens, and of the cached ones among these."""
+
+
 class Engines:
     """Sets of the same engines, one set for each system."""
 
     def __init__(self, process: subprocess.Popen[str], speeds: tuple[float, ...]) -> None:
         self.process = process
         self.groups = [
-            [Member(f"r{number}", port, speeds[number], round(5 * speeds[number])) for number, port in enumerate(group)]
+            [
+                Member(f"r{number}", *ports, speeds[number], round(10 * speeds[number]))
+                for number, ports in enumerate(group)
+            ]
             for group in self._line()
         ]
 
     def do(self, command: str, engine: int, *more: float) -> None:
-        """Apply `throttle`, `wedge`, `kill` or `start` to this engine in every set."""
+        """Apply `throttle`, `wedge`, `drain`, `kill` or `start` to this engine in every set."""
         self._send([command, engine, *more])
 
-    def counts(self) -> list[list[tuple[int, int, int]]]:
-        """Return, for each set and engine, the number of requests, of their prompt tokens, and of the cached ones among
-        these."""
+    def counts(self) -> list[list[Counts]]:
+        """Return the counts of each engine of each set."""
         self._send(["counts"])
         return [[(each[0], each[1], each[2]) for each in group] for group in self._line()]
 
@@ -57,9 +66,9 @@ class Engines:
 
 
 @contextmanager
-def engines(count: int, speeds: tuple[float, ...]) -> Iterator[Engines]:
-    """Run this number of sets in a separate process."""
-    command = [sys.executable, "-m", "tests.benchmarks.peers.engines", str(count), *map(str, speeds)]
+def engines(count: int, speeds: tuple[float, ...], sequences: int = CURVE.sequences) -> Iterator[Engines]:
+    """Run this number of sets in a separate process. `sequences`: maximum number of requests in the batch of each."""
+    command = [sys.executable, "-m", "tests.benchmarks.peers.engines", *map(str, (count, sequences, *speeds))]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         yield Engines(process, speeds)

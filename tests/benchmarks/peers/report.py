@@ -1,248 +1,356 @@
-"""Make docs/develop/benchmarks.md: medians and spread of every system in every case, with the losses and wins of
-lbctl."""
+"""Make docs/develop/benchmarks.md, its charts and the headline of the README from the file of results.
+
+A chart and a sentence answer each question. Tables show where lbctl loses and wins, costs, and all figures.
+"""
 
 from __future__ import annotations
 
-import datetime
 import math
-import os
-import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from functools import partial
 
-from tests.benchmarks.peers.cases import Case, cacheable
+from tests.benchmarks.peers import checks, figures
+from tests.benchmarks.peers.cases import Case
+from tests.benchmarks.peers.charts import chart
 from tests.benchmarks.peers.client import ANSWER_TIMEOUT
-from tests.benchmarks.peers.systems import WAYS
-from tests.benchmarks.peers.trial import FAILED, Result
+from tests.benchmarks.peers.figures import Figure
+from tests.benchmarks.peers.panels import COST_CASES, panels
+from tests.benchmarks.peers.prompts import BLOCK
+from tests.benchmarks.peers.results import BySeed, Result, Results
+from tests.benchmarks.peers.systems import System
+from tests.benchmarks.peers.table import Table, charted, table
+from tests.benchmarks.peers.trial import FAILED
+from tests.benchmarks.peers.verdicts import Comparison, reasons, sorted_by_size
+from tests.benchmarks.peers.workloads import SEQUENCES
+from tests.support.paths import ROOT
 
-Table = Sequence[tuple[Case, Mapping[str, Sequence[Result]]]]
-"""Each case with the available repetitions of each of its systems."""
-_BUSY = 2.5
-"""Load of the machine above which a repetition is marked."""
-_WORSE = 1.05
-_RULE = f"""\
-For each mode of lbctl, the best of its three proxies is compared with the best alternative in the same case. A
-difference below {100 * (_WORSE - 1):.0f} %, or within the spread of the repetitions, does not count.
-"""
-_Column = tuple[str, Callable[[Result], float], str]
-"""Name, function that returns the figure, and format."""
-_COLUMNS: tuple[_Column, ...] = (
-    ("TTFT p50", lambda item: item.first_p50, "{:.2f}"),
-    ("TTFT p99", lambda item: item.first_p99, "{:.2f}"),
-    ("whole p50", lambda item: item.whole_p50, "{:.1f}"),
-    ("whole p99", lambda item: item.whole_p99, "{:.1f}"),
-    ("share error", lambda item: 100 * item.share_error, "{:.1f}"),
-    ("failed", lambda item: 100 * item.failed, "{:.2f}"),
-    ("cached", lambda item: 100 * item.hits, "{:.0f}"),
-    ("data path", lambda item: item.data_path, "{:.2f}"),
-)
-_JUDGED = ("TTFT p50", "TTFT p99", "whole p50", "whole p99", "failed")
-_INTRODUCTION = """\
-# Benchmarks
-
-This page compares lbctl with its alternatives: nginx, HAProxy and Envoy, configured manually as their documentation
-advises, and the SGLang, vLLM and LiteLLM routers from their packages. Each system has its own set of identical
-simulated engines (continuous batching, a prefix cache, vLLM's metrics, streamed answers). All systems receive the same
-requests at the same times. The proxies and LiteLLM are configured with the replicas' weights (5 : 2 : 1). The other
-routers do not support weights.
-
-Written by `{command}` on {date}
-({cores} cores, {machine}; {runs}):
-{versions}
-
-- Times are seconds: the median of the repetitions, with minimum and maximum. A client gives up if no data
-  arrives for {patience:.0f} s. A first token or a whole answer that did not arrive counts as {failed:.0f} s.
-  A run has a few hundred requests for each system, so the 99th percentile is one of the two or three slowest requests.
-- "Share error" is the percentage of requests that should have gone to another replica, according to the engines'
-  capacity. "Failed" is a percentage of the requests, and "cached" is a percentage of the prompt tokens.
-- `static` is the output of `lbctl render`. `adaptive` is `lbctl serve` with weights from the engines' metrics. `pick`
-  is `lbctl serve` with its picker. All modes use the default settings. The picker reads `x-session-id`, as the hashes
-  do.
-- "Data path" is the processor time of the proxy with its workers, and of the picker, in milliseconds per request.
-  "Control" is the processor time of `lbctl serve` without the picker. `lbctl serve` runs at its own interval, so its
-  time per request is higher with fewer requests.
-- The largest engine is twice as fast as a 70B model on eight H100. All engines send one event for 16 tokens, so the
-  cost of an event matters less here than with one event for each token. Answers have at most 160 tokens, except in
-  chats. Clients open a new connection for each request.
-- Only newer engines prepare prompts for a router (`/v1/chat/completions/render`). vllm-router queries the engines
-  for a prepared prompt before each request, and continues without an answer.
-- The rates do not saturate the engines or the clients:
-  {harness}
-"""
+RESULTS = ROOT / "docs" / "develop" / "benchmarks.jsonl"
+README = ROOT / "README.md"
+_START, _END = "<!-- benchmarks -->\n", "<!-- /benchmarks -->"
+"""Marks around the generated part of the README."""
+HEADLINES = (
+    ("mixed-85", figures.TTFT_P99), ("prefixes-150", figures.TTFT_P99), ("agents", figures.TTFT_P99),
+    ("wedged", figures.FAILED),
+)  # fmt: skip
+"""Cases and figures in the README. They do not depend on the results."""
+_BUSY = 0.9
+"""Busy fraction of all cores above which a case is marked."""
+_COLUMNS = (
+    figures.TTFT_P50, figures.TTFT_P99, figures.WHOLE_P50, figures.WHOLE_P99, figures.FAILED, figures.TOKENS,
+    figures.CACHED, figures.SHARE_ERROR, figures.CPU, figures.MEMORY,
+)  # fmt: skip
+_LLM_D = """\
+llm-d's picker needs Kubernetes, so it is not measured here. [Its authors' figures](https://github.com/llm-d/llm-d/pull/2071)
+are from eight replicas of Qwen3-32B on 16 H100 GPUs. Compared with a Kubernetes Service, its precise prefix routing
+generates 14,892 instead of 6,986 tokens/s at the peak, and reduces the 90th percentile of the time to first token from
+135.5 s to 0.26 s."""
 
 
-def page(table: Table, versions: Mapping[str, str], command: str, seconds: float, repetitions: int) -> str:
+def pages(whole: Table) -> dict[str, Callable[[], str]]:
+    """Return for each generated file in the repository the function that makes its text."""
+    return {
+        "docs/develop/benchmarks.md": partial(page, whole),
+        README.name: lambda: readme(whole, README.read_text(encoding="utf-8")),
+        **{f"docs/images/{name}": partial(chart, each) for name, each in panels(whole).items()},
+    }
+
+
+def write(results: Results) -> None:
+    """Write the page, its charts and the headline of the README."""
+    for name, text in pages(table(results)).items():
+        (ROOT / name).write_text(text(), encoding="utf-8")
+
+
+def page(whole: Table) -> str:
     """Return the text of the page."""
-    runs = f"{repetitions} repetitions of {seconds:.0f} s each" if repetitions > 1 else f"one run of {seconds:.0f} s"
-    head = _INTRODUCTION.format(
-        command=command, date=datetime.datetime.now(datetime.UTC).date(), cores=os.cpu_count(), machine=_processor(),
-        runs=runs, versions=", ".join(f"{name} {version}" for name, version in versions.items()) + ".",
-        patience=ANSWER_TIMEOUT, failed=FAILED, harness=_harness(table),
-    )  # fmt: skip
-    body = [line for case, systems in table for line in _section(case, systems, seconds)]
-    return "\n".join([head, *_missing(table, repetitions), *_verdict(table), *body]) + "\n"
+    sections = [
+        *_introduction(whole),
+        *(line for group in whole.groups for line in _question(whole, group)),
+        *_verdicts(whole),
+        *_costs(whole),
+        *_method(whole),
+        "## All figures\n",
+        *(line for case in whole.cases for line in _case(whole, case)),
+    ]
+    return "\n".join(sections).rstrip("\n") + "\n"
 
 
-def lines(results: Mapping[str, Result]) -> Iterator[str]:
-    """Yield a line for each system of one run, to show progress."""
-    for name, each in results.items():
-        figures = ", ".join(f"{column} {form.format(figure(each))}" for column, figure, form in _COLUMNS)
-        yield f"  {name:<32} {figures}"
-    for each in list(results.values())[:1]:
-        yield (
-            f"  load {each.load:.1f}, clients late by {each.late * 1000:.0f} ms (p99), of a core: clients "
-            f"{each.clients:.0%}, engines {each.engines:.0%}"
-        )
+# ── The answers ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _processor() -> str:
-    rows = Path("/proc/cpuinfo").read_text().splitlines()
-    return next((row.partition(": ")[2] for row in rows if row.startswith("model name")), "unknown processor")
+def _introduction(whole: Table) -> Iterator[str]:
+    yield "<!-- Generated from docs/develop/benchmarks.jsonl by `python -m tests.docs.regenerate`; do not edit. -->\n"
+    yield "# Benchmarks\n"
+    yield """\
+lbctl is compared with other routers for model servers, and with nginx, HAProxy and Envoy configured as their
+documentation advises. All routers and proxies are real. The model servers are simulated: they have continuous batching,
+a prefix cache, and vLLM's metrics and KV events, and they stream their answers.
+"""
+    if machine := whole.machine:
+        versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+        processors = f"{machine['cores']} cores ({machine['processor']})"
+        yield f"Measured on {machine['date']} with {versions}."
+        yield f"The machine has {processors} and {machine['memory_gib']:.0f} GiB of memory."
+        yield f"[{RESULTS.name}]({RESULTS.name}) contains all results.\n"
+    yield from _missing(whole)
+    yield """\
+A chart has a bar for each product, in its best configuration for the case. The line on a bar is the 95 % interval of
+the value. A bar that is too long for the chart is cut. [All figures](#all-figures) are at the end of the page.
+"""
 
 
-def _results(table: Table) -> list[Result]:
-    return [result for _, systems in table for each in systems.values() for result in each]
+def _missing(whole: Table) -> Iterator[str]:
+    """Yield the cases and systems that ran with fewer seeds, or not at all."""
+    short = []
+    for case in whole.cases:
+        compared = whole.systems[case.name]
+        left: dict[int, list[str]] = {}
+        for each in compared:
+            left.setdefault(len(whole.of(case).get(each.name, ())), []).append(each.name)
+        left.pop(whole.seeds, None)
+        for count, names in left.items():
+            which = "all systems" if len(names) == len(compared) else " and ".join(names)
+            short.append(f"{case.name}: {which} ({count} of {whole.seeds} seeds)")
+    if short:
+        yield f"**Not run, or run with fewer seeds:** {'; '.join(short)}.\n"
 
 
-def _harness(table: Table) -> str:
-    every = _results(table)
-    if not every:
-        return "nothing was run."
-    late, clients, engines = (max(map(each, every)) for each in (_late, lambda it: it.clients, lambda it: it.engines))
+def _question(whole: Table, group: str) -> Iterator[str]:
+    question = whole.groups[group]
+    yield f"## {question}\n"
+    if cases := [*whole.run(group)]:
+        yield f"{_answer(whole, cases)}\n"
+        yield f"![{question}](../images/benchmarks-{group}.svg)\n"
+    else:
+        yield "Not run yet.\n"
+
+
+def _answer(whole: Table, cases: Sequence[Case]) -> str:
+    """Return in which of the cases lbctl is better or worse, by the figure in the chart."""
+    found: dict[str, list[str]] = {"better": [], "equal": [], "worse": []}
+    for case in cases:
+        if compared := whole.comparison(case, charted(case)):
+            found[compared.verdict].append(f"“{case.title}”")
+    texts = {
+        "better": "better than the best other system in",
+        "equal": "not measurably different from the best other system in",
+        "worse": "worse than the best other system in",
+    }
+    parts = [f"{texts[verdict]} {_listed(titles)}" for verdict, titles in found.items() if titles]
+    return f"lbctl is {'; '.join(parts)}." if parts else "A comparison needs at least two seeds."
+
+
+def _listed(words: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def _verdicts(whole: Table) -> Iterator[str]:
+    """Yield the rule of the comparison, with the tables of losses and wins."""
+    compared, why = whole.comparisons(), reasons()
+    titles = {case.name: case.title for case in whole.cases}
+    yield "## Where lbctl loses\n"
+    yield f"""\
+For each case and each mode of lbctl that its documentation recommends for the case, the best of lbctl's three proxies
+is compared with the best other system. A value is the mean of all seeds, and the best one is the lowest. With a seed,
+all systems receive the same requests at the same times, so the difference is calculated for each seed. A difference
+counts if its 95 % interval, by Student's t distribution, excludes 0. The tables contain every difference that counts,
+the relatively largest first. By chance, about {0.025 * len(compared):.0f} of all {len(compared)} comparisons are in
+each table.
+"""
+    yield from _verdict_table([*sorted_by_size(compared, "worse")], titles, why)
+    yield "## Where lbctl wins\n"
+    yield from _verdict_table([*sorted_by_size(compared, "better")], titles)
+
+
+def _verdict_table(
+    compared: Sequence[Comparison],
+    titles: Mapping[str, str],
+    why: Mapping[tuple[str, str, str], str] | None = None,
+) -> Iterator[str]:
+    if not compared:
+        yield "Nowhere in these results.\n"
+        return
+    reason_head = ("", "") if why is None else (" why |", "---|")
+    yield f"| case | mode | figure | lbctl | best other system | difference |{reason_head[0]}"
+    yield f"|---|---|---|---|---|---|{reason_head[1]}"
+    for each in compared:
+        sides = f"{_side(each, each.own)} | {_side(each, each.peer)}"
+        row = f"| {titles[each.case]} | {each.mode} | {each.figure.title} | {sides} |"
+        reason = "" if why is None else f" {why.get((each.case, each.mode, each.figure.name), 'not yet explained')} |"
+        yield f"{row} {_change(each)} |{reason}"
+    yield ""
+
+
+def _side(compared: Comparison, system: str) -> str:
+    """Return the value of one side with the name of its system. The mode of lbctl is in another column."""
+    value = compared.own_mean if system == compared.own else compared.peer_mean
+    return f"{compared.figure.text(value)} ({system.removeprefix(f'lbctl {compared.mode}, ')})"
+
+
+def _change(compared: Comparison) -> str:
+    low, middle, high = (
+        f"{value:+#.3g}".rstrip(".").replace("-", "−")
+        for value in (compared.change.low, compared.change.middle, compared.change.high)
+    )
+    return f"{middle} {compared.figure.unit} ({low} to {high})"
+
+
+def _costs(whole: Table) -> Iterator[str]:
+    yield "## What does a request cost?\n"
+    yield """\
+The chart shows the cheapest configuration of each product: the processor time of a request, and the memory under load.
+Both include lbctl's control plane, which works at fixed intervals. Its processor time per request is lower with more
+requests.
+"""
+    run = [case for case in whole.cases if case.name in COST_CASES and whole.of(case)]
+    if not run:
+        yield "Not run yet.\n"
+        return
+    yield "![What does a request cost?](../images/benchmarks-costs.svg)\n"
+    columns = (figures.CPU, figures.CONTROL_CPU, figures.MEMORY, figures.CONTROL_MEMORY)
+    for case in run:
+        yield from _figures(case.title, whole.of(case), columns)
+
+
+# ── How it is measured ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _method(whole: Table) -> Iterator[str]:
+    yield "## How to run it\n"
+    yield """\
+`make bench-peers` installs the routers into `.venv/peers`, runs all cases, and writes this page. That takes up to an
+hour on two cores, and 35 minutes with `ARGS="--seeds 3"`. Each result is stored in `docs/develop/benchmarks.jsonl` at
+once, so a run that was stopped continues with the missing results. Delete the file to begin again, for example after a
+change of lbctl.
+
+| case | command | what limits it |
+|---|---|---|"""
+    for case in whole.cases:
+        yield f'| {case.title} | `make bench-peers ARGS="--case {case.name}"` | {case.limit} |'
+    yield f"""
+## How it is measured
+
+- Each system has its own set of model servers. All systems of a case run next to each other with the same requests.
+  There are {whole.seeds} runs with different seeds, and each run begins with another system. LiteLLM does not run next
+  to the others, because it needs more CPU.
+- All systems have the same health checks: every {checks.INTERVAL} s, with a timeout of {checks.TIMEOUT} s. After
+  {checks.FAILURES} failures, a replica gets no requests until {checks.SUCCESSES} checks succeed. LiteLLM and nginx
+  without `lbctl serve` have no active checks. SMG and lbctl's picker read metrics every second.
+- All systems get the speeds of the replicas as weights, except SMG and vllm-router, which do not support weights.
+- The model servers run in real time. The fastest one needs 5 ms for a token, which is about as fast as a model with
+  8 billion parameters on an H100. A batch has at most {SEQUENCES} requests. A cache has blocks of {BLOCK} tokens.
+  One event of a stream has 16 tokens.
+- A client that gets no data for {ANSWER_TIMEOUT:.0f} s gives up. The time of a failed request counts as {FAILED:.0f} s.
+  Its time to the first token counts as {FAILED:.0f} s only if it did not get one. Clients open a new connection for
+  each request.
+- Each figure is the mean of the seeds, with a 95 % interval by Student's t distribution. This applies to percentiles
+  too: the requests of a run wait for each other, so only the runs are independent.
+- "Share error" is the percentage of requests that should have gone to another replica, according to their capacity.
+- "tokens/s" is the number of generated tokens of all successful requests, per second.
+- CPU is the processor time in ms per request: of a proxy or router with its workers, and of lbctl's picker. "Control"
+  is `lbctl serve` without the picker. Memory is the proportional set size.
+
+{_LLM_D}
+
+| system | settings | source |
+|---|---|---|"""
+    systems: dict[str, System] = {each.name: each for case in whole.cases for each in whole.systems[case.name]}
+    for each in systems.values():
+        source = f"<{each.source}>" if each.source.startswith("http") else f"`{each.source}`" if each.source else ""
+        yield f"| {each.name} | {each.settings} | {source} |"
+    yield ""
+
+
+# ── All figures ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _case(whole: Table, case: Case) -> Iterator[str]:
+    yield f"### {case.title}\n"
+    yield f"{case.description}\n"
+    systems = whole.of(case)
+    if not systems:
+        yield "Not run yet.\n"
+        return
+    yield from _figures("", systems, _COLUMNS)
+    if failures := [f"{name}: {text}" for name, group in systems.items() if (text := _failures(group))]:
+        yield f"Why requests failed: {'; '.join(failures)}.\n"
+    yield f"{_harness([each for group in systems.values() for each in group.values()])}\n"
+
+
+def _figures(title: str, systems: Mapping[str, BySeed], columns: Sequence[Figure]) -> Iterator[str]:
+    """Yield a table with a row for each system. Columns without a value are left out."""
+    every = [each for group in systems.values() for each in group.values()]
+    shown = [column for column in columns if not all(math.isnan(column.of(each)) for each in every)]
+    units = [f"{column.title} ({column.unit})" if column.unit else column.title for column in shown]
+    yield f"| {' | '.join([title, *units])} |"
+    yield "|---" * (len(shown) + 1) + "|"
+    for name, group in systems.items():
+        yield f"| {name} | {' | '.join(_cell(column, [*group.values()]) for column in shown)} |"
+    yield ""
+
+
+def _cell(figure: Figure, results: Sequence[Result]) -> str:
+    value = figure.of_seeds(results)
+    low, middle, high = map(figure.form, (max(0.0, value.low), value.middle, value.high))
+    return middle if low == high else f"{middle} ({low}–{high})"
+
+
+def _failures(group: BySeed) -> str:
+    counts: Counter[str] = Counter()
+    for result in group.values():
+        counts.update(result.reasons)
+    return ", ".join(f"{count} × {reason}" for reason, count in counts.most_common())
+
+
+def _harness(results: Sequence[Result]) -> str:
+    """Return whether the machine or the benchmark itself limited the results."""
+    requests = min(
+        sum(each.requests for each in results if each.system == name) for name in {it.system for it in results}
+    )
+    busy = max(each.harness.machine for each in results)
+    mark = " **This may have affected the times.**" if busy > _BUSY else ""
     return (
-        f"the clients were late by at most {late:.0f} ms (99th percentile of a run). They used at most {clients:.0%} "
-        f"of a core, the engines {engines:.0%}."
+        f"At least {requests:,} requests for each system. All cores were busy for at most {busy:.0%} of a run.{mark} "
+        f"Clients were late by at most {max(each.harness.late_ms for each in results):.0f} ms (99th percentile)."
     )
 
 
-def _late(result: Result) -> float:
-    return result.late * 1000
+# ── The headline of the README ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def _missing(table: Table, repetitions: int) -> Iterator[str]:
-    """Yield the cases and systems that did not run or did not start."""
-    short = []
-    for case, systems in table:
-        left = {name: len(each) for name, each in systems.items() if len(each) < repetitions}
-        if left:
-            counts = {f"{count} of {repetitions}" for count in left.values()}
-            is_all = len(left) == len(systems) and len(counts) == 1
-            names = [f"all ({counts.pop()})"] if is_all else [f"{it} ({n} of {repetitions})" for it, n in left.items()]
-            short.append(f"{case.name}: {', '.join(names)}")
-    if short:
-        yield f"**Not run, or run less often:** {'; '.join(short)}.\n"
+def readme(whole: Table, text: str) -> str:
+    """Return the text of the README with the current headline."""
+    head, start, rest = text.partition(_START)
+    _, end, tail = rest.partition(_END)
+    if not start or not end:
+        raise ValueError(f"the README does not contain {_START.strip()} and {_END}")
+    headline = "".join(f"{line}\n" for line in _headline(whole))
+    return f"{head}{start}{headline}{end}{tail}"
 
 
-def _section(case: Case, systems: Mapping[str, Sequence[Result]], seconds: float) -> Iterator[str]:
-    yield f"\n## {case.name[0].upper()}{case.name[1:]}\n"
-    yield case.description
-    ideal = cacheable(case, seconds, 0)
-    if ideal:
-        yield f"An unbounded cache would hold {100 * ideal:.0f} % of the prompts' tokens."
-    yield f"\n| | {' | '.join(name for name, _, _ in _COLUMNS)} |"
-    yield "|---" * (len(_COLUMNS) + 1) + "|"
-    for system, each in systems.items():
-        if each:
-            yield f"| {system} | {' | '.join(_cell(list(map(figure, each)), form) for _, figure, form in _COLUMNS)} |"
-    reasons = [f"{system}: {text}" for system, each in systems.items() if (text := _reasons(each))]
-    if reasons:
-        yield f"\nWhy requests failed: {'; '.join(reasons)}."
-    yield from _machine(systems)
-
-
-def _machine(systems: Mapping[str, Sequence[Result]]) -> Iterator[str]:
-    """Yield the load of the machine in each repetition; systems that run side by side share one."""
-    count = max(map(len, systems.values()), default=0)
-    loads = [max(each[number].load for each in systems.values() if number < len(each)) for number in range(count)]
-    if loads:
-        marked = ", ".join(f"{load:.1f}{' (busy)' if load > _BUSY else ''}" for load in loads)
-        yield f"\nLoad of the machine in the repetitions, including this benchmark: {marked}."
-
-
-def _reasons(each: Sequence[Result]) -> str:
-    counts: Counter[str] = Counter()
-    for result in each:
-        counts.update(result.reasons)
-    return ", ".join(f"{count} × {reason}" for reason, count in counts.items())
-
-
-def _cell(values: Sequence[float], form: str) -> str:
-    if any(map(math.isnan, values)):
-        return "–"
-    middle, least, most = (form.format(each(values)) for each in (statistics.median, min, max))
-    return middle if least == most else f"{middle} ({least}–{most})"
-
-
-def _verdict(table: Table) -> Iterator[str]:
-    """Yield where lbctl loses and where it wins, compared with the best other system in each case."""
-    has_one = any(len(each) == 1 for _, systems in table for each in systems.values())
-    for title, better in (("loses", False), ("wins", True)):
-        yield f"## Where lbctl {title}\n"
-        yield _RULE + ("A single run of a case shows no spread: a small difference may be chance.\n" if has_one else "")
-        rows = [row for case, systems in table for row in _compared(case, systems, better)]
-        yield from rows or ["- Nowhere in these results."]
-        yield ""
-    yield from _cost(table)
-
-
-def _compared(case: Case, systems: Mapping[str, Sequence[Result]], better: bool) -> Iterator[str]:
-    """Yield a line for each mode of lbctl. A mode counts as its best proxy."""
-    peers = {name: each for name, each in systems.items() if each and not name.startswith("lbctl ")}
-    for way in WAYS:
-        own = {name: each for name, each in systems.items() if each and name.startswith(f"lbctl {way},")}
-        if own and peers:
-            texts = [text for column in _COLUMNS if (text := _judged(column, own, peers, better))]
-            if texts:
-                yield f"- {case.name}, {way}: {'; '.join(texts)}."
-
-
-def _judged(
-    column: _Column, own: Mapping[str, Sequence[Result]], peers: Mapping[str, Sequence[Result]], better: bool
-) -> str:
-    """Return the figures of both if ours is better, or worse, by more than the margin of the rule; otherwise an empty
-    text."""
-    name, figure, form = column
-    if name not in _JUDGED:
-        return ""
-    ours, theirs = _best(own, figure), _best(peers, figure)
-    less, more = (ours[1], theirs[1]) if better else (theirs[1], ours[1])
-    middles = statistics.median(less), statistics.median(more)
-    if (
-        middles[1] <= middles[0] * _WORSE
-        or max(less) >= min(more)
-        or form.format(middles[0]) == form.format(middles[1])
-    ):
-        return ""
-    mine, other = (f"{form.format(statistics.median(values))} ({system})" for system, values in (ours, theirs))
-    return f"{name} {mine} against {other}"
-
-
-def _best(systems: Mapping[str, Sequence[Result]], figure: Callable[[Result], float]) -> tuple[str, list[float]]:
-    """Return the system with the lowest median, and its figures."""
-    values = {name: list(map(figure, each)) for name, each in systems.items()}
-    return min(values.items(), key=lambda pair: statistics.median(pair[1]))
-
-
-def _cost(table: Table) -> Iterator[str]:
-    """Yield the processor time of each system over all cases."""
-    yield "## Cost of a request\n"
-    yield "Milliseconds of processor time, as the median of all runs of all cases.\n"
-    yield "| | data path | control |"
-    yield "|---|---|---|"
-    every: dict[str, list[Result]] = {}
-    for _, systems in table:
-        for name, each in systems.items():
-            every.setdefault(name, []).extend(each)
-    for name, each in every.items():
-        if each:
-            paths, controls = ([figure(item) for item in each] for figure in (_data_path, _control))
-            yield f"| {name} | {statistics.median(paths):.2f} | {statistics.median(controls):.2f} |"
-
-
-def _data_path(result: Result) -> float:
-    return result.data_path
-
-
-def _control(result: Result) -> float:
-    return result.control
+def _headline(whole: Table) -> Iterator[str]:
+    compared = whole.comparisons()
+    count = Counter(each.verdict for each in compared)
+    yield """\
+The [benchmarks](docs/develop/benchmarks.md) compare lbctl with SMG, vllm-router, LiteLLM and manually configured
+proxies, in front of simulated model servers. They also list the cases in which lbctl performs worse."""
+    if not compared:
+        return
+    yield (
+        f"In {len(compared)} comparisons with the best other system, lbctl is better in {count['better']}, worse in "
+        f"{count['worse']}, and not measurably different in {count['equal']}.\n"
+    )
+    yield "| case | figure | lbctl | best other system |"
+    yield "|---|---|---|---|"
+    for name, figure in HEADLINES:
+        case = whole.case(name)
+        if each := whole.comparison(case, figure):
+            own, peer = figure.text(each.own_mean), figure.text(each.peer_mean)
+            yield f"| {case.title} | {figure.title} | {own} ({each.own}) | {peer} ({each.peer}) |"
+    if worst := next(sorted_by_size(compared, "worse"), None):
+        yield (
+            f"\nThe largest loss is {worst.figure.title} in “{whole.case(worst.case).title}”: "
+            f"{worst.figure.text(worst.own_mean)} ({worst.own}), compared with {worst.figure.text(worst.peer_mean)} "
+            f"({worst.peer})."
+        )

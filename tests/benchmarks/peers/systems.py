@@ -1,177 +1,177 @@
-"""The compared systems: how each starts before its set of replicas, and which processes form its data path.
+"""The compared systems: how each starts in front of its set of replicas, and its settings.
 
-Every system gets the same configuration: the replicas, and their weights if it supports weights. The modes of lbctl are
-`static` (files of `lbctl render`), `adaptive` (serve, with weights that follow the metrics of engines) and `pick`
-(serve, with its picker).
+Every system gets the replicas, and their weights if it supports weights. The modes of lbctl are `static` (files of
+`lbctl render`) and `pick` (`lbctl serve` with its picker).
 """
 
 from __future__ import annotations
 
 import importlib.metadata
 import json
-import os
-import socket
 import subprocess
-import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, redirect_stderr, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, redirect_stderr
+from dataclasses import dataclass
+from functools import partial
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
-import yaml
-
-from tests.benchmarks.peers import by_hand
-from tests.benchmarks.peers.cases import CHAT, Case
+from tests.benchmarks.peers import by_hand, checks, routers
+from tests.benchmarks.peers.cases import Case
 from tests.benchmarks.peers.replicas import Member
+from tests.benchmarks.peers.routers import BIN, KEY
+from tests.benchmarks.peers.started import Started
+from tests.benchmarks.peers.workloads import SEQUENCES, TENANT_BURST, TENANT_LIMIT
 from tests.support.fleets import Fleet
-from tests.support.paths import ROOT
 from tests.support.processes import edges
 from tests.support.processes.binaries import KINDS, Kind, require
 from tests.support.processes.control import ControlPlane, controlling, driven
 from tests.support.processes.fleet import fleet_of, running, serving
 from tests.support.processes.picker import await_picker, picker_section, pid_of
-from tests.support.processes.ports import HOST, free_port
+from tests.support.processes.ports import free_port
 from tests.support.processes.waiting import eventually
 
-BIN = ROOT / ".venv" / "peers" / "bin"
-KEY = "sk-lbctl-benchmark-0123456789abcdef0123456789abcdef"
-"""litellm does not start without a key."""
-WAYS = ("static", "adaptive", "pick")
-"""Modes of lbctl."""
+__all__ = ["KEY", "Started", "System", "lbctl_pool", "of", "under_serve", "versions"]
+
 _EDGE = "edge"
-
-
-@dataclass(slots=True)
-class Started:
-    """A running system: its ports and its processes."""
-
-    port: int
-    data_path: list[int]
-    """Process ids. The children of each process count too."""
-    control: list[int] = field(default_factory=list)
-    plane: ControlPlane | None = None
-    """The control plane of a system of lbctl that has one."""
+_Start = Callable[[Sequence[Member]], AbstractContextManager[Started]]
 
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """A name, and a function that starts the system before its replicas."""
+    """A product with its settings, and a function that starts it in front of its replicas."""
 
     name: str
-    start: Callable[[Sequence[Member]], AbstractContextManager[Started]]
+    start: _Start
+    settings: str
+    source: str
+    mode: str = ""
+    """Mode of lbctl; empty for other products."""
+    proxy: str = ""
+    is_slow: bool = False
+    """Whether it does not run next to other systems, because it needs most of a core."""
 
 
 # ── Configured by hand ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _by_hand(name: str, kind: Kind, text: Callable[[int, Sequence[Member]], str]) -> System:
+def _by_hand(kind: Kind, name: str, text: Callable[[int, Sequence[Member]], str], settings: str, source: str) -> System:
     @contextmanager
     def start(members: Sequence[Member]) -> Iterator[Started]:
         port = free_port()
         with serving(kind, text(port, members), port) as gateway:
-            yield Started(port, [gateway.proxy.process.pid])
+            started = Started(port, [gateway.proxy.process.pid])
 
-    return System(name, start)
+            def reload() -> None:
+                gateway.proxy.reload()
+                if gateway.proxy.process.pid not in started.data_path:
+                    started.data_path.append(gateway.proxy.process.pid)
 
-
-# ── The routers, each from its package ───────────────────────────────────────────────────────────────────────────────
-
-
-@contextmanager
-def _process(command: Sequence[str], port: int, directory: Path) -> Iterator[Started]:
-    """Run a router, and wait until it answers, which takes seconds."""
-    environment = {**os.environ, "LITELLM_MASTER_KEY": KEY, "LITELLM_LOCAL_MODEL_COST_MAP": "True", "NO_PROXY": "*"}
-    with (directory / "log").open("wb") as log:
-        process = subprocess.Popen(
-            command, stdout=log, stderr=log, env=environment, cwd=directory, start_new_session=True
-        )
-    try:
-        deadline = time.monotonic() + 90
-        while not _answers(port):
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"{command[0]} does not answer:\n{(directory / 'log').read_text()[-3000:]}")
-            time.sleep(0.2)
-        yield Started(port, [process.pid])
-    finally:
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(5)
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, 9)
-        process.wait(10)
-
-
-def _answers(port: int) -> bool:
-    """Return whether a small chat request gets status 200."""
-    body = b'{"model":"m","messages":[{"role":"user","content":"hello"}],"max_tokens":1,"stream":true}'
-    head = f"POST /v1/chat/completions HTTP/1.0\r\nhost: m\r\nauthorization: Bearer {KEY}\r\n"
-    with suppress(OSError), socket.create_connection((HOST, port), 5) as connection:
-        head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
-        connection.sendall(head.encode() + body)
-        return b" 200 " in connection.recv(64)
-    return False
-
-
-def _router(name: str, *program: str, policy: str) -> System:
-    @contextmanager
-    def start(members: Sequence[Member]) -> Iterator[Started]:
-        port, metrics = free_port(), free_port()
-        urls = [f"http://{each.address}" for each in members]
-        command = [str(BIN / program[0]), *program[1:], "--host", HOST, "--port", str(port), "--worker-urls", *urls]
-        command += ["--policy", policy, "--prometheus-port", str(metrics), "--prometheus-host", HOST]
-        command += ["--worker-startup-check-interval", "1", "--log-level", "error"]
-        with (
-            tempfile.TemporaryDirectory() as directory,
-            _process(command, port, Path(directory)) as started,
-        ):
+            started.restart = reload
             yield started
 
-    return System(name, start)
+    return System(f"{kind}, {name}", start, settings, source, proxy=kind)
 
 
-@contextmanager
-def _litellm(members: Sequence[Member]) -> Iterator[Started]:
-    """https://docs.litellm.ai/docs/routing: `simple-shuffle`, which it advises for production, takes weights."""
-    models = [
-        {
-            "model_name": "m",
-            "litellm_params": {
-                "model": "hosted_vllm/m", "api_base": f"http://{each.address}/v1", "api_key": "none",
-                "weight": each.weight,
-            },
-        }
-        for each in members
-    ]  # fmt: skip
-    port = free_port()
-    with tempfile.TemporaryDirectory() as name:
-        config = Path(name, "config.yaml")
-        config.write_text(yaml.safe_dump({"model_list": models, "router_settings": {"num_retries": 2}}))
-        command = [str(BIN / "litellm"), "--config", str(config), "--host", HOST, "--port", str(port)]
-        with _process(command, port, Path(name)) as started:
-            yield started
+_NGINX = "https://nginx.org/en/docs/http/load_balancing.html"
+_HAPROXY = "https://docs.haproxy.org/2.6/configuration.html#4.2-balance"
+_ENVOY = "https://www.envoyproxy.io/docs/envoy/latest/intro/arch_overview/upstream/load_balancing/load_balancers"
+_LEAST = (
+    _by_hand("nginx", "least_conn", by_hand.nginx, "Weights, and no active health checks, which nginx lacks.", _NGINX),
+    _by_hand("haproxy", "leastconn", by_hand.haproxy, "Weights, and health checks.", _HAPROXY),
+    _by_hand("envoy", "least_request", by_hand.envoy, "Weights, health checks, and outlier detection.", _ENVOY),
+)
+_BOUNDED = "Consistent hash of `x-session-id`. No replica gets more than 1.25 times the mean."
+_HASHED = (
+    _by_hand("haproxy", "bounded hash", partial(by_hand.haproxy, hashed=True), _BOUNDED, _HAPROXY),
+    _by_hand("envoy", "bounded hash", partial(by_hand.envoy, hashed=True), _BOUNDED, _ENVOY),
+)
+_LIMITED = _by_hand(
+    "nginx", "limit_req", partial(by_hand.nginx, limit=TENANT_LIMIT),
+    f"Like least_conn, with at most {TENANT_LIMIT} requests per minute for each tenant: a tenth of the capacity. The "
+    "tenant limits of SMG do not apply to HTTP replicas, and vllm-router has none.",
+    "https://nginx.org/en/docs/http/ngx_http_limit_req_module.html",
+)  # fmt: skip
+
+
+# ── The routers ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_SMG_PAGE = "https://raw.githubusercontent.com/lightseekorg/smg/main/docs/getting-started/load-balancing.md"
+
+
+def _smg(name: str, *policy: str, settings: str, source: str = "smg launch --help") -> System:
+    return System(f"smg, {name}", lambda members: routers.smg(members, *policy), settings, source)
+
+
+def _vllm_router(policy: str, settings: str, source: str = "https://pypi.org/project/vllm-router/0.1.17/") -> System:
+    return System(f"vllm-router, {policy}", lambda members: routers.vllm_router(members, policy), settings, source)
+
+
+_SMG = _smg(
+    "cache_aware",
+    "cache_aware",
+    settings="The recommended policy. It reads the load of replicas every second instead of every 10 s.",
+    source=_SMG_PAGE,
+)
+_SMG_LOAD = _smg(
+    "least_load", "least_load", settings="The policy for load that it measures, every second instead of every 10 s."
+)
+_SMG_STICKY = _smg(
+    "sticky sessions", "cache_aware", "--sticky-sessions", "--routing-key-headers", "x-session-id",
+    settings="The recommended policy for the first request of a session. The others follow it.",
+)  # fmt: skip
+_VLLM = _vllm_router("cache_aware", "The default policy, with default settings.")
+_VLLM_LOAD = _vllm_router("power_of_two", "The policy for varying load, with default settings.")
+_VLLM_EXACT = _vllm_router(
+    "kv_aware", "It follows the KV-cache events of the engines, with blocks of 512 tokens, and renders each prompt on "
+    "them.", "vllm-router --help",
+)  # fmt: skip
+_VLLM_STICKY = _vllm_router(
+    "sticky_least_loaded", "A new `x-session-id` goes to the replica with the lowest load, and stays there.",
+    "vllm-router --help",
+)  # fmt: skip
+_LITELLM_PAGE = "https://docs.litellm.ai/docs/routing"
+_LITELLM = (
+    System(
+        "litellm", partial(routers.litellm, rust=False), "`simple-shuffle` with weights, and one worker.",
+        _LITELLM_PAGE, is_slow=True,
+    ),
+    System(
+        "litellm, rust", partial(routers.litellm, rust=True), "The same with `rust: true`. LiteLLM 1.110.2 handles "
+        "streamed chats in Python nevertheless, and its router is always in Rust.",
+        "https://docs.litellm.ai/docs/proxy/rust_gateway", is_slow=True,
+    ),
+)  # fmt: skip
 
 
 # ── lbctl ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+_CHECKS = {
+    "http": {"path": "/health"}, "interval": f"{checks.INTERVAL}s", "timeout": f"{checks.TIMEOUT}s",
+    "unhealthy_threshold": checks.FAILURES, "healthy_threshold": checks.SUCCESSES,
+}  # fmt: skip
+
+
 def lbctl_pool(members: Sequence[Member], way: str) -> Fleet:
-    """Return the pool of lbctl's own systems; `way` is one of `WAYS`."""
+    """Return the pool of lbctl's own systems.
+
+    `way`: static, adaptive (weights that follow the metrics of engines), pick, or queue (pick with a queue for
+    tenants, which `x-session-id` identifies).
+    """
     replicas = [{"name": each.name, "address": each.address, "weight": each.weight} for each in members]
-    pool: Fleet = {"replicas": replicas, "health": {"active": {"http": {"path": "/health"}}}}
+    pool: Fleet = {"replicas": replicas, "health": {"active": _CHECKS}}
     pool["balance"] = {"algorithm": "least_request"}
     if way == "pick":
         pool["balance"] = {"algorithm": "pick", "pick": {"session": ["x-session-id"]}}
+    elif way == "queue":
+        pool["balance"] = {"algorithm": "pick", "pick": {"session": ["x-conversation"]}}
+        pool["circuit_breaker"] = {"per_replica": {"max_requests": SEQUENCES}}
+        pool["queue"] = {"max_wait": "10s", "max_requests": 500, "by": {"header": "x-session-id"}}
     if way != "static":
         pool["telemetry"] = {"sources": [{"kind": "vllm", "url": "http://{address}/metrics"}]}
     return pool
-
-
-def _lbctl(kind: Kind, way: str) -> System:
-    """`way`: static, adaptive or pick."""
-    start = _static if way == "static" else under_serve
-    return System(f"lbctl {way}, {kind}", lambda members: start(kind, lbctl_pool(members, way), way))
 
 
 def under_serve(kind: Kind, pool: Fleet, way: str) -> AbstractContextManager[Started]:
@@ -180,9 +180,8 @@ def under_serve(kind: Kind, pool: Fleet, way: str) -> AbstractContextManager[Sta
 
 
 @contextmanager
-def _static(kind: Kind, pool: Fleet, way: str) -> Iterator[Started]:
-    del way
-    with running(kind, fleet_of(pool)) as gateway:
+def _static(kind: Kind, members: Sequence[Member], route: Mapping[str, Any] | None = None) -> Iterator[Started]:
+    with running(kind, fleet_of(lbctl_pool(members, "static"), route=route)) as gateway:
         yield Started(gateway.port, [gateway.proxy.process.pid])
 
 
@@ -212,45 +211,93 @@ def _by_edge(kind: Kind, pool: Fleet, way: str) -> Iterator[Started]:
 
 
 def _started(control: ControlPlane, way: str, port: int, proxy: int) -> Started:
-    assert control.process is not None
-    picker = [pid_of(control)] if way == "pick" else []
-    return Started(port, [proxy, *picker], [control.process.pid], control)
+    started = Started(port, [proxy], plane=control)
+
+    def follow() -> None:
+        """Record the current processes."""
+        assert control.process is not None
+        started.data_path = [proxy, pid_of(control)] if way == "pick" else [proxy]
+        started.control = [control.process.pid]
+
+    def restart() -> None:
+        started.forget([*started.data_path[1:], *started.control])
+        control.stop()
+        control.start()
+        if way == "pick":
+            eventually(lambda: control.status["picker"]["running"], 30)
+        follow()
+
+    follow()
+    started.restart = restart
+    return started
+
+
+_TENANT_LIMITS = {
+    "rate_limit": [{"by": {"header": "x-session-id"}, "rate": f"{TENANT_LIMIT}/m", "burst": TENANT_BURST}]
+}  # fmt: skip
+_STATIC = tuple(
+    System(
+        f"lbctl static, {kind}", partial(_static, kind), "`lbctl render` with `least_request` and weights.",
+        "docs/reference/defaults.md", "static", kind,
+    )
+    for kind in KINDS
+)  # fmt: skip
+
+
+_STATIC_LIMITED = tuple(
+    System(
+        f"lbctl static, {kind}, rate_limit", partial(_static, kind, route=_TENANT_LIMITS),
+        f"Like lbctl static, with at most {TENANT_LIMIT} requests per minute for each tenant.",
+        "docs/reference/fleet/routes.md", "static", kind,
+    )
+    for kind in KINDS
+)  # fmt: skip
+
+
+def _lbctl(kind: Kind, way: str, name: str, settings: str, source: str) -> System:
+    def start(members: Sequence[Member]) -> AbstractContextManager[Started]:
+        return under_serve(kind, lbctl_pool(members, way), "pick")
+
+    return System(f"lbctl pick, {name}", start, settings, source, "pick", kind)
+
+
+_PICK_SETTINGS = "`lbctl serve` with weights, vLLM's metrics, and sessions from `x-session-id`."
+_PICK = tuple(_lbctl(kind, "pick", kind, _PICK_SETTINGS, "docs/concepts/picking.md") for kind in KINDS)
+_QUEUED = tuple(
+    _lbctl(
+        kind, "queue", f"{kind}, queue", f"Like lbctl pick, with at most {SEQUENCES} requests in flight at each "
+        "replica, and a fair queue for the tenants.", "docs/how-to/queue-requests.md",
+    )
+    for kind in KINDS
+)  # fmt: skip
 
 
 # ── All of them ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-
-def _hashed(kind: Kind, text: Callable[..., str]) -> System:
-    return _by_hand(f"{kind}, hash with bounded load", kind, lambda port, members: text(port, members, hashed=True))
-
-
-_BY_HAND = (
-    _by_hand("nginx, least_conn", "nginx", by_hand.nginx),
-    _by_hand("haproxy, leastconn", "haproxy", by_hand.haproxy),
-    _by_hand("envoy, least_request", "envoy", by_hand.envoy),
-)
-_HASHED = (_hashed("haproxy", by_hand.haproxy), _hashed("envoy", by_hand.envoy))
-_ROUTERS = (
-    _router("sglang-router, cache_aware", "sglang-router", "launch", policy="cache_aware"),
-    _router("vllm-router, cache_aware", "vllm-router", policy="cache_aware"),
-    System("litellm, simple-shuffle", _litellm),
-)
-_POWER_OF_TWO = (
-    _router("sglang-router, power_of_two", "sglang-router", "launch", policy="power_of_two"),
-    _router("vllm-router, power_of_two", "vllm-router", policy="power_of_two"),
-)
-_OURS = tuple(_lbctl(kind, way) for way in WAYS for kind in KINDS)
+_UNRELATED = (*_LEAST, _SMG, _SMG_LOAD, _VLLM, _VLLM_LOAD)
+_PREFIXES = (*_LEAST, _SMG, _VLLM, _VLLM_EXACT)
 
 
 def of(case: Case) -> tuple[System, ...]:
-    """Return the systems that a case compares. Those with hashes are only for sessions."""
-    more = _HASHED if case is CHAT else _POWER_OF_TWO
-    return (*_BY_HAND, *more, *_ROUTERS, *_OURS)
+    """Return the systems that a case compares."""
+    if case.name == "mixed-50":
+        return (*_UNRELATED, *_LITELLM, *_STATIC, *_PICK)
+    if case.group in ("mixed", "equal"):
+        return (*_UNRELATED, *_STATIC, *_PICK)
+    if case.name == "agents":
+        return (*_PREFIXES, *_HASHED, _SMG_STICKY, _VLLM_STICKY, *_PICK)
+    if case.name == "restart":
+        return (*_PREFIXES, *_HASHED, *_PICK)
+    if case.has_prefixes:
+        return (*_PREFIXES, *_PICK)
+    if case.name == "flood":
+        return (*_UNRELATED, _LIMITED, *_STATIC_LIMITED, *_QUEUED)
+    return (*_UNRELATED, *_PICK)
 
 
 def versions() -> dict[str, str]:
-    """Return the version of each measured system."""
-    packages = ("sglang-router", "vllm-router", "litellm")
+    """Return the version of each measured product."""
+    packages = ("smg", "vllm-router", "litellm")
     ask = "import importlib.metadata as m, json, sys; print(json.dumps([m.version(n) for n in sys.argv[1:]]))"
     answer = _output(BIN / "python", "-c", ask, *packages)
     return {

@@ -25,8 +25,7 @@ from itertools import takewhile
 
 from lbctl.demo.load import lateness
 from tests.benchmarks.descriptors import many_connections
-from tests.benchmarks.peers import prompts, systems
-from tests.benchmarks.peers.cases import CHAT
+from tests.benchmarks.peers import cases, prompts, systems
 from tests.benchmarks.peers.client import Clients, Planned
 from tests.benchmarks.peers.engines import SCALE
 from tests.benchmarks.peers.replicas import Engines, Member, engines
@@ -42,7 +41,7 @@ _ANSWER_TIMEOUT = 30.0
 _FAULT = 0.2
 """Fraction of the run after which the first replica has its fault."""
 _ROUTERS = (
-    "envoy, least_request", "envoy, hash with bounded load", "sglang-router, cache_aware", "vllm-router, cache_aware",
+    "envoy, least_request", "envoy, bounded hash", "smg, cache_aware", "vllm-router, cache_aware",
 )  # fmt: skip
 _Start = Callable[[Sequence[Member]], AbstractContextManager[list[int]]]
 """Starts a system with these replicas, and returns the ports that the clients use in turn."""
@@ -101,7 +100,7 @@ def lbctl(way: str, count: int) -> _Start:
 
 def other(name: str) -> _Start:
     """Return the start function of a system of `tests.benchmarks.peers`."""
-    system = next(each for each in systems.of(CHAT) if each.name == name)
+    system = next(each for each in systems.of(cases.AGENTS) if each.name == name)
 
     @contextmanager
     def start(members: Sequence[Member]) -> Iterator[list[int]]:
