@@ -84,7 +84,7 @@ async def watch(session: DemoSession) -> None:
     with _keys(keys), Live(console=Console(), refresh_per_second=4, screen=True) as live:
         while True:
             roomy = live.console.width >= _ROOMY[0] and live.console.height >= _ROOMY[1]
-            live.update(_tables(session, totals, roomy))
+            live.update(tables(session, totals, roomy=roomy))
             try:
                 async with asyncio.timeout(_INTERVAL):
                     await _press(session, await keys.get())
@@ -123,7 +123,8 @@ def _put_all(keys: asyncio.Queue[str], pressed: bytes) -> None:
         keys.put_nowait(key)
 
 
-def _tables(session: DemoSession, totals: Mapping[Strategy, Totals], roomy: bool) -> Group:
+def tables(session: DemoSession, totals: Mapping[Strategy, Totals], *, roomy: bool) -> Group:
+    """Return the state of the demo. `roomy`: with frames, GPUs and reasons, for a large terminal."""
     seconds = time.monotonic() - session.began
     head = f"lbctl demo · {session.proxy} · {seconds:.0f} s · dashboard {session.dashboard}"
     pressed = "  ".join(f"[{fault.key}] {fault.kind} {fault.replica}" for fault in FAULTS)
