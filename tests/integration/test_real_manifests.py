@@ -39,7 +39,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def is_established(server: RealApiServer, name: str) -> bool:
-    conditions = server.call("GET", f"{DEFINITIONS}/{name}")[1].get("status", {}).get("conditions", ())
+    conditions = server.call("GET", f"{DEFINITIONS}/{name}")[1].get("status", {}).get("conditions") or ()
     return any(item["type"] == "Established" and item["status"] == "True" for item in conditions)
 
 
