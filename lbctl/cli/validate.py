@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 
 import click
 
-from lbctl.base.diagnostics import Diagnostics
+from lbctl.base.diagnostics import Diagnostic, Diagnostics
 from lbctl.cli.command import Command
 from lbctl.cli.findings import FORMS, written
 from lbctl.cli.fleet import load, paths_argument, show
 from lbctl.cli.options import output_option
+from lbctl.ir.snapshot import Snapshot
 from lbctl.ir.topology import Topology
 from lbctl.lint.proxies import merge_kinds, refused_key_findings
+from lbctl.targets import target
+from lbctl.targets.load import Loaded
+from lbctl.targets.prepare import prepare
 
 
 @click.command(
@@ -37,6 +42,7 @@ def command(paths: tuple[str, ...], form: str) -> int:
     loaded = load(paths, diagnostics, require_own_lines=False)
     if loaded is not None:
         diagnostics.extend(item.finding for item in merge_kinds(refused_key_findings(loaded)))
+        diagnostics.extend(_object_findings(loaded))
     if form == "text":
         show(diagnostics)
         if loaded is not None and sys.stderr.isatty():
@@ -44,6 +50,16 @@ def command(paths: tuple[str, ...], form: str) -> int:
     else:
         click.echo(written(diagnostics, form), nl=False)
     return 0 if loaded else 1
+
+
+def _object_findings(loaded: Loaded) -> Iterator[Diagnostic]:
+    """Yield the warnings about the Kubernetes objects of the fleet's gateways."""
+    compiled = loaded.compiled
+    snapshot = Snapshot(compiled.topology, secrets=loaded.secrets)
+    for proxy in compiled.topology.proxies:
+        if proxy.kubernetes is not None:
+            prepared = prepare(target(proxy.kind), compiled, proxy, snapshot)
+            yield from map(compiled.sources.with_position, prepared.target.diagnostics(prepared.view))
 
 
 def _size(topology: Topology) -> str:

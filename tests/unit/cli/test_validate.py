@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -49,3 +50,17 @@ def test_hashed_keys_are_reported_for_proxies_that_refuse_them(
     assert (message in validated, message in linted) == (bool(named), bool(named))
     assert ("LB443" in validated) == bool(named)
     assert ("`proxies`" in linted) == (not kinds)
+
+
+@pytest.mark.parametrize(("count", "codes"), [(16, []), (17, ["LB206"])])
+def test_objects_with_other_settings_are_reported(
+    count: int, codes: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    replicas = [{"name": f"r{number}", "address": f"10.0.0.{number}:80", "weight": number} for number in range(1, 18)]
+    sections = {"proxies": {"edge": {"kind": "gateway-api", "kubernetes": {"namespace": "ml", "gateway_class": "eg"}}}}
+    fleet = fleet_of({"replicas": replicas[:count]}, **sections)
+    fleet["listeners"]["gateway"] = {"bind": "0.0.0.0:80"}
+    assert run(["validate", "-o", "json", str(write_fleet(tmp_path, fleet))]) == 0
+    found = json.loads(capsys.readouterr().out)["findings"]
+    assert [item["code"] for item in found] == codes
+    assert all(item["line"] for item in found)
