@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import ssl
 import subprocess
 import sys
@@ -363,31 +362,21 @@ def test_each_pool_has_a_picker_at_the_port_of_its_inferencepool() -> None:
         assert "--server=https://lbctl-serve.inference:18080" in container["args"]
 
 
-def test_kustomization_of_the_picker_can_be_used_twice(tmp_path: Path) -> None:
-    kubectl = shutil.which("kubectl")
-    if kubectl is None:
-        pytest.skip("kubectl is not installed")
-    shutil.copytree(PICKER, tmp_path / "picker")
-    label = {"app.kubernetes.io/instance": "lbctl-picker-chat"}
-    overlay = {
-        "resources": ["../picker"],
-        "nameSuffix": "-chat",
-        "labels": [{"pairs": label, "includeSelectors": True}],
-    }
-    (tmp_path / "chat").mkdir()
-    (tmp_path / "chat" / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
-    built = subprocess.run(
-        [kubectl, "kustomize", str(tmp_path / "chat")], check=True, capture_output=True, text=True, timeout=60
-    )
-    objects = list(yaml.safe_load_all(built.stdout))
-    assert {item["metadata"]["name"] for item in objects} == {"lbctl-picker-chat"}
+def test_kustomization_of_the_picker_can_be_used_twice() -> None:
+    """An overlay changes names, the reference to the ServiceAccount, and the label in all selectors of pods."""
+    objects = kustomized(directory=PICKER)
+    assert {item["metadata"]["name"] for item in objects} == {"lbctl-picker"}
     (pods,) = templates(objects)
-    (service,) = of_kind(objects, "Service")
-    assert label.items() <= service["spec"]["selector"].items()
-    assert labelled(pods, service["spec"]["selector"])
-    assert pods["spec"]["serviceAccountName"] == "lbctl-picker-chat"
-    (policy,) = of_kind(objects, "NetworkPolicy")
-    assert "podSelector" not in policy["spec"]["egress"][0]["to"][0], "serve does not have the label"
+    assert pods["spec"]["serviceAccountName"] == "lbctl-picker"
+    (service,), (policy,) = of_kind(objects, "Service"), of_kind(objects, "NetworkPolicy")
+    (budget,), (picker,) = of_kind(objects, "PodDisruptionBudget"), of_kind(objects, "Deployment")
+    with_labels = (policy["spec"]["podSelector"], budget["spec"]["selector"], picker["spec"]["selector"])
+    for selector in (service["spec"]["selector"], *(item["matchLabels"] for item in with_labels)):
+        assert selector["app.kubernetes.io/instance"] == "lbctl-picker"
+        assert labelled(pods, selector)
+    assert "podSelector" not in policy["spec"]["egress"][0]["to"][0], (
+        "the overlay would add its label, which serve lacks"
+    )
 
 
 @each_way

@@ -170,8 +170,8 @@ _MOONCAKE = Case(
     arrivals=partial(workloads.mooncake, 500), has_prefixes=True, data="LBCTL_DATA",
     limit="`LBCTL_DATA` names the folder with the first 1,000 requests of the trace, so the five runs overlap.",
     description="Four equal replicas, and requests of [Mooncake's trace](https://github.com/kvcache-ai/Mooncake) at "
-    "three times its rate. Prompts have 10,000 tokens on average. There are no session headers. Answers have at most "
-    "400 tokens.",
+    "three times its rate. Prompts have 10,000 tokens on average. Requests have no session header. Answers have at "
+    "most 400 tokens.",
 )  # fmt: skip
 
 
