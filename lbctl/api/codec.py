@@ -88,11 +88,11 @@ def parse(kind: type[T], value: Mapping[str, Any]) -> T:
 
     Raises SchemaError.
     """
-    hints = {json_name(item): type_hints(kind)[item.name] for item in fields(kind)}
-    for name in sorted(value.keys() - hints):
-        raise SchemaError(f"unknown field {show(name)}; the valid fields are {', '.join(sorted(hints))}")
-    for name, hint in hints.items():
-        if (listed := choices(hint)) and value.get(name) not in listed:
+    known, hints = {json_name(item): item for item in fields(kind)}, type_hints(kind)
+    for name in sorted(value.keys() - known):
+        raise SchemaError(f"unknown field {show(name)}; the valid fields are {', '.join(sorted(known))}")
+    for name, item in known.items():
+        if (listed := choices(hints[item.name])) and value.get(name, item.default) not in listed:
             raise SchemaError(f"{name} must be one of {', '.join(listed)}")
     return decode(kind, value)
 

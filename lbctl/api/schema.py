@@ -28,6 +28,7 @@ ProblemSeverity = OneOf["critical", "warning"]
 HistoryAction = OneOf["files", "reload", "rollback"]
 RolloutMode = OneOf["manual", "timed", "analysis"]
 ClosedReason = OneOf["shutdown", "slow"]
+QueuePriority = OneOf["high", "normal", "low"]
 
 
 # ── Probes and errors ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -1347,7 +1348,7 @@ class Picks(Struct, frozen=True):
 # ── `POST /api/v1/picks/explain`: the replica that a request would get now, and the scores of all replicas ────────────
 
 
-class PickQuestion(Struct, frozen=True):
+class PickQuestion(Struct, frozen=True, omit_defaults=True):  # an older server rejects fields that are new
     """A request as a client would send it. lbctl does not store the request."""
 
     pool: str
@@ -1364,6 +1365,9 @@ class PickQuestion(Struct, frozen=True):
     """The zone of the proxy; null if the proxy has no zone."""
     tenant: str | None = None
     """The tenant that sends the request; null if the route does not identify tenants."""
+    priority: QueuePriority = "normal"
+    """The priority of the request in the pool's queue: the priority of its route, or the one that its tenant may choose
+    in a header."""
 
 
 class PickRequest(Struct, frozen=True):

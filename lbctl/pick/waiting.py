@@ -156,15 +156,14 @@ class _Level:
                 break
         return max(sizes)
 
-    def before(self, flow: str, weights: Mapping[str, float]) -> tuple[int, int]:
-        """Return how many requests, and of how many flows, go before a new one. `weights`: flow → its weight."""
+    def before(self, flow: str, weights: Mapping[str, float]) -> dict[str, int]:
+        """Return flow → how many of its requests go before a new one of `flow`. `weights`: flow → its weight."""
         waiting = self.flows.get(flow)
         tag = self.start(flow) if waiting is None else waiting.start + _work(waiting) / weights.get(flow, 1.0)
-        counts = [
-            other.length if name == flow else _started_by(other, tag, weights.get(name, 1.0))
+        return {
+            name: other.length if name == flow else _started_by(other, tag, weights.get(name, 1.0))
             for name, other in self.flows.items()
-        ]
-        return sum(counts), sum(map(bool, counts))
+        }
 
     def _resize(self, name: str, flow: _Flow, change: int) -> None:
         if flow.length:
@@ -285,11 +284,10 @@ class FairQueue:
 
     def before(self, flow: str, priority: int, weights: Mapping[str, float]) -> tuple[int, int]:
         """Return how many requests, and of how many flows, go before a new one, unless more of them arrive."""
-        count, flows = self._levels[priority].before(flow, weights)
+        counts = Counter(self._levels[priority].before(flow, weights))
         for level in self._levels[:priority]:
-            count += sum(item.length for item in level.flows.values())
-            flows += len(level.flows)
-        return count, flows
+            counts.update({name: item.length for name, item in level.flows.items()})
+        return counts.total(), sum(map(bool, counts.values()))
 
     def _in_order(self) -> list[_Level]:
         levels = [level for level in self._levels if level.flows]

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 from lbctl.ir.locality import Place
 from lbctl.ir.pools import Locality, PickPolicy, Prefix, QueuePolicy, SessionKey, SlowStart, TokenLimit
 from lbctl.pick.table import Candidate, PoolTable
+from lbctl.pick.waiting import PRIORITIES
 from lbctl.picker.messages import Caller, PickerQuestion
 
 FORMAT = 4
@@ -210,6 +211,7 @@ def question(asked: PickerQuestion, number: int = 0) -> bytes:
         length=asked.body_length,
         place=[caller.place.region, caller.place.zone],
         tenant=caller.tenant,
+        priority=caller.priority,
     )
 
 
@@ -225,7 +227,10 @@ def question_of(values: Mapping[str, Any]) -> PickerQuestion:
         raise WireError(f"length: not an integer from 0 to {_MAX_LENGTH}")
     if not _is_text(tenant):
         raise WireError("tenant: not a text")
-    return PickerQuestion(Caller(pool, place=Place(*place), tenant=tenant), headers, body.encode(), length)
+    if (priority := values.get("priority", "normal")) not in PRIORITIES:
+        raise WireError(f"priority: not one of {', '.join(PRIORITIES)}")
+    caller = Caller(pool, place=Place(*place), tenant=tenant, priority=priority)
+    return PickerQuestion(caller, headers, body.encode(), length)
 
 
 def _text(values: Mapping[str, Any], key: str) -> str:

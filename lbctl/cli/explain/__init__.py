@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import click
 
@@ -20,6 +21,7 @@ from lbctl.cli.options import options_of, output_option
 from lbctl.cli.output import age, show
 from lbctl.cli.overrides import place
 from lbctl.cli.server_options import server_options
+from lbctl.pick.waiting import PRIORITIES
 from lbctl.targets import TARGETS
 
 
@@ -102,6 +104,10 @@ pick_option = options_of("explain_pick")
 @pick_option("--session", metavar="KEY", help="Value of the pool's first session key.")
 @pick_option("--tenant", metavar="NAME", help="Tenant that sends the request.")
 @pick_option(
+    "--priority", metavar="PRIORITY", type=click.Choice(PRIORITIES), default="normal", show_default=True,
+    help="Priority of the request in the queue, from its route or from a header: high, normal or low.",
+)  # fmt: skip
+@pick_option(
     "--body", metavar="FILE", help="File with the request body. lbctl sends only its beginning to a running picker."
 )
 @pick_option("--region", metavar="NAME", help="Region of the proxy.")
@@ -113,6 +119,7 @@ def pick(
     paths: tuple[str, ...],
     session: str | None,
     tenant: str | None,
+    priority: Literal["high", "normal", "low"],
     body: str | None,
     region: str | None,
     zone: str | None,
@@ -134,7 +141,7 @@ def pick(
     """
     from lbctl.cli.explain.pick import PickQuery, answer, explain_running
 
-    query = PickQuery(pool, session, tenant, body, region, zone, form)
+    query = PickQuery(pool, session, tenant, priority, body, region, zone, form)
     if not paths:
         return explain_running(query, remote)
     given = click.get_current_context().get_parameter_source

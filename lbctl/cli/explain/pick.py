@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -42,6 +43,8 @@ class PickQuery:
     """Value of the pool's first session key."""
     tenant: str | None
     """Tenant that sends the request."""
+    priority: Literal["high", "normal", "low"]
+    """Priority of the request in the queue of a running picker."""
     body: str | None
     """Path of the file with the request's body."""
     region: str | None
@@ -73,7 +76,7 @@ def explain_running(query: PickQuery, remote: ServeClient) -> int:
     body = _body(query.body)
     question = schema.PickQuestion(
         query.pool, query.session, _beginning(body) if body else None, len(body) or None, query.region, query.zone,
-        query.tenant,
+        query.tenant, query.priority,
     )  # fmt: skip
     _print(remote.post("/api/v1/picks/explain", question, schema.PickExplanation), query)
     return 0

@@ -45,7 +45,8 @@ async def explain(
     length = len(content) if question.body_bytes is None else question.body_bytes
     if not 0 <= length <= _MAX_BODY_BYTES:
         raise BadRequestError(f"body_bytes must be a whole number from 0 to {_MAX_BODY_BYTES}")
-    caller = Caller(question.pool, place=Place(question.region, question.zone), tenant=question.tenant or "")
+    place = Place(question.region, question.zone)
+    caller = Caller(question.pool, place=place, tenant=question.tenant or "", priority=question.priority)
     asked = PickerQuestion(caller, headers, content, max(len(content), length))
     explanation = await picker.explain(question.pool, asked)
     if explanation is None:

@@ -243,15 +243,37 @@ def test_missing_tenant_is_mentioned(control: Picking, options: list[str], capsy
     assert "--tenant" not in shown([*command, "--tenant", "acme"], capsys)
 
 
-def test_place_in_the_queue_is_shown(control: Picking, options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def _wait_in_queue(control: Picking, *priorities: str) -> None:
+    """Let a request of each of these priorities wait, because all replicas of the pool are full."""
     table = control.service.tables["llama"]
     policy = replace(table.policy, queue=QueuePolicy(10_000))
     full = tuple(replace(item, limit=0) for item in table.candidates)
     control.service.set_table("llama", replace(table, policy=policy, candidates=full))
-    question = PickerQuestion(Caller("llama", tenant="acme"), {}, b"{}", 2)
-    assert control.service.pick(question).must_wait
-    control.service.wait(question, lambda _answer: None)
+    for priority in priorities:
+        question = PickerQuestion(Caller("llama", tenant="acme", priority=priority), {}, b"{}", 2)
+        assert control.service.pick(question).must_wait
+        control.service.wait(question, lambda _answer: None)
+
+
+def test_place_in_the_queue_is_shown(control: Picking, options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    _wait_in_queue(control, "normal")
     first, *_ = shown([*COMMAND, *options], capsys).splitlines()
     assert first == "No replica has room: the request would wait behind 1 request of 1 tenant."
     answer = json.loads(shown([*COMMAND, "-o", "json", *options], capsys))
     assert answer["queue"] == {"requests": 1, "flows": 1, "seconds": None, "rejected": False}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "place"),
+    [
+        (["--priority", "high"], "at the head of the queue"),
+        ([], "behind 1 request of 1 tenant"),
+        (["--priority", "low"], "behind 2 requests of 1 tenant"),
+    ],
+)
+def test_place_in_the_queue_depends_on_the_priority(
+    arguments: list[str], place: str, control: Picking, options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _wait_in_queue(control, "normal", "low")
+    first, *_ = shown([*COMMAND, *arguments, *options], capsys).splitlines()
+    assert first == f"No replica has room: the request would wait {place}."
