@@ -11,10 +11,11 @@ import click
 
 from lbctl.api import schema
 from lbctl.api.client import ServeClient, UnavailableError
+from lbctl.base.printable import plain
 from lbctl.cli.command import Command
 from lbctl.cli.output import table
 from lbctl.cli.server_options import server_options
-from lbctl.cli.top.rows import COLUMNS, ReplicaRow, rows_of, sorted_rows
+from lbctl.cli.top.rows import COLUMNS, ReplicaRow, pool_line, rows_of, sorted_rows
 
 _INTERVAL = 2.0
 """Seconds between polls."""
@@ -28,7 +29,7 @@ def command(remote: ServeClient) -> int:
     """Show a live table of replicas.
 
     The table shows the state, shares and requests of each replica, and the signals of its engine and GPUs. Without a
-    terminal, lbctl prints the table once.
+    terminal, lbctl prints the table once, followed by a line for each pool with a queue.
 
     \b
     Keys:
@@ -43,6 +44,9 @@ def command(remote: ServeClient) -> int:
     if not sys.stdout.isatty() or not sys.stdin.isatty():
         rows = sorted_rows(look.rows, COLUMNS[0], reverse=False)
         table([column.head for column in COLUMNS], ([column.text(row) for column in COLUMNS] for row in rows))
+        for pool in look.pools:
+            if pool.queue is not None:
+                click.echo(plain(pool_line(pool, [row for row in rows if row.pool == pool.name])))
         return 0
     _live(_Feed(remote, look))
     return 0

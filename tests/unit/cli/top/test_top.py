@@ -40,6 +40,7 @@ SIGNALS = (
     schema.ReplicaSignals("llama", "l4", 15.0, {"queue": signal(14), "temperature": signal(81, fresh=False)}, ()),
 )
 POOLS = (api.pool("llama", FAST, SLOW), api.pool("qwen", replace(api.REPLICA, name="a")))
+QUEUE = schema.PoolQueue(500, 10.0, 12, {}, {}, 0, None, {}, refused_full=3, refused_late=1, left=0)
 ROWS = rows_of(POOLS, SIGNALS)
 
 
@@ -73,11 +74,10 @@ def test_row_has_shares_and_fresh_signals_of_its_replica() -> None:
 
 
 def test_line_of_a_pool_shows_its_queue_at_the_picker() -> None:
-    queue = schema.PoolQueue(500, 10.0, 12, {}, {}, 0, None, {}, refused_full=3, refused_late=1, left=0)
-    assert pool_line(replace(api.pool("llama"), queue=queue), ()) == (
+    assert pool_line(replace(api.pool("llama"), queue=QUEUE), ()) == (
         "llama  no replicas · 12 waiting at the picker · 4 rejected"
     )
-    idle = replace(queue, waiting=0, refused_full=0, refused_late=0)
+    idle = replace(QUEUE, waiting=0, refused_full=0, refused_late=0)
     assert pool_line(replace(api.pool("llama"), queue=idle), ()) == "llama  no replicas · 0 waiting at the picker"
 
 
@@ -148,6 +148,16 @@ def test_top_in_a_pipe_prints_one_table(capsys: pytest.CaptureFixture[str]) -> N
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["REPLICA", "llama/h100", "llama/l4", "qwen/a"]
     assert run(["top", "--server", url]) == 4
+
+
+def test_top_in_a_pipe_ends_with_the_queues(capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = Fleet()
+    fleet.listed = (replace(POOLS[0], queue=QUEUE), POOLS[1])
+    with serving(fleet) as url:
+        assert run(["top", "--server", url]) == 0
+    _, *rows, line = capsys.readouterr().out.splitlines()
+    assert [row.split()[0] for row in rows] == ["llama/h100", "llama/l4", "qwen/a"]
+    assert line == "llama  2 replicas: 1 in, 1 slow · 15.5 req/s · 20 in flight · 12 waiting at the picker · 4 rejected"
 
 
 @pytest.mark.slow
