@@ -39,7 +39,8 @@ _ID = "x-lbctl-pick-id"
 _ENVOY, _FIRST_BYTE, _READY = "/envoy", "/first", "/ready"
 _MAX_DATAGRAM_BYTES = 8 << 10
 _NOTHING = HttpAnswer(204)
-_TENANT, _CLIENT, _REFUSED = "x-lbctl-tenant", "x-lbctl-client", "x-lbctl-refused"
+_TENANT, _CLIENT = "x-lbctl-tenant", "x-lbctl-client"
+_REFUSED, _FULL = "x-lbctl-refused", "x-lbctl-full"
 _ENVOY_HEADERS = (
     "x-lbctl-pool", "x-lbctl-proxy", "x-lbctl-regions", "x-lbctl-region", "x-lbctl-zone", "x-lbctl-busy", _TENANT,
     "x-lbctl-priority", "x-lbctl-route",
@@ -153,7 +154,7 @@ class HttpApi:
 
     def _envoy_answer(self, picked: PickerAnswer) -> HttpAnswer:
         if picked.refused:
-            return HttpAnswer(429, headers={"retry-after": str(picked.refused), _REFUSED: str(picked.refused)})
+            return HttpAnswer(429, headers={"retry-after": str(picked.refused), **_rejection(picked)})
         if not picked.addresses:
             return HttpAnswer(200)
         headers = {"x-lbctl-replicas": ",".join(picked.addresses), _ID: picked.id}
@@ -162,11 +163,17 @@ class HttpApi:
 
 def _nginx_answer(picked: PickerAnswer) -> HttpAnswer:
     if picked.refused:
-        return HttpAnswer(403, headers={_REFUSED: str(picked.refused)})
+        return HttpAnswer(403, headers=_rejection(picked))
     if not picked.names:
         return HttpAnswer(401) if picked.must_wait else _NOTHING
     headers = {"x-lbctl-pick": picked.names[0], _ID: picked.id}
     return HttpAnswer(200, b"", headers)  # nginx closes the connection of an `auth_request` with a body
+
+
+def _rejection(picked: PickerAnswer) -> dict[str, str]:
+    """Return the headers for the proxy if the request is rejected, by the queue of its pool or by a limit."""
+    full = {_FULL: "1"} if picked.full else {}
+    return {_REFUSED: str(picked.refused), **full}
 
 
 class RequestEnds:

@@ -143,7 +143,8 @@ def _query(fields: Mapping[bytes, Value], headers: Mapping[str, list[str]], prox
 
 def _variables(answer: PickerAnswer) -> tuple[tuple[bytes, bytes], ...]:
     if answer.refused:
-        return ((b"refused", str(answer.refused).encode()),)
+        refused = b"refused", str(answer.refused).encode()
+        return (refused, (b"full", b"1")) if answer.full else (refused,)
     return ((b"replica", answer.names[0].encode()),) if answer.names else ()
 
 

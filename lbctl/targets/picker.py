@@ -20,6 +20,8 @@ PAUSE = 1_000
 """Milliseconds for which a proxy sends no queries after the picker was unreachable or too slow."""
 KEY_HEADER = "x-lbctl-pick-key"
 """The header of a query that contains the picker's key."""
+FULL_HEADER = "x-lbctl-full"
+"""The header of a response with which the picker rejects a request, if the queue of the pool is the reason."""
 
 
 def http_address(view: View) -> Address:
@@ -54,8 +56,12 @@ def queue_priority(pool: Pool, route: Route) -> str:
 
 def rejects(view: View) -> bool:
     """Return whether the picker may reject requests, by a queue or by limits on prompt tokens."""
-    has_queues = any(pool.balance.queue is not None for pool in view.pools.values())
-    return has_queues or any(route.prompt_limits for route in view.routes.values())
+    return has_queue(view) or any(route.prompt_limits for route in view.routes.values())
+
+
+def has_queue(view: View) -> bool:
+    """Return whether a pool has a queue at the picker."""
+    return any(pool.balance.queue is not None for pool in view.pools.values())
 
 
 def may_reject(pool: Pool, route: Route) -> bool:

@@ -25,6 +25,8 @@ def error_body(message: str, kind: str) -> str:
 
 
 NO_REPLICA = error_body("no replica available", "unavailable")
+OVERLOADED = error_body("all replicas are busy", "overloaded")
+"""The body for a request that the queue of its pool rejects, although its client exceeds no limit."""
 
 
 def model_not_found(message: str) -> str:

@@ -19,7 +19,7 @@ from lbctl.targets.envoy.protos import extension
 from lbctl.targets.envoy.sources import NAMESPACE
 from lbctl.targets.reading import CODED as CODED_MESSAGE
 from lbctl.targets.reading import UNCLEAR
-from lbctl.targets.response_bodies import error_body
+from lbctl.targets.response_bodies import OVERLOADED, error_body
 
 _STATUSES = {
     400: ("the request is not valid HTTP", "bad_request"),
@@ -44,6 +44,17 @@ _BY_ADDRESS = f"[{access.POLICY}]"
 """The same for clients that are rejected by their address."""
 _BY_PICKER = "response.code == 429 && 'retry-after' in response.headers"
 """Expression for a request that the picker rejects. An authorization service sends clients no such header."""
+_BY_QUEUE = {
+    "metadata_filter": {
+        "matcher": {
+            "filter": "envoy.filters.http.ext_authz",
+            "path": [{"key": picker.FULL_HEADER}],
+            "value": {"present_match": True},
+        },
+        "match_if_key_not_found": {"value": False},
+    }
+}
+"""Filter for a request that the queue of its pool rejects, by the metadata from the picker's response."""
 _OVERFLOW = ["UO"]
 _NO_REPLICA = ["UH", "UF", "NC"]
 _SILENCE = ["SI", "UT", "DT"]
@@ -77,8 +88,9 @@ def local_replies(view: View, listener: Listener, *, by_address: bool) -> dict[s
     ]
     addresses = [_by_details(_BY_ADDRESS, client_identity.REFUSED_ADDRESS_BODY)] if by_address else []
     refused = [_by_details(detail, error_body(*reply)) for detail, reply in _REFUSED.items()]
+    full = [{"filter": _BY_QUEUE, **_json_body(OVERLOADED)}] if picker.has_queue(view) else []
     users = [*_unchecked(view, listener), *_unauthorized(view, listener)]
-    return {"mappers": [*flagged, *addresses, *refused, *users, *(_by_status(status) for status in _STATUSES)]}
+    return {"mappers": [*flagged, *full, *addresses, *refused, *users, *(_by_status(status) for status in _STATUSES)]}
 
 
 def _flags(names: list[str]) -> dict[str, object]:

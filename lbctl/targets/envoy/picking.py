@@ -41,7 +41,7 @@ from lbctl.ir.snapshot import View
 from lbctl.targets.envoy import auth, sources
 from lbctl.targets.envoy.bootstrap import CA, CERTIFICATE
 from lbctl.targets.envoy.protos import address, duration, extension, pack
-from lbctl.targets.picker import KEY_HEADER, may_reject, needs_client, queue_priority
+from lbctl.targets.picker import FULL_HEADER, KEY_HEADER, may_reject, needs_client, queue_priority
 
 
 class MakeCluster(Protocol):
@@ -275,6 +275,7 @@ def _service(
     headers = [{"key": key, "value": value} for key, value in (literal | dict(formats)).items()]
     answer = {"dynamic_metadata_from_headers": _exactly(_REPLICAS, _ID)}
     if refuses:
+        answer["dynamic_metadata_from_headers"] = _exactly(_REPLICAS, _ID, FULL_HEADER)
         answer["allowed_client_headers"] = _exactly("retry-after")
     return {
         "server_uri": {"uri": "http://picker.lbctl", "cluster": CLUSTER, "timeout": duration(timeout)},

@@ -24,6 +24,7 @@ from lbctl.ir.snapshot import View
 from lbctl.targets import picker
 from lbctl.targets.haproxy import limits, locality_tiers, quote, residency, sections, slots
 from lbctl.targets.haproxy.quote import line
+from lbctl.targets.response_bodies import OVERLOADED
 from lbctl.targets.target import File
 from lbctl.targets.token import Token, write
 
@@ -37,8 +38,10 @@ _AROUND_PROMPT = 8 * 1024
 """Bytes of a body in addition to the beginning of the prompt, such as fields before it."""
 _MAX_HEADER_BYTES = 4096
 """Maximum number of bytes at the beginning of a header that the picker receives."""
-_REPLICA, _REFUSED = "txn.picker.replica", "txn.picker.refused"
-"""The variables of the picker's answer: the replica, or the seconds after which a rejected client should try again."""
+_REPLICA, _REFUSED, _FULL = "txn.picker.replica", "txn.picker.refused", "txn.picker.full"
+"""The variables of the picker's answer: the replica, or the seconds after which a rejected client should try again.
+The last one is set if the queue of the pool rejects the request."""
+_OVERLOADED = quote.json_answer(OVERLOADED)
 _ERROR, _WAITED = "txn.picker.error", "txn.picker.waited"
 """The variables that HAProxy sets: the reason why the picker has not answered, and the milliseconds that the request
 has waited for the answer of an engine with queues."""
@@ -243,10 +246,14 @@ def refusals(listener: Listener, view: View) -> Iterator[Token]:
     """
     if may_wait(listener, view):
         yield line("http-request reject if", _ABANDONED)
-    if any(picker.may_reject(query.pool, query.route) for query in _queries_of(listener, view)):
-        seconds = quote.word(f"%[var({_REFUSED}),add(0)]")  # a number, whatever the answer contains
-        refused = f"{{ var({_REFUSED}) -m found }}"
-        yield line(f"http-request return status 429 {limits.REFUSAL} hdr Retry-After", seconds, "if", refused)
+    queries = _queries_of(listener, view)
+    if not any(picker.may_reject(query.pool, query.route) for query in queries):
+        return
+    seconds = quote.word(f"%[var({_REFUSED}),add(0)]")  # a number, whatever the answer contains
+    refused, full = f"{{ var({_REFUSED}) -m found }}", f"{{ var({_FULL}) -m found }}"
+    if any(query.policy.queue for query in queries):
+        yield line(f"http-request return status 429 {_OVERLOADED} hdr Retry-After", seconds, "if", refused, full)
+    yield line(f"http-request return status 429 {limits.REFUSAL} hdr Retry-After", seconds, "if", refused)
 
 
 def queue_times(listener: Listener, view: View) -> Iterator[Token]:

@@ -15,7 +15,7 @@ from lbctl.ir.routes import Forward, access
 from lbctl.targets import client_identity, request_grammar
 from lbctl.targets.nginx import header_text, quote
 from lbctl.targets.nginx.render_context import ListenerScope, RenderContext
-from lbctl.targets.response_bodies import NO_REPLICA, NO_ROUTE, UNKNOWN_MODEL, error_body, model_not_found
+from lbctl.targets.response_bodies import NO_REPLICA, NO_ROUTE, OVERLOADED, UNKNOWN_MODEL, error_body, model_not_found
 from lbctl.targets.token import Token
 
 _WRITTEN_BY_REPLIES = frozenset({"content-type", "retry-after", "www-authenticate"})
@@ -47,6 +47,7 @@ ERRORS = {
         "refused_address": client_identity.REFUSED_ADDRESS_BODY,
         "several_addresses": error_body("the request contains several client addresses", "bad_request"),
         "unknown_model": UNKNOWN_MODEL,
+        "overloaded": OVERLOADED,
         "too_many_requests": error_body("too many requests", "rate_limited"),
         "went_silent": error_body("the replica did not respond in time", "timeout"),
     }.items()

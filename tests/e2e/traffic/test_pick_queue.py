@@ -132,7 +132,7 @@ def test_request_waits_for_a_replica_unless_the_queue_is_full(site: _Site) -> No
         assert not second.done()
     assert [each.result(100).status for each in (first, second)] == [200, 200]
     assert site.members["one"].max_in_flight == 1
-    assert (refused.status, refused.json["error"]["type"]) == (429, "rate_limited")
+    assert (refused.status, refused.json["error"]["type"]) == (429, "overloaded")
     assert refused.header("content-type") == "application/json"
     assert len(refused.header_list("retry-after")) == 1
     assert 1 <= int(refused.header("retry-after") or 0) <= 60
@@ -142,7 +142,7 @@ def test_request_waits_for_a_replica_unless_the_queue_is_full(site: _Site) -> No
 def test_request_that_waits_too_long_gets_429(site: _Site) -> None:
     with site.busy("short") as first:
         late = site.client.get("/short/late", timeout=100)
-    assert (late.status, late.json["error"]["type"]) == (429, "rate_limited")
+    assert (late.status, late.json["error"]["type"]) == (429, "overloaded")
     assert late.header("retry-after")
     assert late.seconds >= 0.3
     assert first.result(100).ok
@@ -217,10 +217,12 @@ def test_only_rejections_by_the_picker_itself_reach_clients(kind: Kind, refusal:
         fleet = fleet_of(_pool(a, {}), route=route, control={"picker": {"bind": f"{HOST}:{port}"}})
         with running(kind, fleet) as gateway:
             eventually(lambda: gateway.get().ok and bool(picker.asked))
-            picker.raw = b"HTTP/1.1 %s\r\nx-lbctl-refused: 7\r\ncontent-length: 0\r\n\r\n" % refusal
-            refused = gateway.get()
-            assert (refused.status, refused.header_list("retry-after")) == (429, ["7"])
-            assert refused.json["error"]["type"] == "rate_limited"
+            for more, error in ((b"", "rate_limited"), (b"x-lbctl-full: 1\r\n", "overloaded")):
+                picker.raw = b"HTTP/1.1 %s\r\nx-lbctl-refused: 7\r\n%scontent-length: 0\r\n\r\n" % (refusal, more)
+                refused = gateway.get()
+                assert (refused.status, refused.header_list("retry-after")) == (429, ["7"])
+                assert refused.json["error"]["type"] == error
+                assert refused.header("x-lbctl-full") is None
             for other in others:
                 picker.raw = b"HTTP/1.1 %s\r\ncontent-length: 0\r\n\r\n" % other
                 assert gateway.get().replica == "a", other

@@ -147,7 +147,7 @@ def test_rejection_has_the_time_to_try_again(target: str, status: int) -> None:
             third = await picker.connect()
             third.ask(target, _ENVOY_HEAD)
             got, headers = await third.answer()
-            assert (got, headers["x-lbctl-refused"]) == (status, "10")
+            assert (got, headers["x-lbctl-refused"], headers["x-lbctl-full"]) == (status, "10", "1")
             assert headers.get("retry-after", "10") == "10"
 
     _run(test)
@@ -281,7 +281,9 @@ def test_haproxy_gets_a_rejection() -> None:
             for number in (1, 2, 3):
                 connection.send(spop.notify([("target", string("/pick/chat"))], number=number))
             await connection.frame()
-            assert b"\x07refused\x08\x0210" in await connection.frame()
+            frame = await connection.frame()
+            assert b"\x07refused\x08\x0210" in frame
+            assert b"\x04full\x08\x011" in frame
 
     _run(test)
 
