@@ -19,6 +19,7 @@ from lbctl.picker.admission import HEADER, QuestionKey
 from lbctl.picker.bounded_calls import MAX_MESSAGE, BoundedCalls, BoundedContext, UnfinishedQuestions
 from lbctl.picker.ext_proc import Picking, ProcessorStream
 from lbctl.picker.health import PROCESSOR, PickerHealth
+from lbctl.xds.protocol.call import await_grpc_tasks
 from lbctl.xds.protocol.idle_connections import IdleConnections
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ class GrpcServer:
             watch.cancel()
         if self._server is not None:
             await self._server.stop(grace)
+            await await_grpc_tasks()
 
     def _processor(self) -> grpc.GenericRpcHandler:
         method = grpc.stream_stream_rpc_method_handler(

@@ -114,3 +114,11 @@ class Call:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self._on_failure(error)
+
+
+async def await_grpc_tasks() -> None:
+    """Wait for gRPC's tasks. They outlive their calls, and print a traceback if the loop closes first."""
+    for _ in range(50):
+        if not any(task.get_name() == "rpc_task" for task in asyncio.all_tasks()):
+            return
+        await asyncio.sleep(0.01)

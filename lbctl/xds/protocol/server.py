@@ -24,6 +24,7 @@ from lbctl.ir.proxies import ServerTls
 from lbctl.xds.build.snapshot_cache import CachedSnapshot
 from lbctl.xds.protocol import load_reports, request_logs
 from lbctl.xds.protocol.budget import Budget, SubscriptionLimits
+from lbctl.xds.protocol.call import await_grpc_tasks
 from lbctl.xds.protocol.connection import Client
 from lbctl.xds.protocol.credentials import ServerCredentials
 from lbctl.xds.protocol.first_messages import FirstMessages
@@ -249,7 +250,7 @@ class XdsServer:
         await closing
         if self._socket is not None:
             self._socket.close()
-        await _await_grpc_tasks()
+        await await_grpc_tasks()
 
     def _all_sessions(self) -> list[StreamSession | ReportSession]:
         return [*self._sessions, *self._report_sessions]
@@ -340,14 +341,6 @@ def _bind_failure(address: Address) -> str:
 def _method(serve: Callable[[object, Context], Awaitable[None]]) -> grpc.RpcMethodHandler[bytes, bytes]:
     """Return a handler without serialisers: the session encodes and decodes the bytes itself."""
     return grpc.stream_stream_rpc_method_handler(serve)
-
-
-async def _await_grpc_tasks() -> None:
-    """Wait for gRPC's tasks. They outlive their calls, and print a traceback if the loop closes first."""
-    for _ in range(50):
-        if not any(task.get_name() == "rpc_task" for task in asyncio.all_tasks()):
-            return
-        await asyncio.sleep(0.01)
 
 
 def _options(limits: Limits) -> list[tuple[str, int]]:

@@ -58,10 +58,13 @@ async def _never() -> AsyncIterator[None]:
     yield
 
 
+def _server(recorder: _Recorder) -> GrpcServer:
+    return GrpcServer(PickService(), PickerHealth(lambda: True, _never), None, EnvoyEnds(recorder).handler())
+
+
 @asynccontextmanager
 async def _reported(recorder: _Recorder) -> AsyncIterator[grpc.aio.Channel]:
-    health = PickerHealth(lambda: True, _never)
-    server = GrpcServer(PickService(), health, None, EnvoyEnds(recorder).handler())
+    server = _server(recorder)
     port = await server.start(Address(HOST, 0))
     async with grpc.aio.insecure_channel(f"{HOST}:{port}") as channel:
         yield channel
@@ -98,6 +101,20 @@ def test_each_entry_ends_a_pick() -> None:
         ("finished", "2"),
         ("finished", "3"),
     ]
+
+
+def test_picker_that_ends_with_open_streams_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        recorder = _Recorder()
+        server = _server(recorder)
+        channel = grpc.aio.insecure_channel(f"{HOST}:{await server.start(Address(HOST, 0))}")
+        call = channel.stream_unary(METHOD)()
+        await call.write(_message(_entry("1"), node="edge"))
+        await _calls(recorder, 1)
+        await server.stop(0.1)
+
+    asyncio.run(run())
+    assert caplog.text == ""
 
 
 def test_envoy_has_left_once_all_its_streams_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
