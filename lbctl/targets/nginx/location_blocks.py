@@ -165,6 +165,8 @@ class Location:
     """Path of the location that queries the picker; None: no picker."""
     picker_rejects: bool = False
     """Whether the picker may reject the request, because of a queue or of limits on prompt tokens."""
+    may_wait: bool = False
+    """Whether the request may wait in the queue of its pool, at the picker."""
     own_lines: tuple[Token, ...] = ()
     """Operator's own lines."""
 

@@ -17,6 +17,7 @@ from lbctl.ir.listeners import Listener
 from lbctl.ir.pools import Pool, Replica
 from lbctl.ir.routes import Forward
 from lbctl.ir.snapshot import View
+from lbctl.targets import picker
 from lbctl.targets.nginx import names, quote
 from lbctl.targets.nginx.blocks import LogFormat
 from lbctl.targets.nginx.pool import shown
@@ -37,6 +38,8 @@ _OWN_ERRORS = ("500", "502", "503", "504")
 _TS = "$lb_ts"
 _MAX_TRIES = 16
 _TENANT, _VARIANT, _COPIED = Token("$lb_tenant"), Token("$lb_variant"), Token("$lb_copied")
+_PICK_TIME = Token("$lb_pick_time")
+"""Seconds that the queries to the picker took, for a pool with a queue. The last one contains the wait."""
 
 
 def traffic_name(view: View) -> Token:
@@ -92,6 +95,7 @@ def variables(view: View) -> tuple[Token, ...]:
             isinstance(each.action, Forward) and len(each.action.shares) > 1 for each in view.routes.values()
         ),
         _COPIED: any(isinstance(each.action, Forward) and each.action.mirror for each in view.routes.values()),
+        _PICK_TIME: view.picker is not None and picker.has_queue(view),
     }
     return tuple(name for name, is_used in used.items() if is_used)
 
@@ -113,7 +117,7 @@ def _json(listener: Listener, request_id: str, view: View) -> str:
         "status": "$lb_log_status",
         "bytes_in": "$request_length",
         "bytes_out": "$body_bytes_sent",
-        "t_queue": "null",
+        "t_queue": "$lb_t_queue" if _PICK_TIME in variables(view) else "null",
         "t_connect": "$lb_t_connect",
         "t_first_byte": "$lb_t_first_byte",
         "t_total": "$lb_t_total",
@@ -144,6 +148,8 @@ def maps(context: RenderContext) -> None:
     left = (Token("400:"), Token("499"))  # a client that disconnects while it sends its body
     statuses = [(_DEFAULT, Token("$status")), *unknown, left]
     context.map("$status:$request_completion", "$lb_log_status", statuses)
+    if _PICK_TIME in used:
+        _milliseconds(context, _PICK_TIME.text, "$lb_t_queue")
     _milliseconds(context, "$upstream_connect_time", "$lb_t_connect")
     _milliseconds(context, "$upstream_header_time", "$lb_t_first_byte")
     _milliseconds(context, "$request_time", "$lb_t_total")

@@ -200,6 +200,7 @@ class Routes:
             variables=(*location.variables, pick.LEFT, pick.REACHED),
             question=quote.plain(pick.question_path(number, pool)),
             picker_rejects=picker.may_reject(self.context.view.pools[pool], route),
+            may_wait=self.context.view.pools[pool].balance.queue is not None,
             forwarding=pick.falling_back(self.context, forwarded, chosen, number, again),
         )
 

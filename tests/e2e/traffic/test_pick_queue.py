@@ -273,6 +273,20 @@ def test_haproxy_logs_the_wait_at_the_picker() -> None:
     assert 900 <= line["t_queue"] <= response.seconds * 1000 + 1
 
 
+def test_nginx_logs_the_wait_at_the_picker() -> None:
+    port = free_pair()
+    with replicas("a") as (a,), scripted_picker(port, lambda _: "a") as picker:
+        fleet = fleet_of(_pool(a, {}), control={"picker": {"bind": f"{HOST}:{port}"}})
+        with running("nginx", fleet) as gateway:
+            picker.raw = b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n"
+            picker.delay = 1.0
+            response = gateway.get()
+            (line,) = gateway.access_log(1)
+    assert response.ok
+    assert [asked.target for asked in picker.asked] == ["/pick/pool", "/pick/pool?wait=1"]
+    assert 900 <= line["t_queue"] <= response.seconds * 1000 - 900, "the second query is the wait"
+
+
 @pytest.mark.parametrize("kind", ["envoy", "haproxy"])
 def test_idle_timeout_begins_after_the_wait_at_the_picker(kind: Kind) -> None:
     port = free_pair()
