@@ -1,8 +1,8 @@
 """Decides when a drain is complete: the engine has no request in flight, and every client has noticed the drain.
 
-A proxy needs several failed checks until it sends no more requests. So each client must have received `MIN_ANSWERS`
-answers since the drain began, unless it has stopped asking: a control plane does not check a replica that it has
-removed. No I/O, no clock: times are parameters, in seconds on one clock.
+A proxy needs several failed checks until it sends no more requests. So each client must have received one answer more
+than its threshold since the drain began, unless it has stopped asking: a control plane does not check a replica that it
+has removed. No I/O, no clock: times are parameters, in seconds on one clock.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from dataclasses import dataclass
 
 from lbctl.agent.readings import EngineReading
 
-MIN_ANSWERS = 3
-"""Answers after which a client has noticed the drain."""
+DEFAULT_THRESHOLD = 2
+"""Threshold of clients that do not state theirs: the one of pools with `health.agent`."""
+MAX_THRESHOLD = 30
+"""Upper bound on the threshold that a client states."""
 MIN_IDLE_READINGS = 2
 """Readings in a row without a request in flight. A request may be on its way during the first one."""
 MAX_SILENCE = 60.0
@@ -55,7 +57,8 @@ class Drain:
         """When the drain began; None: no drain."""
         self.in_flight: int | None = None
         """The last known number of requests in the engine; None if it has never been known."""
-        self._clients: dict[str, _Client] = {}
+        self._clients: dict[tuple[str, int], _Client] = {}
+        """Clients by name and threshold. A proxy may check one agent for pools with different thresholds."""
         self._idle_readings = 0
 
     def begin(self, now: float) -> None:
@@ -69,15 +72,19 @@ class Drain:
         """End the drain."""
         self.begun_at = None
 
-    def answered(self, client: str, now: float) -> None:
-        """Record an answer to a health check or an agent check. `client`: any text that identifies the client."""
-        known = self._clients.get(client)
+    def answered(self, client: str, now: float, threshold: int = DEFAULT_THRESHOLD) -> None:
+        """Record an answer to a health check or an agent check.
+
+        `client`: any text that identifies the client. `threshold`: failed checks in a row after which it sends no more
+        requests, at most `MAX_THRESHOLD`.
+        """
+        known = self._clients.get((client, threshold))
         if known is None:
             if len(self._clients) >= MAX_CLIENTS:
                 self._forget(now)
                 if len(self._clients) >= MAX_CLIENTS:
                     return
-            known = self._clients[client] = _Client(now)
+            known = self._clients[client, threshold] = _Client(now)
         else:
             known.ask(now)
         known.answers += self.begun_at is not None
@@ -96,8 +103,8 @@ class Drain:
             return False
         self._forget(now)
         return self._idle_readings >= MIN_IDLE_READINGS and all(
-            client.answers >= MIN_ANSWERS for client in self._clients.values()
+            client.answers > threshold for (_, threshold), client in self._clients.items()
         )
 
     def _forget(self, now: float) -> None:
-        self._clients = {name: client for name, client in self._clients.items() if not client.is_gone(now)}
+        self._clients = {key: client for key, client in self._clients.items() if not client.is_gone(now)}

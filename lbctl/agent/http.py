@@ -1,13 +1,16 @@
 """The agent's HTTP server: `GET /health` and `GET /metrics`.
 
-Requests change nothing. Clients outside the client networks are disconnected unread; with a token file, every request
-needs a token. The token file and the certificate are read again, so that both can be replaced while the agent runs.
+Requests change nothing. `/health?unhealthy_threshold=N` states after how many failed checks the client sends no more
+requests; a drain waits for one answer more. Clients outside the client networks are disconnected unread; with a token
+file, every request needs a token. The token file and the certificate are read again, so that both can be replaced while
+the agent runs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import socket
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,10 +19,12 @@ from typing import Any
 from aiohttp import web
 
 from lbctl.agent.access import MAX_TOKEN_BYTES, ClientNetworks, has_token, listening_socket
+from lbctl.agent.draining import DEFAULT_THRESHOLD, MAX_THRESHOLD
 from lbctl.agent.metrics_page import CONTENT_TYPE, page
 from lbctl.agent.replica_watch import Health, ReplicaWatch
 from lbctl.agent.settings import AgentSettings
 from lbctl.base.errors import reason_of
+from lbctl.ir.pools import THRESHOLD_PARAMETER
 from lbctl.ir.proxies import ServerTls
 from lbctl.runtime import log
 from lbctl.runtime.net.connections import FIRST_REQUEST, IDLE, ConnectionLimit, Handler, counted
@@ -31,6 +36,7 @@ MAX_CONNECTIONS = 64
 _MAX_HEADERS = 64
 """Maximum number of lines in a request's head, of at most 8,190 bytes each."""
 _MAX_BODY_BYTES = 4096
+_THRESHOLD = re.compile(r"[1-9][0-9]{0,9}", re.ASCII)
 _MAX_NAME = 64
 """Maximum length of a client's User-Agent, which distinguishes clients with the same address."""
 _RENEWAL_INTERVAL = 10.0
@@ -56,6 +62,11 @@ def document(health: Health) -> dict[str, Any]:
         "notes": list(assessment.notes),
         "since": datetime.fromtimestamp(health.since, UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
     }
+
+
+def _threshold(text: str) -> int:
+    """Return the threshold that a client states, at most `MAX_THRESHOLD`; the default if it is missing or invalid."""
+    return min(int(text), MAX_THRESHOLD) if _THRESHOLD.fullmatch(text) else DEFAULT_THRESHOLD
 
 
 def runner(app: web.Application) -> web.AppRunner:
@@ -120,7 +131,10 @@ class AgentHttpServer:
 
     async def _health(self, request: web.Request) -> web.StreamResponse:
         health = self._watch.health
-        self._watch.answered(f"{request.remote} {request.headers.get('User-Agent', '')[:_MAX_NAME]}")
+        self._watch.answered(
+            f"{request.remote} {request.headers.get('User-Agent', '')[:_MAX_NAME]}",
+            _threshold(request.query.get(THRESHOLD_PARAMETER, "")),
+        )
         return web.json_response(document(health), status=200 if health.assessment.state == "healthy" else 503)
 
     async def _metrics(self, _request: web.Request) -> web.StreamResponse:

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from lbctl.agent import judge
 from lbctl.agent.assessment import Assessment, Reason
-from lbctl.agent.draining import Drain
+from lbctl.agent.draining import DEFAULT_THRESHOLD, Drain
 from lbctl.agent.memory import Memory, RequestKind
 from lbctl.agent.metrics_page import XidCounts
 from lbctl.agent.readings import EngineReading, GpuReadings
@@ -150,9 +150,9 @@ class ReplicaWatch:
         """Requests in the engine; None if unknown."""
         return self._drain.in_flight
 
-    def answered(self, client: str) -> None:
-        """Record that a client got an answer to a health check or an agent check."""
-        self._drain.answered(client, self._clock())
+    def answered(self, client: str, threshold: int = DEFAULT_THRESHOLD) -> None:
+        """Record that a client got an answer to a health check or an agent check. `threshold`: see `Drain`."""
+        self._drain.answered(client, self._clock(), threshold)
 
     async def drain(self, wait: float, *, is_saved: bool = True) -> DrainResult:
         """Begin a drain, and wait until it is complete, for at most `wait` seconds. The drain lasts after that.

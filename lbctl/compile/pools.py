@@ -353,7 +353,11 @@ def _check(ctx: Context, pool: str, section: Active | None, ports: set[int], hos
 
 
 def _active(health: Health, check: ir.ActiveCheck | None) -> ir.ActiveCheck | None:
-    """Return the active checks of the proxies. With agents, they ask the agents, with the timing that the files set."""
+    """Return the active checks of the proxies. With agents, they ask the agents, with the timing that the files set.
+
+    A threshold above the default is stated in the request, because an agent waits in a drain until its clients have
+    noticed it.
+    """
     if health.agent is None:
         return check
     if check is None or health.active is None:
@@ -363,7 +367,9 @@ def _active(health: Health, check: ir.ActiveCheck | None) -> ir.ActiveCheck | No
     if "interval" not in written:
         timing["interval"] = max(timing["interval"], timing["timeout"])
     timing["timeout"] = min(timing["timeout"], timing["interval"])
-    return replace(check, probe=ir.HttpCheck(), port=health.agent.port, **timing)
+    threshold = timing["unhealthy_threshold"]
+    stated = f"?{ir.THRESHOLD_PARAMETER}={threshold}" if threshold > _OF_AGENTS.unhealthy_threshold else ""
+    return replace(check, probe=ir.HttpCheck(f"/health{stated}"), port=health.agent.port, **timing)
 
 
 def _agent(health: Health, check: ir.ActiveCheck | None) -> ir.AgentCheck | None:

@@ -26,6 +26,7 @@ from lbctl.ir.pools.connections import (
 )
 from lbctl.ir.pools.discovery import Discovery, DnsDiscovery, FileDiscovery, KubernetesDiscovery, LabelSource
 from lbctl.ir.pools.health import (
+    THRESHOLD_PARAMETER,
     ActiveCheck,
     AgentCheck,
     DeepCheck,
@@ -40,6 +41,7 @@ from lbctl.ir.pools.telemetry import MetricsSource, Telemetry, Weighting
 
 __all__ = [
     "DEFAULT_SESSION_KEYS",
+    "THRESHOLD_PARAMETER",
     "ActiveCheck",
     "Affinity",
     "AgentCheck",

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+THRESHOLD_PARAMETER = "unhealthy_threshold"
+"""Query parameter of a check of an agent, with the client's threshold: an agent waits for more answers in a drain."""
+
 
 @dataclass(frozen=True, slots=True)
 class HttpCheck:

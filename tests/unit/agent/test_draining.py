@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from lbctl.agent.draining import DEFAULT_INTERVAL, MAX_CLIENTS, MAX_SILENCE, MIN_ANSWERS, MIN_SILENCE, Drain
+from lbctl.agent.draining import DEFAULT_INTERVAL, DEFAULT_THRESHOLD, MAX_CLIENTS, MAX_SILENCE, MIN_SILENCE, Drain
 from lbctl.agent.readings import EngineReading
 from tests.support.agent import BUSY, IDLE, down, engine
+
+MIN_ANSWERS = DEFAULT_THRESHOLD + 1
 
 
 def _draining(*readings: EngineReading, clients: dict[str, int] | None = None) -> Drain:
@@ -59,6 +61,15 @@ def test_every_client_must_notice_the_drain() -> None:
     idle = [engine(1.0)] * 2
     assert not _draining(*idle, clients={"a": MIN_ANSWERS, "b": MIN_ANSWERS - 1}).is_drained(101.0)
     assert _draining(*idle, clients={"a": MIN_ANSWERS, "b": MIN_ANSWERS}).is_drained(101.0)
+
+
+def test_drain_waits_for_the_threshold_of_each_check() -> None:
+    drain = _draining(engine(1.0), engine(2.0))
+    for answers in range(6):
+        assert drain.is_drained(101.0) == (answers == 0), answers
+        drain.answered("haproxy", 101.0)
+        drain.answered("haproxy", 101.0, threshold=5)
+    assert drain.is_drained(101.0)
 
 
 def test_drain_does_not_end_if_requests_are_unknown() -> None:

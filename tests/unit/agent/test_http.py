@@ -40,15 +40,15 @@ class Watch:
     engine: None = None
     in_flight: int | None = 2
     xids: XidCounts = field(default_factory=XidCounts)
-    clients: list[str] = field(default_factory=list)
+    clients: list[tuple[str, int]] = field(default_factory=list)
     waits: list[float] = field(default_factory=list)
 
     @property
     def health(self) -> Health:
         return Health(self.assessment, 1.7e9)
 
-    def answered(self, client: str) -> None:
-        self.clients.append(client)
+    def answered(self, client: str, threshold: int = 2) -> None:
+        self.clients.append((client, threshold))
 
     async def drain(self, wait: float) -> DrainResult:
         self.waits.append(wait)
@@ -99,7 +99,17 @@ def test_health_of_a_healthy_replica() -> None:
         "notes": ["no GPU is watched"],
         "since": "2023-11-14T22:13:20Z",
     }
-    assert watch.clients == [f"{HOST} Envoy/HC"]
+    assert watch.clients == [(f"{HOST} Envoy/HC", 2)]
+
+
+@pytest.mark.parametrize(
+    ("query", "threshold"),
+    [("unhealthy_threshold=5", 5), ("unhealthy_threshold=2147483647", 30), ("unhealthy_threshold=0", 2), ("x=5", 2)],
+)
+def test_check_states_the_threshold_of_its_client(query: str, threshold: int) -> None:
+    watch = Watch()
+    status, _ = _http(watch, _get(f"/health?{query}"))
+    assert (status, [found for _, found in watch.clients]) == (200, [threshold])
 
 
 def test_health_of_an_unhealthy_replica_has_its_reasons() -> None:
@@ -166,7 +176,7 @@ def test_agent_check_gets_one_line(question: bytes, line: bytes) -> None:
         return answer
 
     assert asyncio.run(run()).startswith(line)
-    assert watch.clients == [f"agent check {HOST}"]
+    assert watch.clients == [(f"agent check {HOST}", 2)]
 
 
 def test_open_connections_do_not_exclude_an_agent_check() -> None:
@@ -187,7 +197,7 @@ def test_open_connections_do_not_exclude_an_agent_check() -> None:
         return answer
 
     assert asyncio.run(run()) == b"up ready 75%\n"
-    assert watch.clients == [f"agent check {HOST}"]
+    assert watch.clients == [(f"agent check {HOST}", 2)]
 
 
 def _control(directory: Path, watch: Watch, ask: Callable[[], Any]) -> Any:

@@ -36,7 +36,7 @@ def test_proxies_check_the_agents() -> None:
 def test_the_agent_keeps_the_check_of_the_engine(written: str, probe: object, engine_port: int | None) -> None:
     pool = _with_agents(f", active: {{{written}, interval: 5s, unhealthy_threshold: 4}}")
     assert pool.active == ActiveCheck(
-        HttpCheck("/health"), port=9500, interval=5000, timeout=1000, unhealthy_threshold=4, healthy_threshold=2
+        HttpCheck("/health?unhealthy_threshold=4"), 9500, 5000, 1000, unhealthy_threshold=4, healthy_threshold=2
     )
     assert pool.agent == AgentCheck(9500, probe, engine_port)
     assert pool.engine_probe == probe
