@@ -2,7 +2,8 @@
 
 Each HTTP request of a gateway is a stream. An invalid message ends its stream with an error, and the gateway then
 forwards the request without a picked replica; other streams continue. Streams above the limit are rejected in the same
-way. `bounded_calls` limits the bytes that streams hold before their replica is chosen.
+way, and all streams while the picker is not ready. `bounded_calls` limits the bytes that streams hold before their
+replica is chosen.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ class GrpcServer:
     ) -> None:  # fmt: skip
         """`more`: handlers of other services on the same port. `key`: key for external processing; None: no key."""
         self._picking = picking
+        self._health = health
         self._credentials = credentials
         self._key = key
         self._calls = BoundedCalls()
@@ -104,6 +106,8 @@ class GrpcServer:
     async def _process(self, _: object, context: BoundedContext) -> None:
         if self._key is not None and not self._key.admits(_key_of(context)):
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, f"the metadata {HEADER} is not this picker's key")
+        if not self._health.ready():
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the picker has no table of a pool yet, or no longer")
         stream = ProcessorStream(self._picking)
         self.streams += 1
         try:

@@ -22,7 +22,7 @@ class PickerHealth:
 
     def __init__(self, ready: Callable[[], bool], changed: Callable[[], AsyncIterator[None]]) -> None:
         """`changed` yields when the result of `ready` may have changed, for `Watch` streams."""
-        self._ready = ready
+        self.ready = ready
         self._changed = changed
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -50,7 +50,7 @@ class PickerHealth:
                 yield status
 
     def _status(self, name: str) -> bytes:
-        return _SERVING if name == LIVENESS or self._ready() else _NOT_SERVING
+        return _SERVING if name == LIVENESS or self.ready() else _NOT_SERVING
 
 
 def _name(request: bytes) -> str:

@@ -88,6 +88,19 @@ def test_invalid_streams_do_not_affect_others() -> None:
     asyncio.run(run())
 
 
+def test_streams_end_with_an_error_while_the_picker_is_not_ready() -> None:
+    """After an error, gateways fail open; a response of 503 would reach the client."""
+
+    async def run() -> None:
+        async with _server() as (service, _, channel):
+            service.set_table("chat", None)
+            assert await channel.stream_stream(PROCESS)().code() is grpc.StatusCode.UNAVAILABLE
+            service.set_table("chat", TABLE)
+            assert _destination(await _ask(channel, b"s")) == "10.0.0.1:80"
+
+    asyncio.run(run())
+
+
 def test_health_checks_use_the_service_names_of_gateways() -> None:
     async def run() -> None:
         async with _server() as (service, _, channel):
