@@ -200,7 +200,10 @@ CAPABILITIES: dict[str, Capability] = {
     **{feature: Rendered() for feature in _RENDERED},
     **{feature: Rendered(note) for feature, note in _NOTES.items()},
     **_UNSUPPORTED,
-    "pool.balance.pick": Rendered("HAProxy queries the picker by SPOE, and selects the replica with `use-server`"),
+    "pool.balance.pick": Rendered(
+        "HAProxy queries the picker by SPOE, and selects the replica with `use-server`. The pools of a listener share "
+        "the longest `pick.timeout`"
+    ),
     "pool.balance.pick.body": Rendered("The picker reads at most the first 64 KiB of JSON bodies of POST requests"),
     **CONTROL_PLANE,
     "proxies.slots": Rendered(

@@ -2,14 +2,14 @@
 
 HAProxy queries the picker by SPOE and follows its choice with `use-server`. The SPOE agent is the picker, at its HTTP
 port. Requests query it only while it passes HAProxy's check, and wait at most `pick.timeout`, and also `max_wait` if
-the pool has a queue. After a query without an answer, HAProxy sends no queries for a second. Then a single request
+a pool has a queue. After a query without an answer, HAProxy sends no queries for a second. Then a single request
 queries again. After any fault, HAProxy chooses by its own algorithm. HAProxy also excludes replicas that must not be
 picked: it sends nothing to a server in maintenance, and ignores a name that none of its servers has.
 
-An engine of SPOE has one timeout, so each timeout of the fleet has an engine. A listener with a queue has one engine
-for all of its queries, with the longest timeout. Each pool of a route has a group with one message, and a second one
-with the beginning of the body. Requests in a queue wait in this query. If the picker fails, HAProxy closes its
-connections, so that they go on.
+An engine of SPOE has one timeout, and a listener has one engine, with the longest timeout of its queries: HAProxy would
+not find the file of a second one (`engines`). Listeners with the same timeout share an engine. Each pool of a route has
+a group with one message, and a second one with the beginning of the body. Requests in a queue wait in this query. If
+the picker fails, HAProxy closes its connections, so that they go on.
 """
 
 from __future__ import annotations
@@ -172,15 +172,14 @@ def body_bytes(view: View) -> int:
 
 
 def engines(listener: Listener, view: View) -> Iterator[Token]:
-    """Yield the filters of a frontend whose requests are picked.
+    """Yield the filter of a frontend whose requests are picked.
 
-    HAProxy looks for a file that such a filter names in the directory of `default-path`, and for all later files in
+    HAProxy looks for the file that such a filter names in the directory of `default-path`, and for all later files in
     the directory where it was started (`readcfgfile` of HAProxy 2.6).
     """
-    path = quote.word(sections.beside(SPOE, view.proxy))
-    queries = _queries_of(listener, view)
-    for timeout in dict.fromkeys(_timeout(query, queries) for query in queries):
-        yield line(f"filter spoe engine {_engine_name(timeout)} config", path)
+    if queries := _queries_of(listener, view):
+        path = quote.word(sections.beside(SPOE, view.proxy))
+        yield line(f"filter spoe engine {_engine_name(_timeout(queries))} config", path)
 
 
 def lines(route: Route, listener: Listener, view: View) -> Iterator[Token]:
@@ -196,13 +195,13 @@ def lines(route: Route, listener: Listener, view: View) -> Iterator[Token]:
             continue
         path = ("pools", query.pool.name, "balance", "pick")
         yield line("http-request set-var(txn.pick_id) uuid()", _is_of(query), is_up, _NOT_PAUSED, source=path)
-        engine = _engine_name(_timeout(query, queries))
+        engine = _engine_name(_timeout(queries))
         asks = f"{_is_of(query)} {_ASKS}"
         if view.picker_key:
             secrets = quote.word(sections.beside(sections.SECRETS, view.proxy)).text
             key = f"str({sections.PICKER_ROW}),map_str({secrets})"
             yield line(f"http-request set-var(txn.pick_key) {key}", asks, source=path)
-        pause = picker.PAUSE + query.policy.timeout
+        pause = picker.PAUSE + max(item.policy.timeout for item in queries)
         yield line(f"http-request set-var({_PAUSE}) date(0,ms),add({pause})", asks, _WAS_PAUSED, source=path)
         if query.policy.reads_bodies:
             yield line("http-request set-var(txn.pick_body) bool(true)", asks, _JSON_BODY, source=path)
@@ -305,21 +304,18 @@ def _is_of(query: _Query) -> str:
     return f"if route_{route} {{ var(txn.pool) -m str -- {pool} }}"
 
 
-def _timeout(query: _Query, queries: Sequence[_Query]) -> int:
-    """Return the timeout of the engine that a query uses, in milliseconds. `queries`: all queries of its listener.
+def _timeout(queries: Sequence[_Query]) -> int:
+    """Return the timeout of a listener's engine, in milliseconds.
 
-    If requests may wait, all queries of the listener share an engine: HAProxy would not find the file of a second one
-    (`engines`). Its check of the picker then limits the wait of other queries.
+    If requests may wait in a queue, HAProxy's check of the picker limits the wait of other queries.
     """
-    if any(item.policy.queue for item in queries):
-        return max(item.policy.longest_wait for item in queries)
-    return query.policy.timeout
+    return max(item.policy.longest_wait for item in queries)
 
 
 def _timeouts(query: _Query, view: View) -> Iterable[int]:
     """Return the timeouts of the engines that a query uses on all listeners."""
     listeners = (item for item in view.listeners if any(rule.route == query.route.name for rule in item.rules))
-    timeouts = dict.fromkeys(_timeout(query, _queries_of(item, view)) for item in listeners)
+    timeouts = dict.fromkeys(_timeout(_queries_of(item, view)) for item in listeners)
     return timeouts or (query.policy.timeout,)
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from lbctl.ir.address import Address
@@ -102,6 +104,27 @@ def test_ten_thousand_replicas_are_rendered() -> None:
     rules = tuple(Rule(route.name, path=PathMatch("prefix", f"/{route.name}")) for route in routes)
     view = make_view((Listener("pub", Address("127.0.0.1", 1), rules=rules),), routes, pools)
     assert TARGET.render(view).main.text.count("    server ") == 10_000
+
+
+def test_pools_of_a_listener_share_the_longest_timeout_of_a_pick() -> None:
+    """HAProxy forgets `default-path` when it reads a file, so it finds the file of only one engine."""
+    text = """\
+version: 1
+listeners: {front: {bind: "127.0.0.1:80"}}
+routes: {chat: {match: {path_prefix: /chat}, pool: llama}, code: {match: {path_prefix: /code}, pool: coder}}
+pools:
+  llama:
+    balance: {algorithm: pick, pick: {timeout: 150ms}}
+    replicas: [{address: "10.0.0.1:80"}]
+  coder:
+    balance: {algorithm: pick, pick: {timeout: 400ms}}
+    replicas: [{address: "10.0.0.2:80"}]
+"""
+    bundle = TARGET.render(view(Snapshot(compiled(text).topology), Proxy("edge", "haproxy", TARGET.versions[0])))
+    (engine,) = re.findall(r"filter spoe engine (\S+) config", bundle.main.text)
+    assert set(re.findall(r"send-spoe-group (\S+)", bundle.main.text)) == {engine}
+    (spoe,) = (file.text for file in bundle.files if file.name == "picker.spoe")
+    assert re.findall(r"spoe-agent (\S+)|timeout processing (\S+)", spoe) == [(engine, ""), ("", "400ms")]
 
 
 def test_picker_gets_the_body_for_a_session_key_without_prefix() -> None:
