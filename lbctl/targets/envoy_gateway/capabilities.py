@@ -179,8 +179,8 @@ _ROUTES: Mapping[str, Capability] = {
 
 _POOLS: Mapping[str, Capability] = {
     "pool.replicas": Rendered(
-        "Replicas of equal weight are a Backend, and the Backends have weights. A pool without a replica that is not "
-        "drained gets no requests",
+        "Replicas of equal weight are a Backend, which has at most 256 (LB172), and the Backends have weights. A pool "
+        "without a replica that is not drained gets no requests",
         in_part=True,
     ),
     "pool.model": _DONE,
