@@ -328,13 +328,12 @@ def test_documented_objects_of_gateways_are_valid() -> None:
     pieces = [yaml.safe_load(block.text) for block in blocks("docs/how-to/kubernetes-gateways.md")
               if block.language == "yaml"]  # fmt: skip
     found = {item["kind"]: item for item in pieces if "apiVersion" in item}
-    assert set(found) == {"DestinationRule", "BackendTLSPolicy", "InferencePool"}
+    assert set(found) == {"DestinationRule", "InferencePool"}
     for kind, item in found.items():
         for version in VERSIONS["istio" if kind == "DestinationRule" else "gateway-api"]:
             assert not problems(item, version, "istio" if kind == "DestinationRule" else "gateway-api")
     (service,) = of_kind(kustomized(directory=PICKER), "Service")
     assert found["DestinationRule"]["spec"]["host"].split(".")[0] == service["metadata"]["name"]
-    assert found["BackendTLSPolicy"]["spec"]["targetRefs"][0]["name"] == service["metadata"]["name"]
 
 
 def test_chart_has_the_picker_of_the_kustomization() -> None:

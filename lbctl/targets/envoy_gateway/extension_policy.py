@@ -1,7 +1,9 @@
 """Pools whose replicas the picker chooses, as EnvoyExtensionPolicies: one for each route and pool.
 
 The picker names a replica in a header that the load balancing of the rule reads. If it does not answer, the pool's
-algorithm `otherwise` chooses.
+algorithm `otherwise` chooses. A BackendTLSPolicy verifies its certificate, because a picker beyond loopback requires
+TLS. It also requires a client certificate, which only an EnvoyProxy can name. lbctl does not render this object,
+because it would replace the EnvoyProxy of the class.
 """
 
 from __future__ import annotations
@@ -16,12 +18,16 @@ from lbctl.ir.snapshot import View
 from lbctl.targets.envoy_gateway.context import API_VERSION, Context, rule_reference
 from lbctl.targets.manifests.durations import duration
 from lbctl.targets.manifests.findings import warning
+from lbctl.targets.manifests.gateway import GROUP
 from lbctl.targets.manifests.http_route import PlacedRule, path_of
 from lbctl.targets.manifests.names import names, object_name
 from lbctl.targets.manifests.objects import Objects, Tree
 from lbctl.targets.manifests.pickers import PORT, Pickers
+from lbctl.targets.target import Prerequisite
 
 _POLICY = object_name("EnvoyExtensionPolicy")
+_TLS_POLICY = object_name("BackendTLSPolicy")
+_CONFIG_MAP = object_name("ConfigMap")
 
 
 def picked_pool(view: View, objects: KubernetesObjects, shares: Mapping[str, float]) -> Pool | None:
@@ -51,11 +57,38 @@ def add(objects: Objects, context: Context) -> None:
         spec = {"targetRefs": list(map(rule_reference, placed)), "extProc": [processing]}
         name = by_parts[view.proxy.name, route, pool_name]
         objects.add(API_VERSION, "EnvoyExtensionPolicy", name, "route", path_of(placed[0].way.route), spec=spec)
+    _add_tls(objects, context, services)
+
+
+def _add_tls(objects: Objects, context: Context, services: Mapping[str, str]) -> None:
+    """Add a BackendTLSPolicy for each picker. `services` maps a pool to the Service of its picker."""
+    proxy = context.view.proxy.name
+    by_parts = names(_TLS_POLICY, [(proxy, service) for service in services.values()])
+    for pool, service in services.items():
+        bundle = {"group": "", "kind": "ConfigMap", "name": _bundle(context)}
+        spec: Tree = {
+            "targetRefs": [{"group": "", "kind": "Service", "name": service}],
+            "validation": {"caCertificateRefs": [bundle], "hostname": service},
+        }
+        objects.add(GROUP, "BackendTLSPolicy", by_parts[proxy, service], "pool", ("pools", pool), spec=spec)
 
 
 def notes(context: Context) -> Iterator[str]:
     """Yield the Services of the picker."""
     return _pickers(context).notes()
+
+
+def prerequisites(context: Context) -> Iterator[Prerequisite]:
+    """Yield the CA bundle of the pickers, which the gateways of a namespace share."""
+    if _pickers(context).services:
+        words = ("kubectl", "-n", context.objects.namespace, "create", "configmap", _bundle(context))
+        yield Prerequisite((*words, "--from-file=ca.crt=FILE"), note="FILE is the CA bundle of the pickers")
+
+
+def _bundle(context: Context) -> str:
+    """Return the name of the ConfigMap with the CA bundle of all pickers."""
+    parts = (context.objects.picker, "ca")
+    return names(_CONFIG_MAP, [parts])[parts]
 
 
 def _pickers(context: Context) -> Pickers:

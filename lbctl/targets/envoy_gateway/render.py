@@ -48,8 +48,8 @@ _BACKENDS_DISABLED = (
     "Envoy Gateway ignores Backends unless its configuration contains `extensionApis: {enableBackend: true}`"
 )
 _PICKER_CERTIFICATES = (
-    "the picker requires TLS with a client certificate, so Envoy Gateway needs a BackendTLSPolicy for the picker's "
-    "Service and `backendTLS.clientCertificateRef` in its EnvoyProxy. Without them, `otherwise` chooses"
+    "the picker requires a client certificate, so Envoy Gateway needs `backendTLS.clientCertificateRef` in the "
+    "EnvoyProxy of the Gateway or of its class. Without it, `otherwise` chooses"
 )
 
 
@@ -188,6 +188,7 @@ def _prerequisites(prepared: Plan) -> Iterator[Prerequisite]:
     yield from prepared.backends.prerequisites()
     yield from client_policy.prerequisites(context)
     yield from security_policy.prerequisites(context)
+    yield from extension_policy.prerequisites(context)
     yield from route_filters.prerequisites(context)
 
 

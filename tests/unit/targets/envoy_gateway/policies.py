@@ -31,7 +31,7 @@ ROUTES = "routes: {r: {match: {path_prefix: /v1}, pool: p}}"
 POOLS = 'pools: {p: {replicas: [{address: "10.0.0.1:80"}]}}'
 OWN, EXISTING = "gateway_class: eg", "gateway: shared"
 MODULES = (client_policy, security_policy, extension_policy, route_filters)
-PRECEDED = (client_policy, security_policy, route_filters)
+PRECEDED = (client_policy, security_policy, extension_policy, route_filters)
 """Modules whose objects need others."""
 
 

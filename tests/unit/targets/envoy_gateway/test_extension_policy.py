@@ -28,6 +28,20 @@ def test_picker_may_fail_and_no_client_names_a_replica() -> None:
     assert note.startswith("pool p needs `lbctl picker --pool p` at the Service lbctl-picker in ml, port 18001")
 
 
+def test_certificate_of_each_picker_is_verified() -> None:
+    routes = "routes: {a: {match: {path: /a}, pool: p}, b: {match: {path: /b}, pool: q}}"
+    found = rendered(routes=routes, pools=f"pools: {{p: {PICKED}, q: {PICKED.replace('service: s', 'service: t')}}}")
+    bundle = {"group": "", "kind": "ConfigMap", "name": "lbctl-picker-ca"}
+    for service in ("lbctl-picker-p", "lbctl-picker-q"):
+        assert found.specs[f"BackendTLSPolicy edge-{service}"] == {
+            "targetRefs": [{"group": "", "kind": "Service", "name": service}],
+            "validation": {"caCertificateRefs": [bundle], "hostname": service},
+        }
+    assert found.commands == [
+        "kubectl -n ml create configmap lbctl-picker-ca --from-file=ca.crt=FILE (FILE is the CA bundle of the pickers)"
+    ]
+
+
 @pytest.mark.parametrize(
     ("route", "pool"), [(", websocket: true", PICKED), ("", PICKED.replace("{balance", "{protocol: grpc, balance"))]
 )
@@ -56,3 +70,4 @@ def test_existing_gateway_has_no_picker() -> None:
     assert "LB492 pools.p.balance" in found.warnings
     assert not found.specs
     assert not found.notes
+    assert not found.commands
