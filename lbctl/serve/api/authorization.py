@@ -30,22 +30,23 @@ _MAX_TOKEN_FILE_BYTES = 64 * 1024
 """Maximum size of the token file, in bytes."""
 _TABLES = next(route.path for route in ROUTES if route.operation == "pick_tables")
 _STREAMS = frozenset(route.path for route in ROUTES if route.answer == "text/event-stream")
-"""The paths of streaming endpoints. Clients with a token have a separate share of them, even if no token is needed."""
+"""Paths of the streaming endpoints. Some streams are reserved for clients with a token, even if no token is
+required."""
 _JOINING = frozenset({"id", "address"})
 _PUBLIC = frozenset(route.path for route in ROUTES if route.access == "public")
 _QUESTIONS = frozenset(route.path for route in ROUTES if route.access == "read" and route.body is not None)
-"""The paths that accept a body but change nothing."""
+"""Paths that accept a request body but change nothing."""
 ACTOR: ContextVar[str] = ContextVar("actor", default="")
-"""The name of the token of the current request; empty if the request needs no token."""
+"""Name of the token in the current request; empty if the request needs no token."""
 _AFAR = "the file in control.api.token_file, or the file api-token in the state directory, on the server's machine"
 
 
 @dataclass(frozen=True, slots=True)
 class ApiAccess:
-    """Addresses of the API, and its access rules."""
+    """The API's address and access rules."""
 
     bind: Address
-    """Where the API listens."""
+    """Address on which the API listens."""
     token: Path | None = None
     """The file that contains the token; None: writes are not allowed."""
     tls: ssl.SSLContext | None = None
@@ -66,9 +67,10 @@ class Authorization:
 
     @web.middleware
     async def known_host(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Reject a host name that a foreign DNS server resolves to this address.
+        """Reject unexpected host names and origins, as in DNS-rebinding attacks.
 
-        With TLS and a token, the certificate protects against that, and an orchestrator's probes use any address.
+        With TLS and a token, the certificate already protects against these attacks, and an orchestrator's probes may
+        use any address.
         """
         if (
             not self._access.guarded
@@ -102,7 +104,7 @@ class Authorization:
         return tokens.parse(await asyncio.to_thread(read_token, self._access.token))
 
     async def _caller(self, request: web.Request) -> ApiToken:
-        """Return the token of the request, or the token of another member's caller. Raises RefusedRequest."""
+        """Return the token of the caller, which may have sent its request to another member. Raises RefusedRequest."""
         accepted = await self._accepted()
         if not accepted:
             raise RefusedRequest(403, "this control plane has no token, so it does not allow this operation")
@@ -116,7 +118,7 @@ class Authorization:
         return token
 
     async def _forwarding(self, request: web.Request, given: str, accepted: Sequence[ApiToken]) -> ApiToken:
-        """Return the caller's token as reported by another member, which has checked it. Raises RefusedRequest."""
+        """Return the caller's token as reported by the member that checked it. Raises RefusedRequest."""
         requests = self._serving.member_requests()
         if requests is None or request.method in ("GET", "HEAD"):
             raise RefusedRequest(
@@ -133,7 +135,7 @@ class Authorization:
 
 
 def _token_of(request: web.Request, accepted: Sequence[ApiToken]) -> ApiToken | None:
-    """Return the accepted token that the request contains; None if it contains none."""
+    """Return the accepted token in the request; None if the request contains none."""
     kind, _, given = request.headers.get("authorization", "").partition(" ")
     credentials = given.strip().encode(errors="surrogateescape")  # the bytes of the header as they were sent
     return tokens.token_of(accepted, credentials) if kind.lower() == "bearer" else None
@@ -172,11 +174,11 @@ def _is_public(request: web.Request) -> bool:
 
 
 def joins(request: web.Request) -> bool:
-    """Return whether the request is from a picker that joins the others.
+    """Return whether the request comes from a picker that is joining the others.
 
-    They then connect to its address and count its requests.
+    The other pickers then connect to its address and count its requests.
 
-    The response contains data that only pickers may have. A web page can also send such a request.
+    The response contains data that only pickers may see, and a web page could send such a request too.
     """
     return _canonical(request) == _TABLES and bool(request.query.keys() & _JOINING)
 

@@ -1,4 +1,4 @@
-"""API rows about telemetry: the replicas' signals, the decisions made from them, and the proxies that have them."""
+"""API rows about telemetry: the replicas' signals, the resulting decisions, and the proxies that have applied them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class PublishedWeight:
     effective: EffectiveReplica
     """The replica with all overrides, ejections and drains applied."""
     quantised: Mapping[str, int]
-    """Kind of proxy → the integer weight there; absent if the replica gets no new requests."""
+    """Kind of proxy → the replica's integer weight there; absent if the replica gets no new requests."""
     ramp: float = 1.0
     """The lowest slow-start factor that lbctl applies for a proxy without slow start."""
     picker_ramp: float = 1.0
@@ -68,9 +68,9 @@ def published_weights(
 ) -> Mapping[str, PublishedWeight]:
     """Return replica → its weight.
 
-    `own`: proxy → the snapshot that is composed only for that proxy. `shares`: the decided share of each replica over
-    all proxies; without it, the shares are computed from the composed fleet. `picker_ramps`: replica → the picker's
-    factor below 1.
+    `own`: proxy → the snapshot composed only for that proxy. `shares`: each replica's decided share over all proxies;
+    by default, it is computed from the composed fleet. `picker_ramps`: replica → the picker's slow-start factor, if it
+    is below 1.
     """
     given = ((item, own[item.name].snapshot if item.name in own else composed.snapshot) for item in proxies)
     quantised = _quantised(pool, given)
@@ -226,9 +226,10 @@ def sources(states: Iterable[tuple[str, SourceState]]) -> schema.SourceCounts:
 
 
 def utilisation(pool: Pool, reports: Mapping[tuple[str, str], ScrapeReport]) -> float | None:
-    """Return how full the pool is, from 0 to 1; None if no replica reports.
+    """Return the utilisation of the pool, from 0 to 1; None if no replica reports.
 
-    It is the mean, by capacity, of the larger of cache and GPU utilisation, over the replicas that report.
+    It is the capacity-weighted mean over the reporting replicas; each counts with its cache or GPU utilisation,
+    whichever is higher.
     """
     parts = []
     for replica in pool.replicas:
@@ -250,7 +251,7 @@ def queue(pool: Pool, reports: Mapping[tuple[str, str], ScrapeReport]) -> float 
 
 
 def stale_after(pool: Pool, replica: str) -> float:
-    """Return the seconds after which a signal of the replica is stale."""
+    """Return the age, in seconds, at which the replica's signals become stale."""
     own = next((item.telemetry for item in pool.replicas if item.name == replica), None)
     return (own or pool.telemetry or Telemetry()).stale_after / 1000
 

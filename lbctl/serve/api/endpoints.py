@@ -1,8 +1,9 @@
-"""The listeners of the control plane: the API opens at the start, the port for proxies once there is a fleet to serve.
+"""The control plane's listeners: the API opens at startup, the port for proxies once there is a fleet to serve.
 
-The addresses are chosen once, at the start. Changed keys in a later fleet are reported (`restart_needed`); certificates
-are read again when they change. An address that would be open to strangers is not bound, and the process exits: a
-client of the xDS port gets the fleet with its keys, and a client that can write to the API can redirect its traffic.
+The addresses are chosen once, at startup. If a later fleet changes them, this is reported (`restart_needed`);
+certificates are reloaded when they change. If an address would be open to untrusted clients, it is not bound and the
+process exits: a client of the xDS port gets the fleet with its keys, and a client that can write to the API can
+redirect the fleet's traffic.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _SOCKET = "xds.sock"
 """Name of the file in the state directory."""
 _EVERY_ADDRESS = ("0.0.0.0", "[::]")
 _GRACE = 6.0
-"""Seconds over which the closing of the proxies' streams is spread."""
+"""Period, in seconds, over which the proxies' streams are closed one after another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +72,8 @@ class Endpoints:
     async def open_api(self, source: FleetSource | None, serving: Serving, *, own_token: bool) -> None:
         """Bind and serve the API. Raises CannotListenError.
 
-        `source` is the readable part of the fleet. With `own_token`, a token is created if there is none, and the
-        address is saved for commands.
+        `source` is the readable part of the fleet. With `own_token`, a token is created if none exists, and the API's
+        address is saved for other lbctl commands.
         """
         chosen = settings(self._options, source)
         if own_token and chosen.token.parent == chosen.state:
@@ -140,9 +141,9 @@ class Endpoints:
         return None if self._options.dry_run or self.settings is None else self.settings.control.logs_bind
 
     def advertised(self, name: str) -> tuple[str, str]:
-        """Return the API's URL and the xDS address under which other machines reach them; empty while closed.
+        """Return the API's URL and the xDS address for use by other machines; empty while closed.
 
-        `name` replaces an address that means all addresses of this machine.
+        `name` replaces a wildcard address.
         """
         scheme = "https" if self.settings and self.settings.control.api_tls else "http"
         api = _advertised(self.opened.api, name)
@@ -153,7 +154,7 @@ class Endpoints:
         return self._server.retry_rejected() if self._server else 0
 
     def renew(self) -> None:
-        """Read the certificates of the listeners again. Open connections keep their certificates."""
+        """Reload the listeners' certificates. Open connections keep their certificates."""
         problem = self._server.check_certificate() if self._server else ""
         tls = self.settings.control.api_tls if self.settings else None
         if self._api_tls is not None and tls is not None:
@@ -179,7 +180,7 @@ class Endpoints:
             await self._api.stop()
 
     def _with_current_api(self, chosen: ServeSettings) -> ServeSettings:
-        """Return the settings, with the values that this process already uses and cannot change while it runs."""
+        """Return the settings, but keep the current values of those that cannot change while this process runs."""
         if self.settings is None:
             return chosen
         running = self.settings.control
@@ -198,7 +199,7 @@ class Endpoints:
 
 
 def exposed_addresses(control: Control, token: Path | None, insecure: bool) -> Iterator[Diagnostic]:
-    """Yield LB510 for xDS, LB511 for the API and LB512 for the traffic log if they would be open to strangers.
+    """Yield LB510 for xDS, LB511 for the API and LB512 for the traffic log if they would be open to untrusted clients.
 
     `control` includes the addresses from the command line; `token` is the API's token file.
     """

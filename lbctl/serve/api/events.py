@@ -1,7 +1,7 @@
 """The API's stream of changes as server-sent events, for any number of clients.
 
-Events are numbered, and the last ones are kept, so that a client that reconnects with `Last-Event-ID` gets the events
-it missed. The numbers keep growing over restarts of the process. An event is encoded once for all clients. A client
+Events are numbered and the latest ones are kept, so that a client that reconnects with `Last-Event-ID` gets the events
+it missed. Numbers keep increasing across restarts of the process. An event is encoded once for all clients. A client
 that does not read events fast enough is disconnected, so that nothing waits for it and memory stays bounded.
 """
 
@@ -29,9 +29,9 @@ from lbctl.store.history import ActiveRollback
 KEPT = 1_000
 """Number of past events that a client can resume from."""
 QUEUED = 256
-"""Maximum number of events that wait for one client before it is disconnected."""
+"""Maximum number of events queued for one client; beyond it, the client is disconnected."""
 MAX_CLIENTS = 96
-"""Maximum number of event streams. Together with dashboards and pickers, they are fewer than the API's connections, so
+"""Maximum number of event streams. Together with dashboards and pickers, they stay below the API's connection limit, so
 that streams do not block requests."""
 RETRY = 2.0
 """Seconds after which a client should reconnect."""
@@ -42,11 +42,11 @@ _NAMES = {kind: name for name, kind in schema.EVENTS.items()}
 
 
 class TooManyClientsError(Exception):
-    """The maximum number of streams is reached."""
+    """The maximum number of streams has been reached."""
 
 
 class EventSubscription:
-    """The events that wait for one client. The subscription ends after `end`, or if too many events wait."""
+    """The events queued for one client. The subscription ends after `end`, or if the queue becomes too long."""
 
     def __init__(self, first: tuple[bytes, ...], most: int) -> None:
         self._waiting = deque(first)
@@ -56,7 +56,10 @@ class EventSubscription:
         self._news.set()
 
     def put(self, event: bytes) -> None:
-        """Add an event. If too many events wait, the client is disconnected after a last event with the reason."""
+        """Add an event.
+
+        If too many events are queued, the client is disconnected after a final event that contains the reason.
+        """
         if self._ended:
             return
         if len(self._waiting) >= self._most:
@@ -67,7 +70,7 @@ class EventSubscription:
         self._news.set()
 
     def end(self, last: schema.Closed | None = None) -> None:
-        """End the subscription after the waiting events and this last event."""
+        """End the subscription after the queued events and this final event."""
         if not self._ended and last is not None:
             self._waiting.append(_encoded(last))
         self._ended = True
@@ -84,7 +87,7 @@ class EventSubscription:
 
 
 class EventLog:
-    """Numbers events, keeps the last ones, and delivers each event to every client."""
+    """Numbers events, keeps the latest ones, and delivers each event to every client."""
 
     def __init__(self, now: Callable[[], float] = time.time, kept: int = KEPT, queued: int = QUEUED) -> None:
         self._now = now
@@ -98,7 +101,7 @@ class EventLog:
     # ── What happens ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def emit_overrides(self, served: PublishedFleet) -> None:
-        """Emit `overrides` if this fleet has different overrides than the previous fleet.
+        """Emit `overrides` if the overrides differ from the previous fleet's.
 
         The first fleet emits nothing.
         """
@@ -175,7 +178,7 @@ class EventLog:
         self._emit(schema.RoleChanged(self._timestamp(), member, role, epoch))
 
     def store_changed(self, member: str, problem: str) -> None:
-        """Emit `store`; the problem is empty if the store answers again."""
+        """Emit `store`; the problem is empty once the store responds again."""
         self._emit(schema.StoreChanged(self._timestamp(), member, not problem, problem or None))
 
     def files_differ(self, members: tuple[str, ...]) -> None:
@@ -204,7 +207,7 @@ class EventLog:
 
     @contextmanager
     def subscribe(self, last_event_id: str | None) -> Iterator[EventSubscription]:
-        """Subscribe to the events after that id, or to new events without an id. Raises TooManyClientsError."""
+        """Subscribe to the events after this id; without an id, only to new events. Raises TooManyClientsError."""
         if len(self._subscriptions) >= MAX_CLIENTS:
             raise TooManyClientsError
         subscription = EventSubscription(self._first(last_event_id), self._queued)

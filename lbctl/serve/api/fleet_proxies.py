@@ -1,4 +1,4 @@
-"""The proxies of the fleet, each with the configuration that lbctl decided and the configuration that it has."""
+"""The proxies of the fleet, each with the configuration composed for it and the configuration that it has applied."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from lbctl.targets import target, xds_kinds
 
 @dataclass(frozen=True, slots=True)
 class FleetProxy:
-    """A proxy of the fleet with the configuration that lbctl decided for it and the configuration that it has."""
+    """A proxy of the fleet, with the configuration composed for it and the configuration that it has applied."""
 
     proxy: Proxy
     """Its entry in the fleet."""
     pools: frozenset[str]
     """The pools that it may send to."""
     decided: Snapshot
-    """The snapshot that lbctl has decided for it."""
+    """The snapshot that lbctl has composed for it."""
     acknowledged: Snapshot | View | None
     """The snapshot that it has applied; None if it has none yet, or if that is unknown."""
     connected: bool = True
@@ -38,11 +38,10 @@ class FleetProxy:
     checked: bool = False
     """Whether lbctl runs its active health checks."""
     nodes: tuple[str, ...] = ()
-    """The names under which it reports its traffic: the connected nodes of an Envoy, otherwise the name of the
-    proxy."""
+    """The names in its traffic reports: the connected nodes of an Envoy, otherwise the name of the proxy."""
 
     def may_send(self, pool: str, replica: str) -> bool:
-        """Return whether its configuration lets the proxy send new requests to the replica; True if it is unknown."""
+        """Return whether the proxy's configuration allows new requests to the replica; True if this is unknown."""
         source = self.acknowledged
         if source is None:
             return True

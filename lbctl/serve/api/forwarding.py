@@ -1,4 +1,4 @@
-"""Forwards a write to the leader of the control plane, signed by this member instead of with the caller's token."""
+"""Forwards a write to the leader of the control plane, signed by this member instead of carrying the caller's token."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_ANSWER_BYTES = 48 << 20
 
 
 class NoLeaderError(Exception):
-    """No member currently carries out writes. The message is for the client."""
+    """No member can carry out writes at the moment. The message is sent to the client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +37,17 @@ class LeaderAddress:
     url: str
     """The URL of the leader's API; empty if it is unknown."""
     certificate: str | None
-    """The path of this member's own certificate, whose authorities also verify the leader's certificate; None without
-    TLS."""
+    """Path of this member's certificate, with the CAs that also verify the leader's certificate; None without TLS."""
     requests: MemberRequests
     """Signs the request."""
 
 
 async def forward(request: web.Request, target: LeaderAddress, caller: ApiToken) -> web.Response:
-    """Return the leader's response. `caller`: the caller's token, which is not sent.
+    """Forward the request and return the leader's response.
 
-    Raises NoLeaderError if there is no leader, or if the leader does not answer or does not accept this member's
-    signature.
+    `caller`: the caller's token, which signs the request but is not sent.
+
+    Raises NoLeaderError if there is no leader, or if the leader does not respond or rejects this member's signature.
     """
     if target.url and not _is_trustworthy(target.url):
         raise NoLeaderError(f"not forwarded: the leader's API at {target.url} does not use TLS")

@@ -15,7 +15,7 @@ _AVAILABLE = FIT | {UNKNOWN}
 
 
 def not_served(reload: ReloadOutcome | None) -> Iterator[str]:
-    """Yield a sentence if the files are not the published fleet."""
+    """Yield a warning if the published fleet is not the one in the files."""
     if reload is None or reload.valid:
         return
     if reload.result == "rolled_back":
@@ -27,9 +27,9 @@ def not_served(reload: ReloadOutcome | None) -> Iterator[str]:
 
 
 def unserved(pools: Iterable[schema.Pool], routes: Iterable[Route], about: Collection[str]) -> Iterator[str]:
-    """Yield a sentence for each pool in `about` that has no available replica for a route that needs it.
+    """Yield a warning for each pool in `about` that has no available replica for a route that needs it.
 
-    `routes` have the splits that the proxies use.
+    `routes` contain the splits that the proxies use.
     """
     regions = {pool.name: [item.region for item in pool.replicas if item.state in _AVAILABLE] for pool in pools}
     routes = tuple(routes)
@@ -40,7 +40,7 @@ def unserved(pools: Iterable[schema.Pool], routes: Iterable[Route], about: Colle
 
 
 def _effect(route: Route, pool: str, regions: Mapping[str, list[str | None]]) -> str:
-    """Return what happens to the route's requests to the pool; empty if the pool has available replicas."""
+    """Return how the route handles requests for the pool; empty if the pool has available replicas."""
     if not isinstance(route.action, Forward) or _is_fit(route, pool, regions):
         return ""
     share = of_pools(route.action).get(pool, 0.0)

@@ -67,7 +67,7 @@ def rollouts(state: ServedState) -> schema.Rollouts:
 
 
 def splits(state: ServedState) -> tuple[schema.LiveSplit, ...]:
-    """Return the published splits of the routes that forward to several pools, on the scale of the files."""
+    """Return the published splits of routes that forward to several pools, scaled to the same total as in the files."""
     files = state.live.topology
     in_files = {route.name: shares_of(route) for route in files.routes} if files else {}
     shares = (

@@ -13,7 +13,7 @@ from lbctl.serve.picker.manager import PickerManager
 
 
 class PickGauges(Collector):
-    """Collects the metrics. Counts restart with each picker process, except fallback counts."""
+    """Collects the metrics. All counters except fallbacks restart at zero with each picker process."""
 
     def __init__(self, picker: PickerManager) -> None:
         self._picker = picker
@@ -90,7 +90,7 @@ class PickGauges(Collector):
         yield missed
 
     def _cached_tokens(self) -> Iterator[Metric]:
-        """Yield the tokens that pickers expected in caches and that engines found there."""
+        """Yield how many cached tokens the pickers expected and how many the engines found."""
         expected = CounterMetricFamily(
             "lbctl_pick_expected_cached_tokens",
             "The number of prompt tokens that the pickers expected in the caches of a replica's engine.",
@@ -150,7 +150,7 @@ class PickGauges(Collector):
         yield from (waiting, refused, left, waits, *self._tenants())
 
     def _tenants(self) -> Iterator[Metric]:
-        """Yield the waits by tenant. The picker counts at most 20 tenants of a pool individually."""
+        """Yield waiting times by tenant. In each pool, the picker counts at most 20 tenants individually."""
         requests = CounterMetricFamily(
             "lbctl_queue_tenant_requests", "The number of a tenant's requests that got a replica after a wait.",
             labels=["pool", "tenant"],

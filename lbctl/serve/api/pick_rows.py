@@ -19,7 +19,7 @@ from lbctl.serve.api.status_rows import timestamp, when
 from lbctl.serve.picker.manager import PickerManager
 
 _MAX_BODY_BYTES = 1 << 53
-"""Maximum body length in a question: JavaScript cannot represent larger integers exactly."""
+"""Maximum body length in a query, because JavaScript cannot represent larger integers exactly."""
 
 
 def picks(picker: PickerManager) -> schema.Picks:

@@ -34,7 +34,7 @@ from lbctl.targets import target, uncounted
 _FIRST_CHECK = 60.0
 """Seconds within which each replica has had its first check, even in a large fleet."""
 _ENOUGH = 3
-"""Number of failed requests that shows that a pool or a replica returns only errors."""
+"""Minimum number of requests from which to conclude that a pool or a replica returns only errors."""
 _FORGOTTEN = 300.0
 """Seconds without requests after which earlier requests no longer count for a replica: it may have been repaired."""
 
@@ -48,11 +48,11 @@ class LiveState:
     ledger: TrafficLedger = field(default_factory=TrafficLedger)
     """The proxies' reports."""
     refused: Mapping[str, str] = field(default_factory=dict)
-    """Node id → why the reports of that Envoy are not accepted."""
+    """Node id → why reports from that Envoy are rejected."""
     checks: Mapping[tuple[str, str], CheckState] = field(default_factory=dict)
     """(pool, replica) → the result of lbctl's active checks."""
     observed_checks: Mapping[tuple[str, str], CheckState] = field(default_factory=dict)
-    """The same results if no proxy acts on them."""
+    """The same results for replicas where no proxy acts on them."""
     connections: Mapping[tuple[str, str], CheckState] = field(default_factory=dict)
     """(pool, replica) → whether lbctl can connect to it."""
     health: Mapping[tuple[str, str], DeepHealth] = field(default_factory=dict)
@@ -60,17 +60,17 @@ class LiveState:
     picks: Mapping[str, RecentPicks] = field(default_factory=dict)
     """Pool → its picks in the last minute."""
     cached: CacheUses = field(default_factory=dict)
-    """The recent tokens from the caches of the replicas of picked pools."""
+    """Recent counts of cached tokens for the replicas of picked pools."""
     queues: Mapping[str, QueueState] = field(default_factory=dict)
     """Pool → its queue at the picker, if it has one."""
     picker_ramps: Factors = field(default_factory=dict)
     """The slow-start factors that the picker applies."""
     times: StateTimes = field(default_factory=StateTimes)
-    """The time when each replica entered its state."""
+    """When each replica entered its state."""
     drains: DrainTimes = field(default_factory=DrainTimes)
-    """The times when the drain of each replica was applied and when it ended."""
+    """When each replica's drain was applied and when it ended."""
     now: float = 0.0
-    """The current time on the clock of the ledger, in seconds."""
+    """The current time on the ledger's clock, in seconds."""
     at: float = 0.0
     """The current time, in seconds since the epoch."""
 
@@ -143,12 +143,12 @@ class _PoolLive:
     total: int
     """The sum of `requests`."""
     failed: Mapping[str, int]
-    """Replica → its requests in the last minute that failed."""
+    """Replica → its failed requests in the last minute."""
     is_reported: bool
     """Whether a proxy reports requests."""
 
     def errors(self, replica: str) -> float | None:
-        """Return the share of the replica's requests in the last minute that failed; None without requests."""
+        """Return the replica's error rate in the last minute, 0…1; None without requests."""
         return _part(self.failed.get(replica, 0), self.requests.get(replica, 0))
 
     def observed(self, replica: str) -> float | None:
@@ -239,7 +239,7 @@ class _Rows:
         return _ENOUGH <= counts.requests <= counts.errors
 
     def _first_byte(self, key: ReplicaKey, share: float) -> float | None:
-        """Return the time to first byte, in seconds, that this share of the responses does not exceed."""
+        """Return this quantile of the time to first byte, in seconds."""
         milliseconds = self._first_bytes.get(key, NO_LATENCIES).percentile(share)
         return None if milliseconds is None else round(milliseconds / 1000, 4)
 
@@ -249,13 +249,16 @@ class _Rows:
         return self._live.ledger.in_flight(ReplicaKey(pool.name, replica), self._live.now)
 
     def _passed_by(self, pool: Pool, replica: str) -> frozenset[str]:
-        """Return the proxies whose active check the replica passes; without such a check, `up` has no meaning."""
+        """Return the proxies whose active check the replica passes.
+
+        If the pool has no active check, `up` has no meaning.
+        """
         return (
             self._live.ledger.passed_by(ReplicaKey(pool.name, replica), self._live.now) if pool.active else frozenset()
         )
 
     def _unfit(self, pool: Pool, states: Mapping[str, StateWithReason]) -> Unfit:
-        """Return the evidence that ends the ejection of replicas by a check at a proxy.
+        """Return a function from a proxy to the replicas that its checks keep out of rotation.
 
         A proxy whose own check passes still sends requests to a replica that another proxy reports as down.
         """
@@ -359,10 +362,10 @@ class _Rows:
         )
 
     def _unanswered_for(self, pool: Pool, proxies: tuple[FleetProxy, ...], key: ReplicaKey) -> float | None:
-        """Return after how many seconds without a response the replica is unresponsive; None if it may respond.
+        """Return the limit, in seconds, if the replica has failed to respond within it; None if it may still respond.
 
-        Telemetry, and an active check that tests more than an open port, prove more than requests do. While requests
-        are in flight, the response to one of them may begin until it times out.
+        Telemetry and active checks (except for mere TCP checks) are better evidence than requests, so the result is
+        None with either. While requests are in flight, the limit is their timeout.
         """
         is_asked = pool.active is not None and not isinstance(pool.active.probe, TcpCheck)
         row = None if is_asked or key in self._live.health else self._live.ledger.unanswered(key, self._live.now)
@@ -374,7 +377,7 @@ class _Rows:
         return bound if bound is not None and self._live.now - row.since > bound else None
 
     def _answer_time(self, pool: str) -> float | None:
-        """Return the seconds within which a response of the pool begins or its request ends; None: unlimited."""
+        """Return the maximum seconds until a request to the pool gets a response or times out; None: unlimited."""
         times = [ANSWER_MAX_AGE]
         for route in self._composed.whole.topology.routes:
             if pool in pools_of(route):
@@ -386,7 +389,7 @@ class _Rows:
         return max(times)
 
     def _conditions(self, pool: Pool, proxies: tuple[FleetProxy, ...], key: ReplicaKey) -> dict[str, ReplicaCondition]:
-        """Return proxy → the replica's condition there; the condition of an ejection contains its end."""
+        """Return proxy → the replica's condition there; for an ejection, the reason states when it ends."""
         conditions = dict(
             self._live.ledger.conditions(key, self._live.now, drained_until=self._live.drains.ended_at(key))
         )
@@ -398,7 +401,7 @@ class _Rows:
         return conditions
 
     def _drain(self, key: ReplicaKey, proxies: tuple[FleetProxy, ...]) -> tuple[tuple[str, ...], bool]:
-        """Return the proxies that have not applied a replica's drain, and whether `in_flight` is from before it."""
+        """Return the proxies that have not applied a replica's drain, and whether `in_flight` predates the drain."""
         live = self._live
         missing = tuple(each.proxy.name for each in proxies if each.connected and each.may_send(*key))
         applied_at = live.drains.applied_at(key, not missing, live.now)
@@ -414,7 +417,7 @@ def _is_apart(live: LiveState) -> bool:
 
 
 def _names(proxy: FleetProxy) -> tuple[str, ...]:
-    """Return the names under which a proxy reports."""
+    """Return the names that a proxy uses in its reports."""
     return proxy.nodes or (proxy.proxy.name,)
 
 
@@ -426,7 +429,7 @@ def _by_pool(counts: Mapping[ReplicaKey, int]) -> dict[str, dict[str, int]]:
 
 
 def _picks(row: RecentPicks | None) -> schema.RecentPicks | None:
-    """Return the picks of a pool in the last minute; request reports may be late for them."""
+    """Return the picks of a pool in the last minute. Reports of the same requests may arrive later."""
     if row is None:
         return None
     share = _part(min(row.picked, row.requests), row.requests)
@@ -442,7 +445,7 @@ def _share(shares: Shares, name: str) -> float:
 
 
 def _reasons(item: EffectiveReplica, state: StateWithReason) -> tuple[str, ...]:
-    """Return why the replica is out, starting, down or drained; the composed reasons lack the proxies' reports."""
+    """Return why the replica is out, starting, down or drained; the proxies' reports complete the composed reasons."""
     if state.name in ("starting", "down", "ejected") and item.status != "ejected":
         return (*item.reasons, state.reason)
     return item.reasons

@@ -17,22 +17,22 @@ from lbctl.serve.picker.fallbacks import MIN_REQUESTS
 from lbctl.targets.key_hashes import HashOnly
 
 _SHOWN = 5
-"""Maximum number of replicas with a separate line for each kind of problem."""
+"""Maximum number of replicas that get their own line, for each kind of problem."""
 _LISTED = 10
-"""Maximum number of replicas that are named for a state."""
+"""Maximum number of replica names to list for a state."""
 _ERRORS = 0.05
-"""Share of failed requests above which a replica is reported."""
+"""Fraction of failed requests above which a replica is reported."""
 _MISSED = 0.1
-"""Share of requests without a pick above which a pool is reported."""
+"""Fraction of requests without a pick above which a pool is reported."""
 _WAITED = 60.0
-"""Seconds after which an Envoy of the fleet that has never connected counts as missing."""
+"""Seconds after which an Envoy that has never connected counts as missing."""
 _PROXIES = "lbctl status proxies"
 _FINE = frozenset({"SYNCED", "WAITING", "STALE", "GONE", "NOT DRIVEN"})
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """The observed state that is searched for problems."""
+    """The observed state in which to find problems."""
 
     waiting: str
     """Why proxies get no configuration yet; empty if they do."""
@@ -43,9 +43,9 @@ class Observed:
     proxies: Sequence[schema.Proxy] = ()
     """The proxies that are connected, driven or disconnected."""
     expected: Sequence[Proxy] = ()
-    """The proxies in the fleet that connect by themselves."""
+    """The proxies in the fleet that connect to the control plane on their own."""
     is_alone: bool = True
-    """Whether there is one control plane: with several, a proxy may be connected to another one."""
+    """Whether this is the only control plane. If there are several, a proxy may be connected to another one."""
     seconds: float = 0.0
     """Seconds since the process started."""
     picker: schema.PickerStatus | None = None
@@ -55,15 +55,15 @@ class Observed:
     unsaved: str = ""
     """Why decisions are not saved; empty if they are."""
     state_notes: Sequence[str] = ()
-    """Notes about repaired, lost and unsafe parts of the saved state."""
+    """Notes about parts of the saved state that were repaired or lost, or are unsafe."""
     dry_run: bool = False
     """Whether lbctl sends nothing to proxies."""
     rolled_back: bool = False
     """Whether an operator's rollback is in force."""
     rollouts: Sequence[schema.Rollout] = ()
-    """The rollouts of the files."""
+    """The rollouts defined in the files."""
     refused: str = ""
-    """The reason for rejected records of a shared store; empty if there are none."""
+    """Why records of a shared store were rejected; empty if none were."""
     refused_keys: Mapping[str, Sequence[HashOnly]] = field(default_factory=dict)
     """Proxy → the API keys of its routes that it rejects, because the key file contains only their hashes."""
 
@@ -133,7 +133,7 @@ def _of_process(observed: Observed) -> Iterator[schema.Problem]:
 
 
 def _of_pools(pools: Sequence[schema.Pool]) -> Iterator[schema.Problem]:
-    """Yield the pools that cannot answer or return only errors."""
+    """Yield the pools that cannot respond or return only errors."""
     for pool in pools:
         command = f"lbctl status pools --pool {pool.name}"
         if not pool.in_use:
@@ -277,9 +277,9 @@ def _of_replicas(pools: Sequence[schema.Pool]) -> Iterator[schema.Problem]:
 
 
 def _of_rollouts(rollouts: Sequence[schema.Rollout]) -> Iterator[schema.Problem]:
-    """Yield the rollouts that cannot start, and the rollouts that ended because the target pool was bad.
+    """Yield the rollouts that cannot start, and those that their analysis has paused or rolled back.
 
-    An automatic rollout that cannot start means that the files are not in effect.
+    If an automatic rollout cannot start, the files are not in effect, so the problem is critical.
     """
     for item in rollouts:
         command = f"lbctl rollout status {item.route}"

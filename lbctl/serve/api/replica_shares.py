@@ -31,7 +31,7 @@ def _none(_proxy: FleetProxy) -> frozenset[str]:
 class ShareTable:
     """Computes the shares of pools.
 
-    `whole`: the composed fleet, including the replicas that are removed from the proxies.
+    `whole`: the composed fleet, including replicas that have been removed from the proxies.
     """
 
     def __init__(self, whole: Snapshot, proxies: Iterable[FleetProxy]) -> None:
@@ -40,12 +40,15 @@ class ShareTable:
         self._pools: dict[int, Mapping[str, Pool]] = {}
 
     def decided(self, pool: str, unfit: Unfit = _none) -> Shares:
-        """The shares that lbctl decided for each proxy; from the composed fleet if no proxy has the pool."""
+        """Return the decided shares, averaged over the proxies.
+
+        If no proxy has the pool, they come from the composed fleet.
+        """
         sources = [(item.decided, unfit(item), item.proxy.instances) for item in self._proxies if pool in item.pools]
         return self._mean(pool, sources or [(self._whole, frozenset(), 1)])
 
     def acknowledged(self, pool: str, unfit: Unfit = _none) -> Shares | None:
-        """The shares in the configuration of the connected proxies; None if one has none yet or none is connected."""
+        """Return the shares that the connected proxies have applied; None if one has none yet or none is connected."""
         proxies = [item for item in self._proxies if pool in item.pools and item.connected]
         sources = [
             (item.acknowledged, unfit(item), item.proxy.instances) for item in proxies if item.acknowledged is not None
@@ -53,7 +56,7 @@ class ShareTable:
         return self._mean(pool, sources) if sources and len(sources) == len(proxies) else None
 
     def _mean(self, pool: str, sources: Iterable[tuple[Snapshot | View, frozenset[str], int]]) -> Shares:
-        """Return the mean of the sources' shares, weighted by their numbers."""
+        """Return the mean of the sources' shares, weighted by the number of instances."""
         counts: dict[tuple[int, frozenset[str]], int] = {}
         by_id: dict[tuple[int, frozenset[str]], Snapshot | View] = {}
         for source, unfit, count in sources:

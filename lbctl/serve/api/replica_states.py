@@ -29,18 +29,18 @@ from lbctl.xds.protocol.node_status import NodeStatus
 _POOLS_KEPT = 0.5
 """Seconds for which the rows of the pools are cached while the fleet is unchanged: many clients request them."""
 _LARGE = 500
-"""Number of replicas above which a fleet is large."""
+"""Number of replicas above which a fleet counts as large."""
 _STATES_INTERVAL = 1.0
-"""Seconds between checks of the states of a small fleet."""
+"""Seconds between state checks in a small fleet."""
 _STATES_PAUSE = 100.0
-"""The pause between two checks of the states, as a multiple of the duration of a check."""
+"""Pause between two state checks, as a multiple of the time that a check takes."""
 _MAX_PAUSE = 15.0
 """Maximum seconds between two checks."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSources:
-    """The parts of the process that have the states of replicas."""
+    """The parts of the process from which the states of replicas are derived."""
 
     live: LiveFleet
     """Provides the published fleet."""
@@ -75,7 +75,7 @@ class ReplicaStates:
         self._unreached: frozenset[tuple[str, str]] = frozenset()
         """The replicas, each with its pool, to which lbctl could not connect at the last check."""
         self._looked_at: tuple[schema.Pool, ...] = ()
-        """The pools as of the last check of all states; empty before the first check of a fleet."""
+        """The pools at the last check of all states; empty before a fleet's first check."""
         self._pools: tuple[PublishedFleet | None, float, schema.Pools] = (None, 0.0, schema.Pools(()))
 
     def pools(self) -> schema.Pools:
@@ -113,7 +113,7 @@ class ReplicaStates:
     async def watch(self) -> None:
         """Check the states of the replicas periodically, to record when each replica entered its state.
 
-        Replicas that go down and return are reported.
+        Replicas that go down or recover are reported.
         """
         while True:
             found: list[schema.Pool] = []
@@ -126,7 +126,7 @@ class ReplicaStates:
     def _watch_connections(self) -> None:
         """Query the proxies more often if a replica has become reachable or unreachable.
 
-        In a large fleet, the proxies' pages take too long for that.
+        In a large fleet, this is skipped, because reading the proxies' pages takes too long.
         """
         if self._is_large():
             return

@@ -1,4 +1,4 @@
-"""The time when each replica entered its state, and the times when its drain was applied and ended."""
+"""Records when each replica entered its state, and when its drain was applied and ended."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ class StateTimes:
 
 
 class DrainTimes:
-    """Remembers the times of drains, on the clock of the ledger: earlier reports of proxies do not count."""
+    """Remembers when drains were applied and ended, on the ledger's clock.
+
+    Earlier reports from proxies do not count.
+    """
 
     def __init__(self) -> None:
         self._drained: frozenset[ReplicaKey] = frozenset()
@@ -45,12 +48,12 @@ class DrainTimes:
         self._ended = {key: at for key, at in ended.items() if key not in self._drained and at > now - STALE_AFTER}
 
     def applied_at(self, key: ReplicaKey, is_applied: bool, now: float) -> float:
-        """Return when all proxies had applied the drain of this replica; `now` if they have not."""
+        """Return when all proxies had applied this replica's drain; `now` if they have not."""
         if not is_applied:
             self._applied.pop(key, None)
             return now
         return self._applied.setdefault(key, now)
 
     def ended_at(self, key: ReplicaKey) -> float:
-        """Return when the drain of this replica ended; -inf if it was not drained recently."""
+        """Return when this replica's drain ended; -inf if it was not drained recently."""
         return self._ended.get(key, -inf)

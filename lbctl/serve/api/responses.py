@@ -1,4 +1,4 @@
-"""The JSON of requests and responses, including errors."""
+"""Request and response bodies in JSON, including errors."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def read_body(request: web.Request) -> dict[str, Any]:
 
 
 async def read_bytes(request: web.Request) -> bytes:
-    """Return the body of a request. The connection is idle until the body arrives. Raises RefusedRequest."""
+    """Return the body of a request. The connection counts as idle until the body arrives. Raises RefusedRequest."""
     connection = connection_of(request)
     try:
         async with asyncio.timeout(FIRST_REQUEST):
@@ -76,7 +76,7 @@ async def read_bytes(request: web.Request) -> bytes:
 
 
 def json_response(value: object, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
-    """Return a response with the value as JSON, as `json_codec` encodes it."""
+    """Return a response that contains the value, encoded as JSON by `json_codec`."""
     return web.Response(
         text=encode(value, indent=1) + "\n",
         status=status,

@@ -30,7 +30,7 @@ def rows(
     outages: Outages,
     now: float,
 ) -> Iterator[schema.Rollout]:
-    """Yield a row for each rollout of the files. `served` has the splits that the proxies use.
+    """Yield a row for each rollout of the files. `served` contains the splits that the proxies use.
 
     `requests`: pool → its requests in the last minute, as reported by the proxies.
     """

@@ -38,7 +38,7 @@ class ProcessState:
 
 @dataclass(frozen=True, slots=True)
 class ServedState:
-    """The state that the API functions read: the parts of the process that have it."""
+    """The parts of the process whose state the API functions read."""
 
     options: Options
     """The options of the command."""

@@ -2,7 +2,7 @@
 
 Reads are open on loopback; elsewhere, everything except the two probes and the empty dashboard page needs the bearer
 token, over TLS. A write always needs the token, a JSON body and an allowed Host header, so that a web page cannot send
-it by DNS rebinding. Errors are JSON too. A response never waits for another process.
+one through DNS rebinding. Errors are JSON too. A response never waits for another process.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from lbctl.xds.protocol.private_socket import BindError, PrivateSocket
 AGE = "x-lbctl-age"
 """Header in the responses of a follower: seconds since the leader's last heartbeat."""
 _TURNS_OF_AN_ACCEPT = 3
-"""Number of event-loop turns between the accept of a connection and its registration by the server. Python 3.11 does
-not close a connection whose listener is closed in between."""
+"""Number of event-loop turns between accepting a connection and registering it with the server. If the listener is
+closed in between, Python 3.11 does not close the connection."""
 _GRACE = 1.0
-"""Seconds that a running response has when the API stops."""
+"""Grace period for running responses when the API stops, in seconds."""
 _MAX_HEADERS = 64
-"""Maximum number of lines in a request's head, of at most 8,190 bytes each."""
+"""Maximum number of lines in the head of a request. A line has at most 8,190 bytes."""
 _LINGERING = 0.5
-"""Seconds for which the rest of a rejected body is read, so that its sender can read the response."""
+"""Time limit, in seconds, for reading the rest of a rejected body, so that its sender can read the response."""
 
 
 _LOG = logging.getLogger("lbctl.serve.http")
@@ -55,7 +55,7 @@ class ApiServer:
         self._socket: PrivateSocket | None = None
         self._connections: ConnectionLimit
         self._handshakes: asyncio.Task[None] | None = None
-        """Closes connections whose TLS handshake does not end, if there are many of them."""
+        """Closes connections whose TLS handshake does not finish, if there are many of them."""
 
     async def start(self) -> int:
         """Bind the listener, start serving, and return the port; 0 for a Unix socket.
@@ -133,7 +133,7 @@ class ApiServer:
             self._runner = None
 
     async def _say_age(self, request: web.Request, response: web.StreamResponse) -> None:
-        """State in a header how old a follower's response may be."""
+        """Add a header that states how old a follower's response may be."""
         if request.method in ("GET", "HEAD") and (age := self._serving.age()) is not None:
             response.headers[AGE] = f"{age:.3f}"
 

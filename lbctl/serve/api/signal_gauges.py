@@ -1,4 +1,4 @@
-"""Gauges of the replicas' own reports, computed when they are scraped. A signal that is stale is absent."""
+"""Gauges of the replicas' own reports, computed when they are scraped. Stale signals are absent."""
 
 from __future__ import annotations
 

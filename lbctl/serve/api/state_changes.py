@@ -23,7 +23,7 @@ _MAX_CHANGES = 6
 """Number of changes of a replica within `_PERIOD` that are reported one by one."""
 _PERIOD = 3600.0
 _SUMMARY_INTERVAL = 1200.0
-"""Seconds between reports of the changes of all replicas that change more often."""
+"""Seconds between summaries for replicas that change more often."""
 
 
 class _Change(NamedTuple):
@@ -43,7 +43,7 @@ class _Unreported(NamedTuple):
 
 
 class StateChanges:
-    """Compares the states of replicas with their previous states. Ejections by deep health are reported elsewhere."""
+    """Compares each replica's state with its previous state. Ejections by deep health are reported elsewhere."""
 
     def __init__(self, record: Record) -> None:
         self._record = record
@@ -56,7 +56,7 @@ class StateChanges:
         """The time of the last summary."""
 
     def note(self, pools: Iterable[schema.Pool], now: float) -> None:
-        """Report the changes since the last call. `now`: seconds on a clock that never goes back."""
+        """Report the changes since the last call. `now`: seconds on a monotonic clock."""
         out: dict[ReplicaKey, str] = {}
         for pool in pools:
             gone: list[schema.Replica] = []
@@ -93,7 +93,7 @@ class StateChanges:
         return rare
 
     def _sum_up(self, now: float) -> None:
-        """Report the changes that were only counted, with the newest change of each replica."""
+        """Report the changes that have only been counted so far, with each replica's newest change."""
         minutes = max(1, round((now - self._summed_up) / 60))
         by_kind: dict[tuple[str, str], list[_Change]] = {}
         for count, newest in self._unreported.values():

@@ -32,7 +32,7 @@ _NEEDS_RESTART = (
     "store",
     "member",
 )
-"""The attributes of `control` that are read only at the start."""
+"""The attributes of `control` that are read only at startup."""
 _EMPTY = Topology((), (), ())
 """The fleet before the first one is published."""
 
@@ -59,7 +59,7 @@ def diagnostics(items: Iterable[Diagnostic]) -> tuple[schema.Diagnostic, ...]:
 
 
 def restart_needed(running: Control, written: Control) -> tuple[str, ...]:
-    """Return the keys of `control` whose value in the files differs from the value at the start of the process."""
+    """Return the keys of `control` whose values in the files differ from those at the start of the process."""
     return tuple(
         "control." + name.replace("_", ".", 1)
         for name in _NEEDS_RESTART
@@ -122,7 +122,7 @@ def xds_proxy(row: NodeRow) -> schema.XdsProxy:
 
 
 def driven_proxy(row: DriverRow) -> schema.DrivenProxy:
-    """Return the row of a proxy that lbctl drives. Its own version is the version that it runs."""
+    """Return the row of a proxy that lbctl drives. The version is the one that the proxy runs."""
     return schema.DrivenProxy(
         node=row.proxy,
         proxy=row.proxy,

@@ -1,7 +1,7 @@
 """Endpoints that respond with a stream: events, tables for pickers, and dashboard frames.
 
-If a client does not read, its connection is aborted: an orderly close would leave it open, with the last written data,
-until the client reads.
+If a client stops reading, its connection is aborted: an orderly close would keep it open until the client has read all
+written data.
 """
 
 from __future__ import annotations
@@ -26,16 +26,15 @@ from lbctl.serve.picker.feed import TableEvents
 from lbctl.serve.picker.peers import Peer, is_valid, remote_peer
 
 HEARTBEAT = 15.0
-"""Seconds without an event after which a stream sends a comment, so that proxies in between keep it open."""
+"""Seconds without an event after which a stream sends a comment, so that intermediate proxies keep it open."""
 MAX_PICKERS = 40
-"""Maximum number of pickers that follow the tables from this process; the picker that `serve` has started is always
-accepted."""
+"""Maximum number of pickers that get tables from this process; the one that `serve` has started is always accepted."""
 RESERVED = 32
 """Number of streams of each kind that are reserved for clients with a token."""
 _WRITE_TIMEOUT = 15.0
-"""Seconds that a client may take to read the data that is sent to it."""
+"""Seconds that a client may take to read the data sent to it."""
 ANONYMOUS_STREAMS: web.AppKey[Counter[str]] = web.AppKey("anonymous_streams")
-"""The application key of the open streams of clients without a token, by path."""
+"""Application key for the open streams of clients without a token, by path."""
 
 
 class StreamParts(Protocol):
@@ -82,7 +81,10 @@ async def live(request: web.Request) -> web.StreamResponse:
 
 @contextmanager
 def _share(request: web.Request, most: int) -> Iterator[None]:
-    """Count a stream of a kind with at most `most` streams. Raises RefusedRequest for a client without a token."""
+    """Count an open stream; at most `most` of its kind are allowed.
+
+    Raises RefusedRequest for a client without a token.
+    """
     if ACTOR.get():
         yield
         return

@@ -88,7 +88,7 @@ class TrafficGauges(Collector):
         yield from (requests, errors)
 
     def _update(self, pools: tuple[schema.Pool, ...], proxies: tuple[schema.Proxy, ...]) -> None:
-        """Add each proxy's counts since the last scrape; the counts of an Envoy that has disconnected remain."""
+        """Add each proxy's counts since the last scrape. The counts of a disconnected Envoy are kept."""
         names = {row.node: row.proxy for row in proxies if row.proxy is not None and row.kind != "reader"}
         totals = self._traffic.ledger.totals()
         for (node, key), counts in totals.items():

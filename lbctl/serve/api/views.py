@@ -25,7 +25,7 @@ from lbctl.serve.ha.requests import MemberRequests
 from lbctl.targets import xds_kinds
 
 _MIN_FREE_BYTES = 1 << 20
-"""Bytes of free space below which the state's disk counts as full: a write needs up to this many."""
+"""Free bytes below which the disk of the state directory counts as full: a write needs up to this much."""
 NO_FLEET = "no fleet yet: the files are not valid, and the state contains no earlier fleet"
 _STARTING = "starting"
 
@@ -168,7 +168,7 @@ def _api_certificate(state: ServedState) -> str | None:
 
 
 def _fleet_files(state: ServedState) -> schema.FleetFiles:
-    """Return the result of the last read, with losses in the files or in withheld discovery answers."""
+    """Return the result of the last read, with the losses that the files or withheld discovery answers would cause."""
     last_reload = state.reconciler.last_reload
     served = state.live.served
     pending = (*(last_reload.shrink if last_reload else ()), *(served.refused_answers if served else ()))

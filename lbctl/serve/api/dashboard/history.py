@@ -1,8 +1,8 @@
-"""The history for the charts, in memory: one array of numbers for each metric and sample, for all replicas together.
+"""In-memory history for the charts: each sample has one array per metric, which covers all replicas.
 
-Memory is bounded for any fleet and any history. Samples are `MIN_INTERVAL` seconds apart if they fit into the memory
-limit, otherwise further apart: with 1,000 replicas, an hour is 720 samples of 36 kB (26 MB); with 10,000 replicas, it
-is 93 samples of 360 kB. The history is empty after a restart.
+Memory use is bounded, whatever the size of the fleet and the length of the history. Samples are `MIN_INTERVAL` seconds
+apart if they fit into the memory limit, otherwise further apart: with 1,000 replicas, an hour is 720 samples of 36 kB
+(26 MB); with 10,000 replicas, it is 93 samples of 360 kB. The history is empty after a restart.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lbctl.api.fields import choices
 MIN_INTERVAL = 5.0
 """Minimum seconds between two samples."""
 BUDGET = 32 * 1024 * 1024
-"""Maximum bytes of all samples together."""
+"""Maximum total size of all samples, in bytes."""
 MAX_SAMPLES = 720
 METRICS = cast(tuple[schema.SeriesMetric, ...], choices(schema.SeriesMetric))
 STATES = (
@@ -56,14 +56,14 @@ class SampleLayout:
 
 @dataclass(frozen=True, slots=True)
 class HistorySample:
-    """The values of all replicas at one moment."""
+    """The values of all replicas at one point in time."""
 
     at: float
     """Seconds since the epoch."""
     layout: SampleLayout
     """The layout of the arrays."""
     columns: Mapping[schema.SeriesMetric, array[float]]
-    """Metric → value of each replica; NaN if it was unknown."""
+    """Metric → value for each replica, or NaN if it was unknown."""
 
     def of_pool(self, pool: str, metric: schema.SeriesMetric) -> Sequence[float]:
         """Return the values of a pool's replicas, in the order of its layout; empty if the pool did not exist."""
@@ -86,7 +86,7 @@ class SampleHistory:
     def due(self, now: float, seconds: float, replicas: int) -> bool:
         """Return whether it is time for the next sample. `seconds`: how long samples are kept.
 
-        If the clock was set back, the result is true: `add` then drops the samples with later times.
+        The result is also true if the clock was set back: `add` then drops the samples with later times.
         """
         if not self._samples or now < self._samples[-1].at:
             return True
@@ -107,7 +107,7 @@ class SampleHistory:
 
 
 def interval(seconds: float, replicas: int, budget: int = BUDGET) -> float:
-    """Return the seconds between two samples of this many replicas if samples are kept for `seconds`."""
+    """Return the sampling interval, in seconds, for this many replicas if samples are kept for `seconds`."""
     samples = min(MAX_SAMPLES, max(2, budget // (_BYTES_A_REPLICA * max(1, replicas))))
     return max(MIN_INTERVAL, seconds / samples)
 

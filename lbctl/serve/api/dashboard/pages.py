@@ -45,14 +45,14 @@ class Page:
     compressed: bytes
     """The content as gzip."""
     content_type: str
-    """The value of the header `content-type`."""
+    """The value of the `content-type` header."""
     etag: str
     """A hash of the content, in quotes."""
 
 
 @cache
 def pages() -> Mapping[str, Page]:
-    """Return name → file. The files are read once, so that all files of a process have the same version."""
+    """Return name → file. The files are read once, so that a process never mixes files from different versions."""
     files = sorted(item for item in STATIC.iterdir() if item.suffix in _TYPES)
     return {item.name: _page(item) for item in files}
 

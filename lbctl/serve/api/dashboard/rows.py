@@ -80,7 +80,7 @@ def proxy(row: schema.Proxy) -> schema.LiveProxy:
 
 
 def status(row: schema.Status) -> schema.Status:
-    """Return the status without the snapshot age and the number of open picks, which change all the time."""
+    """Return the status without the snapshot age and the number of open picks, which change constantly."""
     snapshot = replace(row.snapshot, age=0.0) if row.snapshot else None
     return replace(row, snapshot=snapshot, picker=replace(row.picker, open=0) if row.picker else None)
 

@@ -1,4 +1,4 @@
-"""`GET /api/v1/series`: the history of one metric as JSON, of a pool or of its replicas.
+"""`GET /api/v1/series`: the history of one metric for a pool or its replicas, as JSON.
 
 The functions are pure and take immutable samples, so that they run in a thread. If a series has too many samples for a
 chart, it is thinned evenly, starting from the newest sample.

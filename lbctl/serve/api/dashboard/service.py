@@ -1,4 +1,4 @@
-"""Feeds the dashboard: one task reads the fleet for all browsers, so each browser costs only bytes.
+"""Feeds the dashboard: one task reads the fleet for all browsers, so another browser only costs bandwidth.
 
 Once a second, if a browser is connected, the rows are built and compared, and changes are encoded and compressed once.
 Otherwise, the rows are built only for the history. The task works in short turns and uses a bounded share of the CPU,
@@ -26,21 +26,22 @@ from lbctl.serve.api.dashboard.stream import FrameStream
 from lbctl.serve.api.events import EventLog, TooManyClientsError
 
 MAX_STREAMS = 96
-"""Maximum number of dashboard streams. Together with the event streams, they are fewer than the API's connections, so
+"""Maximum number of dashboard streams. Dashboard and event streams together stay below the API's connection limit, so
 that they never block a request."""
 EVENTS_AT_FIRST = 100
-"""Number of past events at the beginning of a new stream."""
+"""Number of past events that a new stream starts with."""
 _MAX_CACHED_SERIES = 32
-"""Number of series that are cached until the next sample; the series of all replicas of a large pool take megabytes."""
+"""Number of series that are cached until the next sample; for all replicas of a large pool, a series takes
+megabytes."""
 _INTERVAL = 1.0
 """Minimum seconds between two frames."""
 _BUSY = 0.05
-"""Maximum share of the time for building frames."""
+"""Maximum fraction of the time that is spent on building frames."""
 _AT_ONCE, _APART = 2, 0.004
-"""Number of browsers that are written to in one turn of the event loop, and the pause in seconds before the next turn:
-writing to fifty at once would delay updates to the proxies by milliseconds."""
+"""Number of browsers served in one turn of the event loop, and the pause before the next turn, in seconds: writing to
+fifty browsers at once would delay updates to the proxies by milliseconds."""
 _SILENCE = 5.0
-"""Seconds without news after which a stream sends a comment, so that a browser knows the connection works."""
+"""Seconds of inactivity after which a stream sends a comment, so that the browser knows that the connection works."""
 
 
 class DashboardSource(Protocol):
@@ -104,7 +105,7 @@ class DashboardService:
             del self._streams[stream]
 
     async def series(self, query: Query) -> tuple[str, bytes]:
-        """Return the version of the history and the series as JSON, which is built once for each sample."""
+        """Return the version of the history and the series as JSON; the JSON is built once per sample."""
         samples = self.history.samples
         newest = samples[-1].at if samples else 0.0
         cached = self._answers.get(query)
@@ -156,7 +157,7 @@ class DashboardService:
             await self._send(Frame(self._number + 1, b": nothing new\n\n"))
 
     def _rows(self, pools: list[schema.LivePool]) -> Iterator[Iterable[schema.LiveReplica]]:
-        """Yield the replicas of each pool, and None as a pause; add the pool to `pools`."""
+        """Yield the replicas of each pool and add the pool to `pools`; yield nothing in between as a pause."""
         for item in self._source.live():
             if item is not None:
                 pools.append(item[0])

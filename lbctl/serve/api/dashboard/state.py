@@ -22,11 +22,11 @@ class FrameChange:
     """Changes as JSON texts."""
 
     sections: Mapping[str, str] = field(default_factory=dict)
-    """Name of `SECTIONS` → the whole section."""
+    """Name from `SECTIONS` → the complete section."""
     replicas: tuple[str, ...] = ()
     """The rows that are new or changed."""
     gone: tuple[str, ...] = ()
-    """The names of the replicas that are no longer there."""
+    """The names of the replicas that have disappeared."""
 
     def __bool__(self) -> bool:
         return bool(self.sections or self.replicas or self.gone)
@@ -43,7 +43,7 @@ class DashboardState:
     def update(
         self, rows: Iterable[Iterable[schema.LiveReplica]], sections: Iterable[tuple[str, object]]
     ) -> Generator[None, None, FrameChange]:
-        """Take the rows, grouped by pool, and then the sections by name, and return the changes."""
+        """Store the rows, which are grouped by pool, and then the sections, and return the changes."""
         changed: dict[_Key, str] = {}
         current: dict[_Key, schema.LiveReplica] = {}
         for of_pool in rows:

@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable
 from lbctl.serve.api.dashboard.frames import GZIP_HEADER, Frame
 
 _WAITING = 4
-"""Maximum number of frames that wait for a slow browser; if there are more, the browser gets the complete state once it
-reads again."""
+"""Maximum number of frames queued for a slow browser; beyond it, the browser gets the complete state once it reads
+again."""
 
 
 class FrameStream:
