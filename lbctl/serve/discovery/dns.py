@@ -1,9 +1,9 @@
-"""Resolves every host name of the fleet periodically, so that proxies get addresses and need not resolve names.
+"""Resolves every host name in the fleet periodically, so that proxies get addresses and need not resolve names.
 
-A name is either a pool's `discovery.dns`, each address of which is a replica, or the host of a fixed address (of a
-replica, or of the trace collector). A name is queried every `refresh`, with a jitter of 10 %. An answer stays valid
-until the next one: a failure, an unknown name or an empty answer never removes an address, but `names()` reports it.
-`guard` decides how many replicas a pool may lose at once (`max_shrink`).
+A name is either a pool's `discovery.dns`, which resolves to its replicas, or the host in a fixed address (of a replica
+or the trace collector). A name is queried every `refresh`, with a jitter of 10 %. An answer stays valid until the next
+one: a failure, an unknown name or an empty answer never removes an address, but `names()` reports it. `guard` decides
+how many replicas a pool may lose at once (`max_shrink`).
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ from lbctl.serve.discovery.interface import NameState, PoolAnswer
 
 _log = logging.getLogger(__name__)
 _HOST_REFRESH = 10_000
-"""Milliseconds between two queries for the host of a fixed address; the interval is the same for proxies that resolve
-names themselves."""
+"""Milliseconds between two queries for the host of a fixed address, as in proxies that resolve names themselves."""
 _FIRST_RETRY = 1.0
 """Seconds until a query is repeated after its first failure; the delay doubles with each further failure, up to the
 refresh interval."""
@@ -149,11 +148,11 @@ class DnsSource:
         return {pool: _pool_answer(name, dns) for name in self._names.values() for pool, dns in name.pools.items()}
 
     def hosts(self) -> dict[str, tuple[str, ...]]:
-        """Return host of a fixed address → its addresses, for the hosts that have an answer."""
+        """Return host → its addresses, for the hosts of fixed addresses that have an answer."""
         return {name.question.name: name.addresses for name in self._names.values() if name.host and name.addresses}
 
     def host_answers(self) -> dict[str, tuple[str, ...]]:
-        """Return the answers for those hosts in the format that `seed` accepts: question → addresses."""
+        """Return question → addresses, in the format that `seed` accepts, for the hosts of fixed addresses."""
         return {str(name.question): name.addresses for name in self._names.values() if name.host and name.addresses}
 
     def names(self) -> tuple[NameState, ...]:
@@ -239,7 +238,7 @@ async def _wait_for_first(names: Sequence[_WatchedName], timeout: float) -> None
 def replicas_of(dns: DnsDiscovery, addresses: tuple[str, ...]) -> tuple[Replica, ...]:
     """Return a replica for each of the first `max_replicas` addresses, sorted by name.
 
-    They have the names that the compiler gives unnamed replicas, and the capacity and GPU of the section.
+    Their names are those that the compiler gives unnamed replicas; their capacity and GPU come from the section.
     """
     limited = [Address(item, dns.port) for item in addresses[: dns.max_replicas]]
     replicas = [Replica(name=replica_name(item), address=item, capacity=dns.capacity, gpu=dns.gpu) for item in limited]
@@ -247,7 +246,7 @@ def replicas_of(dns: DnsDiscovery, addresses: tuple[str, ...]) -> tuple[Replica,
 
 
 def _wanted(topology: Topology) -> dict[DnsQuestion, _WatchedName]:
-    """Return every host name of the topology. If several pools use a name, the shortest refresh applies."""
+    """Return every host name of the topology. If several pools use a name, the shortest refresh interval applies."""
     wanted: dict[DnsQuestion, _WatchedName] = {}
     for pool in topology.pools:
         if isinstance(pool.discovery, DnsDiscovery):
@@ -262,7 +261,7 @@ def _wanted(topology: Topology) -> dict[DnsQuestion, _WatchedName]:
 
 
 def _hosts(topology: Topology) -> Iterator[str]:
-    """Return the hosts of fixed addresses that are names."""
+    """Return the hosts in fixed addresses that are names rather than IP addresses."""
     fixed = [item.address for pool in topology.pools for item in pool.replicas]
     fixed += [item.tracing.otlp for item in topology.listeners if item.tracing]
     return (item.host for item in fixed if not item.path and not is_ip(item.host))

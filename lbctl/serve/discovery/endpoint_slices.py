@@ -26,14 +26,15 @@ SHAPE: dict[str, Shape] = {
         }
     ],
 }
-"""The used fields of a slice, with the types of the Kubernetes API."""
+"""The fields of an EndpointSlice that lbctl reads, with their types in the Kubernetes API."""
 _FAMILIES = {"IPv4": 0, "IPv6": 1}
 
 
 def endpoints(port: str, slices: Iterable[Object], problems: dict[str, None]) -> list[Endpoint]:
     """Return the endpoints of a service that have an address and the port.
 
-    `port` is a name or a number; empty: the service's only port. `problems` receives why there are none.
+    `port` is a name or a number; empty: the service's only port. If the service has no such endpoints, the reason is
+    added to `problems`.
     """
     return list(_one_family(list(_endpoints(port, slices, problems))))
 
@@ -68,7 +69,7 @@ def _endpoint(endpoint: Object, address: Address, family: int) -> Endpoint:
 
 
 def _port(wanted: str, item: Object, problems: dict[str, None]) -> int | None:
-    """Return the number of the port in this slice; None if the slice does not have the port."""
+    """Return the port number in this slice; None if the slice lacks the port."""
     if wanted.isdecimal():
         return int(wanted)
     ports = [port for port in item.get("ports") or () if port.get("port") and port.get("protocol", "TCP") == "TCP"]
@@ -83,9 +84,10 @@ def _port(wanted: str, item: Object, problems: dict[str, None]) -> int | None:
 
 
 def _one_family(endpoints: list[Endpoint]) -> Iterator[Endpoint]:
-    """Yield the endpoints, without the second addresses of endpoints that do not have the name of a pod.
+    """Yield the endpoints; among those that are not named after a pod, only one address family is kept.
 
-    Manual slices do not show which addresses belong to one machine: if a service has both families, only IPv4 is used.
+    Manually created slices do not show which addresses belong to the same machine, so that only IPv4 is used if a
+    service has both families.
     """
     has_ipv4 = any(not _has_pod_name(item) and item.family == 0 for item in endpoints)
     return (item for item in endpoints if _has_pod_name(item) or item.family == 0 or not has_ipv4)

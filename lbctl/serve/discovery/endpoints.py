@@ -25,7 +25,7 @@ Labels = Mapping[str, Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One address and port of a service or InferencePool."""
+    """One address and port from a service or InferencePool."""
 
     name: str
     """The name of the replica: see `endpoint_name`."""
@@ -73,8 +73,8 @@ def replicas_of(
 ) -> Reading:
     """Return the replicas of a pool.
 
-    `labels`: `node` and `pod` → their labels, without labels that could not be listed yet. In this case, the GPU and
-    the zone are taken from the replica in `earlier`.
+    `labels`: `node` and `pod` → their labels. If labels could not be listed yet, they are absent, and the GPU and zone
+    are taken from the replica in `earlier`.
     """
     before = {item.name: item for item in earlier}
     problems: dict[str, None] = {}
@@ -136,7 +136,7 @@ def _place(
 
 
 def _gpu(discovery: KubernetesDiscovery, written: str, problems: dict[str, None]) -> str:
-    """Return the GPU type that a label contains; empty, with a problem, if the label contains none."""
+    """Return the GPU type in a label; if the label contains none, return an empty string and add a problem."""
     gpu = gpu_of_label(written, (name for name, _ in discovery.gpus))
     if not gpu and discovery.gpu_from is not None:
         what = f"an unknown GPU: {written[:63]}" if written else "no label"
@@ -149,7 +149,10 @@ def _throughputs(discovery: KubernetesDiscovery) -> Mapping[str, float]:
 
 
 def _with_capacities(discovery: KubernetesDiscovery, replicas: Sequence[Replica]) -> tuple[Replica, ...]:
-    """Return the replicas with the throughput of their GPUs; an unknown type gets the lowest one of the others."""
+    """Return the replicas with the throughput of their GPUs.
+
+    Replicas of an unknown GPU type get the lowest throughput among the others.
+    """
     table = _throughputs(discovery)
     throughputs = [table[item.gpu] for item in replicas if item.gpu]
     lowest = min(throughputs, default=1.0)

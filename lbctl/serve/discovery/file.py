@@ -29,7 +29,7 @@ class FileSource:
         """Do nothing: these answers are not saved."""
 
     def use_topology(self, topology: Topology) -> None:
-        """Answer with the replicas that the compiler has added to the pools of this topology."""
+        """Provide the replicas that the compiler has added to the pools of this topology."""
         now = self._now()
         pools = {pool.name: pool.replicas for pool in topology.pools if isinstance(pool.discovery, FileDiscovery)}
         self._answers = {name: PoolAnswer(replicas, answered=now) for name, replicas in pools.items()}

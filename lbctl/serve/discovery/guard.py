@@ -17,7 +17,7 @@ from lbctl.serve.discovery.interface import Discovered
 def accepted_answers(
     topology: Topology, accepted: Discovered, discovered: Discovered, max_shrink: float
 ) -> tuple[Discovered, tuple[Diagnostic, ...]]:
-    """Return `discovered` with the withheld answers replaced by those `accepted` before, and the reasons.
+    """Return `discovered` with each withheld answer replaced by the one `accepted` before, and the reasons.
 
     `max_shrink`: the maximum percentage of replicas that may be removed from a pool or from the fleet. Losses in pools
     with a file of replicas are confirmed together with the files, and are not checked here. Replicas whose termination

@@ -16,27 +16,27 @@ from lbctl.ir.address import Address
 from lbctl.serve.discovery.endpoints import Endpoint, Object, endpoint_name
 
 POOL_SHAPE: dict[str, Shape] = {"spec": {"selector": {"matchLabels": {...: str}}, "targetPorts": [{"number": int}]}}
-"""The used fields of an InferencePool, with the types of the Kubernetes API."""
+"""The fields of an InferencePool that lbctl reads, with their types in the Kubernetes API."""
 POD_SHAPE: dict[str, Shape] = {
     "spec": {"nodeName": str},
     "status": {"phase": str, "podIPs": [{"ip": str}], "conditions": [{"type": str, "status": str}]},
 }
-"""The used fields of a pod, with the types of the Kubernetes API."""
+"""The fields of a pod that lbctl reads, with their types in the Kubernetes API."""
 _ENDED = frozenset({"Succeeded", "Failed"})
 
 
 @dataclass(frozen=True, slots=True)
 class InferencePool:
-    """The used part of an InferencePool."""
+    """The parts of an InferencePool that lbctl uses."""
 
     labels: tuple[tuple[str, str], ...]
-    """(label, value) of its pods, sorted."""
+    """The labels of its pods, as sorted (name, value) pairs."""
     ports: tuple[int, ...]
     """Its target ports."""
 
     @property
     def selector(self) -> str:
-        """Return the label selector of its pods, as in requests to the API server."""
+        """Return the label selector of its pods, in the format that the API server expects."""
         return ",".join(f"{label}={value}" for label, value in self.labels)
 
 
@@ -50,7 +50,7 @@ def read(item: Object) -> InferencePool | None:
 
 
 def endpoints(pool: InferencePool, pods: Iterable[Object]) -> Iterator[Endpoint]:
-    """Yield the endpoints of all pods that have an address and have not ended.
+    """Yield the endpoints of all pods that have an address and have not terminated.
 
     If the pool has several ports, an endpoint is named `POD-PORT`.
     """

@@ -35,8 +35,8 @@ class PoolAnswer:
     saved: tuple[str, ...] = ()
     """The answer in the format that the source's `seed` accepts."""
     leaving: frozenset[str] = frozenset()
-    """Replicas whose termination the source has announced, whether or not they are still in the answer: their removal
-    needs no confirmation."""
+    """Replicas whose termination the source has announced, even if they are still in the answer. Their removal needs no
+    confirmation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +49,13 @@ class NameState:
     name: str
     """The name; for a service or InferencePool, with the prefix `kubernetes` and its namespace."""
     resolvers: tuple[str, ...]
-    """The resolvers in use; empty: the machine's resolvers, or none."""
+    """The resolvers in use; empty if the machine's resolvers are used, or none."""
     pools: tuple[str, ...]
     """The pools that get their replicas from this name."""
     addresses: tuple[str, ...] = ()
     """The usable addresses; without `answered`, they come from the saved state."""
     refused: tuple[str, ...] = ()
-    """Addresses of the answer that are not valid for a replica."""
+    """Addresses in the answer that are not valid for a replica."""
     left_out: int = 0
     """Number of addresses in excess of the largest `max_replicas` of the pools."""
     answered: float | None = None
@@ -85,7 +85,7 @@ class DiscoverySource(Protocol):
         ...
 
     async def first(self, timeout: float) -> None:
-        """Return when every pool has had its first answer or failure, but after `timeout` seconds at the latest."""
+        """Wait until every pool has had its first answer or failure, but at most `timeout` seconds."""
         ...
 
     def answers(self) -> Mapping[str, PoolAnswer]:
@@ -102,12 +102,12 @@ class DiscoverySource(Protocol):
 
 
 SourceFactory = Callable[[Callable[[], None], Guard], DiscoverySource]
-"""Creates a source from its callback and the guard that runs its long-lived tasks."""
+"""Creates a source, given its callback and the guard that runs its long-lived tasks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Discovered:
-    """The answers of all sources at one time. A pool without an answer is absent."""
+    """The answers of all sources at one point in time. A pool without an answer is absent."""
 
     pools: Mapping[str, tuple[Replica, ...]] = field(default_factory=dict)
     """Pool → its replicas, sorted by name."""
@@ -136,7 +136,7 @@ class Discovered:
         return replace(topology, pools=pools)
 
     def without(self, leaving: Mapping[str, frozenset[str]]) -> Discovered:
-        """Return the answers without these replicas of each pool."""
+        """Return the answers with these replicas removed from their pools."""
         if not any(leaving.values()):
             return self
         pools = {

@@ -1,7 +1,7 @@
 """The source for pools whose replicas are the endpoints of a Kubernetes service, or the pods of an InferencePool.
 
-Each service has one watch of its EndpointSlices, which pools share; the labels of nodes and pods are watched only if a
-pool needs them. The InferencePools of a namespace have one watch, and each selector has a watch of its pods. If the API
+Each service has one watch of its EndpointSlices, which pools share; node and pod labels are watched only if a pool
+needs them. Each namespace has one watch for its InferencePools, and each selector has one for its pods. If the API
 server is unreachable or returns nothing, the last answer is kept: a service without slices, which was deleted or never
 existed, removes no replica, and `names()` reports it. A deleted InferencePool keeps its last selector and ports.
 Replicas whose pods terminate are reported as `leaving`: their removal needs no confirmation.
@@ -35,7 +35,7 @@ from lbctl.serve.discovery.interface import NameState, PoolAnswer
 _WAIT_WITH_ANSWER = 0.5
 """Seconds for which `first` waits for a service that already has an earlier answer."""
 _MAX_LEAVING = 8192
-"""Maximum number of names of terminating endpoints that are remembered for each watch."""
+"""Maximum number of terminating endpoints that each watch remembers."""
 _ClusterKey = tuple[str | None, str | None]
 """The kubeconfig and its context."""
 _WatchKey = tuple[_ClusterKey, CollectionKey]
@@ -44,7 +44,7 @@ _SHAPES: dict[str, dict[str, Shape]] = {
     "inferencepools": inference_pool.POOL_SHAPE,
     "pods": inference_pool.POD_SHAPE,
 }
-"""Resource → the used fields of its objects."""
+"""Resource → the fields of its objects that lbctl reads."""
 
 
 def cluster_of(discovery: KubernetesDiscovery) -> Cluster:
@@ -78,9 +78,9 @@ def _pods_key(discovery: KubernetesDiscovery, selector: str = "") -> CollectionK
 
 
 def _labels_keys(discovery: KubernetesDiscovery) -> dict[str, CollectionKey]:
-    """Return `node` and `pod` → the collection, for those with labels in the section.
+    """Return the collections of nodes and pods (by `node` and `pod`) whose labels the section uses.
 
-    The pods of an InferencePool are listed with their labels in any case.
+    The pods of an InferencePool are always listed with their labels, so they are not included.
     """
     paths = {"node": "/api/v1/nodes"}
     if discovery.service:
@@ -97,26 +97,26 @@ class _PoolState:
     discovery: KubernetesDiscovery
     answer: PoolAnswer
     inference_pool: InferencePool | None = None
-    """The last valid InferencePool; None before, and for a service."""
+    """The last valid InferencePool; None for a service, or if no valid one was found yet."""
     problems: tuple[str, ...] = ()
     left_out: int = 0
 
     @property
     def members(self) -> CollectionKey | None:
-        """Return the collection with the endpoints; None until the InferencePool is known."""
+        """The collection that contains the endpoints; None until the InferencePool is known."""
         if self.discovery.service:
             return _slices_key(self.discovery)
         return _pods_key(self.discovery, self.inference_pool.selector) if self.inference_pool else None
 
     @property
     def keys(self) -> list[CollectionKey]:
-        """Return all collections that the pool needs now."""
+        """All collections that the pool currently needs."""
         pools = [] if self.discovery.service else [_pools_key(self.discovery)]
         members = [self.members] if self.members else []
         return [*pools, *members, *_labels_keys(self.discovery).values()]
 
     def endpoints(self, objects: Iterable[Object], problems: dict[str, None]) -> list[Endpoint]:
-        """Return the endpoints in these objects of `members`. `problems` receives why there are none."""
+        """Return the endpoints in these objects of `members`. If there are none, the reason is added to `problems`."""
         if self.inference_pool is not None:
             return list(inference_pool.endpoints(self.inference_pool, objects))
         return endpoint_slices.endpoints(self.discovery.port, objects, problems)
@@ -124,7 +124,7 @@ class _PoolState:
 
 @dataclass(slots=True)
 class _Watched:
-    """A collection that is watched for some pools."""
+    """A watched collection and the pools that need it."""
 
     collection: Collection
     task: asyncio.Task[NoReturn]
@@ -257,7 +257,7 @@ class KubernetesSource:
         return PoolAnswer(self._seeds.get(key), key=key, saved=tuple(map(_saved, self._seeds.get(key, ()))))
 
     def _update(self, pool: _PoolState) -> None:
-        """Compute the answer of a pool. It stays unchanged until its endpoints are known, and for missing slices.
+        """Compute a pool's answer. It stays unchanged while its endpoints are unknown, or if the service has no slices.
 
         If labels could not be listed yet, known replicas keep their GPU and zone.
         """
@@ -326,7 +326,7 @@ class KubernetesSource:
 
 
 def _note_leaving(watched: _Watched, item: Object) -> None:
-    """Remember the terminating endpoints in an object, and forget those whose name is in use again."""
+    """Remember the terminating endpoints in an object, and forget those whose names are in use again."""
     for pool in watched.pools:
         for endpoint in pool.endpoints([item], {}):
             watched.leaving.pop(endpoint.name, None)
@@ -341,7 +341,7 @@ def _cluster_key(discovery: KubernetesDiscovery) -> _ClusterKey:
 
 
 def _key(discovery: KubernetesDiscovery) -> str:
-    """Return the key under which the state saves the answer."""
+    """Return the key of the answer in the saved state."""
     where = f"{discovery.kubeconfig or ''}:{discovery.context or ''}"
     return f"kubernetes:{where}:{discovery.reference}:{discovery.port}"
 
@@ -352,7 +352,7 @@ def _labels(objects: Iterable[Object]) -> Labels:
 
 
 def _saved(replica: Replica) -> str:
-    """Return a replica as text for the state."""
+    """Serialize a replica for the state."""
     fields: dict[str, Any] = {
         "name": replica.name, "host": replica.address.host, "port": replica.address.port, "capacity": replica.capacity,
         "drain": replica.drain, "zone": replica.zone, "gpu": replica.gpu,
@@ -361,7 +361,7 @@ def _saved(replica: Replica) -> str:
 
 
 def _restored(text: str) -> Replica:
-    """Parse a text of `_saved`. Raises ValueError, TypeError or KeyError for any other text."""
+    """Parse the text that `_saved` returned. Raises ValueError, TypeError or KeyError for any other text."""
     fields = parse_object(text)
     address = Address(str(fields.pop("host")), int(fields.pop("port")))
     return Replica(address=address, **fields)

@@ -1,7 +1,7 @@
-"""Rejects replicas with an address on which the control plane or a proxy's admin interface listens.
+"""Rejects replicas whose address belongs to a listener of the control plane or a proxy's admin interface.
 
-A replica source is not under lbctl's control. Clients' requests to a replica with the API's address would reach the API
-with the rights of a loopback client.
+lbctl does not control replica sources. If a replica had the API's address, client requests would reach the API with the
+rights of a loopback client.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lbctl.ir.topology import Topology
 
 _WILDCARDS = frozenset({"0.0.0.0", "::"})
 _ANY_PORT = 9
-"""An unused port, for a socket that sends nothing."""
+"""An arbitrary port, for a socket that sends nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def _places(binds: OwnBinds, topology: Topology) -> Iterator[tuple[Address, str]
 
 
 def at_own_listener(replicas: Iterable[object], listeners: Listeners) -> str:
-    """Return which replica has the address of a listener, as a short phrase; empty if there is none."""
+    """Return a short phrase that names a replica with the address of a listener; empty if there is none."""
     for item in replicas:
         if not isinstance(item, Replica):
             continue

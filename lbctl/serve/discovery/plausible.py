@@ -19,7 +19,7 @@ _CACHE_SIZE = 16_384
 
 
 def implausible(replicas: Sequence[object]) -> str:
-    """Return the problem with these replicas of one pool, as a short phrase; empty if there is none."""
+    """Return a short phrase about the problem with these replicas of a pool; empty if there is none."""
     for item in replicas:
         try:
             problem = _problem(item) if isinstance(item, Replica) else f"{show(str(item))} is not a replica"

@@ -18,7 +18,7 @@ Ejected = Callable[[], Mapping[str, frozenset[str]]]
 
 @dataclass(frozen=True, slots=True)
 class DriverStatus:
-    """The sync state of one proxy with the published fleet."""
+    """Whether one proxy is in sync with the published fleet."""
 
     state: State = "WAITING"
     """Whether the proxy has the published fleet."""
@@ -43,7 +43,7 @@ class DriverRow:
     kind: str
     """The kind of the proxy."""
     connected: bool
-    """Whether it is driven and its driver does not fail."""
+    """Whether it has a driver that works."""
     since: float
     """The time of the last attempt, or the start of the supervisor, in seconds since the epoch."""
     state: State
@@ -108,6 +108,6 @@ class Driver(Protocol):
 
 
 def as_served(proxy: Proxy, served: PublishedFleet) -> Proxy:
-    """Return the proxy with the custom lines of this fleet; any other change starts another driver."""
+    """Return the proxy with its custom lines from this fleet. Any other change starts a new driver."""
     proxies = served.composed.whole.topology.proxies
     return next((item for item in proxies if item.name == proxy.name), proxy)

@@ -1,6 +1,6 @@
 """Selects the proxies that need a driver.
 
-An Envoy connects by itself; lbctl drives another proxy if its entry allows it.
+An Envoy connects to lbctl by itself; lbctl drives any other proxy whose entry allows it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The driver of a HAProxy on this machine.
 
-It applies each published fleet at once. It also compares it with HAProxy's state every few seconds, because another
-program may have reloaded HAProxy. A failed attempt is repeated with back-off.
+It applies each published fleet at once. Every few seconds, it also compares the fleet with HAProxy's state, because
+another program may have reloaded HAProxy. A failed attempt is repeated with back-off.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CHECK_INTERVAL = 5.0
 """Seconds between comparisons with the state of HAProxy."""
 _FIRST_RETRY = 1.0
 _MAX_RETRY_INTERVAL = 15.0
-"""Seconds after a failed attempt."""
+"""Maximum seconds until a failed attempt is repeated."""
 
 
 class HaproxyDriver:
@@ -126,7 +126,7 @@ class HaproxyDriver:
 
 
 def _waits_for_reload(applied: HaproxyResult) -> bool:
-    """Return whether only a scheduled reload is missing, which does not need a warning."""
+    """Return whether HAProxy is only waiting for a scheduled reload, which does not need a warning."""
     wrong = applied.failure or applied.complaints or applied.refused or applied.wrong
     return bool(applied.reload) and applied.retry_after is not None and not wrong
 

@@ -32,14 +32,14 @@ from lbctl.targets.load import Loaded
 from lbctl.targets.prepare import Prepared
 
 _MIN_INTERVAL = 0.25
-"""Minimum seconds between two configurations."""
+"""Minimum seconds between two configuration changes."""
 _CHECK_INTERVAL = 5.0
-"""Seconds between checks of whether nginx is running."""
+"""Seconds between checks that nginx is running."""
 _STATES: Mapping[str, State] = {"applied": "SYNCED", "same": "SYNCED", "refused": "FAILING", "absent": "FAILING"}
 
 
 def next_reload(interval: float, seconds: float | None, now: float) -> str:
-    """Return why a configuration is not applied yet, and when the next reload is due.
+    """Describe why a configuration has not been applied yet, and when the next reload is due.
 
     `interval`: the minimum seconds between two reloads for weights. `seconds`: the time until the next reload; None if
     it is unknown. `now`: in seconds since the epoch.
@@ -99,7 +99,10 @@ class NginxDriver:
             group.create_task(self._watch())
 
     async def _watch(self) -> None:
-        """Monitor whether nginx is running: it does not report its end, and reads the file when it starts again."""
+        """Monitor whether nginx is running.
+
+        It does not report when it stops, and it reads the file when it restarts.
+        """
         while True:
             await asyncio.sleep(_CHECK_INTERVAL)
             running = await self._driver.is_visible()

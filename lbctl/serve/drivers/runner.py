@@ -21,7 +21,7 @@ _UNSURE = 0.1
 
 
 class DriverEndedError(Exception):
-    """A driver returned although it should run until it is cancelled."""
+    """A driver returned, although drivers run until they are cancelled."""
 
 
 class DriverRunner:
@@ -42,7 +42,7 @@ class DriverRunner:
 
     @property
     def status(self) -> DriverStatus:
-        """The driver's status, or why there is no driver and when the next one starts."""
+        """The driver's status, or why there is none and when the next one starts."""
         if self._driver is None:
             return self._status
         status = self._driver.status
@@ -114,13 +114,13 @@ class DriverRunner:
 
 
 def _error_of(tasks: list[asyncio.Task[None]]) -> BaseException:
-    """The error of the first task that has ended."""
+    """Return the error of the first task that has ended."""
     errors = (task.exception() for task in tasks if task.done() and not task.cancelled())
     return next((error for error in errors if error is not None), None) or DriverEndedError("it ended unexpectedly")
 
 
 def _name(error: BaseException) -> str:
-    """Return the class of the error, or of the first error in a group: its message may contain a secret."""
+    """Return the class name of the error (of the first one in a group), because its message may contain a secret."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return type(error).__name__

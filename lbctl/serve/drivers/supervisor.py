@@ -1,7 +1,7 @@
 """Drives the proxies that need a driver, with the same fleet as the Envoys.
 
-Each driver has its own task, so that a driver that hangs, is rejected or fails does not delay others. A proxy without a
-driver is not changed, and its row contains the reason.
+Each driver has its own task, so that a driver that hangs, fails or is rejected does not delay the others. A proxy
+without a driver is not changed, and its row contains the reason.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class DriverSupervisor:
             self._runners[name].update(served)
 
     async def _check(self, served: PublishedFleet, proxies: list[Proxy], *, wait: bool) -> None:
-        """Check the pools that are picked or whose proxies have no active checks.
+        """Check picked pools, and pools of proxies without active checks.
 
         `wait`: whether to wait for the first results.
         """
@@ -170,7 +170,7 @@ class DriverSupervisor:
 
 
 def _reached(snapshot: Snapshot, proxies: list[Proxy]) -> list[Pool]:
-    """The pools that these proxies send to, without unresolved names, and the pools with the algorithm `pick`.
+    """Return the pools that these proxies send to, without unresolved names, and all pools with the `pick` algorithm.
 
     A proxy ignores its active checks when it sends a picked request, and few proxies report their results.
     """
@@ -181,5 +181,5 @@ def _reached(snapshot: Snapshot, proxies: list[Proxy]) -> list[Pool]:
 
 
 def _same(new: Proxy | None, driven: Proxy) -> bool:
-    """Whether the driver of `driven` can drive `new`: it also applies the custom lines."""
+    """Return whether the driver of `driven` can also drive `new`: only their custom lines may differ."""
     return new is not None and replace(new, include=()) == replace(driven, include=())

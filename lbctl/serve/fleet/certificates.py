@@ -1,8 +1,8 @@
 """Reads certificates, keys, certificate authorities and revocation lists for Envoys, and keeps the last valid content.
 
-Other programs rotate certificates while lbctl runs, and for a moment a new certificate may be next to an old key. Files
-that do not match are never sent: the last valid content stays in use, and a diagnostic reports it. The content of these
-files is never logged or stored.
+Other programs rotate certificates while lbctl runs, so a new certificate may briefly be paired with an old key.
+Mismatched files are never sent: the last valid content stays in use, and a diagnostic reports this. The content of
+these files is never logged or stored.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_BYTES = 1 << 20
 """Maximum size of one file, in bytes."""
 _PAIR = ("certificate", "key")
 _SINGLE = {"ca": authority_problem, "client_ca": authority_problem, "client_crl": crl_problem}
-"""The key of files that are used alone, and the function that checks whether they are valid."""
+"""Key of a file that is used by itself → the function that checks it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class _FileGroup:
 
     @property
     def written(self) -> tuple[str, ...]:
-        """The paths of the files as the fleet writes them."""
+        """The paths of the files, as written in the fleet."""
         return tuple(str(node.value) for node in self.nodes)
 
 
@@ -49,7 +49,7 @@ class CertificateCache:
         self._valid: dict[tuple[str, ...], tuple[bytes, ...]] = {}
 
     def read(self, source: FleetSource, topology: Topology) -> tuple[dict[str, bytes], list[Diagnostic]]:
-        """Return the content of every file that an Envoy of this fleet needs, by its path as the fleet writes it.
+        """Return path (as written in the fleet) → content, for every file that an Envoy of this fleet needs.
 
         A file that cannot be used is reported as LB931: as a warning if its last valid content stays in use, otherwise
         as an error.
@@ -76,7 +76,7 @@ class CertificateCache:
 
 
 def needed(topology: Topology) -> frozenset[FieldPath]:
-    """Return the listeners and pools whose files an Envoy needs, as the first two elements of their field paths."""
+    """Return the listeners and pools whose files an Envoy needs, each as the first two elements of its field path."""
     proxies = xds_proxies(topology, xds_kinds()).all
     named = {name for proxy in proxies for name in proxy.listeners}
     serves_all = any(not proxy.listeners for proxy in proxies)
@@ -97,7 +97,7 @@ def _groups(source: FleetSource, needed: frozenset[FieldPath]) -> Iterator[_File
 
 
 def _contents(source: FleetSource, group: _FileGroup) -> tuple[tuple[bytes, ...], str]:
-    """Return the contents of the files, or no contents and the reason why they cannot be read."""
+    """Return the contents of the files; if a file cannot be read, return no contents and the reason."""
     contents = []
     for node in group.nodes:
         try:

@@ -18,24 +18,24 @@ from lbctl.runtime import log
 from lbctl.runtime.guard import Guard
 
 _DEBOUNCE_MS = 50
-"""Milliseconds for which events that occur together are combined into one notification."""
+"""Period, in milliseconds, in which events are combined into one notification."""
 _STEP_MS = 20
-"""Milliseconds without an event after which the combining ends early."""
+"""Milliseconds without an event after which this period ends early."""
 
 _SUFFIXES = (".yaml", ".yml")
 
 
 @dataclass(frozen=True, slots=True)
 class WatchedDirectories:
-    """The directories to watch so that every change of a set of files is noticed."""
+    """The directories to watch in order to notice every change to a set of files."""
 
     directories: frozenset[tuple[Path, int, int]] = frozenset()
     """Each directory with its device and inode: a directory that was deleted and created again is a different one."""
     names: frozenset[str] = frozenset()
-    """The names of files in these directories that count in addition to YAML files."""
+    """Names of files in these directories that matter in addition to YAML files."""
 
     def concerned(self, path: str) -> bool:
-        """Return whether an event on `path`, in one of the directories, may mean that a watched file has changed."""
+        """Return whether an event for `path` in one of the directories may mean that a watched file has changed."""
         name = path.rpartition("/")[2]
         return name in self.names or name.endswith(_SUFFIXES)
 
@@ -119,7 +119,7 @@ class FileEvents:
 
 
 def _undecoded(error: Exception) -> str:
-    """Return the message about a name that is not UTF-8, which ends the library's watch; empty for other errors."""
+    """Return the message if a file name is not UTF-8, which ends the library's watch; empty for other errors."""
     from watchfiles._rust_notify import WatchfilesRustInternalError
 
     errors = error.exceptions if isinstance(error, ExceptionGroup) else (error,)

@@ -1,4 +1,4 @@
-"""Digests of a set of files that are cheap to recompute: a file is read again only if its inode has changed.
+"""Digests of files, cheap to recompute: a file is read again only if its inode has changed.
 
 A modification time does not prove that a file is unchanged: two writes of the same length within one tick of the
 kernel's clock have the same time. Therefore, a file that was changed a moment ago is read again until its time is old
@@ -22,7 +22,7 @@ Signature = tuple[int, ...] | str
 """Device, inode, size, mtime and ctime (both in ns), or the name of the error that prevented reading the file."""
 
 _SETTLED_NS = 1_000_000_000
-"""Nanoseconds after which every later change of a file also changes its modification time."""
+"""Age, in ns, after which any further change to a file also changes its modification time."""
 
 
 def fleet_files(paths: Sequence[str]) -> list[Path]:

@@ -37,7 +37,7 @@ SHORT = 12
 
 @dataclass(frozen=True, slots=True)
 class RestoredHistory:
-    """The history as an earlier process saved it."""
+    """The history that an earlier process saved."""
 
     entries: tuple[ServedFleet, ...] = ()
     """The entries, oldest first."""
@@ -46,7 +46,7 @@ class RestoredHistory:
 
 
 class _Unrevised(NamedTuple):
-    """The files published from disk, and whether their entry is new."""
+    """Files published from disk, and whether their entry is new."""
 
     digest: str
     files: tuple[SourceText, ...]
@@ -54,7 +54,7 @@ class _Unrevised(NamedTuple):
 
 
 def digest_of(files: Iterable[SourceText]) -> str:
-    """Return the digest of a fleet's YAML files: of their names without directories, and of their content."""
+    """Return the digest of a fleet's YAML files, computed from their base names and their content."""
     digest = hashlib.sha256()
     for name, data in sorted((PurePath(text.name).name, text.data) for text in files):
         digest.update(f"{name}\0{len(data)}\0".encode(errors="surrogateescape"))
@@ -63,7 +63,7 @@ def digest_of(files: Iterable[SourceText]) -> str:
 
 
 class FleetHistory:
-    """The entries, oldest first, and the rollback. `paths`: the paths from the command line."""
+    """The history of published fleets and the active rollback. `paths`: the paths from the command line."""
 
     def __init__(self, paths: Sequence[str], state: SavedState, restored: RestoredHistory) -> None:
         self.entries = restored.entries
@@ -165,7 +165,7 @@ class FleetHistory:
         return await asyncio.to_thread(lambda: digest_of(texts(self._paths, Diagnostics())))
 
     async def shared_on_disk(self) -> str:
-        """Return the digest of the current files on disk, without `control`: members' sections may differ."""
+        """Return the digest of the current files on disk without `control`, which may differ between members."""
         return await asyncio.to_thread(lambda: digest_of(map(without_control, texts(self._paths, Diagnostics()))))
 
     def find(self, prefix: str | None) -> ServedFleet:
@@ -219,9 +219,9 @@ class FleetHistory:
             raise NotSavedError(f"nothing was changed, because the rollback cannot be saved: {error}") from error
 
     async def save(self) -> None:
-        """Save the changes, and delete the files that no entry refers to any more. Raises StoreError.
+        """Save the changes, and delete files that no entry refers to any more. Raises StoreError.
 
-        Changes that happen while it waits for the store are saved the next time.
+        Changes made while it waits for the store are saved the next time.
         """
         async with self._turn:
             wanted, before = RestoredHistory(self.entries, self.rollback), self._saved

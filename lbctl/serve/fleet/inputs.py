@@ -16,7 +16,7 @@ from lbctl.serve.discovery.interface import Discovered
 from lbctl.targets.load import Loaded
 
 Origin = Literal["files", "state", "history", "leader"]
-"""The origin of a fleet's files: the disk, the saved state, an entry of the history, or the leader."""
+"""Where a fleet's files come from: the disk, the saved state, an entry of the history, or the leader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class PickerPlace:
     """The picker address that the proxies of a fleet use."""
 
     address: Address | None = None
-    """The picker address of this process; None if the fleet alone decides."""
+    """The picker address of this process; None if the fleet defines it."""
     withheld: bool = False
     """Whether proxies get no address, because another process uses it or no picker is started there."""
     key: str = ""
@@ -33,7 +33,7 @@ class PickerPlace:
 
 @dataclass(frozen=True, slots=True)
 class FleetInputs:
-    """Everything that the published fleet is composed of."""
+    """Everything from which the published fleet is composed."""
 
     loaded: Loaded | None = None
     """The fleet as it was read; None before the first successful read."""
@@ -42,7 +42,7 @@ class FleetInputs:
     discovered: Discovered = field(default_factory=Discovered)
     """The newest discovery answers."""
     baseline: Discovered = field(default_factory=Discovered)
-    """The reference answers for the first published fleet."""
+    """The answers with which the first published fleet is compared."""
     decisions: LoopOutput = field(default_factory=LoopOutput)
     """The weights and ejections from the control loop."""
     overrides: Overrides = ()
@@ -79,7 +79,7 @@ class Places(Protocol):
         """Return the picker address for the proxies of this fleet."""
 
     def picker_key(self, topology: Topology) -> str:
-        """Return `PickerPlace.key` of this fleet, without opening anything."""
+        """Return `PickerPlace.key` of this fleet, without opening a socket."""
 
     def traffic_log(self, topology: Topology) -> Address | None:
         """Return the address for the traffic log of this fleet's proxies; None if nothing can receive it."""

@@ -28,7 +28,7 @@ SHRUNK = "LB531"
 _KEY_FILE_CODES = frozenset({"LB121", "LB150", "LB503", "LB507", "LB508", UNUSABLE, SHRUNK})
 _REVOKE = "to revoke all keys, empty the file and run `lbctl reload --allow-shrink`"
 _SETTLE_NS = 1_000_000_000
-"""Nanoseconds for which a file that has lost a key must be unchanged: a slow writer may not have finished."""
+"""Nanoseconds for which a file that has lost a key must stay unchanged, because a slow writer may not have finished."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ def unsettled_file(source: FleetSource, before: ServedKeyFiles, now: int) -> Pat
 
 
 def refusal_reason(diagnostics: tuple[Diagnostic, ...]) -> str:
-    """Return why the fleet is not published if its key files are the only cause; otherwise an empty string."""
+    """Return why the fleet is not published, if only its key files prevent it; otherwise an empty string."""
     errors = [item for item in diagnostics if item.severity == "error"]
     if not errors or any(item.code not in _KEY_FILE_CODES for item in errors):
         return ""
@@ -137,7 +137,7 @@ def refusal_reason(diagnostics: tuple[Diagnostic, ...]) -> str:
 def _read_again_files(
     source: FleetSource, before: ServedKeyFiles, secrets: Secrets
 ) -> Iterator[tuple[KeyFile, ServedKeyFile, Content]]:
-    """Yield every file that was published before and is read now, with the published and the new content."""
+    """Yield every file that was published before and is read again, with its published and its new content."""
     for file in key_files(source):
         content = _content(secrets, file)
         if content is not None and file.path in before:

@@ -28,14 +28,15 @@ from lbctl.xds.build.snapshot_cache import CachedSnapshot, UnsoundError
 _FIRST_ANSWER = 5.0
 """Seconds for which a new fleet waits for name resolution."""
 _EMPTY_START = 20.0
-"""Seconds for which the first fleet waits for a pool whose name has no answer: proxies may still have its replicas."""
+"""Seconds for which the first fleet waits for a pool whose name has no answer, because proxies may still have its
+replicas."""
 
 
 class NoPlaces:
     """A process without a picker and without a traffic log."""
 
     def picker(self, topology: Topology) -> PickerPlace:
-        """Return that only the fleet decides."""
+        """Return no address: the fleet defines it."""
         del topology
         return PickerPlace()
 
@@ -45,7 +46,7 @@ class NoPlaces:
         return ""
 
     def traffic_log(self, topology: Topology) -> Address | None:
-        """Return that nothing receives the log."""
+        """Return None, because nothing receives the log."""
         del topology
         return None
 
@@ -106,7 +107,7 @@ class LiveFleet:
         return self._turn
 
     def seconds_to_next_deadline(self) -> float | None:
-        """Return the seconds until time alone changes the fleet; None if it does not."""
+        """Return the seconds until the fleet changes because time has passed; None if it does not."""
         now = self._now()
         deadline = self.served.composed.next_deadline(now) if self.served else None
         return None if deadline is None else deadline - now
@@ -118,7 +119,7 @@ class LiveFleet:
 
         Derive the inputs from `self.inputs` without an `await` in between, because they replace it at once.
         `save=False`: nothing has changed that a restart needs, or `save_soon` follows. Later publications do not wait
-        for the save: a disk or a store may take seconds. Before the first fleet, the inputs only wait for it.
+        for the save: a disk or a store may take seconds. Before the first fleet, the inputs are only stored.
         """
         self.stage(inputs)
         async with self._turn:
@@ -195,7 +196,7 @@ class LiveFleet:
     # ── Saving ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def save_soon(self) -> None:
-        """Have `keep_saved` save the published fleet."""
+        """Let `keep_saved` save the published fleet soon."""
         self._unsaved.set()
 
     async def keep_saved(self) -> None:

@@ -49,27 +49,27 @@ class ReloadOutcome:
 
 
 class ChangeObserver(Protocol):
-    """Is notified of every change, after it has happened."""
+    """Notified of every change after it has happened."""
 
     def published(self, served: PublishedFleet, result: PublishResult, cause: str) -> None:
-        """Handle the end of a publication, whether or not it changed the fleet."""
+        """Called after a publication, whether or not it changed the fleet."""
 
     def reloaded(self, result: ReloadOutcome) -> None:
-        """Handle the end of a reading of the files."""
+        """Called after the files have been read."""
 
     def rolled_back(self, rollback: ActiveRollback) -> None:
-        """Handle a rollback, after an earlier fleet is published instead of the files."""
+        """Called after a rollback has published an earlier fleet instead of the files."""
 
 
 class PublicationLog:
-    """Logs publications. New fleets are in the audit log too."""
+    """Logs publications. New fleets are recorded in the audit log, too."""
 
     def __init__(self, publisher: Publisher, observer: ChangeObserver, audit: AuditLog) -> None:
         self._publisher = publisher
         self._observer = observer
         self._audit = audit
         self._unrecorded: tuple[str, str] | None = None
-        """Version and cause of a publication that is not in the audit log yet."""
+        """Version and cause of a publication that has not been recorded in the audit log yet."""
 
     def served(self, published: PublishResult, origin: Origin) -> None:
         """Report a published fleet, which `record` then adds to the audit log."""
@@ -94,7 +94,7 @@ class PublicationLog:
             self._observer.published(served, published, cause)
 
     def leave_out(self) -> None:
-        """Keep the last publication out of the audit log, because its leader records it."""
+        """Keep the last publication out of the audit log, because the leader records it."""
         self._unrecorded = None
 
     async def record(self) -> None:
@@ -106,12 +106,12 @@ class PublicationLog:
 
 
 def stays(publisher: Publisher) -> str:
-    """Return the end of a message about a change that is not published; empty if nothing is published yet."""
+    """Return the last part of a message about an unpublished change; empty if nothing is published yet."""
     return "; the published fleet does not change" if publisher.served else ""
 
 
 def _named_weights(weights: Mapping[str, Weight]) -> str:
-    """Return the first replicas with their new weights, and the number of remaining ones, for the log."""
+    """Format the new weights of the first replicas, and the number of remaining replicas, for the log."""
     named = [f"{name}={weight.rate:.4g}" for name, weight in islice(weights.items(), _MAX_NAMED)]
     return " ".join(named) + (f" and {len(weights) - _MAX_NAMED} more" if len(weights) > _MAX_NAMED else "")
 

@@ -41,7 +41,7 @@ _MAX_NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class PublishedFleet:
-    """A fleet as published to all proxies."""
+    """A fleet, as published to all proxies."""
 
     loaded: Loaded
     """The fleet as it was read."""
@@ -109,7 +109,7 @@ class Publisher:
 
     @property
     def sends(self) -> bool:
-        """Whether Envoys get the published fleet. They do not in a dry run, and before the first fleet."""
+        """Whether Envoys get the published fleet. They do not in a dry run or before the first fleet."""
         return self._send is not None
 
     def open(self, send: Callable[[CachedSnapshot], None]) -> None:
@@ -139,7 +139,7 @@ class Publisher:
         return None
 
     async def publish(self, inputs: FleetInputs, *, allow_shrink: bool = False) -> PublishResult | None:
-        """Publish the result of these inputs; return None if only notes have changed and nothing was built.
+        """Publish the fleet composed from these inputs; return None if only notes have changed and nothing was built.
 
         Raises UnsoundError, and publishes nothing, if a proxy would reject the result. `allow_shrink`: accept any loss
         of discovered replicas.
@@ -201,7 +201,7 @@ class Publisher:
 async def _to_its_end(work: Coroutine[Any, Any, _T]) -> _T:
     """Run work in a thread and return its result.
 
-    A cancellation waits for the work to end, so that no other work runs meanwhile.
+    If cancelled, it waits for the work to end, so that no other work starts meanwhile.
     """
     task = asyncio.ensure_future(work)
     try:
@@ -214,7 +214,7 @@ async def _to_its_end(work: Coroutine[Any, Any, _T]) -> _T:
 def _changed_resources(
     before: CachedSnapshot | None, after: CachedSnapshot, proxies: Iterable[Proxy]
 ) -> set[tuple[str, str]]:
-    """Return the changed resources as (short type, name)."""
+    """Return the changed resources as (short type, name) pairs."""
     changed = set()
     for proxy in proxies:
         earlier = before.resources(proxy) if before else None

@@ -30,7 +30,7 @@ from lbctl.targets.load import Loaded, complete
 
 ReadKeys = Callable[[FleetSource, Diagnostics], Secrets]
 WithOwn = Callable[[FleetSource, Diagnostics], FleetSource]
-"""Returns a fleet with the sections from this process's own files, and reports paths that the fleet must not name."""
+"""Returns the fleet with the sections from this process's own files, and reports paths that the fleet must not name."""
 Writers = Literal["this process", "members", "anybody"]
 """The possible writers of a state's fleets: a directory's only process, or the clients of a shared store."""
 _OWN_FILES = (
@@ -42,7 +42,7 @@ _OWN_FILES = (
     ("control", "api", "tls", "key"),
     ("control", "api", "token_file"),
 )
-"""The fields that name a file of the control plane itself."""
+"""The fields that name files of the control plane itself."""
 
 
 def unchanged(source: FleetSource, _: Diagnostics) -> FleetSource:
@@ -63,7 +63,7 @@ class FleetContents:
     diagnostics: tuple[Diagnostic, ...]
     """Diagnostics of these files."""
     targets: Mapping[str, bytes] = field(default_factory=dict)
-    """Path of a target file or of custom lines → the content that was used; a missing file is absent."""
+    """Path of a target file or a file with custom lines → the content that was used; missing files are absent."""
 
     @property
     def topology(self) -> Topology | None:
@@ -123,7 +123,7 @@ def read(
 
 
 def read_control(paths: Sequence[str]) -> ControlSection:
-    """Read the section `control` of the files at the paths, even if they have errors elsewhere."""
+    """Read the `control` section of the files at the paths, even if they have errors elsewhere."""
     diagnostics = Diagnostics()
     files = read_texts(paths, diagnostics)
     unreadable = next((item for item in diagnostics if item.severity == "error"), None)
@@ -135,10 +135,7 @@ def read_control(paths: Sequence[str]) -> ControlSection:
 
 
 def own_control(paths: Sequence[str]) -> FleetSource | None:
-    """Return the fleet's files at the paths, with only their section `control`.
-
-    The result is None unless that section is complete.
-    """
+    """Return the fleet at the paths, reduced to its `control` section; None unless that section is complete."""
     section = control_alone(read_texts(paths, Diagnostics()))
     return None if section.lost else section.source
 
@@ -170,7 +167,7 @@ def _parse_cached(
 
 
 def _is_superseded(item: Diagnostic, findings: Sequence[Diagnostic]) -> bool:
-    """Return whether `item` reports a missing certificate or key file that has a more specific finding."""
+    """Return whether `item` reports a missing certificate or key file for which a more specific finding exists."""
     is_missing_file = item.code == "LB110" and item.path[-1] != "path"
     return is_missing_file and any(item.path[:-1] == finding.path[:-1] for finding in findings)
 

@@ -1,7 +1,7 @@
 """The last published snapshots by version, for proxies that do not have the newest one yet.
 
 A snapshot is kept while a proxy has its version. At most `MAX_SNAPSHOTS` are kept, so that a proxy that never updates
-cannot fill the memory.
+cannot exhaust the memory.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class RecentSnapshots:
         return self._snapshots.get(version)
 
     def oldest(self, versions: Iterable[str]) -> Snapshot | None:
-        """Return the snapshot among `versions` that was published first; None if one is unknown or none is given."""
+        """Return the oldest snapshot among these versions; None if a version is unknown or none is given."""
         wanted = frozenset(versions)
         if not wanted <= self._snapshots.keys():
             return None

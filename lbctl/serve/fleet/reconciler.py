@@ -38,7 +38,7 @@ from lbctl.xds.build.snapshot_cache import UnsoundError
 OnFleet = Callable[[Loaded, bool], Awaitable[None]]
 """Called with the first fleet: with False before its resources are built, with True when they can be served."""
 _FILES = Cause(CONTROL_PLANE)
-"""The cause of publications after a change of the files."""
+"""The cause of publications after a change to the files."""
 
 
 class Reconciler:
@@ -105,7 +105,7 @@ class Reconciler:
         await self._find_revision()
 
     def serve_leader(self, leader: SavedFleet | None) -> None:
-        """Publish the leader's fleet from the next read on; None: the files, until there is a leader's fleet."""
+        """Publish the leader's fleet from the next read on; None: publish the files until the leader has a fleet."""
         self._files = LeaderFiles(self._history, self._publications, leader)
 
     @property
@@ -114,7 +114,7 @@ class Reconciler:
         return self._files.leader or self._saver.fleet
 
     async def lead(self) -> None:
-        """Publish the own files from now on, and save the published fleet."""
+        """Publish this process's own files from now on, and save the published fleet."""
         async with self._live.turn:
             leader, self._files = self._files.leader, self._own_files
             await self._saver.save_all(leader)
@@ -252,7 +252,7 @@ class Reconciler:
         self._reloads.served((*outcome.diagnostics, *unsupported), rollback, new=published.new)
 
     async def _serve_running(self, outcome: LoadOutcome) -> None:
-        """Publish the running fleet with changed certificates, key files or target files; the new fleet is rejected."""
+        """After a rejection, publish the running fleet with changed certificates, key files or target files."""
         served = self._live.served
         if outcome.running is None or served is None:
             return

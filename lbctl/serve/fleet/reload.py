@@ -36,9 +36,9 @@ from lbctl.store.records import SavedFleet
 from lbctl.targets.load import Loaded
 
 _QUIET = 0.1
-"""Seconds for which a file must be unchanged before it counts as completely written."""
+"""Seconds for which a file must stay unchanged before it counts as completely written."""
 _TICK = 0.02
-"""Seconds after which every later change of a file has a different time: kernel clocks tick every 1 to 10 ms."""
+"""Seconds after which any further change to a file has a different timestamp: kernel clocks tick every 1 to 10 ms."""
 _PAUSE = 0.05
 """Seconds between attempts to read files that are still being written."""
 _ATTEMPTS = 30
@@ -58,11 +58,11 @@ class LoadOutcome:
     files: Mapping[Path, str] = field(default_factory=dict)
     """File to watch in addition to the fleet's files → digest of its content when it was read."""
     shrink: tuple[Diagnostic, ...] = ()
-    """The losses of replicas and keys: rejected, or confirmed if there is a fleet."""
+    """The losses of replicas and keys, which are confirmed if `loaded` is set, otherwise rejected."""
     running: Loaded | None = None
     """If the new fleet is rejected: the running fleet with changed certificates, key files or target files, if any."""
     saved: SavedFleet | None = None
-    """The form of `loaded` or `running` to save in the state once it is published."""
+    """`loaded` or `running`, in the form that is saved in the state once it is published."""
 
     @property
     def fleet(self) -> Loaded | None:
@@ -100,9 +100,9 @@ class FleetReloader:
         self._withheld = (state,) if state else ()
         self._writers = writers
         self._own: FleetSource | None = None
-        """The last sections of the own files that could be read, for a fleet from a shared store."""
+        """The sections last read from this process's own files, for a fleet from a shared store."""
         self._own_places: frozenset[str] = frozenset()
-        """The sockets and log files in the last own files that could be read."""
+        """The sockets and log files last read from this process's own files."""
         self._lock = threading.Lock()
         self._certificates = CertificateCache()
         self._fingerprints = Fingerprints()
@@ -214,7 +214,7 @@ class FleetReloader:
         return read(source_texts, targets, self._certificates, keys, diagnostics, own, self._withheld)
 
     def _with_own(self) -> WithOwn:
-        """Return the function that gives a stored fleet the sections from this process's own files."""
+        """Return a function that replaces sections of a stored fleet with those from this process's own files."""
         if self._writers == "this process":
             own = own_control(self._paths)
             return unchanged if own is None else self._with(own)
@@ -226,9 +226,9 @@ class FleetReloader:
         return self._with(self._own, self._own_places)
 
     def _with(self, own: FleetSource | None, places: frozenset[str] | None = None) -> WithOwn:
-        """Return the function that gives a fleet these sections.
+        """Return a function that puts these sections into a fleet.
 
-        `places`: the sockets and log files that it may name; None: all.
+        `places`: the sockets and log files that the fleet may name; None: all.
         """
 
         def change(source: FleetSource, diagnostics: Diagnostics) -> FleetSource:
@@ -342,7 +342,7 @@ def _still_written(file: Path) -> Diagnostic:
 
 
 def _merged(first: Iterable[Diagnostic], second: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
-    """Return both, without the warnings in `second` that `first` already reports as errors."""
+    """Return all diagnostics, except warnings in `second` that `first` already reports as errors."""
     merged = Diagnostics()
     merged.extend(first)
     errors = {(item.code, item.path) for item in merged if item.severity == "error"}
@@ -354,7 +354,7 @@ def _merged(first: Iterable[Diagnostic], second: Iterable[Diagnostic]) -> tuple[
 
 
 def relocated(files: tuple[SourceText, ...], paths: tuple[str, ...]) -> tuple[SourceText, ...]:
-    """Return files of a shared store as if they were in the directories of this member's files."""
+    """Return files from a shared store as if they were in the directories of this member's own files."""
     own = {Path(text.name).name: text for text in texts(paths, Diagnostics())}
     first = next(iter(own.values()), None)
     if first is None:
@@ -369,7 +369,7 @@ def relocated(files: tuple[SourceText, ...], paths: tuple[str, ...]) -> tuple[So
 
 
 def is_unchanged(saved: SavedFleet, paths: tuple[str, ...]) -> bool:
-    """Whether the files are the saved files, so that the fleet need not be compared with the saved one."""
+    """Return whether the files equal the saved files, so that the fleet need not be compared with the saved one."""
     if tuple(texts(paths, Diagnostics())) != saved.texts:
         return False
     with suppress(OSError):

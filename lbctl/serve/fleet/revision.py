@@ -20,7 +20,7 @@ _TIMEOUT = 5.0
 
 
 def revision_of(paths: Sequence[str], files: Iterable[SourceText]) -> Revision:
-    """Return the commit that is checked out at the location of the files; an empty revision if there is none. Blocks.
+    """Return the commit checked out in the files' directories; an empty revision if there is none. Blocks.
 
     The revision is dirty if a file differs from the commit, is not in it, or is missing on disk.
     """
@@ -48,7 +48,7 @@ def _differs(folder: Path, contents: Mapping[Path, bytes], is_whole: bool) -> bo
 
 
 def _blob(data: bytes, like: str) -> str:
-    """Return git's name for this content, computed with the hash function of the other name."""
+    """Return git's object name for this content, with the hash function of the name `like`."""
     hashed = hashlib.sha256() if len(like) == 64 else hashlib.sha1(usedforsecurity=False)
     hashed.update(b"blob %d\0" % len(data))
     hashed.update(data)

@@ -34,7 +34,7 @@ class FleetSaver:
         self._history = history
         self._saved: SavedFleet | None = None
         self._newest: SavedFleet | None = None
-        """The published files, which a failed save may not have saved yet."""
+        """The published files, which may not be saved yet if a save has failed."""
         self._turn = asyncio.Lock()
         self._drains: Since | None = drains or {}
         """The drains as saved; None if unknown."""
@@ -49,7 +49,7 @@ class FleetSaver:
         self._saved = saved
 
     def save_later(self) -> None:
-        """Save again at the next attempt, because the state may be newer than the published fleet."""
+        """Mark the state for another save, because it may be newer than the published fleet."""
         self.is_pending = True
 
     async def save_all(self, earlier: SavedFleet | None) -> None:

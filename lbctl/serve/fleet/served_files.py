@@ -39,7 +39,7 @@ class OwnFiles:
         return "files" if self.rollback is None else "history"
 
     async def pinned(self) -> tuple[SourceText, ...] | None:
-        """Return the files that are published instead of the files on disk if a rollback is active."""
+        """Return the files that an active rollback publishes instead of the files on disk."""
         return await self._history.pinned()
 
     async def served(self, files: tuple[SourceText, ...], fleet: PublishedFleet, cause: Cause) -> None:
@@ -56,7 +56,7 @@ class OwnFiles:
 
 
 class LeaderFiles:
-    """The leader's files, which the leader saves and records. Without a leader: the files on disk."""
+    """The leader's files, which the leader saves and records; without a leader, the files on disk."""
 
     confirms_losses = True
     """Whether another process has accepted the loss of replicas and keys."""

@@ -1,4 +1,4 @@
-"""Decides when the files of a fleet are read again: once after each change, as soon as the change has settled.
+"""Decides when to read a fleet's files again: once for each change, as soon as the change has settled.
 
 Only the content of the files counts: an operating system event merely triggers a comparison, and without events the
 files are compared every few seconds. A file that was only touched has not changed. A change has settled when no file
@@ -62,8 +62,8 @@ class FleetWatcher:
     def watch_files(self, files: Iterable[Path]) -> None:
         """Watch exactly these files in addition to the fleet's files.
 
-        A mapping gives the digest of each file when it was read (from `fingerprints.Fingerprints`): a file with
-        different content now counts as changed.
+        If `files` is a mapping, its values are the digests (from `fingerprints.Fingerprints`) with which the files were
+        read. A file with a different digest counts as changed.
         """
         digests = files if isinstance(files, Mapping) else {}
         fleet = {file: digest for file, digest in self._reported.items() if file not in self._files}
@@ -72,7 +72,7 @@ class FleetWatcher:
         self._wake.set()
 
     async def changes(self) -> AsyncIterator[None]:
-        """Yield once for each settled change, or for several simultaneous changes."""
+        """Yield once for each settled change; simultaneous changes count as one."""
         try:
             while True:
                 await self._watch_directories()
