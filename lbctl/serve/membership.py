@@ -1,4 +1,4 @@
-"""How this process joins the other members of its control plane: it opens their store, and registers a name there."""
+"""Joins the other members of this process's control plane: opens their store and registers a name in it."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _RETRY = 1.0
 
 
 def check_state_is_known(options: Options, section: ControlSection) -> None:
-    """Raise UnknownStateError if the fleet may name a state directory that cannot be read.
+    """Raise UnknownStateError if the fleet may set a state directory, but that setting cannot be read.
 
-    With the default directory, this process would be a separate control plane: without the last valid fleet and without
-    the drains.
+    With the default directory, this process would be a separate control plane that lacks the last valid fleet and the
+    drains.
     """
     if options.state is not None or options.dry_run:
         return
@@ -54,7 +54,8 @@ def check_state_is_known(options: Options, section: ControlSection) -> None:
 async def shared_store(options: Options, source: FleetSource | None) -> Shared | None:
     """Return the store that the fleet names; None if this machine's state directory is used. Raises StoreError.
 
-    A member with unreadable files waits until they are readable: with a separate state, it would decide independently.
+    A member whose files are unreadable waits until they are readable: with a separate state, it would decide
+    independently.
     """
     chosen = settings(options, source)
     waits = False
@@ -82,7 +83,7 @@ def _marker(chosen: ServeSettings) -> Path:
 
 
 async def join(shared: Shared) -> None:
-    """Register this member's name in the store, and wait until the store answers. Raises StoreError.
+    """Register this member's name in the store, and wait until the store responds. Raises StoreError.
 
     A member that has not read the others' records must not serve: it does not know which replicas operators have
     drained. Until then, proxies keep their configuration.
@@ -100,5 +101,5 @@ async def join(shared: Shared) -> None:
 
 
 def _host_name() -> str:
-    """Return the name of this host as a member name."""
+    """Return this machine's host name as a valid member name."""
     return re.sub(r"[^a-z0-9._-]", "-", socket.gethostname().lower())[:63] or "member"

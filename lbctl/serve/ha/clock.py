@@ -1,8 +1,8 @@
 """The shared time of all members of a control plane: the leader's time.
 
 The ends of overrides and drains, and the steps of rollouts, depend on time. A member whose clock differs follows the
-leader's clock, and keeps that time if it becomes the leader, so that nothing ends early or late because of a leader
-change.
+leader's clock, and keeps that time if it becomes the leader, so that nothing ends early or late when the leader
+changes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 _TOLERANCE = 0.5
-"""Clock difference in seconds that network delays explain."""
+"""Clock difference, in seconds, that network delays can explain."""
 
 
 class FleetClock:

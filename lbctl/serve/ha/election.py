@@ -1,8 +1,8 @@
 """Acquires and renews the lease, and reports at any time whether this member is the leader.
 
-The lease is renewed four times during its duration. A leader counts the lease from the moment before the request, and
-gives it up one fifth of its duration before the store does. If the store does not answer by then, the member is
-isolated: it no longer acts as the leader, but continues to decide weights and health for its own proxies.
+The lease is renewed four times during its duration. A leader counts the lease from just before its request, and gives
+it up one fifth of its duration before the store does. If the store does not respond by then, the member is isolated: it
+no longer acts as the leader, but continues to decide weights and health for its own proxies.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class Election:
         self.problem = ""
         """Why the store cannot be used; empty if it can be used."""
         self.latency: float | None = None
-        """Duration of the store's last answer, in seconds; None before the first."""
+        """Time that the store's last response took, in seconds; None before the first."""
         self.answered = -math.inf
-        """The time of the store's last answer, on the clock of `authority`."""
+        """The time of the store's last response, on the clock of `authority`."""
         self._store = store
         self._state = state
         self._authority = authority
@@ -62,7 +62,7 @@ class Election:
             await asyncio.sleep(self.ttl / 4 if self.role == "leader" and not self.problem else _POLL)
 
     async def turn(self) -> None:
-        """Query the store once, and apply its answer."""
+        """Query the store once, and act on its response."""
         asked_at, started = self._authority.clock(), time.perf_counter()
         try:
             async with asyncio.timeout(max(0.1, min(self.ttl / 2, self._patience(asked_at)))):

@@ -1,4 +1,4 @@
-"""Checks stored values about a member, which may be written by other members or other clients of the store.
+"""Checks stored values about a member, which other members or other clients of the store may have written.
 
 Every function returns the value, or raises FieldError with the name of the field.
 """
@@ -20,7 +20,7 @@ _MAX_NAME = 253
 _MAX_ITEMS = 10_000
 _MAX_EPOCH = 10**17
 _MAX_TIME = 10**11
-"""Seconds since the epoch at the year 5138, in which a date still has four digits."""
+"""The latest valid time, in seconds since the epoch: in the year 5138, which still has four digits."""
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253}):[0-9]{1,5}|unix:/[!-~]{1,200}")
 
 
@@ -107,7 +107,7 @@ def url(field: str, value: object) -> str:
 
 
 def address(field: str, value: object) -> str:
-    """Return an address, as `HOST:PORT` or `unix:PATH`; empty for a closed one."""
+    """Return an address as `HOST:PORT` or `unix:PATH`; empty if the endpoint is closed."""
     written = line(field, value, 300)
     if written and not _is_address(written):
         raise FieldError(f"{field} is not an address")

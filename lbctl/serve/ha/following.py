@@ -19,7 +19,7 @@ _SETTLE = 0.01
 _RETRY = 0.5
 """Seconds until a failed watch of the store is retried."""
 _READER_ENDS = 0.05
-"""Seconds until a store reader that is still running is cancelled again: a takeover waits for its end."""
+"""Seconds after which a store reader that has not stopped is cancelled again, because a takeover waits for it."""
 _PUBLISHES_NOTHING = (LEADER, SHARING, "fleet/served", "history/entries", "rollback")
 """Keys whose changes do not affect the proxies."""
 _SKEW = 5.0
@@ -39,7 +39,7 @@ class Following:
         role_tasks: RoleTasks,
         monotonic: Callable[[], float],
     ) -> None:
-        """`clock` is adjusted to the leader's clock; `monotonic` returns the seconds of this machine's clock."""
+        """`clock` is adjusted to the leader's clock; `monotonic` returns seconds on this machine's monotonic clock."""
         self._state = state
         self._parts = parts
         self._records = records
@@ -62,7 +62,7 @@ class Following:
         return None if self._leader_seen_at is None else self._monotonic() - self._leader_seen_at
 
     def begin(self) -> None:
-        """Leave the decisions to another member, and keep the published fleet."""
+        """Leave decisions to another member, and keep the published fleet."""
         self._parts.reconciler.serve_leader(self._parts.reconciler.fleet)
         self._sharing.collect()
 
@@ -99,7 +99,7 @@ class Following:
             await end_tasks([reader], _READER_ENDS)
 
     async def _apply(self, changes: Iterable[KeyChange], first: set[str]) -> None:
-        """Apply changes, and publish the result. `first` contains the keys whose first value may be old."""
+        """Apply changes, and publish the result. `first` contains the keys whose first value may be outdated."""
         files, others = False, False
         for change in changes:
             if change.entry is None or not self._records.take(change.key, change.entry.value):

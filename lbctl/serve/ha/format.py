@@ -1,6 +1,6 @@
-"""The marker of a key space: it shows that lbctl wrote the key space, and in which format.
+"""The marker of a key space, which shows that lbctl wrote the key space, and in which format.
 
-lbctl does not change a key space of another program, or of a later version with a different format.
+lbctl does not change a key space that belongs to another program, or to a later version with a different format.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from lbctl.store.saved import SavedState
 from lbctl.store.signed_store import SignedStore
 
 _LOOK = 10.0
-"""Seconds between checks by the leader for changes that others made in the store."""
+"""Seconds between the leader's checks for changes that others have made in the store."""
 
 
 class Leading:
@@ -78,7 +78,7 @@ class Leading:
         return {**self._role_tasks.deciding, **self._role_tasks.acting, **own_tasks}
 
     def isolated(self) -> Mapping[str, Work]:
-        """Decide for the proxies of this member alone, without the store, and return the tasks for that."""
+        """Start making decisions for this member's proxies only, without the store, and return the tasks."""
         self._sharing.alone()
         return {**self._role_tasks.deciding, **self._role_tasks.not_acting}
 
@@ -89,7 +89,7 @@ class Leading:
             await asyncio.sleep(INTERVAL)
 
     async def _keep_records(self) -> None:
-        """Sign records that members without a key or with an older key have stored. Then undo changes by others."""
+        """Sign records stored by members without a key or with an older key. Then undo changes by others."""
         is_signed = False
         while True:
             with suppress(StoreError):

@@ -45,13 +45,13 @@ class MemberObserver(Protocol):
         """Handle a new role of this member. `epoch`: the epoch in which it leads or last led."""
 
     def store_changed(self, member: str, problem: str) -> None:
-        """Handle that the store cannot be used, with the reason; empty: the store answers again."""
+        """Handle a problem with the store. An empty reason means that the store responds again."""
 
     def files_differ(self, members: tuple[str, ...]) -> None:
-        """Handle a change of the members whose files differ from the leader's."""
+        """Handle a change in the set of members whose files differ from the leader's."""
 
     def pools_shared(self, members: tuple[str, ...], pools: tuple[str, ...]) -> None:
-        """Handle a change of the members that share the pools, or of this member's pools."""
+        """Handle a change in the set of members that share the pools, or in this member's pools."""
 
 
 class FleetMember:
@@ -96,12 +96,12 @@ class FleetMember:
         self._steps = steps
         self._following = Following(state, parts, self.records, self.sharing, clock, role_tasks, authority.clock)
         self._role: Leading | Following = self._following
-        """The leader; set from the end of its takeover."""
+        """The current role; `Leading` only after a completed takeover."""
         self._last_epoch = 0
         """The last epoch in which this member led; 0 before the first."""
         self._running: dict[str, asyncio.Task[None]] = {}
         self._differing: tuple[str, ...] = ()
-        """The members whose files differed from the leader's files at the last report."""
+        """The members whose files differed from the leader's at the last report."""
 
     @property
     def members(self) -> tuple[MemberInfo, ...]:
@@ -110,7 +110,7 @@ class FleetMember:
 
     @property
     def leads(self) -> bool:
-        """Whether this member decides and accepts writes: from the end of its takeover on."""
+        """Whether this member decides and accepts writes, which it does once its takeover is complete."""
         epoch = self._role.epoch if isinstance(self._role, Leading) else 0
         return self.election.role != "follower" and epoch == self.election.epoch
 
@@ -132,7 +132,7 @@ class FleetMember:
 
     @property
     def refused(self) -> str:
-        """The reason for rejected records of the store; empty if there are none."""
+        """Why records in the store were rejected; empty if none were."""
         return refusals(self.store.refused)
 
     @property
@@ -158,9 +158,9 @@ class FleetMember:
     # ── The start ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def prepare(self) -> None:
-        """Read the leader's published fleet, so that the first fleet of this process is the same. Raises StoreError.
+        """Read the leader's published fleet, so that this process starts with the same fleet. Raises StoreError.
 
-        The pickers of the other members are also read, so that the picker of this process copies their memory.
+        The other members' pickers are also read, so that this process's picker can copy their memory.
         """
         for entry in await self._state.entries(FOLLOWED):
             self.records.take(entry.key, entry.value)
@@ -170,7 +170,7 @@ class FleetMember:
     # ── The tasks ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def tasks(self) -> Mapping[str, Work]:
-        """Return the tasks of a member by name; they run as long as the process."""
+        """Return the tasks of a member by name; they run until the process ends."""
         return {"lease": self.election.run, "role of this member": self.run, "members": self._announce}
 
     async def run(self) -> None:
@@ -204,7 +204,7 @@ class FleetMember:
             await self._switch(self._following.tasks())
 
     async def _lead(self) -> bool:
-        """Take over from the stored records and this member's knowledge. Returns False if the store fails meanwhile."""
+        """Take over, using the stored records and this member's state. Returns False if the store fails meanwhile."""
         started = time.perf_counter()
         await self._switch({})
         leading = Leading(
@@ -225,7 +225,7 @@ class FleetMember:
         return True
 
     async def _led_last(self) -> bool:
-        """Return whether this member was the last leader, so that its state is newer than the stored state."""
+        """Return whether this member was the last leader and its state is therefore newer than the stored state."""
         for entry in await self._state.entries([LEADER]):
             with suppress(*UNREADABLE):
                 status = read_leader(entry.value)
@@ -274,7 +274,7 @@ class FleetMember:
             self._observer.files_differ(self._differing)
 
     async def _exchange(self, own: MemberInfo) -> tuple[MemberInfo, ...] | None:
-        """Announce this member, and return the announcements of all members; None if the store does not answer."""
+        """Announce this member, and return the announcements of all members; None if the store does not respond."""
         asked_at = self._authority.clock()
         try:
             info = write_info(replace(own, samples=await self.sharing.samples()))

@@ -1,4 +1,4 @@
-"""The reports of a follower's scraper, on which the leader decides: the newest report of each replica."""
+"""The reports of a follower's scraper on which the leader bases its decisions: each replica's newest report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ReportOutbox:
     def __init__(self) -> None:
         self._reports: dict[_Key, ScrapeReport] = {}
         self._restarted: dict[_Key, float] = {}
-        """Replica → the last restart of its counters, if it has not been announced yet."""
+        """Replica → when its counters last restarted, if this has not been announced yet."""
 
     def put(self, report: ScrapeReport) -> None:
         """Add a report, replacing the previous one."""
@@ -34,14 +34,14 @@ class ReportOutbox:
         self._restarted = {key: at for key, at in self._restarted.items() if key in replicas}
 
     def part(self, number: int, parts: int) -> dict[_Key, ScrapeReport]:
-        """Return the part with this number, starting at 0, if the reports are divided into `parts`."""
+        """Divide the reports into `parts`, and return the part with this number, starting at 0."""
         return {
             key: replace(report, restarted=key in self._restarted)
             for key, report in islice(self._reports.items(), number, None, parts)
         }
 
     def announced(self, reports: Mapping[_Key, ScrapeReport]) -> None:
-        """Record that the leader has these reports: a restart of counters is announced only once."""
+        """Record that the leader has these reports. A counter restart is announced only once."""
         for key, report in reports.items():
             if self._restarted.get(key, math.inf) <= report.at:
                 del self._restarted[key]

@@ -22,8 +22,8 @@ from lbctl.store.records import UNREADABLE
 INTERVAL = 1.0
 """Seconds between announcements."""
 MAX_SAMPLES = 900_000
-"""Maximum number of characters that any store accepts at a time for the samples of all members, in addition to the
-other announcement data."""
+"""Maximum total number of characters for all members' samples. Together with the other announcement data, every kind of
+store accepts this much at a time."""
 TTL = 5.0
 """Seconds after which a member without announcements counts as gone."""
 
@@ -37,7 +37,7 @@ class MemberInfo:
     role: str = ""
     """The role: leader, follower or isolated."""
     epoch: int = 0
-    """The epoch in which it leads or whose decisions it follows."""
+    """The epoch in which it leads, or whose decisions it follows."""
     api: str = ""
     """The URL of its API; empty while closed."""
     xds: str = ""
@@ -53,15 +53,15 @@ class MemberInfo:
     clock: float = 0.0
     """Clock offset: seconds by which the leader's clock is ahead."""
     latency: float | None = None
-    """Duration of the store's last answer, in seconds; None before the first."""
+    """Time that the store's last response took, in seconds; None before the first."""
     problem: str = ""
     """Why it cannot use the store; empty if it can."""
     at: float = field(default_factory=time.time)
     """Time of the heartbeat."""
     shares: bool = False
-    """Whether it scrapes the pools that a leader assigns to it."""
+    """Whether it scrapes the pools that the leader assigns to it."""
     steps: tuple[str, ...] = ()
-    """The ids of the rollout steps that its proxies have."""
+    """Ids of the rollout steps that its proxies have applied."""
     pickers: tuple[str, ...] = ()
     """The pickers that subscribe to it, as `lbctl.serve.picker.peers` writes them."""
     samples: str = ""

@@ -1,7 +1,7 @@
-"""Applies changes in the leader's stored records to a member.
+"""Applies changes to the leader's stored records to a member.
 
-A record that cannot be read changes nothing: this member keeps its state. A missing record changes nothing either,
-because an emptied store contains no information about the fleet.
+An unreadable record changes nothing: this member keeps its state. The same applies to a missing record, because an
+emptied store contains no information about the fleet.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class SharedRecords:
         }
 
     def read(self, key: str, value: str, inputs: FleetInputs) -> FleetInputs | None:
-        """Return the inputs of the fleet with the changes from a record.
+        """Return the fleet's inputs, updated from a record.
 
         Returns None, and logs a line, if the record cannot be read; then nothing changes.
         """

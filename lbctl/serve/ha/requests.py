@@ -1,8 +1,8 @@
-"""The signature of a request that one member forwards to another, instead of the caller's token.
+"""The signature of a request that one member forwards to another; it replaces the caller's token.
 
 A member with a key signs with it, and states the name of the caller's token. Members without a key sign with a key that
-is derived from the token: it proves that both have the token, without revealing it to readers of the request. A
-signature is valid for one member, for one request, once, and for one minute on the shared clock of the members.
+is derived from the token: it proves that both have the token without revealing it to anyone who reads the request. A
+signature is valid once, for one request to one member, and for one minute on the members' shared clock.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from lbctl.store.signing import Keyring, request_key, request_signature
 
 _T = TypeVar("_T")
 SCHEME = "lbctl-member"
-"""The scheme of the header `authorization`."""
+"""The scheme in the `authorization` header."""
 _VALID = 60.0
-"""Seconds for which a signature is valid, before and after its time."""
+"""Seconds for which a signature is valid before and after its timestamp."""
 _MAX_SEEN = 10_000
-"""Maximum number of remembered requests, so that none is carried out twice."""
+"""Maximum number of requests to remember, so that none is carried out twice."""
 
 
 class NotSignedError(Exception):
@@ -40,7 +40,7 @@ class MemberRequest:
 
     method: str
     path: str
-    """The path with the query."""
+    """The path, including the query."""
     body: bytes
 
 
@@ -48,12 +48,12 @@ class MemberRequests:
     """Signs the requests of this member, and verifies requests of other members."""
 
     def __init__(self, name: str, keys: Keyring, now: Callable[[], float]) -> None:
-        """`name`: the name of this member. `now`: the shared time of all members, in seconds since the epoch."""
+        """`name`: the name of this member. `now`: the members' shared clock, in seconds since the epoch."""
         self._name = name
         self._keys = keys
         self._now = now
         self._seen: dict[str, float] = {}
-        """Number of a request → its time."""
+        """Number of a signed request → the time of its signature."""
 
     def sign(self, request: MemberRequest, receiver: str, actor: str, token: bytes) -> str:
         """Return the `authorization` header of a request to another member.

@@ -1,4 +1,4 @@
-"""The parts of a member that decide in the leader and follow in other members, and the tasks of each role."""
+"""The parts of a member that decide if it is the leader and follow otherwise, and the tasks of each role."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class AnnouncedPickers(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SharedParts:
-    """The parts of this process that decide in the leader and follow in other members."""
+    """The parts of this process that decide if it is the leader and follow otherwise."""
 
     live: LiveFleet
     """Publishes the fleet."""
@@ -51,7 +51,7 @@ class SharedParts:
     history: FleetHistory
     """Provides the previously published fleets."""
     pickers: AnnouncedPickers
-    """Lets the pickers of all members reach each other."""
+    """Connects the pickers of all members with each other."""
 
 
 @dataclass(frozen=True, slots=True)

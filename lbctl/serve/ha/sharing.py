@@ -1,9 +1,9 @@
 """Assigns pools to the members that scrape them, and transfers their samples to the leader.
 
 The leader writes the list of members that share the pools. Each member then computes the owner of a pool by rendezvous
-hashing, so that a joining or leaving member moves only its own part. The lease of an owner is its heartbeat: it stops
+hashing, so that only its own pools move when a member joins or leaves. An owner's heartbeat is its lease: it stops
 scraping before others may assume that it has left. An owner's samples are part of its heartbeat, and the leader uses
-them like its own. Samples from two owners at the same time do no harm, because both come from the replica.
+them like its own. Samples from two owners at the same time do no harm, because both reflect the replica.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from lbctl.store.saved import SavedState
 SHARING = "sharing"
 """The key of the list of members that share the pools."""
 _MAX_CHARACTERS = MAX_SAMPLES
-"""Maximum number of characters of the samples of all members."""
+"""Maximum total number of characters for all members' samples."""
 _SPARE = 0.8
 """Fill level below which fewer parts are used, so that the number of parts does not oscillate."""
 _MAX_DELAY = 5.0
 """Maximum transfer time of a sample, in seconds: pools with a shorter `stale_after` are scraped by the leader
 itself."""
 _MARGIN = 0.8
-"""The fraction of its lease after which an owner that cannot renew it stops."""
+"""Fraction of the lease after which an owner stops scraping if it cannot renew the lease."""
 
 
 class PoolSharing:
@@ -57,10 +57,10 @@ class PoolSharing:
         clock: Callable[[], float],
         on_change: Callable[[tuple[str, ...], tuple[str, ...]], None],
     ) -> None:
-        """Collect the reports of `scraping` for the leader. `loop` decides on the reports of all members in the leader.
+        """Collect the reports of `scraping` for the leader.
 
-        `clock`: seconds that also count while the process is suspended. `on_change` is called with the members that
-        share the pools, and with this member's pools.
+        On the leader, `loop` decides on the reports of all members. `clock` returns seconds and also advances while the
+        process is suspended. `on_change` is called with the members that share the pools, and with this member's pools.
         """
         self.members: tuple[str, ...] = ()
         """The members that share the pools; empty before a leader has written the list."""
@@ -88,12 +88,12 @@ class PoolSharing:
         self._part = 0
         """The part of this member's samples to announce next."""
         self.parts = 1
-        """Number of announcements for all samples of this member: more than one if the samples are too large."""
+        """Number of announcements that this member needs for all its samples: more than one if they are too large."""
         self._outbox = ReportOutbox()
         self._sending: Mapping[tuple[str, str], ScrapeReport] = {}
         """This member's reports in the heartbeat that is being written."""
         self._written = False
-        """Whether the store has the list of members that share the pools, since this member became the leader."""
+        """Whether this member has written the list of members that share the pools since it became the leader."""
         scraping.share(self.owns)
         scraping.report_to(self._outbox.put)
 
@@ -127,7 +127,7 @@ class PoolSharing:
     async def samples(self) -> str:
         """Return this member's samples for the deciding member; empty if there are none.
 
-        If all samples together are too large, this is the next part: each replica's sample is then sent only every
+        If all samples together are too large, the next part is returned: each replica's sample is then sent only every
         second or third time.
         """
         room = _MAX_CHARACTERS // max(1, len(self.members) - 1)
@@ -153,7 +153,7 @@ class PoolSharing:
         self._part, self.parts = 0, parts
 
     def renewed(self, asked_at: float) -> None:
-        """Record that the announcement was renewed by a request at that time."""
+        """Record that a request sent at that time has renewed the announcement."""
         self._outbox.announced(self._sending)
         had_ended = self._clock() >= self._until
         self._until = asked_at + _MARGIN * self._ttl
@@ -166,20 +166,20 @@ class PoolSharing:
             self._scraping.share(self.owns)
 
     async def take_over(self, announced: Iterable[MemberInfo]) -> None:
-        """Decide on the own reports, and start to share the pools, with a store that may have lost its content."""
+        """Decide on this member's own reports and start sharing the pools, even if the store has lost its content."""
         self._scraping.report_to(self._loop.report)
         self._outbox.keep(())
         self._written = False
         await self.lead(announced)
 
     def collect(self) -> None:
-        """Collect the own reports for another member, which decides."""
+        """Collect this member's reports for another member, which makes the decisions."""
         self._scraping.report_to(self._outbox.put)
 
     async def lead(self, announced: Iterable[MemberInfo] | None) -> None:
         """Share the pools among the present members, and use their samples.
 
-        `announced`: their heartbeats; None if the store does not answer.
+        `announced`: their heartbeats; None if the store does not respond.
         """
         if announced is None:
             if self._clock() - self._samples_read_at > self._ttl:

@@ -1,4 +1,4 @@
-"""The reasons in the answer of an agent that reports its replica as not healthy."""
+"""The reasons that an agent gives when it reports its replica as unhealthy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from lbctl.base.foreign_json import InvalidJsonError, member, parse_object, reco
 from lbctl.base.printable import plain
 
 _MAX_VALUES = 1_000
-"""Maximum number of values in an answer. An agent reports a few reasons for each GPU."""
+"""Maximum number of values in a response. An agent reports a few reasons for each GPU."""
 _MAX_REASONS = 2
 _MAX_CHARACTERS = 120
 """Maximum length of a reason."""

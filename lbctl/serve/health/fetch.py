@@ -1,7 +1,7 @@
 """One health check of a replica, according to the pool's active check: one connection, one time limit, one result.
 
-A redirect counts as a wrong status. Every exception is a failed check: no response stops the checks of its replica. If
-this machine lacks descriptors or ports, the check has no result.
+A redirect counts as a wrong status. Every exception counts as a failed check, so that no response can stop the checks
+of its replica. If this machine runs out of file descriptors or ports, the check has no result.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from lbctl.serve.health.agent_reasons import first_reasons
 from lbctl.serve.health.http2 import BrokenAnswerError, Http2Response, send_request
 
 Locate = Callable[[str], Path | None]
-"""A path as written in the fleet → the file on this machine, or None if there is none."""
+"""Returns the file on this machine for a path in the fleet, or None if there is none."""
 MAX_BODY_BYTES = 65_536
-"""Maximum bytes of a body that are searched for `body_contains`, as in Envoy."""
+"""Maximum number of body bytes in which to search for `body_contains`, as in Envoy."""
 _LOCAL_ERRORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL})
 _SERVING = b"\x00\x00\x00\x00\x02\x08\x01"
 """The gRPC message HealthCheckResponse{status: SERVING}."""
 _AGENT = "lbctl-check"
 _BUFFER = 16 * 1024
-"""Bytes after which reading from a connection pauses until the check has parsed them."""
+"""Number of unparsed bytes at which reading from a connection pauses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +55,9 @@ class HealthCheck:
     name: str
     """The name that the replica's certificate must have; also the Host header if the check does not set one."""
     key: tuple[str, str] | None = field(default=None, repr=False)
-    """The header with the key that the replica requires, and its value; None if it requires none."""
+    """Name and value of the header that contains the replica's API key; None if the replica requires none."""
     asks_agent: bool = False
-    """Whether an agent answers, whose failed answers contain reasons."""
+    """Whether an agent responds to the check; its failure responses contain reasons."""
 
     @property
     def timeout(self) -> float:
@@ -68,7 +68,7 @@ class HealthCheck:
 def probe_of(
     pool: Pool, check: ActiveCheck, replica: Replica, tls: ssl.SSLContext | None, key: tuple[str, str] | None = None
 ) -> HealthCheck:
-    """Return the health check of one replica. `key`: a header that the replica requires, and its value.
+    """Return the health check of one replica. `key`: name and value of a header that the replica requires.
 
     A separate port uses HTTP/1.1 without TLS, like the ports of model servers; otherwise the pool's protocol applies.
     """
@@ -111,7 +111,7 @@ def _file(path: str, locate: Locate) -> Path:
 
 
 async def fetch(probe: HealthCheck, session: aiohttp.ClientSession) -> CheckResult | None:
-    """Run one check. Return None if the result is not about the replica."""
+    """Run one check. Return None if the result reveals nothing about the replica."""
     try:
         async with asyncio.timeout(probe.timeout):
             return CheckResult(await _problem(probe, session))
@@ -207,7 +207,7 @@ def _grpc_problem(answer: Http2Response) -> str:
 async def _connected(probe: HealthCheck) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """Connect, including the TLS handshake.
 
-    On exit, the connection is aborted: a check does not wait for an orderly close.
+    On exit, the connection is aborted, because a check does not wait for an orderly close.
     """
     name = probe.name if probe.tls else None
     options: dict[str, Any] = {"limit": _BUFFER, "ssl": probe.tls, "server_hostname": name}

@@ -1,6 +1,6 @@
 """Active health checks by lbctl itself, for proxies without active checks (nginx) and for picked pools.
 
-Each replica is checked at a separate time, from this machine, according to the pool's `health.active`; an ejected
+Replicas are checked from this machine, each at its own time, according to the pool's `health.active`; an ejected
 replica gets no new requests (`Snapshot.drained`). As with the active checks of other proxies, there is no limit on the
 number of ejected replicas of a pool. A slow replica does not delay others; at most `MAX_CONCURRENT` checks run at the
 same time.
@@ -86,7 +86,7 @@ class HealthChecker:
     def use_pools(self, pools: Iterable[Pool], secrets: Secrets = _NO_SECRETS) -> None:
         """Check the replicas of these pools from now on, if the pools have active checks.
 
-        Also call it when certificates or `secrets` have changed. A replica that joins a pool that was already checked
+        Call it again when certificates or `secrets` have changed. A replica that joins a pool that was already checked
         is ejected until its first good result.
         """
         before = {pool for pool, _ in self._targets}
@@ -106,7 +106,7 @@ class HealthChecker:
         self._checked.set()
 
     async def first(self, timeout: float) -> None:
-        """Wait until every replica that can be checked has a result, at most `timeout` seconds."""
+        """Wait until every replica that can be checked has a result, but at most `timeout` seconds."""
         deadline = time.monotonic() + timeout
         while any(self.states[key].at is None for key, item in self._targets.items() if item.probe is not None):
             self._checked.clear()

@@ -18,13 +18,13 @@ from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes, Settings
 
 MAX_BODY_BYTES = 65_535
-"""Maximum bytes of a body: the initial flow-control window."""
+"""Maximum body size, in bytes: the initial flow-control window."""
 MAX_OTHER_BYTES = 32 * 1024
-"""Maximum bytes that are not body content, in total."""
+"""Maximum total number of bytes other than body content."""
 _MAX_HEADER_BYTES = 16 * 1024
-"""Maximum bytes of decompressed headers, as HTTP/2 counts them."""
+"""Maximum size of the decompressed headers, in bytes, as HTTP/2 counts them."""
 _PIECE = 4096
-"""Bytes that are parsed between two turns of the event loop: about 400 of the smallest frames."""
+"""Number of bytes to parse in one turn of the event loop: about 400 of the smallest frames."""
 _STREAM = 1
 
 
@@ -94,7 +94,7 @@ async def _read_response(
 
 
 class _Answer:
-    """The received part of a response."""
+    """The part of a response that has been received."""
 
     def __init__(self) -> None:
         self.status = 0

@@ -1,8 +1,7 @@
 """The metrics of the control plane itself: xDS streams, pushes and acknowledgements, reloads, and the snapshot.
 
 Counters are updated when events happen (the xDS observer calls them); gauges of the snapshot are computed when the
-metrics are scraped. No label has a value that a client chooses freely: a proxy's name is a label, but a node's id is
-not.
+metrics are scraped. Clients cannot choose label values freely: a proxy's name is a label, but a node's id is not.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _BUILD_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10
 
 
 class Metrics:
-    """The metrics that the xDS streams (as their observer) and the other parts of the control plane update."""
+    """Metrics that the xDS streams (through the observer interface) and other parts of the control plane update."""
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -79,7 +78,7 @@ class Metrics:
         registry.register(self._snapshot)
 
     def _register_streams(self, registry: CollectorRegistry) -> None:
-        """Register the metrics with the stream kind or resource type as a label."""
+        """Register the metrics that have the stream kind or resource type as a label."""
         streams = Gauge("lbctl_xds_streams", "The number of open xDS streams.", ["kind"], registry=registry)
         pushes = Counter("lbctl_xds_pushes", "The number of xDS responses sent.", ["type"], registry=registry)
         resources = Counter(
@@ -128,7 +127,7 @@ class Metrics:
         self._nacks[short_type].inc()
 
     def unmatched(self, node_id: str) -> None:
-        """Count a stream of a node that matches no proxy entry.
+        """Count a stream from a node that matches no proxy entry.
 
         The id is not a label, because the client chooses it.
         """
@@ -158,7 +157,7 @@ class Metrics:
         self._snapshot.set(version, replicas)
 
     def task_started(self, task: str) -> None:
-        """Export the failures of a long-lived task, starting at 0, so that the first failure is an increase."""
+        """Export the failures of a long-lived task from 0 on, so that the first failure appears as an increase."""
         self._task_failures.labels(task)
 
     def task_failed(self, task: str) -> None:

@@ -1,4 +1,4 @@
-"""Histograms of the latency of each stage from a sample to the weight in a proxy."""
+"""Latency histograms of each stage between a sample and the resulting weight in a proxy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Histogram
 _DECISION_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25)
 _SAMPLE_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5, 5)
 _ACK_LIMIT = 10.0
-"""Seconds after which an acknowledgement no longer counts for the last weights."""
+"""Seconds after which an acknowledgement is no longer attributed to the last weights."""
 
 
 class LatencyMetrics:
@@ -48,7 +48,7 @@ class LatencyMetrics:
         self._sampled_at, self._sending_at = sampled_at, self._clock()
 
     def sent(self) -> None:
-        """Record that the weights were passed to the streams of the proxies."""
+        """Record that the weights were passed to the proxies' streams."""
         if self._sampled_at is not None:
             self._sent.observe(self._clock() - self._sampled_at)
 

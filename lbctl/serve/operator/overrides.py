@@ -59,17 +59,17 @@ class OverrideService:
         self._lock = asyncio.Lock()
         self._failure = log.LastingFailure("overrides are saved again")
         self._absent: Mapping[tuple[str, str, str], float] = {}
-        """Key of an override → the time since which its replica or pool has been gone."""
+        """Key of an override → when its replica or pool disappeared."""
         self._unrecorded: dict[Override, str] = {}
-        """Overrides that have ended and whose end could not be recorded yet, with the reason."""
+        """Ended overrides whose end could not be recorded yet, with the reason."""
         self._unsaved = False
         """Whether overrides have ended but could not be saved yet."""
 
     async def put(self, wanted: Override, shares: Mapping[str, int] | None, ttl: float | None, author: str) -> Override:
         """Set an override and return it. `author` is the name of the operator.
 
-        `wanted` contains its kind, subject, value (for a weight) and reason. `shares` are for a split. `ttl` is in
-        seconds. Raises BadRequestError, and NotSavedError if a restart would lose the override.
+        `wanted` contains its kind, subject, value (for a weight) and reason. `shares` contains the shares of a split.
+        `ttl` is in seconds. Raises BadRequestError, and NotSavedError if a restart would lose the override.
         """
         new = replace(self._checked(wanted, shares, ttl), author=author)
         async with self._lock:
@@ -197,7 +197,7 @@ class OverrideService:
         )
 
     def _check(self, identity: Override) -> Route | None:
-        """Return the route of a split, as in the files; None for the other kinds. Raises BadRequestError."""
+        """Return the route of a split, as in the files; None for other kinds of overrides. Raises BadRequestError."""
         kind, pool, replica = identity.kind, identity.pool, identity.replica
         served = self._live.served
         if kind == "split":

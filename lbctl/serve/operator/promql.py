@@ -1,7 +1,7 @@
 """The PromQL metrics of an analysis: one query for each pool, all for the same instant.
 
-Pool names consist of letters, digits and `. _ -`, so a name in the place of `{pool}` cannot change the query. A value
-that cannot be determined is unknown, with the reason; no server response raises an exception.
+Pool names consist of letters, digits and `. _ -`, so a name that replaces `{pool}` cannot alter the query. A value that
+cannot be determined is unknown and has a reason; no server response raises an exception.
 """
 
 from __future__ import annotations

@@ -66,9 +66,9 @@ class RolloutService:
         self._unavailable = unavailable
         self._unchecked = unchecked
         self.unchecked: frozenset[str] = frozenset()
-        """The pools of rollouts whose replicas had not been checked at the last look."""
+        """The rollouts' pools whose replicas had not been checked when they were last examined."""
         self.outages: Outages = NO_OUTAGES
-        """The pools of rollouts without an available replica at the last look."""
+        """The rollouts' pools that had no available replica when they were last examined."""
         self._live = live
         self._state = state
         self._audit = audit
@@ -81,7 +81,7 @@ class RolloutService:
         self._owed: tuple[_Record, ...] = ()
         """The records of aborts and rollbacks that could not be saved yet."""
         self._recorded: set[_Record] = set()
-        """Records of actions that are retried until they are saved: they are appended only once."""
+        """Records of actions that are retried until they are saved. Each is appended only once."""
         self._own: set[str] = set()
         """The routes for which this process has recorded something since it started to decide."""
 
@@ -104,7 +104,7 @@ class RolloutService:
             await asyncio.sleep(_INTERVAL)
 
     async def run_analysis(self) -> None:
-        """Evaluate the steps of rollouts with the mode `analysis` at their intervals, until the task is cancelled."""
+        """Evaluate the steps of rollouts in `analysis` mode at their intervals, until the task is cancelled."""
         async with http_client.session() as session:
             while True:
                 topology = self._live.topology
@@ -234,7 +234,7 @@ class RolloutService:
         return True
 
     def _awaits_check(self, state: RolloutState) -> bool:
-        """Return whether an automatic rollout waits for the first check of its target before it starts."""
+        """Return whether an automatic rollout is waiting for the first check of its target before it starts."""
         topology = self._live.topology
         rollout = rollouts.rollout_of(topology, state.route) if topology is not None else None
         return state.phase == "waiting" and rollout is not None and rollout.mode != "manual" and not state.reason
@@ -249,7 +249,7 @@ class RolloutService:
                 self._own.add(record[2])
 
     async def _was_recorded(self, record: _Record) -> bool:
-        """Return whether a killed process recorded this move but did not save it."""
+        """Return whether a process was killed after it had recorded this move, but before it saved it."""
         actor, action, route, _ = record
         if actor != CONTROL_PLANE or route in self._own:
             return False
@@ -277,13 +277,13 @@ class RolloutService:
 
 
 def _summary(state: RolloutState, action: Action | None = None) -> str:
-    """Return the action and the resulting position of the rollout, for people."""
+    """Describe the action and the resulting position of the rollout, for the audit log."""
     place = f"step {state.step + 1}, {state.percent:g} %" if state.moves else "the split in the files"
     return ", ".join(filter(None, (action, f"{state.phase} ({place})")))
 
 
 def _moved(before: RolloutState, after: RolloutState) -> bool:
-    """Return whether more has changed than the evidence, the duration of the hold and the notes about the files."""
+    """Return whether anything has changed apart from the evidence, the hold duration and the notes about the files."""
     unmoved = replace(
         after, analysis=before.analysis, models=before.models, elapsed=before.elapsed, held_since=before.held_since
     )

@@ -1,7 +1,7 @@
-"""The rollout steps that proxies have: a step's hold counts down only while a proxy of its route has the step.
+"""The rollout steps that proxies have applied: a step's hold counts down only while a proxy of its route has the step.
 
-A proxy has a step if it is connected and its acknowledged snapshot gives the route the shares of the step. Each of
-several members knows only its own proxies, and announces the steps that they have.
+A proxy has a step if it is connected and its acknowledged snapshot gives the route the shares of the step. If there are
+several members, each knows only its own proxies and announces their steps.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class StepsInForce:
     ) -> None:
         """`snapshot_of` returns the snapshot of a version; None if it is not kept.
 
-        `announced` returns the ids of the steps that proxies of other members have.
+        `announced` returns the ids of the steps that other members' proxies have.
         """
         self._rows = rows
         self._snapshot_of = snapshot_of
@@ -96,7 +96,7 @@ def _has_answered(row: ProxyRow) -> bool:
 
 
 def _routes_at(steps: Mapping[str, Shares], topology: Topology, name: str | None) -> Iterator[str]:
-    """Yield the routes of the named proxy that have the shares of their step; without a name: of all routes."""
+    """Yield the routes of the named proxy that have the shares of their step; without a name, consider all routes."""
     proxy = next((item for item in topology.proxies if item.name == name), None)
     reached = routes_reached(topology, proxy or Proxy("", "", ()))
     for route in topology.routes:
@@ -106,6 +106,6 @@ def _routes_at(steps: Mapping[str, Shares], topology: Topology, name: str | None
 
 
 def _as_parts(shares: Shares) -> dict[str, float]:
-    """Return pool → its fraction, because the same split can be written with different numbers."""
+    """Return pool → its fraction of the split, because different numbers can express the same split."""
     total = sum(share for _, share in shares)
     return {pool: share / total for pool, share in shares} if total else {}
