@@ -1,4 +1,4 @@
-"""The process of `lbctl serve`: it starts, serves until a signal, and shuts down in order.
+"""The process of `lbctl serve`: it starts, runs until a signal arrives, and shuts down cleanly.
 
 At the start, the process locks the state (a second process waits for the lock) and reads the files. If the files are
 invalid, it publishes the last valid fleet from the state. Only then does it listen for proxies, so that no proxy ever
@@ -50,7 +50,7 @@ _MAX_SHUTDOWN = 9.5
 _DRAIN_POLL = 1.0
 """Maximum seconds between two checks of the drain deadlines."""
 _SWITCH_INTERVAL = 0.001
-"""Seconds for which a thread that reads files may block the serving thread. Python's default is 0.005."""
+"""Maximum seconds for which a thread that reads files may block the serving thread. Python's default is 0.005."""
 
 
 def run(options: Options) -> int:
@@ -82,8 +82,8 @@ class App:
     async def run(self) -> int:
         """Serve until a signal ends the process, and return the exit code.
 
-        The code is 0 after a signal. It is 1 if a required path is not accessible to this user, if the state is unknown
-        or cannot be used, or if an address cannot be bound. Any other fatal error is raised.
+        The code is 0 after a signal. It is 1 if this user cannot access a required path, if the state is unknown or
+        unusable, or if an address cannot be bound. Any other fatal error is raised.
         """
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(AcceptErrors())

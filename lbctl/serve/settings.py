@@ -39,7 +39,7 @@ class Options:
     """The name of this process among the members of a store; None: the fleet decides, otherwise the host name is
     used."""
     dry_run: bool = False
-    """Whether to decide everything without sending or saving anything."""
+    """Whether to make all decisions without sending or saving anything."""
     insecure: bool = False
     """Whether an endpoint beyond loopback may be used without TLS."""
 
@@ -49,7 +49,7 @@ class ServeSettings:
     """The settings with which this process runs."""
 
     control: Control
-    """The section `control` with the options applied. Paths are resolved from the directory of the YAML file."""
+    """The `control` section with the options applied. Paths are resolved from the directory of the YAML file."""
     state: Path
     """The state directory."""
     token: Path
@@ -76,7 +76,7 @@ def settings(options: Options, source: FleetSource | None) -> ServeSettings:
 
 
 def remember_api(state: Path, url: str) -> None:
-    """Write the API URL into the state, for commands on this machine. Raises OSError."""
+    """Write the API's URL to the state directory, for commands on this machine. Raises OSError."""
     new = state / f"{_API_URL}.new"
     new.unlink(missing_ok=True)
     handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

@@ -1,9 +1,9 @@
-"""Compares the prompt tokens that pickers expected in the caches of engines with those that the engines found there.
+"""Compares the prompt tokens that pickers expected in engine caches with those that the engines found there.
 
 Both are cumulative counts: the picker's report has the expected tokens of all pickers, and telemetry has the engines'
-own counts. A count that is smaller than before has restarted, and the comparison of its replica begins again. It also
-begins again when an engine reports its counts after a time without them, or from another number of lines: a worker was
-added or removed, or one of its lines was missing.
+own counts. If a count decreases, it was reset, and the comparison for its replica starts over. It also starts over when
+an engine resumes reporting its counts, or when the number of lines changes: a worker was added or removed, or one of
+its lines was missing.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from lbctl.signals.cached import SOURCES, CachedTokens
 _INTERVAL = 10.0
 """Minimum time between two updates, in seconds."""
 _STEPS = 3
-"""Number of updates between two entries of a history."""
+"""Number of updates between two history entries."""
 _MAX_AGE = 300.0 + _STEPS * _INTERVAL
-"""Maximum age of an entry in a history, in seconds: `recent` covers five minutes."""
+"""Maximum age of a history entry, in seconds: `recent` covers five minutes."""
 _LOW = 0.7
-"""Ratio below which the found tokens are too few. Estimates of prompt lengths can be wrong by up to 30 %."""
+"""Ratio below which too few tokens were found. Estimates of prompt lengths can be wrong by up to 30 %."""
 _MIN_EXPECTED = 10_000
-"""Minimum number of expected tokens for that judgement."""
+"""Minimum number of expected tokens for this judgement."""
 
 
 class CacheUse(NamedTuple):
@@ -47,7 +47,7 @@ class CacheUse(NamedTuple):
 
     @property
     def is_low(self) -> bool:
-        """Whether engines found much less than the pickers expected."""
+        """Whether engines found far fewer tokens than the pickers expected."""
         return self.ratio is not None and self.ratio < _LOW and self.expected >= _MIN_EXPECTED
 
 
@@ -80,13 +80,14 @@ class _Account:
     found: int = 0
     by_source: dict[str, int] = field(default_factory=dict)
     unknown: int = 0
-    """Found tokens that no source contains. It never falls, because an engine may count a source after the total."""
+    """Found tokens that are not attributed to any source. It never decreases, because an engine may update the total
+    before the source."""
     reading: CachedTokens | None = None
     """The engine's counts at the last update; None if they were unknown."""
     has_reported: bool = False
     """Whether the engine has ever reported its counts."""
     history: deque[tuple[float, CacheUse]] = field(default_factory=deque)
-    """Times and earlier counts, the oldest first."""
+    """Earlier counts with their times, oldest first."""
 
     def update(self, expected: int, reading: CachedTokens | None) -> None:
         before, self.reading = self.reading, reading
@@ -140,7 +141,7 @@ class CacheComparison:
         self._updated_at = float("-inf")
         self._updates = 0
         self.recent: CacheUses = {}
-        """The tokens of the last five minutes, or since the comparison of a replica began."""
+        """Tokens in the last five minutes, or since the comparison for a replica began."""
 
     def update(
         self, process: int, expected: Mapping[str, Mapping[str, int]],
@@ -166,7 +167,7 @@ class CacheComparison:
         self.recent = recent
 
     def use_pools(self, pools: Collection[str]) -> None:
-        """Drop the tokens of all other pools."""
+        """Forget the tokens of all other pools."""
         self._accounts = {key: account for key, account in self._accounts.items() if key[0] in pools}
         self.recent = {pool: uses for pool, uses in self.recent.items() if pool in pools}
 

@@ -1,7 +1,7 @@
 """Runs the picker of `lbctl serve`: starts it when a pool needs it, sends it tables, reads its reports, and stops it.
 
 It is a separate process, so that neither a reload nor a large scrape delays a pick. If it exits, or reports nothing for
-ten seconds, the guard restarts it, with a growing pause. Meanwhile, the proxies fall back to `otherwise`.
+ten seconds, the guard restarts it, with increasing delays. Meanwhile, the proxies fall back to `otherwise`.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _SILENT = 10.0
 _ANSWER = 2.0
 """Timeout of an explanation, in seconds."""
 _LAST_WORDS = 1.0
-"""Timeout for reading the last report of an ended process, and for the exit of a process that has closed its link, in
-seconds."""
+"""Seconds to wait for the last report of a process that has ended, and for a process that has closed its link to
+exit."""
 _STOP_TIMEOUT = 2.0
-"""Seconds that the process has to exit."""
+"""Grace period for the process to exit, in seconds."""
 _NO_REPORT = PickerReport()
 
 
@@ -52,13 +52,13 @@ class PickerState:
     since: float | None = None
     """When it was started, in seconds since the epoch; None if it is not running."""
     starts: int = 0
-    """Number of times that it was started."""
+    """How many times it was started."""
     problem: str = ""
     """Why the last process ended; empty if one is running or none is needed."""
     report: PickerReport = _NO_REPORT
     """Its newest report."""
     heard: float | None = None
-    """When that report arrived, in seconds of the monotonic clock; None before the first."""
+    """When that report arrived, in seconds on the monotonic clock; None before the first."""
     address: Address | None = None
     """Its listen address; None if it is not running."""
 
@@ -88,9 +88,9 @@ class PickerChild:
         self._writer: asyncio.StreamWriter | None = None
         self._numbers = count()
         self._failure = ""
-        """The reason that the process reported for its exit; empty if it reported none."""
+        """The reason for its exit that the process reported; empty if it reported none."""
         self._asked: dict[int, asyncio.Future[Mapping[str, Any]]] = {}
-        """The requests for explanations that wait for an answer."""
+        """Number of an explanation request → the future for its answer."""
         self._ports: PickerPorts | None = None
         """The ports that are reserved for the process; None if none is needed."""
 
@@ -107,7 +107,7 @@ class PickerChild:
         self._news.set()
 
     async def explain(self, question: PickerQuestion) -> Mapping[str, Any] | None:
-        """Return the line about how the picker would handle a request; None without an answer in time."""
+        """Return the line that explains how the picker would handle a request; None if it does not arrive in time."""
         writer = self._writer
         if writer is None:
             return None
@@ -195,7 +195,7 @@ class PickerChild:
             raise PickerEndedError(self._failure or _reason(works["end"], works["reports"]))
 
     async def _until_others(self, places: tuple[Address, ServerTls | None]) -> None:
-        """Wait until no picker is needed, or one at another address."""
+        """Wait until no picker is needed, or until one is needed at another address."""
         while self._places() == places:
             self._news.clear()
             await self._news.wait()
@@ -219,7 +219,7 @@ class PickerChild:
             waiting.set_result(explained)
 
     async def _receive(self, reader: asyncio.StreamReader) -> str:
-        """Read reports until no more arrive, and return the reason for their end."""
+        """Read reports until no more arrive, and return the reason."""
         with suppress(ConnectionError, wire.WireError):
             while True:
                 try:
@@ -244,7 +244,7 @@ class PickerChild:
 async def _line(reader: asyncio.StreamReader) -> bytes:
     """Return the next line. Raises TimeoutError if no line arrives.
 
-    It checks once more after the timeout: if this process itself was suspended, the lines of that time are available.
+    It checks once more after the timeout: if this process itself was suspended, lines from that time are available.
     """
     with suppress(TimeoutError):
         async with asyncio.timeout(_SILENT):
@@ -262,7 +262,7 @@ def _reason(end: asyncio.Task[Any], reports: asyncio.Task[Any]) -> str:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Stop the process: SIGTERM first, SIGKILL if it does not exit."""
+    """Stop the process: send SIGTERM, then SIGKILL if it does not exit."""
     if process.returncode is None:
         with suppress(ProcessLookupError):
             process.terminate()

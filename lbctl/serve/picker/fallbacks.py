@@ -3,8 +3,8 @@
 `recent` counts the last minute. A proxy reports its requests up to ten seconds late, so picks that are up to ten
 seconds older may belong to them.
 
-The count continues over restarts of the picker, although the picker's own counts restart. Open requests in the last
-report of an ended picker count as picked.
+The count continues across restarts of the picker, although the picker's own counts start over. Open requests in the
+last report of an ended picker count as picked.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 from lbctl.picker.reports import PickerReport
 
 MIN_REQUESTS = 20
-"""Minimum number of requests per minute at which the share without a pick is reported and judged."""
+"""Minimum number of requests per minute for the share without a pick to be reported and judged."""
 _MINUTE, _LATE = 60.0, 10.0
 """Seconds that `recent` covers, and the maximum delay of a proxy's report."""
 
@@ -30,7 +30,7 @@ class RecentPicks(NamedTuple):
     picked: int
     """Picked requests that have ended."""
     missed: int
-    """Minimum number of requests without a pick."""
+    """Lower bound on the number of requests without a pick."""
     in_flight: int = 0
     """Picked requests that are still in flight."""
 
@@ -48,7 +48,7 @@ class Fallbacks:
         self._requests = requests
         self._clock = clock
         self._history: deque[_Counted] = deque()
-        """The counts at each report of the last minute, plus the maximum delay of a report."""
+        """The counts at each report in the last minute plus the maximum delay of a report."""
         self._base: dict[str, int] = {}
         """Picked pool → its requests without a pick before the picker was used."""
         self._ended = Counter[str]()
@@ -74,7 +74,7 @@ class Fallbacks:
             self._history.popleft()
 
     def recent(self) -> Mapping[str, RecentPicks]:
-        """Return pool → its requests in the last minute, for pools that were picked during all of it."""
+        """Return pool → its requests in the last minute, for pools that were picked throughout that minute."""
         if not self._history:
             return {}
         newest, oldest = self._history[-1], self._history[0]
@@ -89,7 +89,7 @@ class Fallbacks:
         return found
 
     def counts(self) -> Mapping[str, int]:
-        """Return pool → the requests that were sent without a pick since the pool has used the picker."""
+        """Return pool → the requests sent without a pick since the pool began to use the picker."""
         requests = self._requests()
         return {pool: max(0, requests.get(pool, 0) - self._picked(pool) - base) for pool, base in self._base.items()}
 

@@ -26,11 +26,11 @@ _INTERVAL = 0.25
 _COST = 20.0
 """The minimum pause, as a multiple of the duration of a read."""
 _QUEUED = 4_096
-"""Maximum number of lines that wait for one picker before it is disconnected."""
+"""Maximum number of lines queued for one picker; beyond it, the picker is disconnected."""
 
 
 class FeedSubscription:
-    """The lines that wait for one picker. The subscription ends after `end`, or if too many lines wait."""
+    """The lines queued for one picker. The subscription ends after `end`, or if the queue becomes too long."""
 
     def __init__(self, first: list[bytes]) -> None:
         self._waiting = deque(first)
@@ -39,7 +39,7 @@ class FeedSubscription:
         self._news.set()
 
     def put(self, text: bytes) -> None:
-        """Add a line. If too many lines wait, the picker is disconnected."""
+        """Add a line. If too many lines are queued, the picker is disconnected."""
         if len(self._waiting) >= _QUEUED:
             self.end()
         elif not self._ended:
@@ -82,7 +82,7 @@ class TableEvents:
 
 
 class Feed:
-    """Keeps the tables current. `measure` returns the current measurements."""
+    """Keeps the tables up to date. `measure` returns the current measurements."""
 
     def __init__(self, measure: Callable[[], FleetMeasurements], clock: Callable[[], float] = time.monotonic) -> None:
         self._measure = measure
@@ -96,7 +96,7 @@ class Feed:
         """The pickers of the other members of the control plane."""
         self._key = ""
         self._trusted: set[FeedSubscription] = set()
-        """The subscriptions that also get data that only pickers may have."""
+        """The subscriptions that also get data reserved for pickers."""
         self._news = asyncio.Event()
 
     def use_fleet(self, served: PublishedFleet) -> None:
@@ -114,7 +114,7 @@ class Feed:
         return self._tables or {}
 
     def ramps(self) -> Factors:
-        """Return pool → replica → the current slow-start factor below 1 that the picker applies to it."""
+        """Return pool → replica → the slow-start factor that the picker currently applies, if it is below 1."""
         now = self._clock()
         by_pool = {
             name: {item.name: factor for item in table.candidates if (factor := table.ramp(item, now)) < 1}
@@ -123,7 +123,7 @@ class Feed:
         return {name: factors for name, factors in by_pool.items() if factors}
 
     def cache_hits(self) -> Mapping[str, Mapping[str, float]]:
-        """Return pool → replica → the share of prompt tokens found in its engine's cache, if it reports it."""
+        """Return pool → replica → the share of prompt tokens found in its engine's cache, if the engine reports it."""
         return tables.cache_hits(self._served, self._measure()) if self._served is not None else {}
 
     def cached_tokens(self) -> Mapping[tuple[str, str], CachedTokens | None]:
@@ -140,7 +140,7 @@ class Feed:
         return peers.written(self._peers())
 
     def use_announcements(self, announcements: Iterable[str]) -> None:
-        """Let the pickers exchange counts and memories with the announced pickers of other members, too."""
+        """Let the pickers also exchange counts and memories with the announced pickers of other members."""
         before, self._of_members = self._of_members, tuple(peers.read(announcements))
         if self._of_members != before:
             self._put_peers()
@@ -171,7 +171,7 @@ class Feed:
             subscription.end()
 
     async def run(self) -> None:
-        """Keep the tables current until the task is cancelled."""
+        """Keep the tables up to date until the task is cancelled."""
         while True:
             started = time.perf_counter()
             self.update()

@@ -16,7 +16,7 @@ _MAX_BYTES = 4096
 
 
 def needs_own_key(topology: Topology) -> bool:
-    """Return whether `serve` creates the key of this fleet: a pool is picked, and the fleet names no key file."""
+    """Return whether `serve` creates the key for this fleet: a pool is picked, and the fleet names no key file."""
     is_picked = any(pool.balance.pick is not None for pool in topology.pools)
     return is_picked and topology.control.picker_key_file is None and not missing_key(topology)
 

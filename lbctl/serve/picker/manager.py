@@ -38,7 +38,7 @@ _FIRST_PAUSE = 0.25
 _MAX_PAUSE = 5.0
 """Maximum pause before a restart, in seconds."""
 _LATE = 3.0
-"""Seconds without a report after which the picker does not count as running; it reports once a second."""
+"""Seconds without a report after which the picker no longer counts as running; it reports once a second."""
 _LOOK = 1.0
 """Seconds between checks of whether an address is free."""
 _RETURN = 20.0
@@ -73,7 +73,7 @@ class PickerManager:
         """Samples of decisions, newest last."""
         self.fallbacks = Fallbacks(requests)
         self.caches = CacheComparison()
-        """Cached tokens: expected by pickers, and found by engines."""
+        """Cached tokens, as expected by pickers and as found by engines."""
         self.queues = RecentQueues()
         self._tls = tls
         self._dry_run = dry_run
@@ -93,7 +93,7 @@ class PickerManager:
         self.taken = ""
         """The foreign process that uses the picker's address; empty if there is none."""
         self._occupied = ""
-        """The process for whose end the start of the picker waits; empty if it does not wait."""
+        """The process that must end before the picker can start; empty if there is none."""
 
     @property
     def state(self) -> PickerState:
@@ -102,7 +102,7 @@ class PickerManager:
 
     @property
     def running(self) -> bool:
-        """Whether the process runs and reports, which means that it does not hang.
+        """Whether the process is running and sends reports, which shows that it does not hang.
 
         An `lbctl picker` at the address also counts.
         """
@@ -118,7 +118,7 @@ class PickerManager:
 
     @property
     def reason(self) -> str:
-        """Why it does not run; empty if it runs or is starting."""
+        """Why it is not running; empty if it is running or starting."""
         if self.running:
             return ""
         is_silent = self._child.state.pid is not None and self._silence >= _LATE
@@ -171,7 +171,8 @@ class PickerManager:
     def place(self, topology: Topology) -> PickerPlace:
         """Return the picker address for the proxies of this fleet.
 
-        The address is probed before the first fleet with it is published; after that, it is known from the process.
+        The address is probed before the first fleet that uses it is published; afterwards, the picker process shows
+        whether it is free.
         """
         address = self._address(topology)
         is_picked = any(pool.balance.pick is not None for pool in topology.pools)
@@ -192,7 +193,7 @@ class PickerManager:
         return self._made_key
 
     def tasks(self) -> Mapping[str, Work]:
-        """Return the tasks by name; they run as long as the process."""
+        """Return the tasks by name; they run until the process ends."""
         return {"tables of the picker": self.feed.run, "picker": self._run}
 
     async def changes(self) -> AsyncIterator[None]:
@@ -205,7 +206,7 @@ class PickerManager:
     async def explain(self, pool: str, question: PickerQuestion) -> schema.PickExplanation | None:
         """Return how the running picker would handle a request to the pool.
 
-        It is None if no picker answers or if the picker has no table of the pool. Raises SchemaError.
+        Returns None if no picker answers or if it has no table of the pool. Raises SchemaError.
         """
         explained = await (self._child if self.alone.pid is None else self.alone).explain(question)
         return None if explained is None else explanation_of(pool, explained)
@@ -230,7 +231,10 @@ class PickerManager:
             raise
 
     async def _until_free(self) -> None:
-        """Wait until the picker's address is free, and record its user. Return at once if no picker is started."""
+        """Wait until the picker's address is free, and record the process that uses it.
+
+        Return at once if no picker is started.
+        """
         found: Occupant | None = None
         waits_for: Address | None = None
         kept_until = 0.0
@@ -264,19 +268,25 @@ class PickerManager:
             self._count(-found.pid, self.alone.report)
 
     def _other(self, found: Occupant | None) -> str:
-        """Return the user of the picker's address; empty if it is free or belongs to a picker of this fleet."""
+        """Describe the process at the picker's address.
+
+        Empty if the address is free, or used by this fleet's picker.
+        """
         is_own = found is not None and found.pid is not None and found.pid == self.state.pid
         return "" if found is None or is_own or found.is_picker_alone else found.text
 
     def _who_else_has(self, bind: Address) -> str:
-        """Return the user of the picker's address; empty if it is free, or belongs to this process or this fleet."""
+        """Describe the process at the picker's address.
+
+        Empty if the address is free, or used by `serve` or this fleet.
+        """
         return "" if self._child.keeps(bind) else self._other(occupant(bind))
 
     def _address(self, topology: Topology) -> Address:
         return self._option or topology.control.picker_bind
 
     def _set_taken(self, taken: str) -> None:
-        """Record which other process uses the address, and publish the fleet if that changes the picker address."""
+        """Record which other process uses the address, and republish the fleet if that changes the picker address."""
         if bool(taken) != bool(self.taken):
             self._place_changed.set()
         self._note_taken(taken)
@@ -300,7 +310,7 @@ class PickerManager:
         return None if self.problem else (bind, None if bind.on_loopback else self._tls())
 
     def _check_exposure(self, served: PublishedFleet) -> None:
-        """Refuse an address that would be open to strangers, and log it once."""
+        """Refuse an address that would be open to untrusted clients, and log this once."""
         finding = exposed(self._bind, self._tls()) if self._bind is not None and not self._insecure else None
         problem = finding.message if finding is not None else ""
         if finding is not None and problem != self.problem:

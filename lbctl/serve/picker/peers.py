@@ -31,7 +31,7 @@ class Peer(NamedTuple):
     address: str
     """Its gRPC address as IP:PORT."""
     interface: str = ""
-    """The identity of the loopback interface that the picker can use; empty if it is not known."""
+    """The identity of the loopback interface that the picker can use; empty if unknown."""
 
 
 def local_peer(own: str, bind: Address) -> Peer:
@@ -41,7 +41,7 @@ def local_peer(own: str, bind: Address) -> Peer:
 
 @cache
 def own_interface() -> str:
-    """Return the identity of the loopback interface of this process; empty if the system does not show it."""
+    """Return the identity of this process's loopback interface; empty if the system does not reveal it."""
     try:
         return f"{_BOOT.read_text().strip()}/{os.stat(_NETWORK).st_ino}"  # noqa: PTH116 -- a link to no file
     except OSError:
@@ -71,12 +71,12 @@ def remote_peer(own: str, address: str, client: str) -> Peer | None:
 
 
 def written(peers: Iterable[Peer]) -> tuple[str, ...]:
-    """Return the announcement of the pickers of this process."""
+    """Return the announcement of this process's pickers."""
     return tuple(" ".join(peer) for peer in sorted(peers))
 
 
 def read(announcement: Iterable[str]) -> Iterator[Peer]:
-    """Yield the pickers of an announcement. Texts that no member writes are left out."""
+    """Yield the pickers of an announcement. Texts that no member would write are left out."""
     for text in announcement:
         parts = text.split(" ")
         if len(parts) == 3 and is_valid(*parts[:2]):

@@ -1,14 +1,13 @@
 """The ports of `serve`'s picker: processes that use them, exposure to other users, and sockets that reserve them.
 
-The proxies of this control plane must not use the picker of another `lbctl serve`, which would choose among the
-replicas of another fleet and count requests that this fleet does not have. An `lbctl picker` counts as a picker of this
-fleet.
+This control plane's proxies must not use the picker of another `lbctl serve`, which would choose among another fleet's
+replicas and count requests that this fleet does not have. An `lbctl picker` counts as a picker of this fleet.
 
-The ports of an ended picker would be free for every user of the machine. Another user could bind them and receive
-prompts. Therefore, `serve` binds them while its picker restarts, and the picker process shares them. TCP ports are
-shared with `SO_REUSEPORT`, which Linux allows only for processes of one user. The UDP port is an inherited socket. The
-TCP sockets here do not listen: without a picker, pick requests are refused immediately, and reports of ended requests
-wait in the UDP socket.
+When a picker ends, its ports would be free, and another user of the machine could bind them and receive prompts.
+Therefore, `serve` binds them while its picker restarts, and the picker process shares them. TCP ports are shared with
+`SO_REUSEPORT`, which Linux allows only for processes of one user. The UDP port is an inherited socket. The TCP sockets
+here do not listen: without a picker, pick requests are refused immediately, and reports of ended requests wait in the
+UDP socket.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from lbctl.ir.proxies import ServerTls, picker_http, picker_http_remote
 from lbctl.picker.datagrams import bound
 
 _PROGRAM = 3
-"""Number of leading command-line arguments that are searched for lbctl, as in `python -m lbctl`."""
+"""Number of leading command-line arguments in which to look for lbctl, as in `python -m lbctl`."""
 
 
 class CannotKeepError(Exception):
@@ -61,7 +60,7 @@ class PickerPorts:
 def _kept(place: Address) -> socket.socket:
     """Return a socket that is bound to the port but does not listen. Raises OSError.
 
-    With `SO_REUSEADDR`, it can bind despite old connections of the port, but other users could do so too. Linux resets
+    With `SO_REUSEADDR`, it can bind despite old connections on the port, but other users could do so too. Linux resets
     the option for a port when one of its sockets starts to listen.
     """
     kept = socket.socket(socket.AF_INET6 if ":" in place.host else socket.AF_INET, socket.SOCK_STREAM)
@@ -83,7 +82,7 @@ class Occupant:
     """A process that uses a port of a picker."""
 
     text: str
-    """Text with the process and its port, as the end of a sentence."""
+    """The process and its port as text, for the end of a sentence."""
     pid: int | None
     """The process; None if this user cannot see it."""
 
@@ -94,7 +93,7 @@ class Occupant:
 
     @property
     def is_picker_alone(self) -> bool:
-        """Return whether it is an `lbctl picker`, which an operator has started for the proxies of this machine."""
+        """Return whether it is an `lbctl picker` that an operator has started for this machine's proxies."""
         with suppress(OSError):
             names = [Path(item).name for item in Path(f"/proc/{self.pid}/cmdline").read_text().split("\0")]
             return ("lbctl", "picker") in pairwise(names[: _PROGRAM + 1])

@@ -27,7 +27,7 @@ class QueueState(NamedTuple):
 
 
 class RecentQueues:
-    """Computes the counts of the last minute from the reports, which contain the counts since the picker's start."""
+    """Computes the counts of the last minute from the reports, which contain counts since the picker started."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -54,7 +54,10 @@ class RecentQueues:
 
 
 def _difference(now: QueueStatistics, before: QueueStatistics) -> QueueStatistics:
-    """Return the increase of the counts. None is negative, although counts of a pool begin again if it was removed."""
+    """Return by how much the counts have increased.
+
+    No increase is negative, even though a pool's counts start over after the pool was removed.
+    """
     buckets = [max(0, new - old) for new, old in zip(now.waits.counts, before.waits.counts, strict=True)]
     tenants = {name: _increase(waits, before.tenants.get(name, _NO_WAITS)) for name, waits in now.tenants.items()}
     return QueueStatistics(

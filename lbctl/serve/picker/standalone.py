@@ -67,7 +67,7 @@ _REPORT: dict[str, Shape] = {
     "waiting_tenants": {...: _COUNTS},
 }
 _NEEDED = frozenset(_REPORT) - {"expected_cached", "unsaved", "queues", "waiting_tenants"}
-"""The keys of a report from every supported version."""
+"""The keys that reports from every supported version contain."""
 
 
 class PickerAlone:
@@ -77,9 +77,10 @@ class PickerAlone:
         self.pid: int | None = None
         """Its process id; None if there is no process."""
         self.heard: float | None = None
-        """When it last reported, in seconds of the monotonic clock; None before the first report."""
+        """When it last reported, in seconds on the monotonic clock; None before the first report."""
         self.report = PickerReport()
-        """Its newest report, with the requests that ended since the first one and the samples since the last one."""
+        """Its newest report, with the requests that have ended since the first report and the samples since the last
+        one."""
         self._http: Address | None = None
         self._headers: Mapping[str, str] = {}
         self._before: Mapping[str, int] = {}
@@ -120,7 +121,7 @@ class PickerAlone:
         return True
 
     async def explain(self, question: PickerQuestion) -> Mapping[str, Any] | None:
-        """Return the line about how it would handle a request; None without an answer."""
+        """Return the line that explains how it would handle a request; None if it does not answer."""
         try:
             explained = wire.parse(await self._answer(wire.EXPLAIN_PATH, wire.question(question)))
         except _FAILURES:

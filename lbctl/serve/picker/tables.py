@@ -1,8 +1,8 @@
 """Builds the picker's tables from the result of `control.compose` and from measurements.
 
-A proxy ignores its active checks when it sends a request to a picked replica. So these tables contain everything that
-keeps requests away from a replica: drains, overrides, deep health, and the checks of lbctl and of the proxies. Building
-the tables changes nothing and does no I/O.
+A proxy ignores its active checks when it sends a request to a picked replica. Therefore, these tables contain
+everything that keeps requests away from a replica: drains, overrides, deep health, and the checks of lbctl and of the
+proxies. Building the tables changes nothing and does no I/O.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from lbctl.signals.cached import CachedTokens
 from lbctl.signals.merge import Signals
 
 _STALE = 3.0
-"""Number of telemetry intervals after which a signal is unknown."""
+"""Number of telemetry intervals after which a signal counts as unknown."""
 _MIN_VALIDITY = 5.0
-"""Minimum validity of a signal, in seconds."""
+"""Minimum time for which a signal stays valid, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,11 @@ class FleetMeasurements:
     checks: Mapping[tuple[str, str], CheckState] = field(default_factory=dict)
     """(pool, replica) → the result of lbctl's active checks."""
     conditions: Callable[[ReplicaKey], Mapping[str, ReplicaCondition]] = lambda _: {}
-    """Returns the conditions of a replica in the proxies in which it is not up."""
+    """Returns a replica's condition in each proxy in which it is not up."""
     judged_by: Callable[[ReplicaKey], int] = lambda _: 0
     """Returns the number of proxies that report a condition of a replica, up or not."""
     assigned: Sequence[Assigned] = ()
-    """The requests that proxies have for each replica, if they report them."""
+    """The requests that each proxy has for each replica, if it reports them."""
     restarts: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """(pool, replica) → how often its engine's counters have restarted; absent: never."""
 
@@ -129,7 +129,7 @@ class NewSamples:
 
 
 def _measurement(report: ScrapeReport) -> tuple[float | None, ...] | None:
-    """Return values that identify a measurement of an engine's requests; None if it has none."""
+    """Return values that identify a measurement of an engine's requests; None if the report contains none."""
     times = _times(report)
     if any(at is not None for at in times):
         return times
@@ -163,13 +163,13 @@ def _sample(report: ScrapeReport, now: float, *, restarted: bool) -> EngineSampl
 
 
 def _duration(report: ScrapeReport) -> float:
-    """Return the duration of the request for the page with the engine's progress, in seconds."""
+    """Return how long the request for the page with the engine's progress took, in seconds."""
     progress = report.signals.values.get("progress")
     return 0.0 if progress is None else report.sources[progress.source].seconds
 
 
 def _waiting(report: ScrapeReport) -> tuple[float | None, float]:
-    """Return the waiting requests that `running` does not include, and the deferred ones of these.
+    """Return the number of waiting requests that `running` does not include, and how many of them are deferred.
 
     The sum is compared with the requests that the picker has sent.
     """
@@ -182,13 +182,13 @@ def _waiting(report: ScrapeReport) -> tuple[float | None, float]:
 
 
 def _measured(signals: Signals, name: str, taken: float) -> float | None:
-    """Return the value of a signal in the measurement of the time `taken`; None if it has no value there."""
+    """Return a signal's value in the measurement taken at `taken`; None if it has none there."""
     signal = signals.values.get(name)
     return signal.value if signal is not None and signal.at >= taken else None
 
 
 def _restart(report: ScrapeReport) -> EngineSample:
-    """Return that the engine has restarted, without any earlier counts."""
+    """Return the record of a restarted engine, without any earlier counts."""
     return EngineSample(report.pool, report.replica, None, None, None, restarted=True)
 
 
@@ -222,7 +222,7 @@ def _candidate(
 
 
 def _address(address: Address, resolved: Mapping[str, tuple[str, ...]]) -> str:
-    """Return the address under which proxies know the replica: with the first IP of its host name."""
+    """Return the address that proxies use for the replica, with the first IP of its host name."""
     if address.path or is_ip(address.host):
         return address.path or str(address)
     addresses = resolved.get(address.host, ())
@@ -244,7 +244,7 @@ def _failed_check(measured: FleetMeasurements, key: ReplicaKey) -> str:
 
 
 def _away(measured: FleetMeasurements, key: ReplicaKey, but: str = "") -> str:
-    """Return why at least half of the proxies that report a condition do not send to the replica; otherwise empty.
+    """Return why at least half of the proxies that report a condition avoid the replica; otherwise empty.
 
     `but`: a condition to ignore.
     """
@@ -256,7 +256,7 @@ def _away(measured: FleetMeasurements, key: ReplicaKey, but: str = "") -> str:
 
 
 def cache_hits(served: PublishedFleet, measured: FleetMeasurements) -> dict[str, dict[str, float]]:
-    """Return pool → replica → the share of prompt tokens found in its engine's cache, if it reports it."""
+    """Return pool → replica → the share of prompt tokens found in its engine's cache, if the engine reports it."""
     return {
         pool.name: {
             item.name: value

@@ -1,7 +1,7 @@
 """Runs the control loop: it turns the scraper's reports into events, and their effects into the loop's output.
 
 It decides but publishes nothing: `on_change` is called when `output` has changed. Reports that arrive together become
-one event for each pool, so that the loop takes a bounded share of the time for a fleet of any size. Pools without
+one event for each pool, so that the loop takes a bounded share of CPU time for a fleet of any size. Pools without
 telemetry are not included.
 """
 
@@ -63,7 +63,7 @@ class ControlLoop:
         self.state = State()
         self.reports: dict[tuple[str, str], ScrapeReport] = {}
         self.restarts: dict[tuple[str, str], int] = {}
-        """(pool, replica) → how often its engine's counters have restarted since this process follows them."""
+        """(pool, replica) → how often its engine's counters have restarted since this process began to follow them."""
         self.sampled_at: float | None = None
         """When the newest sample that has changed `output` was taken; None if no sample has changed it."""
         self._ejected_by_checks = ejected
@@ -206,6 +206,6 @@ _MODES = {
 
 
 def observation_of(report: ScrapeReport, requests: ProxyRequests = UNKNOWN_REQUESTS) -> Observation | None:
-    """Return the observation of a report; None if no source of the replica has ever returned a value."""
+    """Convert a report to an observation; None if no source of the replica has ever returned a value."""
     times = [item.good_at for item in report.sources if item.good_at is not None]
     return Observation(max(times), report.signals, requests, report.reserves_memory) if times else None

@@ -1,6 +1,6 @@
 """Records the control loop's decisions in the audit log: ejections, readmissions, slow replicas, and modes of pools.
 
-Weight changes are frequent and are not recorded, except that the lower weight of a slow replica is recorded once.
+Weight changes are too frequent to be recorded, except that the reduced weight of a slow replica is recorded once.
 Decisions apply even if they cannot be recorded: an ejection must not wait for a disk. Failed records are retried, up to
 a limit.
 """
@@ -22,9 +22,9 @@ _ACTIONS: dict[Verdict, str] = {
     "asleep": "asleep",
 }
 _MAX_PENDING = 1000
-"""Maximum number of decisions that wait while the audit log cannot be written; later ones are lost."""
+"""Maximum number of decisions queued while the audit log cannot be written; later ones are lost."""
 _SLOW, _FAST = 0.75, 0.9
-"""The speed, relative to the peers, below which a replica is recorded as slow, and the speed at which this ends."""
+"""Speed relative to the peers below which a replica is recorded as slow, and speed at which it no longer is."""
 _MAX_SINGLE_RECORDS = 5
 """If more replicas of a pool change at once, they share one record, so that a flapping fleet does not push out other
 records."""

@@ -17,9 +17,9 @@ from lbctl.signals.plan import ScrapePlan, ScrapeSource
 from lbctl.signals.source import MetricsTable, SourceReading
 
 _WRONG_PAGE = frozenset({"status", "redirect", "html", "json"})
-"""Reasons for a failed scrape that a wrong path may cause."""
+"""Reasons for a failed scrape that may be due to a wrong path."""
 _MAX_REFUSED = 20
-"""Maximum number of rejected metrics of one page in a report."""
+"""Maximum number of rejected metrics per page in a report."""
 
 
 class ReplicaSources:
@@ -124,7 +124,7 @@ class ReplicaSources:
         )
 
     def _first_tokens(self) -> tuple[float | None, float | None]:
-        """Return the engine's numbers of first tokens and of prompt tokens, from the first page with the former."""
+        """Return the engine's counts of first tokens and prompt tokens, from the first page that has the former."""
         pages = (reading.quantities for reading in self._readings if reading is not None)
         page: Mapping[str, float] = next((quantities for quantities in pages if "ttft_count" in quantities), {})
         return page.get("ttft_count"), page.get("prompt_tokens")

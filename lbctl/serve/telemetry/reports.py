@@ -31,7 +31,7 @@ class SourceState:
     seconds: float = 0.0
     """The duration of the last scrape."""
     refused: tuple[tuple[str, str], ...] = ()
-    """(metric, reason) for lines of the page that could not be used."""
+    """(metric, reason) pairs for lines of the page that could not be used."""
 
     @property
     def ok(self) -> bool:
@@ -60,15 +60,15 @@ class ScrapeReport:
     sources: tuple[SourceState, ...]
     """The states of all its sources."""
     reserves_memory: bool = False
-    """Whether an engine reserves the GPU's memory at its start, so that free memory is not a signal."""
+    """Whether an engine reserves the GPU's memory at startup, so that free memory is not a signal."""
     evidence: Evidence | None = None
-    """Evidence that is new with this scrape, to be counted once."""
+    """New evidence from this scrape, to be counted once."""
     restarted: bool = False
     """Whether the engine's counters have restarted."""
     first_tokens: float | None = None
     """Number of first tokens that the engine has generated since its start; None if no source counts them."""
     prompt_tokens: float | None = None
-    """Number of tokens of the prompts in `first_tokens`; None if the same source does not count them."""
+    """Number of prompt tokens of the requests in `first_tokens`; None if the same source does not count them."""
     cached: CachedTokens | None = None
     """Prompt tokens that the engine has found in its caches since its start; None if no source counts them."""
     member: str = ""

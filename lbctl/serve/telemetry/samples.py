@@ -1,4 +1,4 @@
-"""The samples of a member as one compact text for the deciding member.
+"""A member's samples as one compact text, for the member that makes the decisions.
 
 Times are on the clock of the scraping member, and the text contains that clock's value at the time of writing. A reader
 uses only ages, because the clocks of two machines are unrelated.
@@ -25,14 +25,14 @@ from lbctl.signals.signal import SIGNALS
 
 _FORM = 2
 MAX_BYTES = 8 << 20
-"""Maximum bytes of one text, decompressed."""
+"""Maximum size of a decompressed text, in bytes."""
 MAX_VALUES = 600_000
 """Maximum number of values in one text: a replica has about fifty."""
 _TOLERANCE = 0.5
-"""Maximum delay in seconds of a text relative to the fastest earlier text before the clocks are compared again."""
+"""If a text is this many seconds later than the fastest earlier one, the clocks are compared again."""
 _REASONS: Mapping[str, Reason] = {reason: reason for reason in get_args(Reason)}
 _CACHED, _PROMPT_TOKENS = "cached_", "prompt_tokens"
-"""Names of counts: the prefix of cached tokens (the total, one for each source, and the origin), and prompt tokens."""
+"""Names of counts: the prefix for cached tokens (the total, one per source, and the origin), and prompt tokens."""
 _ORIGIN = ("page", "lines")
 """The names of the numbers in `CachedTokens.origin`."""
 Key = tuple[str, str]
@@ -135,9 +135,9 @@ def _counts(report: ScrapeReport) -> dict[str, float]:
 def _signal_row(
     signals: Mapping[str, Signal], begun: list[float], shapes: dict[_Shape, int], counts: Mapping[str, float]
 ) -> tuple[int, list[Any]]:
-    """Return the number of the shape of these signals and their values, plus the time if it is not the expected one.
+    """Return the number of these signals' shape, and their values, each with its time if that is not the expected one.
 
-    The exact values of `counts` are added.
+    The exact values of `counts` follow.
     """
     shape = (*((name, item.source) for name, item in signals.items()), *((name, 0) for name in counts))
     times = [_after(item.at, begun[item.source]) for item in signals.values()]
@@ -147,12 +147,12 @@ def _signal_row(
 
 
 def _after(at: float, expected: float) -> int:
-    """Return the milliseconds from one time to another."""
+    """Return by how many milliseconds a time is later than expected."""
     return round((at - expected) * 1000)
 
 
 def _short(value: float) -> float:
-    """Return the value with as few digits as a decision needs."""
+    """Return the value with only as many digits as decisions need."""
     short = float(f"{value:.5g}")
     return int(short) if short.is_integer() else short
 

@@ -21,7 +21,7 @@ from lbctl.store.lease import Authority
 from lbctl.store.saved import SavedState
 
 _WEIGHTS_MAX_AGE = 60.0
-"""Seconds for which the weights of an earlier process are used."""
+"""Seconds for which an earlier process's weights are used."""
 _SAVE_CHANGED = 1.0
 """Minimum time between two periodic saves, in seconds."""
 _SAVE_UNCHANGED = 20.0
@@ -29,7 +29,7 @@ _SAVE_UNCHANGED = 20.0
 _PUBLISH_INTERVAL = 0.1
 """Minimum time between two publications if other members follow the written output, in seconds."""
 _BYTES_PER_SECOND = 500_000
-"""Maximum number of bytes per second that publications may add to the store; the store may keep each version."""
+"""Maximum number of bytes per second that publications may add to the store, which may keep every version."""
 _WRITE_TIMEOUT = 0.2
 """Maximum seconds for which a publication waits until the other members can read it."""
 
@@ -123,7 +123,7 @@ class DecisionSaver:
 
 
 class WriteAhead(Protocol):
-    """A step before the publication of an output of the control loop."""
+    """A step that precedes the publication of the control loop's output."""
 
     async def wait(self) -> None:
         """Wait until the next output may be published."""
@@ -151,7 +151,7 @@ class NoWriteAhead:
 class StoreWriteAhead:
     """One of several members: each output is written first, so that followers know everything that the proxies have.
 
-    A store that does not answer delays a publication only briefly.
+    A store that does not respond delays a publication only briefly.
     """
 
     def __init__(self, saver: DecisionSaver, authority: Authority) -> None:
@@ -180,7 +180,7 @@ class StoreWriteAhead:
         await end_tasks(self._writes)
 
     def _written(self, writing: asyncio.Task[None]) -> None:
-        """Handle the result of a write: the next periodic save retries a failed write and logs the failure."""
+        """Handle the result of a write. If it failed, the next periodic save retries it and logs the failure."""
         self._writes.discard(writing)
         if not writing.cancelled():
             writing.exception()

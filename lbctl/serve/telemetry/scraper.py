@@ -1,4 +1,4 @@
-"""Scrapes the metrics of every replica, and reports the signals in them.
+"""Scrapes every replica's metrics, and reports the signals in them.
 
 A page is fetched once per interval, even if it has metrics for several replicas. The first scrape of each page is at a
 random time in its interval, so that scrapes are spread over time. The pages of a picked pool are fetched together,
@@ -33,9 +33,9 @@ from lbctl.signals.plan import ScrapePlan
 from lbctl.signals.source import MetricsTable
 
 _Key = tuple[str, str, tuple[str, str] | None]
-"""URL, query and key of a page."""
+"""A page's URL, query and API key."""
 _LARGE = 64 * 1024
-"""The minimum size in bytes of pages that are read one at a time."""
+"""Pages of at least this size, in bytes, are read one at a time."""
 _MAX_LARGE = 8
 """Maximum number of pages above 1 MiB that are in memory at once."""
 _PAUSE = 0.001
@@ -60,14 +60,14 @@ class _ScrapeTarget:
     url: str
     query: str
     key: tuple[str, str] | None = field(repr=False)
-    """The header with the key that the server requires, and its value."""
+    """Name and value of the header that contains the server's API key."""
     interval: float
     timeout: float
     consumers: list[_Consumer] = field(default_factory=list)
     together: bool = False
-    """Whether it is scraped together with its pool, and not at a separate time."""
+    """Whether it is scraped together with the rest of its pool rather than at its own time."""
     delay: float = 0.0
-    """The offset in seconds from that time."""
+    """The offset from the pool's scrape time, in seconds."""
 
     def first_due(self, now: float) -> float:
         """Return the time of the first scrape. The scrape times of pools are multiples of their interval."""

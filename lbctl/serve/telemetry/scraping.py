@@ -23,14 +23,14 @@ class FleetScraper:
     """The scraper of the published fleet."""
 
     def __init__(self, loop: ControlLoop, guard: Guard) -> None:
-        """Pass the reports to `loop` at first."""
+        """Initially pass the reports to `loop`."""
         self._loop = loop
         self._receive: Callable[[ScrapeReport], None] = loop.report
         self._owns: Callable[[str], bool] = _every_pool
         self._scraper = Scraper(self._scraped, guard)
         self._pools: tuple[Pool, ...] = ()
         self._keys: Mapping[str, tuple[str, str]] = {}
-        """Pool → the header with the key that its replicas require, and its value."""
+        """Pool → name and value of the header that contains its replicas' API key."""
         self._plans: Mapping[tuple[str, str], ScrapePlan] = {}
         self._patience: Mapping[str, float] = {}
 
@@ -45,7 +45,7 @@ class FleetScraper:
         return tuple(pool.name for pool in self._pools)
 
     def patience(self, pool: str) -> float:
-        """Return the seconds after which a sample of this pool is stale."""
+        """Return the age, in seconds, at which a sample of this pool becomes stale."""
         return self._patience.get(pool, math.inf)
 
     def tasks(self) -> Mapping[str, Work]:

@@ -1,9 +1,9 @@
 """The condition of each replica in an Envoy (active checks and ejections), from its admin interface.
 
-Load reports do not contain it. So `/clusters` is read every few seconds if the fleet names the `admin` of a proxy. It
-is also read if an Envoy on the Unix socket reports its admin address, as with the bootstrap of `lbctl bootstrap`. An
+Load reports do not contain it. Therefore, `/clusters` is read every few seconds if the fleet sets `admin` for a proxy.
+It is also read if an Envoy on the Unix socket reports its admin address, as with the bootstrap of `lbctl bootstrap`. An
 entry with several `instances` has only one `admin`, which may belong to any of them, so it is not read. The page of a
-fleet with 10,000 replicas is about ten megabytes. Longer, late and invalid pages are ignored.
+fleet with 10,000 replicas is about ten megabytes. Pages that are longer, late or invalid are ignored.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ INTERVAL = 5.0
 MAX_BYTES = 24 << 20
 """Maximum size of a page."""
 MAX_VALUES = 1_000_000
-"""Maximum number of values of a page: about 55 for each replica."""
+"""Maximum number of values in a page, which has about 55 per replica."""
 TIMEOUT = 4.0
 """Timeout for the whole page, in seconds."""
 _MAX_SHOWN = 64
-"""Maximum number of characters that are shown of an Envoy text."""
+"""Maximum number of characters to show of a text from Envoy."""
 _PAUSE = 1.0
 """Seconds until the next search for Envoys with an admin interface, if there is none."""
 _STARTING = "pending_active_hc"
-"""The flag of a host whose first check has not ended; Envoy also sets the flag of a failed check."""
+"""The flag of a host whose first check has not finished; Envoy then also sets the flag for a failed check."""
 _DOWN = ("failed_active_health_check", "active_hc_timeout")
 _EJECTED = ("failed_outlier_check",)
 _BEST_FIRST = ("up", "draining", "starting", "ejected", "down")
@@ -58,9 +58,9 @@ class UnreadablePageError(Exception):
 class EnvoyConditions:
     """Reads the pages of the fleet's Envoys into the ledger.
 
-    `nodes` returns the ids of the connected nodes of an entry of `proxies`. If there is exactly one node, its
-    conditions are stored under the node id, so that an Envoy has only one name in the ledger; otherwise, they are
-    stored under the entry's name. `admins` returns node id → the admin interface that a trusted Envoy reports.
+    `nodes` returns the ids of the connected nodes of an entry of `proxies`. If there is exactly one, its conditions are
+    stored under its node id, so that an Envoy has only one name in the ledger; otherwise, they are stored under the
+    entry's name. `admins` returns node id → the admin interface that a trusted Envoy reports.
     """
 
     def __init__(

@@ -51,7 +51,7 @@ class FleetPlaces:
 def _places(pool: Pool, addresses: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[Place, ReplicaKey]]:
     """Yield the endpoints of the pool.
 
-    If two have the same address, Envoy uses the first one, so that one is yielded last.
+    If two have the same address, Envoy uses the first one, which is therefore yielded last.
     """
     for replica in reversed(pool.replicas):
         key, address = ReplicaKey(pool.name, replica.name), replica.address

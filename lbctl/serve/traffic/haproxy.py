@@ -22,19 +22,19 @@ from lbctl.serve.traffic.ledger import NO_COUNTS, Counts, ReplicaKey
 from lbctl.targets.haproxy import desired, sections, slots
 
 _TIMEOUT = 2.0
-"""Seconds within which HAProxy must answer."""
+"""Timeout for HAProxy's response, in seconds."""
 _PASSED = re.compile(r"DOWN ([1-9][0-9]*)/([0-9]+)")
 """The status of a server that is down and has passed some of the required checks."""
 _BY_CHECKS = re.compile(r"DOWN( [0-9]+/[0-9]+)?")
 """The status of a server that is down because of its checks, not because of an agent."""
 _OF_AGENT = re.compile(r"via agent : down \((.*)\)", re.DOTALL)
-"""HAProxy's description of an agent check that has failed for this reason."""
+"""HAProxy's description of a failed agent check, which contains the reason."""
 _NO_FAILURE = frozenset({"INI", "UNK", "L4OK", "L6OK", "L7OK", "L7OKC"})
 """The results of a check that has not ended yet or has passed."""
 _MAX_REASON_CHARACTERS = 160
-"""Maximum number of characters that are kept of HAProxy's report of a check."""
+"""Maximum number of characters to keep of HAProxy's report about a check."""
 _BY_PASSIVE_CHECK = "HANA"
-"""The check result that indicates errors of requests ("health analyze")."""
+"""The check result that indicates request errors ("health analyze")."""
 _NO_ERRORS = BackendCounters(0, 0)
 _NOTHING = ServerCounters(0, 0, 0, "", "", "")
 _JUDGED = frozenset({"up", "down", "ejected"})
@@ -112,7 +112,7 @@ def report(
 def _answered(now: WorkerCounters, earlier: Mapping[Place, ServerCounters]) -> frozenset[ReplicaKey]:
     """Return the replicas from which a response has begun since the last poll.
 
-    A server whose counter has decreased has been removed and added again.
+    If a counter has decreased, its server was removed and added again.
     """
     answered = set()
     for place, item in now.servers.items():
@@ -125,8 +125,8 @@ def _answered(now: WorkerCounters, earlier: Mapping[Place, ServerCounters]) -> f
 def _own_errors(now: WorkerCounters, before: WorkerCounters) -> dict[str, int]:
     """Return pool → the requests to which HAProxy itself responded with an error, without a server, between two polls.
 
-    A request without a server counts only as a failed connection of the backend. A request that a limit of the pool
-    rejects counts only by its status; failures of servers are subtracted, so that no request is counted twice.
+    A request without a server counts only as a failed connection of the backend. A request that exceeds a limit of the
+    pool counts only by its status. Server failures are subtracted, so that no request is counted twice.
     """
     earlier = before if before.pid == now.pid else WorkerCounters(now.pid, {})
     unreached: Counter[str] = Counter()
@@ -147,10 +147,10 @@ def _own_errors(now: WorkerCounters, before: WorkerCounters) -> dict[str, int]:
 
 
 def _difference(now: ServerCounters, place: Place, earlier: Mapping[Place, ServerCounters]) -> Counts:
-    """Return the counts since then; a server whose counter has decreased has been removed and added again.
+    """Return the counts since then. If a counter has decreased, its server was removed and added again.
 
-    HAProxy counts a response of 500 at its head and a request at its end, so there may be more failures than ended
-    requests.
+    HAProxy counts a 500 response when its head arrives, but a request only when it ends, so failures may outnumber
+    ended requests.
     """
     before = earlier.get(place)
     if before is None or now.ended < before.ended or now.failed < before.failed:

@@ -27,7 +27,7 @@ class TrafficReport:
     conditions: Mapping[ReplicaKey, ReplicaCondition] = field(default_factory=dict)
     """Conditions of replicas in this proxy."""
     assigned: Mapping[ReplicaKey, int] = field(default_factory=dict)
-    """`in_flight`, plus the requests that wait in the proxy for this replica alone."""
+    """`in_flight`, plus the requests queued in the proxy for this specific replica."""
     own_errors: Mapping[str, int] = field(default_factory=dict)
     """Pool → the requests to which the proxy itself responded with an error, without a replica, since its last
     report."""
@@ -53,7 +53,7 @@ class PolledSource(Protocol):
     """Polls the counters of one running proxy."""
 
     async def poll(self) -> TrafficReport | None:
-        """Return the proxy's report; None if the proxy does not answer, or not in the expected way."""
+        """Return the proxy's report; None if the proxy does not respond, or responds unexpectedly."""
 
 
 POLLED = {"haproxy": "lbctl.serve.traffic.haproxy:source"}

@@ -3,8 +3,7 @@
 A source adds a proxy's counts since the source's last report, and replaces the current values (requests in flight,
 conditions). Error responses that a proxy itself generates, without a replica, are counted by pool. A proxy that has not
 reported for `STALE_AFTER` seconds counts as silent: its requests of the last minute, its requests in flight and its
-conditions are unknown. Times are seconds on any clock that never goes back; each method takes the current time as an
-argument.
+conditions are unknown. Times are seconds on any monotonic clock; each method takes the current time as an argument.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from lbctl.ir.rollout_metrics import LatencyKey
 WINDOW = 60.0
 """Seconds over which observed shares are computed."""
 SHORT_WINDOW = 15.0
-"""Seconds that are examined to detect a pool that returns only errors."""
+"""Length of the window, in seconds, for detecting a pool that returns only errors."""
 STALE_AFTER = 30.0
 """Seconds without a report after which a proxy counts as silent."""
 _BUCKET = 5.0
@@ -43,7 +42,7 @@ class Counts:
     requests: int = 0
     """Requests that were sent to the replica and have ended."""
     errors: int = 0
-    """Failed requests among them: a status of 500 or more, or a connection that failed or broke."""
+    """Those that failed: with a status of 500 or more, or a connection that failed or broke."""
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(self.requests + other.requests, self.errors + other.errors)
@@ -54,7 +53,7 @@ class Counts:
 
 NO_COUNTS = Counts()
 Latencies = Mapping[LatencyKey, Mapping[int, int]]
-"""Measured latency → bucket of a histogram → number of requests."""
+"""Measured latency → histogram bucket → number of requests."""
 
 
 class Unanswered(NamedTuple):
@@ -63,13 +62,13 @@ class Unanswered(NamedTuple):
     since: float
     """When one of them was first reported, in flight or ended."""
     requests: int
-    """Number of them that have ended."""
+    """How many of them have ended."""
     newest: float
     """When one of them was last reported."""
 
 
 class _Bucket(NamedTuple):
-    """A proxy's reports of a few seconds."""
+    """A proxy's reports over a few seconds."""
 
     end: float
     """The end time of the bucket."""
@@ -117,10 +116,10 @@ class _Reports:
     answered: dict[ReplicaKey, float] = field(default_factory=dict)
     """When it last reported a request that the replica answered."""
     unanswered: dict[ReplicaKey, Unanswered] = field(default_factory=dict)
-    """The replicas to which it has sent requests without any response since."""
+    """Replica → the requests sent to it since its last response."""
     streams: dict[ReplicaKey, int] = field(default_factory=dict)
-    """Replica → the requests in flight whose responses may have begun by the last report of a response, or by the first
-    report."""
+    """Replica → the requests in flight whose responses may already have begun when a response was last reported, or at
+    the first report."""
     in_flight: Mapping[ReplicaKey, int] = field(default_factory=dict)
     in_flight_at: float = -inf
     """When it last reported its requests in flight."""
@@ -130,7 +129,7 @@ class _Reports:
     """The replicas for which it has reported any condition."""
 
     def add_unanswered(self, key: ReplicaKey, requests: int, now: float) -> None:
-        """Add requests that ended at a replica while no response from it began: some responses had begun before."""
+        """Add requests that ended while no response began, except those whose responses may have begun earlier."""
         streams = min(self.streams.get(key, 0), requests)
         if streams:
             self.streams[key] -= streams
@@ -174,7 +173,7 @@ class TrafficLedger:
         self._troubled: dict[ReplicaKey, dict[str, ReplicaCondition]] = {}
         """Replica → proxy → its condition, if it is not `up`."""
         self._looked_at = -inf
-        """The time of the last search for silent proxies."""
+        """When silent proxies were last searched for."""
 
     def add(
         self,
@@ -283,7 +282,7 @@ class TrafficLedger:
         reports.conditions_at = now
 
     def lost(self, proxy: str) -> None:
-        """Remove the current values of a proxy that does not answer; its counts remain."""
+        """Remove the current values of a proxy that does not respond; its counts are kept."""
         reports = self._proxies.get(proxy)
         if reports is not None:
             self._replace_in_flight(reports, {})
@@ -317,7 +316,7 @@ class TrafficLedger:
         return {(name, key): each for name, item in self._proxies.items() for key, each in item.totals.items()}
 
     def recent(self, now: float, proxy: str | None = None) -> Counter[ReplicaKey]:
-        """Return replica → requests in the last minute at one proxy, or at all proxies, without silent proxies."""
+        """Return replica → requests in the last minute at one proxy or all proxies, except for silent ones."""
         requests: Counter[ReplicaKey] = Counter()
         for name, reports in self._current(now):
             if proxy in (None, name):
@@ -334,7 +333,7 @@ class TrafficLedger:
         return errors
 
     def refused(self, now: float) -> Counter[str]:
-        """Return pool → the errors in the last minute that proxies themselves generated, without silent proxies."""
+        """Return pool → the errors that proxies (except for silent ones) generated themselves in the last minute."""
         errors: Counter[str] = Counter()
         for _, reports in self._current(now):
             reports.expire(now)
@@ -363,7 +362,7 @@ class TrafficLedger:
         return max((at for item in self._proxies.values() if (at := item.answered.get(key)) is not None), default=None)
 
     def unanswered(self, key: ReplicaKey, now: float) -> Unanswered | None:
-        """Return the requests at the replica since its last response at a proxy that is not silent.
+        """Return the requests at the replica since its last response, at a proxy that is not silent.
 
         The result is None if there are none.
         """
@@ -410,7 +409,7 @@ class TrafficLedger:
         return all(item.in_flight_at > than for item in self._proxies.values() if key in item.in_flight)
 
     def conditions(self, key: ReplicaKey, now: float, *, drained_until: float = -inf) -> Mapping[str, ReplicaCondition]:
-        """Return proxy → its condition of the replica, for the proxies where it is not up.
+        """Return proxy → the replica's condition there, for the proxies where it is not up.
 
         `drained_until`: when a drain of the replica ended. An earlier report that it is draining is out of date.
         """
@@ -422,7 +421,7 @@ class TrafficLedger:
         }
 
     def passed_by(self, key: ReplicaKey, now: float) -> frozenset[str]:
-        """Return the proxies that report a condition of the replica and where it is up."""
+        """Return the proxies that report a condition of the replica and in which it is up."""
         return frozenset(
             name
             for name, reports in self._proxies.items()

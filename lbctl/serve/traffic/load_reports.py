@@ -1,7 +1,7 @@
 """Adds Envoys' load reports to the ledger: cluster and address → pool and replica, according to the published fleet.
 
-A report contains one proxy's changes since its last report, so it is added; the requests in progress replace the
-earlier value. Clusters and addresses that the fleet does not have are ignored. A proxy that runs twice with the same
+A report contains one proxy's counts since its last report, so they are added, while the requests in progress replace
+the earlier value. Clusters and addresses that are not in the fleet are ignored. A proxy that runs twice with the same
 node id counts as one proxy.
 """
 
@@ -19,7 +19,7 @@ from lbctl.xds.protocol.load_reports import ClusterLoad
 _InProgress = Mapping[ReplicaKey, int]
 _NOTHING: _InProgress = {}
 _Tally = tuple[int, int, int]
-"""Requests of one replica in one report: issued, failed and in progress."""
+"""One replica's requests in one report: issued, failed and in progress."""
 _NO_REQUESTS: _Tally = (0, 0, 0)
 
 
@@ -82,9 +82,9 @@ def _total(streams: Mapping[object, _InProgress]) -> _InProgress:
 
 
 def _counts(tallies: Mapping[ReplicaKey, _Tally], before: _InProgress) -> dict[ReplicaKey, Counts]:
-    """Return finished requests: requests in flight `before`, plus requests sent since then, minus requests in flight.
+    """Return the finished requests: those in flight `before`, plus those sent since then, minus those still in flight.
 
-    A request without a connection fails without being sent, so there may be more failures than ended requests.
+    A request that gets no connection fails without being sent, so failures may outnumber ended requests.
     """
     counts = {key: Counts(count) for key, count in before.items() if count and key not in tallies}
     for key, (issued, failed, there) in tallies.items():

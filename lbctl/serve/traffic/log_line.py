@@ -20,13 +20,13 @@ from lbctl.serve.traffic.ledger import ReplicaKey
 MAX_LINE_BYTES = 4096
 """Maximum length of a line."""
 Dropped = Literal["malformed", "proxy", "replica"]
-"""Why a line does not count: it is malformed, or its proxy or replica is not in the fleet."""
+"""Why a line is ignored: it is malformed, or its proxy or replica is not in the fleet."""
 DROPPED: tuple[Dropped, ...] = ("malformed", "proxy", "replica")
 _CLIENT_LEFT = "499"
 _SAYS_NOTHING = 400
-"""The lowest status of responses whose latency is not representative of the replica's speed."""
+"""The lowest status at which a response's latency is not representative of the replica's speed."""
 _ERROR = "500"
-"""The lowest status of an error."""
+"""The lowest status that counts as an error."""
 _MAX_TRIES = 64
 _SECONDS = re.compile(r"[0-9]{1,9}\.[0-9]{3}")
 _LINE = re.compile(
@@ -37,7 +37,7 @@ _LINE = re.compile(
 
 
 NO_REPLICA = ""
-"""Replica name for a try without a replica: nginx itself responded with an error."""
+"""Replica name for a try in which nginx itself responded with an error."""
 
 
 class Try(NamedTuple):
@@ -119,7 +119,7 @@ def _replicas(pool: Pool, hosts: Mapping[str, tuple[str, ...]]) -> _Replicas:
 
 
 def tries_of(line: bytes, proxies: frozenset[str], addresses: ReplicaAddresses) -> tuple[str, list[Try]] | Dropped:
-    """Return the proxy of a line and the tries in it, or why the line does not count."""
+    """Return the proxy and the tries in a line, or why the line is ignored."""
     match = _LINE.fullmatch(line) if len(line) <= MAX_LINE_BYTES else None
     if match is None:
         return "malformed"
@@ -141,7 +141,7 @@ def tries_of(line: bytes, proxies: frozenset[str], addresses: ReplicaAddresses) 
 
 
 class _Row(NamedTuple):
-    """One attempt in nginx's format: parts of five lists."""
+    """One attempt as logged by nginx: one element of each of five lists."""
 
     group: int
     address: str
@@ -151,7 +151,7 @@ class _Row(NamedTuple):
 
 
 def _rows(addresses: str, *others: str) -> Iterator[_Row]:
-    """Yield each try; nginx begins a new group when it tries another pool. Lists of a different length are ignored."""
+    """Yield each try. nginx begins a new group when it tries another pool; lists of a different length are ignored."""
     groups = addresses.split(" : ")
     split = [item.split(" : ") for item in others]
     if len(split[0]) != len(groups):
@@ -167,7 +167,7 @@ def _rows(addresses: str, *others: str) -> Iterator[_Row]:
 def _latencies(row: _Row, status: str) -> tuple[float | None, float | None]:
     """Return the milliseconds until the first and the last byte of a try.
 
-    A disconnected client waited until it disconnected.
+    A client that disconnected counts as having waited until then.
     """
     total = _milliseconds(row.response_time)
     if row.code == "-":

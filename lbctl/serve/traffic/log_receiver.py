@@ -20,12 +20,12 @@ from lbctl.serve.traffic.timer_line import Timers, timers_of
 from lbctl.targets.haproxy import desired
 
 _BATCH = 500
-"""Number of lines that are read before other work continues."""
+"""Number of lines to read before other work continues."""
 _PAUSE = 0.005
 """Seconds until the next batch: waking up for each line costs more than reading it. A buffer of the usual size (Linux
 grants 208 KiB) has room for about 330 lines."""
 _BUFFER = 1 << 20
-"""Bytes of lines that may wait in the kernel."""
+"""Number of bytes of unread lines that the kernel may buffer."""
 
 
 class LogReceiver:
@@ -101,7 +101,7 @@ class LogReceiver:
     def collect_answered(self) -> Mapping[str, Collection[ReplicaKey]]:
         """Return proxy → the replicas that have responded since the last call.
 
-        A client that disconnected may not have received a response.
+        If a client disconnected, the replica may not have responded.
         """
         answered, self._answered = self._answered, {}
         return answered
@@ -161,7 +161,7 @@ class LogReceiver:
     ) -> None:
         """Record the times of a request.
 
-        For a rollout, a disconnected client counts as having waited; a view shows only responses.
+        In a rollout, a disconnected client counts as having waited; views show only responses.
         """
         if answered and first_byte is not None:
             self._first_bytes.setdefault(proxy, {}).setdefault(replica, Counter())[bucket(first_byte)] += 1

@@ -16,7 +16,7 @@ _HASTE_TIME = 30.0
 
 
 class Pace:
-    """The pauses between two polls. `clock` returns seconds and never goes back."""
+    """The pauses between two polls. `clock` returns seconds on a monotonic clock."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -30,7 +30,7 @@ class Pace:
         self._hastened = asyncio.Event()
 
     async def pause(self, seconds: float) -> None:
-        """Wait for `seconds`, or less after a change."""
+        """Wait for `seconds`, or for less after a change."""
         began = self._clock()
         while (left := began + self._length(seconds) - self._clock()) > 0:
             try:

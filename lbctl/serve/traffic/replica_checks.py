@@ -1,8 +1,8 @@
-"""lbctl's own checks of the replicas, to show their states. They have no other effect.
+"""lbctl's own checks of the replicas, which only serve to show their states.
 
-lbctl opens a connection to every replica every two seconds and closes it again. So it detects an unreachable replica
-quickly, independently of the proxies' checks and reports. In a large fleet it opens at most 200 connections per second.
-For replicas with a host name or TLS, which may be external services, it connects every ten seconds.
+lbctl opens a connection to every replica every two seconds and closes it again. It therefore detects an unreachable
+replica quickly, independently of the proxies' checks and reports. In a large fleet, it opens at most 200 connections
+per second. It connects to replicas with a host name or TLS, which may be external services, only every ten seconds.
 
 If a pool has an active check, and no proxy that may send to the pool reports check results, lbctl also runs the active
 check.
@@ -39,12 +39,12 @@ from lbctl.targets import target, xds_kinds
 _ROUND = 2.0
 """Seconds between connections to a replica."""
 _MAX_RATE = 200
-"""Maximum number of connections that are opened per second."""
+"""Maximum number of connections to open per second."""
 _MAX_CONCURRENT = 64
 _PAUSE = 0.2
 """Minimum seconds between two rounds."""
 _SPARED_ROUNDS = 5
-"""A replica with a host name or TLS is connected to in only one of this many rounds."""
+"""Replicas with a host name or TLS are checked only once in this many rounds."""
 _CONNECT = ActiveCheck(TcpCheck(), interval=2_000, timeout=2_000, unhealthy_threshold=1, healthy_threshold=1)
 
 
@@ -75,12 +75,12 @@ class ReplicaChecks:
         self._checker.use_pools(pools, served.composed.whole.secrets)
 
     def tasks(self) -> Mapping[str, Work]:
-        """Return the tasks by name; they run as long as the process."""
+        """Return the tasks by name; they run until the process ends."""
         return {"connections to replicas": self._connections.run, "checks of unreported pools": self._checker.run}
 
 
 def unreported(topology: Topology) -> Iterator[Pool]:
-    """Yield the pools with an active check whose results no proxy reports, without pools that lbctl already checks.
+    """Yield the pools with an active check whose results no proxy reports, except those that lbctl already checks.
 
     Envoy reports results without a reason, so pools with agents whose results only Envoys report are also yielded.
     """
@@ -106,7 +106,7 @@ class _Target(NamedTuple):
 
     probe: HealthCheck
     is_spared: bool
-    """Whether lbctl connects to it less often."""
+    """Whether lbctl checks it less often."""
     keys: list[Key]
     """The replicas with this address."""
 

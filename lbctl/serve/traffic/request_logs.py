@@ -1,4 +1,4 @@
-"""Adds data from Envoys' request logs to the ledger: latencies, and errors that Envoys themselves generated.
+"""Adds data from Envoys' request logs to the ledger: latencies, and errors that Envoys generated themselves.
 
 Clusters are mapped to pools according to the published fleet.
 """

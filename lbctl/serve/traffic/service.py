@@ -1,8 +1,8 @@
 """The traffic of the running fleet: the ledger, and the sources that report to it.
 
-lbctl polls a HAProxy, an nginx sends one log line for each request, and each Envoy reports under its node id. A new
-source follows the published fleet here and reports under the name of its proxy. Replicas that the fleet does not have
-are ignored.
+lbctl polls a HAProxy, an nginx sends one log line for each request, and each Envoy reports under its node id. A source
+for another kind of proxy follows the published fleet from here, and reports under the name of its proxy. Replicas that
+are not in the fleet are ignored.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Traffic:
         return [item for name in single for item in self._assigned.get(name, ())]
 
     def tasks(self) -> Mapping[str, Work]:
-        """Return the tasks of the sources by name; they run as long as the process."""
+        """Return the sources' tasks by name; they run until the process ends."""
         return {COUNTERS: self._poll, "traffic log": self._collect}
 
     def log_address(self, topology: Topology) -> Address | None:
@@ -198,7 +198,7 @@ class Traffic:
     async def _collect(self) -> None:
         """Report the counts from the traffic log.
 
-        A running proxy that has sent lines before and sends none now is idle.
+        A running proxy that has sent lines before but sends none now counts as idle.
         """
         while True:
             await asyncio.sleep(_COLLECT_INTERVAL)
@@ -222,12 +222,12 @@ class Traffic:
 
 
 def with_websockets(topology: Topology) -> frozenset[str]:
-    """The pools that a route with WebSockets may use."""
+    """Return the pools that a route with WebSockets may use."""
     return frozenset(name for route in topology.routes if route.websocket for name in pools_of(route))
 
 
 def _sends_log(topology: Topology) -> bool:
-    """Return whether a proxy of the fleet sends its traffic log: through files of lbctl, or at the fleet's request."""
+    """Return whether a proxy sends its traffic log: only driven ones do, or all of them if `control.logs` is set."""
     written = topology.control.logs_written
     proxies = topology.proxies if written else [item for item in driven(topology) if item.reload is not None]
     return any(item.kind in LOGGING | TIMED for item in proxies)

@@ -1,8 +1,8 @@
 """One line of the traffic log that a HAProxy sends over syslog: the destination and the latency of a request.
 
-HAProxy's requests are counted through its Runtime API, which does not provide latencies of single requests. So HAProxy
-logs the timers of each request in the structured data of RFC 5424, in front of the listener's access log, which is
-truncated. Any user of this machine can send such lines, so a line that does not exactly match lbctl's format is
+HAProxy's requests are counted through its Runtime API, which does not provide latencies of single requests. Therefore,
+HAProxy logs the timers of each request in the structured data of RFC 5424, in front of the listener's access log, which
+is truncated. Any user of this machine can send such lines, so a line that does not exactly match lbctl's format is
 ignored. Pure.
 """
 
@@ -20,7 +20,7 @@ _LINE = re.compile(
     re.DOTALL,
 )
 _SAYS_NOTHING = 400
-"""The lowest status of responses whose latency is not representative of the pool's speed."""
+"""The lowest status at which a response's latency is not representative of the pool's speed."""
 _CLIENT_LEFT = ("C", "c")
 
 
@@ -29,7 +29,7 @@ class Timers(NamedTuple):
 
     proxy: str
     backend: str
-    """The backend that the request was sent to."""
+    """The backend to which the request was sent."""
     server: str
     """The server of the last try; `<NOSRV>` if there was none, empty if the line does not contain it."""
     first_byte: float | None

@@ -139,7 +139,7 @@ def build_control(inputs: Inputs, audit: AuditLog, traffic: Traffic, supervisor:
 def build_fleet(
     inputs: Inputs, guard: Guard, audit: AuditLog, events: EventLog, traffic: Traffic, picker: PickerManager
 ) -> FleetParts:
-    """Build the parts that read the files, combine them with the saved state and publish the result."""
+    """Build the parts that read the files, combine them with the saved state, and publish the result."""
     options, restored, state = inputs.options, inputs.restored, inputs.state
     publisher = Publisher(inputs.metrics, driven, guard, inputs.now)
     discovery = DiscoveryService(guard, binds=OwnBinds(options.xds_bind, options.api_bind, options.picker_bind))

@@ -83,9 +83,9 @@ class Inputs:
     restored: RestoredState
     """The state that an earlier process saved."""
     shared: Shared | None = None
-    """The settings of one of several members; None: the process is the only one."""
+    """The settings of one of several members; None if this process is the only one."""
     clock: SteadyClock = field(default_factory=SteadyClock)
-    """The clock of a process that is the only one."""
+    """The clock, if this process is the only member."""
 
     @property
     def now(self) -> Callable[[], float]:

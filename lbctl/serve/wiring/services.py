@@ -68,7 +68,7 @@ class Services:
     picker: PickerManager
     """Runs the picker, and sends tables to it and to other pickers."""
     api: ServedApi
-    """Answers the API requests."""
+    """Handles the API requests."""
     leading: Mapping[str, Work]
     """The tasks that only the leader runs."""
     member: FleetMember | None
@@ -80,7 +80,7 @@ class Services:
         return self.member is None or self.member.leads
 
     def tasks(self) -> Mapping[str, Work]:
-        """Return the tasks that run as long as the process, by name; `app` adds those that follow files and clocks."""
+        """Return the tasks that run until the process ends, by name; `app` adds those that follow files and clocks."""
         return {
             **(self.member.tasks() if self.member else self.leading),
             **self.traffic.tasks(),
