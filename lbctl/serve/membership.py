@@ -46,7 +46,7 @@ def check_state_is_known(options: Options, section: ControlSection) -> None:
     if section.text or not any(exists(default / name) for name in (DATABASE, _MARKER)):
         log.findings([section.lost])
         log.error(
-            "control.state cannot be read, so the last valid fleet is not found: correct the file, or add --state DIR"
+            "control.state cannot be read, so the last valid fleet cannot be found: correct the file or add --state DIR"
         )
         raise UnknownStateError
 

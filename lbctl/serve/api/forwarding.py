@@ -79,7 +79,7 @@ async def forward(request: web.Request, target: LeaderAddress, caller: ApiToken)
                 )
             return web.Response(body=content, status=answer.status, headers={"content-type": content_type})
     except (aiohttp.ClientError, OSError, TimeoutError, TooLargeError) as error:
-        raise NoLeaderError(f"the leader does not answer at {target.url}: {reason_of(error)}") from None
+        raise NoLeaderError(f"no response from the leader at {target.url}: {reason_of(error)}") from None
 
 
 def _is_trustworthy(url: str) -> bool:

@@ -88,7 +88,7 @@ class Gauges(Collector):
     def _pools(self, pools: tuple[Pool, ...]) -> Iterator[Metric]:
         utilisation = GaugeMetricFamily(
             "lbctl_pool_utilisation",
-            "The mean utilisation of the pool's replicas by capacity, from 0 to 1.",
+            "The capacity-weighted mean utilisation of the pool's replicas, from 0 to 1.",
             labels=["pool"],
         )
         queue = GaugeMetricFamily(

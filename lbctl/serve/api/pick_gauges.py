@@ -80,8 +80,8 @@ class PickGauges(Collector):
         yield fallbacks
         missed = GaugeMetricFamily(
             "lbctl_pick_missed_ratio",
-            "The minimum share of the last minute's requests to a pool with the algorithm pick that had no pick; only "
-            "with 20 requests or more, and if no other picker serves the pool.",
+            "A lower bound for the share of the last minute's requests to a picked pool that were sent without a pick; "
+            "only for 20 requests or more, and if no other picker serves the pool.",
             labels=["pool"],
         )
         for pool, row in self._picker.recent().items():
@@ -126,7 +126,7 @@ class PickGauges(Collector):
         if not queues:
             return
         waiting = GaugeMetricFamily(
-            "lbctl_queue_waiting", "The number of requests that wait for a replica.", labels=["pool", "priority"]
+            "lbctl_queue_waiting", "The number of requests waiting for a replica.", labels=["pool", "priority"]
         )
         refused = CounterMetricFamily(
             "lbctl_queue_refused",
@@ -156,7 +156,7 @@ class PickGauges(Collector):
             labels=["pool", "tenant"],
         )  # fmt: skip
         seconds = CounterMetricFamily(
-            "lbctl_queue_tenant_wait_seconds", "The sum of the waits of these requests.", labels=["pool", "tenant"]
+            "lbctl_queue_tenant_wait_seconds", "The total time that these requests waited.", labels=["pool", "tenant"]
         )
         for pool, queue in self._picker.report.queues.items():
             for tenant, tenant_waits in queue.tenants.items():

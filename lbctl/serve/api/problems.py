@@ -239,9 +239,9 @@ def _of_keys(observed: Observed) -> Iterator[schema.Problem]:
             for keys in observed.refused_keys.get(row.proxy, ()):
                 nodes.setdefault(keys, []).append(row.node)
     for keys, names in nodes.items():
-        refuses = f"the proxy {names[0]} refuses" if len(names) == 1 else f"the proxies {_listed(names)} refuse"
+        rejects = f"the proxy {names[0]} rejects" if len(names) == 1 else f"the proxies {_listed(names)} reject"
         part = "all API keys" if keys.count == keys.total else f"{keys.count} of {keys.total} API keys"
-        text = f"{refuses} {part} of the route {keys.route}, because the key file contains only their hashes"
+        text = f"{rejects} {part} of the route {keys.route}, because the key file contains only their hashes"
         problem = _critical if keys.count == keys.total else _warning
         yield problem("keys_refused", keys.route, text, f"lbctl lint {' '.join(observed.fleet.paths)}")
 

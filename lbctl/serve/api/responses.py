@@ -58,7 +58,7 @@ async def read_body(request: web.Request) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise RefusedRequest(400, "the body is not a JSON object")
     if not is_unicode(body):
-        raise RefusedRequest(400, "the body contains half of a surrogate pair, which is not a character")
+        raise RefusedRequest(400, "the body contains an unpaired surrogate, which is not a character")
     return body
 
 

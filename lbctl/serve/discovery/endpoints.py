@@ -139,7 +139,7 @@ def _gpu(discovery: KubernetesDiscovery, written: str, problems: dict[str, None]
     """Return the GPU type in a label; if the label contains none, return an empty string and add a problem."""
     gpu = gpu_of_label(written, (name for name, _ in discovery.gpus))
     if not gpu and discovery.gpu_from is not None:
-        what = f"an unknown GPU: {written[:63]}" if written else "no label"
+        what = f"unknown GPU: {written[:63]}" if written else "no label"
         problems[f"gpu_from {discovery.gpu_from.label}: {what}"] = None
     return gpu
 

@@ -121,9 +121,7 @@ class DiscoveryService:
         try:
             yield
         except Exception:  # noqa: BLE001 -- a source that fails stops no other, and removes no replica
-            self._guard.record(
-                "a source of replicas failed; its last answers stay in use", "source of replicas", kind=kind
-            )
+            self._guard.record("a replica source failed; its last answers stay in use", "source of replicas", kind=kind)
 
     def _dns_sources(self) -> tuple[DnsSource, ...]:
         """The sources that also resolve the hosts of fixed addresses."""

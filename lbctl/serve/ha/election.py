@@ -68,12 +68,12 @@ class Election:
             async with asyncio.timeout(max(0.1, min(self.ttl / 2, self._patience(asked_at)))):
                 await (self._renew(asked_at) if self._state.lease is not None else self._acquire(asked_at))
         except (StoreError, TimeoutError) as error:
-            self._failed(reason_of(error, f"{self._store.location} did not answer in time"))
+            self._failed(reason_of(error, f"{self._store.location} did not respond in time"))
         except Exception as error:  # noqa: BLE001 -- the lease ends by the clock, whatever the store answers
-            self._failed(f"{self._store.location} returned an answer that lbctl does not understand: {error!r}")
+            self._failed(f"{self._store.location} returned an unexpected response: {error!r}")
         else:
             if self.problem:
-                log.event("the store answers again", store=self._store.location)
+                log.event("the store responds again", store=self._store.location)
                 self._on_problem("")
             self.problem, self.answered = "", self._authority.clock()
             self.latency = time.perf_counter() - started

@@ -185,7 +185,7 @@ class OverrideService:
         """Return the override with its start and end times. Raises BadRequestError."""
         route, now = self._check(wanted), self._now()
         if ttl is not None and not 0 < ttl < _MAX_SECONDS:
-            raise BadRequestError("ttl must be a number above 0")
+            raise BadRequestError("ttl must be a positive number")
         return replace(
             wanted,
             value=_weight(wanted.value) if wanted.kind == "weight" else None,
@@ -231,7 +231,7 @@ def _shares(value: object, route: Route) -> Shares:
 def _weight(value: object) -> float:
     if value is None:
         raise BadRequestError(
-            "a weight override needs a value above 0, on the scale of capacity; to send no requests, drain the replica"
+            "a weight override needs a positive value, on the scale of capacity; to send no requests, drain the replica"
         )
     try:
         return checked_weight(value)

@@ -33,5 +33,5 @@ def own_key(state: Path) -> str:
             log.event("created a key for the picker", file=file)
         return read_regular(file, _MAX_BYTES).decode("ascii").strip()
     except (OSError, ValueError) as error:
-        log.warn("the picker answers all requests, because its key cannot be read", file=file, why=reason_of(error))
+        log.warn("the picker accepts all requests, because its key cannot be read", file=file, why=reason_of(error))
         return ""

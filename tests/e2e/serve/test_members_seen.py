@@ -84,7 +84,7 @@ def test_isolated_members_refuse_writes_and_report_their_age(
         redis.stop()
         url = leader.control.url
         leader.control.kill()
-        assert f"the leader does not answer at {url}: " in _refusal(other)
+        assert f"no response from the leader at {url}: " in _refusal(other)
 
 
 def test_deviating_files_and_moved_pools_are_events(redis: RedisServer) -> None:

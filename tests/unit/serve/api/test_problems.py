@@ -168,13 +168,13 @@ def test_api_keys_that_a_connected_proxy_refuses_are_a_problem() -> None:
     ]
     names = f"{api.ENVOY.node}, edge-b"
     assert (
-        rows[0].text == f"the proxies {names} refuse all API keys of the route chat, because the key file contains "
+        rows[0].text == f"the proxies {names} reject all API keys of the route chat, because the key file contains "
         "only their hashes"
     )
     assert rows[0].command == f"lbctl lint {' '.join(api.FILES.paths)}"
     (row,) = problems(Observed("", api.FILES, proxies=[api.ENVOY], refused_keys={"edge": (some,)}))
     assert row.text == (
-        f"the proxy {api.ENVOY.node} refuses 1 of 2 API keys of the route admin, because the key file contains only "
+        f"the proxy {api.ENVOY.node} rejects 1 of 2 API keys of the route admin, because the key file contains only "
         "their hashes"
     )
     assert found(refused_keys=edge) == []

@@ -112,7 +112,7 @@ def test_gpu_and_zone_come_from_labels() -> None:
         ("T4", 0.3, None),
         (None, 0.3, None),  # unknown: no more than the weakest
     ]
-    assert reading.problems == ("gpu_from gpu: an unknown GPU: abacus",)
+    assert reading.problems == ("gpu_from gpu: unknown GPU: abacus",)
 
 
 def test_gpus_of_the_fleet_override_the_built_in_table() -> None:
