@@ -46,11 +46,11 @@ from lbctl.xds.protocol.node_status import NodeStatus
 __all__ = ["App", "Options", "run"]
 
 _MAX_SHUTDOWN = 9.5
-"""Seconds after the first signal at which the process exits even if a task still hangs."""
+"""Seconds until the process exits after the first signal, even if a task still hangs."""
 _DRAIN_POLL = 1.0
 """Maximum seconds between two checks of the drain deadlines."""
 _SWITCH_INTERVAL = 0.001
-"""Maximum seconds for which a thread that reads files may block the serving thread. Python's default is 0.005."""
+"""How long a thread that reads files may block the serving thread, in seconds. Python's default is 0.005."""
 
 
 def run(options: Options) -> int:

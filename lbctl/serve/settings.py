@@ -36,8 +36,8 @@ class Options:
     api_bind: Address | None = None
     picker_bind: Address | None = None
     member: str | None = None
-    """The name of this process among the members of a store; None: the fleet decides, otherwise the host name is
-    used."""
+    """The name of this process among a store's members; None: the fleet defines it, with the host name as the
+    default."""
     dry_run: bool = False
     """Whether to make all decisions without sending or saving anything."""
     insecure: bool = False
@@ -46,7 +46,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class ServeSettings:
-    """The settings with which this process runs."""
+    """The settings of this process."""
 
     control: Control
     """The `control` section with the options applied. Paths are resolved from the directory of the YAML file."""
@@ -86,7 +86,7 @@ def remember_api(state: Path, url: str) -> None:
 
 
 def last_api(state: Path) -> str:
-    """Return the URL at which the last `serve` with this state opened its API; empty if it cannot be read."""
+    """Return the API URL of the last `serve` with this state; empty if it cannot be read."""
     with suppress(OSError, ValueError):
         url = (state / _API_URL).read_text(encoding="utf-8").strip()
         return url if url.startswith(("http://", "https://")) else ""

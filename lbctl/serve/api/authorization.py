@@ -46,7 +46,7 @@ class ApiAccess:
     """The API's address and access rules."""
 
     bind: Address
-    """Address on which the API listens."""
+    """The API's listen address."""
     token: Path | None = None
     """The file that contains the token; None: writes are not allowed."""
     tls: ssl.SSLContext | None = None

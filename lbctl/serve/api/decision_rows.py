@@ -35,7 +35,7 @@ def signals(
 ) -> list[schema.ReplicaSignals]:
     """Return a row for each replica.
 
-    `states` are the results of the last scrapes of its sources; `now` is in seconds on their clock.
+    `states` contains the last scrape results of each replica's sources; `now` is in seconds on their clock.
     """
     return [_signals(pool, name, reports.get((pool.name, name)), sources, now) for name, sources in states.items()]
 
@@ -53,7 +53,7 @@ class PublishedWeight:
     picker_ramp: float = 1.0
     """The slow-start factor that the picker applies."""
     notes: tuple[str, ...] = ()
-    """Notes about proxies whose balancing algorithm does not follow the weight exactly."""
+    """Notes about proxies that do not follow the weight exactly, because of their balancing algorithm."""
     share: float = 0.0
     """The replica's decided share of the pool's requests, 0…1."""
 
@@ -219,7 +219,7 @@ def _has(proxy: schema.Proxy, version: str, by_xds: frozenset[str]) -> bool:
 
 
 def sources(states: Iterable[tuple[str, SourceState]]) -> schema.SourceCounts:
-    """Count the sources as (pool, source), and the sources whose last scrape failed, by pool."""
+    """Count the sources by (pool, source), and the failing sources by pool."""
     every = list(states)
     failing = Counter(pool for pool, state in every if state.reason)
     return schema.SourceCounts(len(every), failing.total(), dict(sorted(failing.items())))
@@ -251,7 +251,7 @@ def queue(pool: Pool, reports: Mapping[tuple[str, str], ScrapeReport]) -> float 
 
 
 def stale_after(pool: Pool, replica: str) -> float:
-    """Return the age, in seconds, at which the replica's signals become stale."""
+    """Return how many seconds the replica's signals stay fresh."""
     own = next((item.telemetry for item in pool.replicas if item.name == replica), None)
     return (own or pool.telemetry or Telemetry()).stale_after / 1000
 

@@ -102,7 +102,7 @@ def control(state: ServedState) -> tuple[schema.PoolControl, ...]:
 
 
 def source_counts(state: ServedState) -> schema.SourceCounts:
-    """Count the metrics sources of all replicas with telemetry, and those whose last scrape failed."""
+    """Count the metrics sources of all replicas with telemetry, and those that failed at the last scrape."""
     states = state.scraping.source_states
     return decision_rows.sources(
         (pool.name, source)

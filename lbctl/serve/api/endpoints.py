@@ -167,7 +167,7 @@ class Endpoints:
             log.warn("the new certificate cannot be used; the previous one stays in use", reason=problem)
 
     def restart_needed(self, source: FleetSource) -> tuple[str, ...]:
-        """Return the keys of `control` whose value in this fleet differs from the value at the start of the process."""
+        """Return the keys of `control` that differ between this fleet and the start of the process."""
         if self.settings is None:
             return ()
         return status_rows.restart_needed(self.settings.control, settings(self._options, source).control)

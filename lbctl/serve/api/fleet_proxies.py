@@ -32,7 +32,7 @@ class FleetProxy:
     acknowledged: Snapshot | View | None
     """The snapshot that it has applied; None if it has none yet, or if that is unknown."""
     connected: bool = True
-    """Whether it should have the published fleet: it is driven, or one of its nodes is connected."""
+    """Whether it should have the published fleet, because it is driven or one of its nodes is connected."""
     factors: Factors = field(default_factory=dict)
     """The slow-start factors that are part of the weights in `decided`."""
     checked: bool = False

@@ -28,7 +28,7 @@ class NoLeaderError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LeaderAddress:
-    """The destination to which a follower sends writes."""
+    """Where a follower sends writes."""
 
     member: str
     """The name of this member."""

@@ -27,7 +27,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {}
 HANDLERS: dict[str, Handler] = {}
 """Operation of the route table → the handler of its requests, for operations without a document."""
 READY = schema.Probe("ok")
-"""The document of a probe that has nothing to report."""
+"""The response of a probe that has nothing to report."""
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 

@@ -26,7 +26,7 @@ class Serving(Protocol):
         """The dashboard's stream and history."""
 
     def operation(self, name: str) -> Callable[..., Any]:
-        """Return the function of an operation, without the state argument."""
+        """Return the function for an operation, already bound to the state."""
 
     def metrics(self) -> bytes:
         """Return the metrics page in the Prometheus text format."""
@@ -35,7 +35,7 @@ class Serving(Protocol):
         """Return the maximum age of the data that this process returns, in seconds; None if this process decides."""
 
     def forwards_to(self) -> LeaderAddress | None:
-        """Return the destination to which writes are forwarded; None if this process carries them out."""
+        """Return where writes are forwarded; None if this process carries them out."""
 
     def member_requests(self) -> MemberRequests | None:
         """Return the verifier of other members' requests; None if this process is the only member."""

@@ -11,7 +11,7 @@ from lbctl.ir.shares import of_pools
 from lbctl.serve.fleet.log import ReloadOutcome
 
 _AVAILABLE = FIT | {UNKNOWN}
-"""The states in which a replica gets requests."""
+"""The states of replicas that get requests."""
 
 
 def not_served(reload: ReloadOutcome | None) -> Iterator[str]:

@@ -34,9 +34,9 @@ from lbctl.targets import target, uncounted
 _FIRST_CHECK = 60.0
 """Seconds within which each replica has had its first check, even in a large fleet."""
 _ENOUGH = 3
-"""Minimum number of requests from which to conclude that a pool or a replica returns only errors."""
+"""Minimum number of requests for the conclusion that a pool or a replica returns only errors."""
 _FORGOTTEN = 300.0
-"""Seconds without requests after which earlier requests no longer count for a replica: it may have been repaired."""
+"""Seconds without requests until a replica's earlier requests no longer count: it may have been repaired."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +249,7 @@ class _Rows:
         return self._live.ledger.in_flight(ReplicaKey(pool.name, replica), self._live.now)
 
     def _passed_by(self, pool: Pool, replica: str) -> frozenset[str]:
-        """Return the proxies whose active check the replica passes.
+        """Return the proxies that report a passed active check of the replica.
 
         If the pool has no active check, `up` has no meaning.
         """
@@ -377,7 +377,7 @@ class _Rows:
         return bound if bound is not None and self._live.now - row.since > bound else None
 
     def _answer_time(self, pool: str) -> float | None:
-        """Return the maximum seconds until a request to the pool gets a response or times out; None: unlimited."""
+        """Return how many seconds a request to the pool may wait for a response; None: unlimited."""
         times = [ANSWER_MAX_AGE]
         for route in self._composed.whole.topology.routes:
             if pool in pools_of(route):

@@ -32,12 +32,12 @@ _FINE = frozenset({"SYNCED", "WAITING", "STALE", "GONE", "NOT DRIVEN"})
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """The observed state in which to find problems."""
+    """The observed state that is checked for problems."""
 
     waiting: str
     """Why proxies get no configuration yet; empty if they do."""
     fleet: schema.FleetFiles
-    """The result of the last read of the files."""
+    """The result of the last time that the files were read."""
     pools: Sequence[schema.Pool] = ()
     """The pools of the published fleet."""
     proxies: Sequence[schema.Proxy] = ()
@@ -57,7 +57,7 @@ class Observed:
     state_notes: Sequence[str] = ()
     """Notes about parts of the saved state that were repaired or lost, or are unsafe."""
     dry_run: bool = False
-    """Whether lbctl sends nothing to proxies."""
+    """Whether this is a dry run, which sends nothing to proxies."""
     rolled_back: bool = False
     """Whether an operator's rollback is in force."""
     rollouts: Sequence[schema.Rollout] = ()
@@ -153,7 +153,7 @@ def _of_pools(pools: Sequence[schema.Pool]) -> Iterator[schema.Problem]:
 
 
 def _of_picks(observed: Observed) -> Iterator[schema.Problem]:
-    """Yield the pools whose proxies do not use the picker, or bypass it too often, while it runs."""
+    """Yield the pools that do not use the picker, or bypass it too often, although it is running."""
     if observed.picker is None or not observed.picker.running:
         return
     for pool in observed.pools:

@@ -2,7 +2,7 @@
 
 A share is the mean over the proxies that may send to the pool, weighted by their instances: proxies differ if lbctl
 runs active checks or slow start for only one of them. A replica that a check ejects gets no requests, and the others
-get its share. These shares follow from the weights alone; the traffic ledger has the observed share of the actual
+get its share. These shares follow only from the weights; the traffic ledger has the observed shares of the actual
 requests.
 """
 

@@ -27,7 +27,7 @@ from lbctl.serve.traffic.service import Traffic
 from lbctl.xds.protocol.node_status import NodeStatus
 
 _POOLS_KEPT = 0.5
-"""Seconds for which the rows of the pools are cached while the fleet is unchanged: many clients request them."""
+"""How long the pools' rows are cached while the fleet is unchanged, in seconds: many clients request them."""
 _LARGE = 500
 """Number of replicas above which a fleet counts as large."""
 _STATES_INTERVAL = 1.0
@@ -40,7 +40,7 @@ _MAX_PAUSE = 15.0
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSources:
-    """The parts of the process from which the states of replicas are derived."""
+    """The parts of the process that determine the replicas' states."""
 
     live: LiveFleet
     """Provides the published fleet."""
@@ -73,7 +73,7 @@ class ReplicaStates:
         self._drain_times = DrainTimes()
         self._state_changes = StateChanges(parts.saving.note_state)
         self._unreached: frozenset[tuple[str, str]] = frozenset()
-        """The replicas, each with its pool, to which lbctl could not connect at the last check."""
+        """The (pool, replica) keys that lbctl could not connect to at the last check."""
         self._looked_at: tuple[schema.Pool, ...] = ()
         """The pools at the last check of all states; empty before a fleet's first check."""
         self._pools: tuple[PublishedFleet | None, float, schema.Pools] = (None, 0.0, schema.Pools(()))

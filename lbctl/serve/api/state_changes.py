@@ -48,7 +48,7 @@ class StateChanges:
     def __init__(self, record: Record) -> None:
         self._record = record
         self._out: dict[ReplicaKey, str] = {}
-        """Replica → the state in which it gets no requests."""
+        """Replica → its state, for replicas that get no requests."""
         self._times: dict[ReplicaKey, deque[float]] = {}
         """Replica → the times of its changes, at most the last `_MAX_CHANGES`."""
         self._unreported: dict[ReplicaKey, _Unreported] = {}

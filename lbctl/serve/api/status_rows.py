@@ -59,7 +59,7 @@ def diagnostics(items: Iterable[Diagnostic]) -> tuple[schema.Diagnostic, ...]:
 
 
 def restart_needed(running: Control, written: Control) -> tuple[str, ...]:
-    """Return the keys of `control` whose values in the files differ from those at the start of the process."""
+    """Return the keys of `control` that differ between the files and the start of the process."""
     return tuple(
         "control." + name.replace("_", ".", 1)
         for name in _NEEDS_RESTART

@@ -26,7 +26,7 @@ from lbctl.serve.picker.feed import TableEvents
 from lbctl.serve.picker.peers import Peer, is_valid, remote_peer
 
 HEARTBEAT = 15.0
-"""Seconds without an event after which a stream sends a comment, so that intermediate proxies keep it open."""
+"""Seconds without an event before a stream sends a comment, so that intermediate proxies keep it open."""
 MAX_PICKERS = 40
 """Maximum number of pickers that get tables from this process; the one that `serve` has started is always accepted."""
 RESERVED = 32
@@ -118,7 +118,7 @@ async def stream(request: web.Request, parts: StreamParts, headers: Mapping[str,
 
 
 class _WithHeartbeat:
-    """The events of a subscription, with a comment if there is no event for `HEARTBEAT` seconds."""
+    """The events of a subscription, with a comment after every `HEARTBEAT` seconds without an event."""
 
     def __init__(self, subscription: EventSubscription) -> None:
         self.end = subscription.end

@@ -31,7 +31,7 @@ _STARTING = "starting"
 
 
 def ready(state: ServedState) -> str:
-    """Return why proxies get no configuration yet; empty if they get it."""
+    """Return why proxies get no configuration yet; empty if they get one."""
     if state.process.ending:
         return "ending"
     if state.reconciler.last_reload is None:
@@ -148,7 +148,7 @@ def age(state: ServedState) -> float | None:
 
 
 def forwards_to(state: ServedState) -> LeaderAddress | None:
-    """Return the destination to which writes are forwarded; None if this process carries them out."""
+    """Return where writes are forwarded; None if this process carries them out."""
     if state.member is None or state.member.leads:
         return None
     member, leader = state.member, state.member.records.leader

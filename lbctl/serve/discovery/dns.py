@@ -38,7 +38,7 @@ _MAX_CONCURRENT = 32
 _MAX_SHOWN = 32
 """Maximum number of addresses in one log line."""
 _WAIT_WITH_ANSWER = 0.5
-"""Seconds for which `first` waits for a name that already has an earlier answer."""
+"""How long `first` waits for a name that already has an earlier answer, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)

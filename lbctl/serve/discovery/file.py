@@ -1,9 +1,9 @@
 """The source for pools with a file of replicas.
 
 The compiler reads these files, for `validate`, `render` and `lint` as well as for `serve`, and interprets their labels.
-The fleet watcher watches them, and each change compiles the fleet again: an error in such a file is an error of the
-fleet, with file, line and column, and the last valid fleet stays. Therefore, the answer of this source is the
-compiler's result.
+The fleet watcher watches them, and each change compiles the fleet again: an error in such a file is reported like any
+other error in the fleet, with file, line and column, and the last valid fleet stays in use. Therefore, the answer of
+this source is the compiler's result.
 """
 
 from __future__ import annotations

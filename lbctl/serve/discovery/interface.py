@@ -31,7 +31,7 @@ class PoolAnswer:
     failed: float | None = None
     """When an attempt last failed."""
     key: str = ""
-    """The key under which the state saves `saved`; empty if nothing is saved."""
+    """The key of `saved` in the state; empty if nothing is saved."""
     saved: tuple[str, ...] = ()
     """The answer in the format that the source's `seed` accepts."""
     leaving: frozenset[str] = frozenset()
@@ -47,7 +47,7 @@ class NameState:
     """
 
     name: str
-    """The name; for a service or InferencePool, with the prefix `kubernetes` and its namespace."""
+    """The name. For a service or InferencePool, it includes the prefix `kubernetes` and the namespace."""
     resolvers: tuple[str, ...]
     """The resolvers in use; empty if the machine's resolvers are used, or none."""
     pools: tuple[str, ...]

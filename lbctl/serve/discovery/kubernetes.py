@@ -33,7 +33,7 @@ from lbctl.serve.discovery.inference_pool import InferencePool
 from lbctl.serve.discovery.interface import NameState, PoolAnswer
 
 _WAIT_WITH_ANSWER = 0.5
-"""Seconds for which `first` waits for a service that already has an earlier answer."""
+"""How long `first` waits for a service that already has an earlier answer, in seconds."""
 _MAX_LEAVING = 8192
 """Maximum number of terminating endpoints that each watch remembers."""
 _ClusterKey = tuple[str | None, str | None]

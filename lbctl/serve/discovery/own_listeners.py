@@ -40,7 +40,7 @@ Listeners = Mapping[int, tuple[tuple[str, str], ...]]
 
 
 def own_listeners(binds: OwnBinds, topology: Topology) -> Listeners:
-    """Return the listen addresses of this process and of the proxies' admin interfaces."""
+    """Return the listen addresses of this process and the proxies' admin interfaces."""
     found: dict[int, tuple[tuple[str, str], ...]] = {}
     for place, owner in _places(binds, topology):
         if not place.path:

@@ -1,4 +1,4 @@
-"""The interface of a driver of a running proxy, and its status."""
+"""The interface of drivers for running proxies, and their status."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Driver(Protocol):
 
     @property
     def composed(self) -> ForProxy | None:
-        """The snapshot that is composed only for this proxy; None if it gets the published snapshot unchanged."""
+        """The snapshot composed only for this proxy; None if it gets the published snapshot unchanged."""
 
     @property
     def accepted(self) -> View | None:

@@ -30,7 +30,7 @@ class DriverKind:
     """Whether `lbctl serve` runs the active health checks, because the proxy has none."""
 
     def missing(self, proxy: Proxy) -> str:
-        """Return the missing settings without which the proxy cannot be driven; empty if none are missing."""
+        """Return the settings that the proxy still needs to be driven; empty if it has them all."""
         if any(all(getattr(proxy, name) for name in group) for group in self.needs):
             return ""
         *others, last = (f"no {' with '.join(group)}" for group in self.needs)

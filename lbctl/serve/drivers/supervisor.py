@@ -28,7 +28,7 @@ from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.serve.health.health_check import HealthChecker, Key
 
 _FIRST_CHECKS = 3.0
-"""Seconds for which a proxy without active checks waits for the first results of lbctl's checks."""
+"""How long a proxy without active checks waits for the first results of lbctl's checks, in seconds."""
 
 
 class DriverSupervisor:

@@ -18,9 +18,9 @@ from lbctl.runtime import log
 from lbctl.runtime.guard import Guard
 
 _DEBOUNCE_MS = 50
-"""Period, in milliseconds, in which events are combined into one notification."""
+"""How long events are combined into one notification, in milliseconds."""
 _STEP_MS = 20
-"""Milliseconds without an event after which this period ends early."""
+"""Milliseconds without an event that end this period early."""
 
 _SUFFIXES = (".yaml", ".yml")
 
@@ -128,7 +128,7 @@ def _undecoded(error: Exception) -> str:
 
 
 def watched_directories(paths: Iterable[Path]) -> WatchedDirectories:
-    """Return the directories in which an event happens when one of these files or directories changes.
+    """Return the directories that report an event when one of these files or directories changes.
 
     They include the directories of all symbolic links on the path to a file, so that a replaced link is noticed. For a
     directory that does not exist, its nearest existing ancestor is watched.

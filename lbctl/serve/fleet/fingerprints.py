@@ -22,7 +22,7 @@ Signature = tuple[int, ...] | str
 """Device, inode, size, mtime and ctime (both in ns), or the name of the error that prevented reading the file."""
 
 _SETTLED_NS = 1_000_000_000
-"""Age, in ns, after which any further change to a file also changes its modification time."""
+"""Minimum age of a file, in ns, for any further change to be sure to change its modification time."""
 
 
 def fleet_files(paths: Sequence[str]) -> list[Path]:

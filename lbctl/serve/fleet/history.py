@@ -1,7 +1,7 @@
 """The history of published fleets, and the active rollback to one of them.
 
-The newest entry is the published fleet. The files of the last fleets are kept up to a maximum number and size, so that
-the state stays small. Entries that could not be saved are saved by the next `save`.
+The newest entry is the published fleet. To keep the state small, the files of only the latest fleets are kept, up to a
+maximum number and size. Entries that could not be saved are saved by the next `save`.
 """
 
 from __future__ import annotations

@@ -33,16 +33,16 @@ class PickerPlace:
 
 @dataclass(frozen=True, slots=True)
 class FleetInputs:
-    """Everything from which the published fleet is composed."""
+    """All inputs of the published fleet."""
 
     loaded: Loaded | None = None
     """The fleet as it was read; None before the first successful read."""
     origin: Origin = "files"
-    """The origin of its files."""
+    """Where its files come from."""
     discovered: Discovered = field(default_factory=Discovered)
     """The newest discovery answers."""
     baseline: Discovered = field(default_factory=Discovered)
-    """The answers with which the first published fleet is compared."""
+    """The answers that the first published fleet is compared with."""
     decisions: LoopOutput = field(default_factory=LoopOutput)
     """The weights and ejections from the control loop."""
     overrides: Overrides = ()
@@ -61,7 +61,7 @@ class FleetInputs:
 
     @property
     def topology(self) -> Topology | None:
-        """The fleet of the files, without discovered replicas; None before the first successful read."""
+        """The fleet in the files, without discovered replicas; None before the first successful read."""
         return self.loaded.compiled.topology if self.loaded else None
 
     def composes_like(self, before: FleetInputs) -> bool:
@@ -73,7 +73,7 @@ class FleetInputs:
 
 
 class Places(Protocol):
-    """The addresses of this process that the proxies of a fleet use. The methods may open sockets."""
+    """The addresses of this process that a fleet's proxies use. The methods may open sockets."""
 
     def picker(self, topology: Topology) -> PickerPlace:
         """Return the picker address for the proxies of this fleet."""

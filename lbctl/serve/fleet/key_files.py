@@ -28,7 +28,7 @@ SHRUNK = "LB531"
 _KEY_FILE_CODES = frozenset({"LB121", "LB150", "LB503", "LB507", "LB508", UNUSABLE, SHRUNK})
 _REVOKE = "to revoke all keys, empty the file and run `lbctl reload --allow-shrink`"
 _SETTLE_NS = 1_000_000_000
-"""Nanoseconds for which a file that has lost a key must stay unchanged, because a slow writer may not have finished."""
+"""How long a file that has lost a key must stay unchanged, in ns: a slow writer may not have finished."""
 
 
 @dataclass(frozen=True, slots=True)

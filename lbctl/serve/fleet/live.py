@@ -26,9 +26,9 @@ from lbctl.targets.load import Loaded
 from lbctl.xds.build.snapshot_cache import CachedSnapshot, UnsoundError
 
 _FIRST_ANSWER = 5.0
-"""Seconds for which a new fleet waits for name resolution."""
+"""How long a new fleet waits for name resolution, in seconds."""
 _EMPTY_START = 20.0
-"""Seconds for which the first fleet waits for a pool whose name has no answer, because proxies may still have its
+"""How long the first fleet waits for a pool whose name has no answer, in seconds: proxies may still have its
 replicas."""
 
 
@@ -88,7 +88,7 @@ class LiveFleet:
 
     @property
     def topology(self) -> Topology | None:
-        """The published fleet as in the files, without discovered replicas; None before the first."""
+        """The published fleet as written in the files, without discovered replicas; None before the first."""
         return self.served.loaded.compiled.topology if self.served else None
 
     @property

@@ -75,7 +75,7 @@ class PublishResult:
     new: bool
     """Whether the version of the snapshot has changed."""
     changed: Mapping[str, int] = field(default_factory=dict)
-    """Short resource type → number of changed resources that a proxy of the fleet gets."""
+    """Short resource type → number of changed resources that are sent to a proxy of the fleet."""
     names: tuple[str, ...] = ()
     """The changed resources as type/name; empty if there are too many for a log line."""
     weights: Mapping[str, Mapping[str, Weight]] = field(default_factory=dict)
@@ -141,7 +141,7 @@ class Publisher:
     async def publish(self, inputs: FleetInputs, *, allow_shrink: bool = False) -> PublishResult | None:
         """Publish the fleet composed from these inputs; return None if only notes have changed and nothing was built.
 
-        Raises UnsoundError, and publishes nothing, if a proxy would reject the result. `allow_shrink`: accept any loss
+        If a proxy would reject the result, publishes nothing and raises UnsoundError. `allow_shrink`: accept any loss
         of discovered replicas.
         """
         loaded, before = inputs.loaded, self._served

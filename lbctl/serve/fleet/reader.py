@@ -1,4 +1,4 @@
-"""Reads a fleet, with every file that it names, from the texts of its YAML files.
+"""Reads a fleet from the texts of its YAML files, including every file that it names.
 
 The texts may come from the files or from the state. Certificates, key files and target files are read from the disk.
 """
@@ -72,7 +72,7 @@ class FleetContents:
 
     @property
     def failure(self) -> str:
-        """Why there is no fleet, as a short phrase."""
+        """A short phrase that explains why the fleet cannot be used."""
         count = sum(item.severity == "error" for item in self.diagnostics)
         return refusal_reason(self.diagnostics) or f"{count} error{'s' if count > 1 else ''} in its files"
 
@@ -167,7 +167,7 @@ def _parse_cached(
 
 
 def _is_superseded(item: Diagnostic, findings: Sequence[Diagnostic]) -> bool:
-    """Return whether `item` reports a missing certificate or key file for which a more specific finding exists."""
+    """Return whether `item` reports a missing certificate or key file that a more specific finding already covers."""
     is_missing_file = item.code == "LB110" and item.path[-1] != "path"
     return is_missing_file and any(item.path[:-1] == finding.path[:-1] for finding in findings)
 

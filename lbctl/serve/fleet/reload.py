@@ -1,12 +1,12 @@
 """Reads the fleet in the files, and decides whether it may replace the running fleet.
 
 A fleet is accepted completely or not at all: the running fleet stays if the new one has an error, if one of its files
-is still being written, or if it would lose more replicas or keys than `max_shrink` allows. In that case, changes of the
-running fleet's certificates, key files and target files still take effect, with the YAML texts from which the running
-fleet was read.
+is still being written, or if it would lose more replicas or keys than `max_shrink` allows. In that case, changes to the
+running fleet's certificates, key files and target files still take effect, together with the YAML texts that the
+running fleet was read from.
 
-At the start, the caller restores the saved fleet with `restore` and `accept`, so that later fleets are compared with
-it. Then it calls `load`, and `accept` for the fleet that it publishes. This module only reads.
+At startup, the caller restores the saved fleet with `restore` and `accept`, as the reference for later fleets. Then it
+calls `load`, and `accept` for the fleet that it publishes. This module only reads.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ from lbctl.store.records import SavedFleet
 from lbctl.targets.load import Loaded
 
 _QUIET = 0.1
-"""Seconds for which a file must stay unchanged before it counts as completely written."""
+"""How long a file must stay unchanged before it counts as completely written, in seconds."""
 _TICK = 0.02
-"""Seconds after which any further change to a file has a different timestamp: kernel clocks tick every 1 to 10 ms."""
+"""How old a change must be, in seconds, for the next one to get a different timestamp: kernel clocks tick every 1 to 10
+ms."""
 _PAUSE = 0.05
 """Seconds between attempts to read files that are still being written."""
 _ATTEMPTS = 30
@@ -54,7 +55,7 @@ class LoadOutcome:
     diagnostics: tuple[Diagnostic, ...]
     """All diagnostics of the files, even if the fleet is accepted."""
     refused: str | None = None
-    """Why the new fleet is rejected, as a short phrase."""
+    """A short phrase that explains why the new fleet is rejected."""
     files: Mapping[Path, str] = field(default_factory=dict)
     """File to watch in addition to the fleet's files → digest of its content when it was read."""
     shrink: tuple[Diagnostic, ...] = ()
@@ -72,7 +73,7 @@ class LoadOutcome:
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """The running fleet, with which later fleets are compared."""
+    """The running fleet, the reference for later fleets."""
 
     fleet: Loaded
     saved: SavedFleet
@@ -109,7 +110,7 @@ class FleetReloader:
         self._running: _Running | None = None
 
     def accept(self, outcome: LoadOutcome) -> None:
-        """Make the fleet of this outcome the running fleet, with which later fleets are compared."""
+        """Make the fleet of this outcome the running fleet, the reference for later fleets."""
         fleet, saved = outcome.fleet, outcome.saved
         if fleet is not None and saved is not None:
             self._running = _Running(fleet, saved, outcome.files)
@@ -319,7 +320,7 @@ def _changed_file(before: Mapping[Path, Signature], named: Iterable[Path], since
 
 
 def _wait_until_quiet(files: Iterable[Path]) -> None:
-    """Wait until none of the files is younger than `_QUIET`, without waiting again for files that change meanwhile."""
+    """Wait until all files are older than `_QUIET`. If a file changes meanwhile, do not wait for it again."""
     now = time.time_ns()
     changes = (changed_at(signature(file)) for file in files)
     newest = max((at for at in changes if at is not None and at <= now), default=0)

@@ -1,7 +1,7 @@
 """The commit that a fleet's files belong to, if they are in a git checkout.
 
-The published content is compared with the commit's content by its hash, so that a file that changes meanwhile does not
-count as clean. lbctl only reads data that git has stored: no hook, filter or monitor of the checkout runs.
+The published content is compared with the commit by hash, so that a file that changes meanwhile does not count as
+clean. lbctl only reads data that git has stored: no hook, filter or monitor of the checkout runs.
 """
 
 from __future__ import annotations

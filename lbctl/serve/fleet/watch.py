@@ -2,8 +2,8 @@
 
 Only the content of the files counts: an operating system event merely triggers a comparison, and without events the
 files are compared every few seconds. A file that was only touched has not changed. A change has settled when no file
-has changed for `settle` seconds, or after `max_settle` seconds at the latest; so the reader must still detect a
-half-written file.
+has changed for `settle` seconds, or after `max_settle` seconds at the latest. The reader must therefore still detect
+half-written files.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class FleetWatcher:
     def watch_files(self, files: Iterable[Path]) -> None:
         """Watch exactly these files in addition to the fleet's files.
 
-        If `files` is a mapping, its values are the digests (from `fingerprints.Fingerprints`) with which the files were
-        read. A file with a different digest counts as changed.
+        If `files` is a mapping, it contains the digest of each file when it was read (from
+        `fingerprints.Fingerprints`). A file whose digest differs counts as changed.
         """
         digests = files if isinstance(files, Mapping) else {}
         fleet = {file: digest for file, digest in self._reported.items() if file not in self._files}
@@ -107,7 +107,7 @@ class FleetWatcher:
         return self._fingerprints.of([*fleet_files(self._paths), *self._files])
 
     async def _watch_directories(self) -> None:
-        """Watch the directories before the files are read, so that no change in between is missed.
+        """Watch the directories before the files are read, so that changes in between are not missed.
 
         If a directory is replaced while its watch is registered, a second check detects it.
         """

@@ -96,7 +96,7 @@ def number_or_none(field: str, value: object) -> float | None:
 
 
 def url(field: str, value: object) -> str:
-    """Return the URL of an API, without a path; empty if the API does not listen."""
+    """Return an API's URL, without a path; empty if the API is closed."""
     written = line(field, value, 300)
     if not written:
         return ""

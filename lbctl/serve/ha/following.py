@@ -15,11 +15,11 @@ from lbctl.store.interface import KeyChange, StoreError
 from lbctl.store.saved import SavedState
 
 _SETTLE = 0.01
-"""Seconds for which changes are collected before they are published together."""
+"""How long changes are collected before they are published together, in seconds."""
 _RETRY = 0.5
 """Seconds until a failed watch of the store is retried."""
 _READER_ENDS = 0.05
-"""Seconds after which a store reader that has not stopped is cancelled again, because a takeover waits for it."""
+"""Seconds before a store reader that has not stopped is cancelled again: a takeover waits for it."""
 _PUBLISHES_NOTHING = (LEADER, SHARING, "fleet/served", "history/entries", "rollback")
 """Keys whose changes do not affect the proxies."""
 _SKEW = 5.0

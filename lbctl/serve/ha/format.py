@@ -43,7 +43,7 @@ async def check_format(store: SharedStore) -> None:
 
 
 async def write_format(store: SharedStore, epoch: int, *, signed: bool) -> None:
-    """Write the marker if there is none for this member's format. Raises StoreError."""
+    """Write the marker if it is missing or states an older format than this member's. Raises StoreError."""
     entry = next((item for item in await store.read(KEY) if item.key == KEY), None)
     wanted = _SIGNED if signed else _PLAIN
     if entry is None or wanted > (_number(entry.value) or 0):

@@ -1,4 +1,4 @@
-"""The metrics of a member of a control plane, computed when they are scraped."""
+"""Metrics about a member of a control plane, computed when they are scraped."""
 
 from __future__ import annotations
 

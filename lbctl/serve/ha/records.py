@@ -94,7 +94,7 @@ class SharedRecords:
     def read(self, key: str, value: str, inputs: FleetInputs) -> FleetInputs | None:
         """Return the fleet's inputs, updated from a record.
 
-        Returns None, and logs a line, if the record cannot be read; then nothing changes.
+        If the record cannot be read, logs this and returns None; nothing changes.
         """
         try:
             if (change := _INPUTS.get(key)) is not None:

@@ -25,13 +25,13 @@ _T = TypeVar("_T")
 SCHEME = "lbctl-member"
 """The scheme in the `authorization` header."""
 _VALID = 60.0
-"""Seconds for which a signature is valid before and after its timestamp."""
+"""How long a signature is valid before and after its timestamp, in seconds."""
 _MAX_SEEN = 10_000
 """Maximum number of requests to remember, so that none is carried out twice."""
 
 
 class NotSignedError(Exception):
-    """The signature of a request is not valid. The message contains the reason, and nothing from the request."""
+    """The signature of a request is not valid. The message contains the reason, but nothing from the request."""
 
 
 @dataclass(frozen=True, slots=True)

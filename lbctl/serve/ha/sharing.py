@@ -67,7 +67,7 @@ class PoolSharing:
         self._leader = ""
         """The leader that has written `members`."""
         self.taken = 0
-        """Number of samples of other members on which this member has decided."""
+        """Number of other members' samples that this member has used for decisions."""
         self._name = name
         self._scraping = scraping
         self._loop = loop

@@ -1,4 +1,4 @@
-"""One health check of a replica, according to the pool's active check: one connection, one time limit, one result.
+"""A single health check of a replica, as the pool's active check defines it: one connection, time limit and result.
 
 A redirect counts as a wrong status. Every exception counts as a failed check, so that no response can stop the checks
 of its replica. If this machine runs out of file descriptors or ports, the check has no result.
@@ -31,13 +31,13 @@ from lbctl.serve.health.http2 import BrokenAnswerError, Http2Response, send_requ
 Locate = Callable[[str], Path | None]
 """Returns the file on this machine for a path in the fleet, or None if there is none."""
 MAX_BODY_BYTES = 65_536
-"""Maximum number of body bytes in which to search for `body_contains`, as in Envoy."""
+"""Maximum number of body bytes to search for `body_contains`, as in Envoy."""
 _LOCAL_ERRORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL})
 _SERVING = b"\x00\x00\x00\x00\x02\x08\x01"
 """The gRPC message HealthCheckResponse{status: SERVING}."""
 _AGENT = "lbctl-check"
 _BUFFER = 16 * 1024
-"""Number of unparsed bytes at which reading from a connection pauses."""
+"""Maximum number of unparsed bytes before reading from a connection pauses."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,8 @@
 """Active health checks by lbctl itself, for proxies without active checks (nginx) and for picked pools.
 
 Replicas are checked from this machine, each at its own time, according to the pool's `health.active`; an ejected
-replica gets no new requests (`Snapshot.drained`). As with the active checks of other proxies, there is no limit on the
-number of ejected replicas of a pool. A slow replica does not delay others; at most `MAX_CONCURRENT` checks run at the
-same time.
+replica gets no new requests (`Snapshot.drained`). As with other proxies' active checks, any number of a pool's replicas
+may be ejected. A slow replica does not delay others; at most `MAX_CONCURRENT` checks run at the same time.
 """
 
 from __future__ import annotations

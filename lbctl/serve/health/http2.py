@@ -60,7 +60,7 @@ async def send_request(
 
 
 def _started(headers: Iterable[tuple[str, str]], body: bytes | None) -> H2Connection:
-    """Return a connection on which the request has been sent."""
+    """Return a connection that has sent the request."""
     connection = H2Connection(H2Configuration(client_side=True, header_encoding=None, validate_inbound_headers=False))
     limits = {SettingCodes.ENABLE_PUSH: 0, SettingCodes.MAX_HEADER_LIST_SIZE: _MAX_HEADER_BYTES}
     connection.local_settings = Settings(client=True, initial_values=limits)

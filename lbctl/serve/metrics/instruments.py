@@ -135,13 +135,13 @@ class Metrics:
         self._unmatched.inc()
 
     def failed(self) -> None:
-        """Count a stream that failed because of an internal error of lbctl."""
+        """Count a stream that failed because of an internal error in lbctl."""
         self.task_failed("xDS stream")
 
     def reloaded(self, result: ReloadStatus, warnings: int = 0, key_files: int = 0) -> None:
         """Record a read of the files.
 
-        `warnings`: the number of its warnings. `key_files`: the number of key files whose earlier content stays in use.
+        `warnings`: the number of its warnings. `key_files`: the number of key files that keep their earlier content.
         """
         self._warnings.set(warnings)
         self._key_files.set(key_files)

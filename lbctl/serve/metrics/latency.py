@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Histogram
 _DECISION_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25)
 _SAMPLE_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5, 5)
 _ACK_LIMIT = 10.0
-"""Seconds after which an acknowledgement is no longer attributed to the last weights."""
+"""How long an acknowledgement is attributed to the last weights, in seconds."""
 
 
 class LatencyMetrics:

@@ -54,7 +54,7 @@ class RolloutEvidence:
         self._windows: dict[str, _Window] = {}
 
     def due(self, states: Rollouts, topology: Topology) -> Iterator[tuple[RolloutState, Rollout]]:
-        """Yield the rollouts whose interval has passed, and begin windows for new steps."""
+        """Yield the rollouts that are due for an evaluation, and begin windows for new steps."""
         for state in states:
             rollout = rollouts.rollout_of(topology, state.route)
             if rollout is None or not rollouts.is_analysed(state, rollout):
@@ -128,7 +128,7 @@ def _by_pool(before: Totals, after: Totals) -> dict[str, RequestCounts]:
 def _own_errors_by_pool(
     before: Mapping[tuple[str, str], int], after: Mapping[tuple[str, str], int]
 ) -> dict[str, RequestCounts]:
-    """Return pool → the requests to which proxies themselves responded with an error between two readings."""
+    """Return pool → the requests that proxies themselves answered with an error between two readings."""
     pools: dict[str, RequestCounts] = {}
     for key, count in after.items():
         earlier = before.get(key, 0)

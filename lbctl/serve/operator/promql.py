@@ -41,7 +41,7 @@ async def _values(
 
 
 async def _value(session: aiohttp.ClientSession, metric: AnalysisMetric, pool: str, at: float) -> float | str:
-    """Return the value of a pool, or the reason why there is none."""
+    """Return a pool's value, or the reason why it has none."""
     fetched = await fetch(session, metric.source, TIMEOUT, metric.query.replace("{pool}", pool), at)
     if fetched.reason:
         return f"{pool}: {fetched.message}"

@@ -37,7 +37,7 @@ _Record = tuple[str, str, str, str]
 OnChange = Callable[[Rollouts, Rollouts], None]
 """Called with the states before and after a change."""
 InForce = Callable[[Rollouts, Topology], Collection[str]]
-"""Returns the routes with a rollout in the files whose current step has reached a proxy."""
+"""Returns the routes with a rollout in the files that have reached a proxy with their current step."""
 Unavailable = Callable[[Collection[str]], Mapping[str, str]]
 """Returns why each of these pools has no available replica; a pool with an available replica is absent or has an empty
 reason."""
@@ -83,7 +83,7 @@ class RolloutService:
         self._recorded: set[_Record] = set()
         """Records of actions that are retried until they are saved. Each is appended only once."""
         self._own: set[str] = set()
-        """The routes for which this process has recorded something since it started to decide."""
+        """Routes that this process has recorded something about since it started to decide."""
 
     def adopt(self, before: Rollouts) -> None:
         """Record that another process has saved the active states, which replace the states in `before`."""
@@ -120,8 +120,8 @@ class RolloutService:
 
         `percent` is for the action `set`. `allow_unavailable` allows the rollout to continue without an available
         replica in its target pool, until it is started again. Raises BadRequestError, and NotSavedError if the state
-        cannot be saved. Then nothing is changed, except that an abort is applied, because the split in the files must
-        take effect.
+        cannot be saved. In both cases, nothing is changed, except that an abort still applies, because the split in the
+        files must take effect.
         """
         async with self._lock:
             topology = self._live.topology

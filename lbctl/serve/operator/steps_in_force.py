@@ -63,7 +63,7 @@ class StepsInForce:
         self._announced = announced
 
     def routes(self, states: Rollouts, topology: Topology) -> frozenset[str]:
-        """Return the routes whose current step has reached a proxy, including other members' proxies."""
+        """Return the routes with a current step that has reached a proxy, including other members' proxies."""
         in_force = {*self.own(states, topology), *self._announced()}
         return frozenset(item.route for item in states if step_id(item) in in_force)
 

@@ -24,7 +24,7 @@ from lbctl.signals.cached import CachedTokens
 _INTERVAL = 0.25
 """The pause between two reads of the measurements, in seconds."""
 _COST = 20.0
-"""The minimum pause, as a multiple of the duration of a read."""
+"""The minimum pause, as a multiple of the time that a read takes."""
 _QUEUED = 4_096
 """Maximum number of lines queued for one picker; beyond it, the picker is disconnected."""
 
@@ -64,7 +64,7 @@ class FeedSubscription:
 
 
 class TableEvents:
-    """The lines of a subscription as server-sent events, with a comment if there is no line for `heartbeat` seconds."""
+    """A subscription's lines as server-sent events, with a comment after every `heartbeat` seconds without one."""
 
     def __init__(self, subscription: FeedSubscription, heartbeat: float) -> None:
         self.end = subscription.end
@@ -93,7 +93,7 @@ class Feed:
         self._samples = NewSamples()
         self._subscriptions: dict[FeedSubscription, Peer | None] = {}
         self._of_members: tuple[Peer, ...] = ()
-        """The pickers of the other members of the control plane."""
+        """The pickers of the control plane's other members."""
         self._key = ""
         self._trusted: set[FeedSubscription] = set()
         """The subscriptions that also get data reserved for pickers."""
@@ -149,9 +149,8 @@ class Feed:
     def subscribe(self, peer: Peer | None = None, *, trusted: bool = False) -> Iterator[FeedSubscription]:
         """Yield a subscription that begins with complete tables.
 
-        `peer`: the picker; None: it does not exchange counts.
-        `trusted`: it also gets the key for picker requests, and the ids of the other pickers, by which they recognise
-        each other.
+        `peer`: the picker; None: it does not exchange counts. `trusted`: it also gets the key for picker requests, and
+        the other pickers' ids, which pickers use to recognise each other.
         """
         subscription = FeedSubscription(self._first_lines(trusted=trusted))
         self._subscriptions[subscription] = peer

@@ -24,7 +24,7 @@ def needs_own_key(topology: Topology) -> bool:
 def own_key(state: Path) -> str:
     """Return the key in a state directory; the key and the directory are created if they do not exist.
 
-    The result is empty, with a log line, if that fails.
+    If that fails, this is logged and the result is empty.
     """
     file = state / _FILE
     try:

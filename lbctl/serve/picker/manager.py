@@ -42,7 +42,7 @@ _LATE = 3.0
 _LOOK = 1.0
 """Seconds between checks of whether an address is free."""
 _RETURN = 20.0
-"""Seconds for which the address of another picker is left free: its `serve` or `lbctl picker` may be restarting."""
+"""How long the address of another picker is left free, in seconds: its `serve` or `lbctl picker` may be restarting."""
 _SAMPLES = 500
 _MOVE = "set another port in control.picker.bind or --picker-bind"
 
@@ -91,7 +91,7 @@ class PickerManager:
         """Why no picker is started although a pool needs one; empty otherwise."""
         self._probed: Address | None = None
         self.taken = ""
-        """The foreign process that uses the picker's address; empty if there is none."""
+        """The foreign process at the picker's address; empty if there is none."""
         self._occupied = ""
         """The process that must end before the picker can start; empty if there is none."""
 

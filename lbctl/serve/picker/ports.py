@@ -27,7 +27,7 @@ from lbctl.ir.proxies import ServerTls, picker_http, picker_http_remote
 from lbctl.picker.datagrams import bound
 
 _PROGRAM = 3
-"""Number of leading command-line arguments in which to look for lbctl, as in `python -m lbctl`."""
+"""Number of leading command-line arguments to search for lbctl, as in `python -m lbctl`."""
 
 
 class CannotKeepError(Exception):

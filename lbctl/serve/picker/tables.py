@@ -30,9 +30,9 @@ from lbctl.signals.cached import CachedTokens
 from lbctl.signals.merge import Signals
 
 _STALE = 3.0
-"""Number of telemetry intervals after which a signal counts as unknown."""
+"""Number of telemetry intervals before a signal counts as unknown."""
 _MIN_VALIDITY = 5.0
-"""Minimum time for which a signal stays valid, in seconds."""
+"""Minimum lifetime of a signal, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class FleetMeasurements:
     checks: Mapping[tuple[str, str], CheckState] = field(default_factory=dict)
     """(pool, replica) → the result of lbctl's active checks."""
     conditions: Callable[[ReplicaKey], Mapping[str, ReplicaCondition]] = lambda _: {}
-    """Returns a replica's condition in each proxy in which it is not up."""
+    """Returns a replica's condition in each proxy where it is not up."""
     judged_by: Callable[[ReplicaKey], int] = lambda _: 0
     """Returns the number of proxies that report a condition of a replica, up or not."""
     assigned: Sequence[Assigned] = ()
@@ -56,14 +56,14 @@ class FleetMeasurements:
 
 
 def picked_pools(served: PublishedFleet) -> tuple[Pool, ...]:
-    """Return the pools whose replicas the picker chooses, with the replicas that the proxies have."""
+    """Return the pools that the picker chooses replicas for, with the replicas that the proxies have."""
     return tuple(pool for pool in served.composed.snapshot.topology.pools if pool.balance.pick is not None)
 
 
 def failing(pool: Pool, measured: FleetMeasurements) -> frozenset[str]:
     """Return the names of the replicas that are down according to the checks of lbctl or the proxies.
 
-    A proxy in which a replica is drained does not report its checks, even for a moment after the end of the drain.
+    While a proxy drains a replica, and for a moment afterwards, it does not report the replica's checks.
     """
     return frozenset(
         item.name
@@ -238,7 +238,7 @@ def _reason(pool: Pool, item: EffectiveReplica, measured: FleetMeasurements) -> 
 
 
 def _failed_check(measured: FleetMeasurements, key: ReplicaKey) -> str:
-    """Return the failure that lbctl's active check has found; empty if there is none."""
+    """Return the failure reported by lbctl's active check; empty if there is none."""
     check = measured.checks.get(key)
     return f"lbctl's active check fails: {check.reason}" if check is not None and check.out else ""
 

@@ -27,13 +27,13 @@ from lbctl.serve.telemetry.decision_audit import DecisionAudit
 from lbctl.serve.telemetry.reports import ScrapeReport
 
 _MIN_GATHER = 0.01
-"""Minimum time for which reports are collected, in seconds."""
+"""Minimum time to collect reports, in seconds."""
 _MAX_GATHER = 0.25
-"""Maximum time for which reports are collected, in seconds."""
+"""Maximum time to collect reports, in seconds."""
 _GATHER_FACTOR = 10
-"""Reports are collected for this multiple of the duration of the last decision."""
+"""Reports are collected for this multiple of the time that the last decision took."""
 _TICK = 1.0
-"""Seconds after which the loop decides even if there is no report."""
+"""Maximum seconds between two decisions, even if no report arrives."""
 
 
 RequestsOf = Callable[[str, str], ProxyRequests]

@@ -28,7 +28,7 @@ _UNSURE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """The control loop, with the publication, storage and recording of its decisions."""
+    """The control loop, and the parts that publish, save and record its decisions."""
 
     loop: ControlLoop
     """Decides on reports of the scraper."""

@@ -24,7 +24,8 @@ _ACTIONS: dict[Verdict, str] = {
 _MAX_PENDING = 1000
 """Maximum number of decisions queued while the audit log cannot be written; later ones are lost."""
 _SLOW, _FAST = 0.75, 0.9
-"""Speed relative to the peers below which a replica is recorded as slow, and speed at which it no longer is."""
+"""Thresholds for the speed relative to the peers: a replica is recorded as slow below the first, until it reaches the
+second."""
 _MAX_SINGLE_RECORDS = 5
 """If more replicas of a pool change at once, they share one record, so that a flapping fleet does not push out other
 records."""

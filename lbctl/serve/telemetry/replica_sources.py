@@ -1,4 +1,4 @@
-"""Keeps the state of the sources of one replica between scrapes, and turns each scrape into a report."""
+"""Keeps the state of a replica's sources between scrapes, and turns each scrape into a report."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class SourceState:
 
 @dataclass(frozen=True, slots=True)
 class ScrapeReport:
-    """The signals of a replica after one scrape of one of its sources."""
+    """A replica's signals after a scrape of one of its sources."""
 
     pool: str
     """The pool's name."""

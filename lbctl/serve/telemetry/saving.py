@@ -21,21 +21,21 @@ from lbctl.store.lease import Authority
 from lbctl.store.saved import SavedState
 
 _WEIGHTS_MAX_AGE = 60.0
-"""Seconds for which an earlier process's weights are used."""
+"""How long an earlier process's weights are used, in seconds."""
 _SAVE_CHANGED = 1.0
 """Minimum time between two periodic saves, in seconds."""
 _SAVE_UNCHANGED = 20.0
-"""Seconds after which an unchanged output is written again, so that its time is recent."""
+"""Seconds before an unchanged output is written again, so that its time stays recent."""
 _PUBLISH_INTERVAL = 0.1
 """Minimum time between two publications if other members follow the written output, in seconds."""
 _BYTES_PER_SECOND = 500_000
 """Maximum number of bytes per second that publications may add to the store, which may keep every version."""
 _WRITE_TIMEOUT = 0.2
-"""Maximum seconds for which a publication waits until the other members can read it."""
+"""How long a publication waits at most until the other members can read it, in seconds."""
 
 
 async def saved_loop_output(state: SavedState, now: float) -> LoopOutput:
-    """Load the control loop's output of an earlier process, without weights that are too old.
+    """Load the control loop's output from an earlier process, without weights that are too old.
 
     `now`: the current time, in seconds since the epoch. Raises StoreError.
     """

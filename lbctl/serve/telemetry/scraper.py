@@ -119,7 +119,7 @@ class Scraper:
         self._replace_targets(_targets(tracked.values()))
 
     def states(self, pool: str, replica: str) -> tuple[SourceState, ...]:
-        """Return the state of each source of a replica; empty for a replica that is not scraped."""
+        """Return the state of each of the replica's sources; empty if the replica is not scraped."""
         sources = self._replicas.get((pool, replica))
         return tuple(sources.states) if sources else ()
 

@@ -45,7 +45,7 @@ class FleetScraper:
         return tuple(pool.name for pool in self._pools)
 
     def patience(self, pool: str) -> float:
-        """Return the age, in seconds, at which a sample of this pool becomes stale."""
+        """Return how many seconds a sample of this pool stays fresh."""
         return self._patience.get(pool, math.inf)
 
     def tasks(self) -> Mapping[str, Work]:
@@ -73,7 +73,7 @@ class FleetScraper:
         self._receive = receive
 
     def source_states(self, pool: str, replica: str) -> tuple[SourceState, ...]:
-        """Return the state of each source of a replica, even if another member scrapes it; empty if unknown."""
+        """Return the state of each of the replica's sources, even if another member scrapes it; empty if unknown."""
         report = self._loop.reports.get((pool, replica))
         return self._scraper.states(pool, replica) or (report.sources if report else ())
 

@@ -42,7 +42,7 @@ TIMEOUT = 4.0
 _MAX_SHOWN = 64
 """Maximum number of characters to show of a text from Envoy."""
 _PAUSE = 1.0
-"""Seconds until the next search for Envoys with an admin interface, if there is none."""
+"""Seconds until the next search for Envoys with an admin interface, if none was found."""
 _STARTING = "pending_active_hc"
 """The flag of a host whose first check has not finished; Envoy then also sets the flag for a failed check."""
 _DOWN = ("failed_active_health_check", "active_hc_timeout")

@@ -26,7 +26,7 @@ _TIMEOUT = 2.0
 _PASSED = re.compile(r"DOWN ([1-9][0-9]*)/([0-9]+)")
 """The status of a server that is down and has passed some of the required checks."""
 _BY_CHECKS = re.compile(r"DOWN( [0-9]+/[0-9]+)?")
-"""The status of a server that is down because of its checks, not because of an agent."""
+"""The status of a server that is down because of its checks rather than an agent."""
 _OF_AGENT = re.compile(r"via agent : down \((.*)\)", re.DOTALL)
 """HAProxy's description of a failed agent check, which contains the reason."""
 _NO_FAILURE = frozenset({"INI", "UNK", "L4OK", "L6OK", "L7OK", "L7OKC"})
@@ -110,7 +110,7 @@ def report(
 
 
 def _answered(now: WorkerCounters, earlier: Mapping[Place, ServerCounters]) -> frozenset[ReplicaKey]:
-    """Return the replicas from which a response has begun since the last poll.
+    """Return the replicas that have begun a response since the last poll.
 
     If a counter has decreased, its server was removed and added again.
     """
@@ -123,7 +123,7 @@ def _answered(now: WorkerCounters, earlier: Mapping[Place, ServerCounters]) -> f
 
 
 def _own_errors(now: WorkerCounters, before: WorkerCounters) -> dict[str, int]:
-    """Return pool → the requests to which HAProxy itself responded with an error, without a server, between two polls.
+    """Return pool → the requests that HAProxy itself answered with an error, without a server, between two polls.
 
     A request without a server counts only as a failed connection of the backend. A request that exceeds a limit of the
     pool counts only by its status. Server failures are subtracted, so that no request is counted twice.
@@ -187,7 +187,7 @@ def _condition(item: ServerCounters, *, is_new: bool) -> ReplicaCondition:
 
 
 def _worst(rows: Iterable[ServerCounters], before: ReplicaCondition | None) -> ReplicaCondition:
-    """Return the worst condition of the servers of a replica. `before`: its condition in the previous report."""
+    """Return the worst condition among a replica's servers. `before`: its condition in the previous report."""
     is_new = before is None or before.state not in _JUDGED
     servers = [item for item in rows if not _tracks_another(item)] or rows
     conditions = (_condition(item, is_new=is_new) for item in servers)

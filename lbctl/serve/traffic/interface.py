@@ -1,4 +1,4 @@
-"""The report of a traffic source for one kind of proxy, and the kinds of proxies with a source.
+"""The report of a proxy's traffic source, and the kinds of proxies that have a source.
 
 To add a source, add a module in this package and one line in `POLLED` or `LOGGING`. A source is imported for the first
 proxy of its kind.
@@ -29,11 +29,10 @@ class TrafficReport:
     assigned: Mapping[ReplicaKey, int] = field(default_factory=dict)
     """`in_flight`, plus the requests queued in the proxy for this specific replica."""
     own_errors: Mapping[str, int] = field(default_factory=dict)
-    """Pool → the requests to which the proxy itself responded with an error, without a replica, since its last
-    report."""
+    """Pool → the requests that the proxy itself answered with an error, without a replica, since its last report."""
     answered: frozenset[ReplicaKey] | None = None
-    """The replicas from which a response with a status below 500 has begun since the last report; None if the proxy
-    does not count responses."""
+    """The replicas that have begun a response with a status below 500 since the last report; None if the proxy does not
+    count responses."""
     slots: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """(backend, spare server) → the name of the replica that currently uses it."""
 

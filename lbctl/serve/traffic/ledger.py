@@ -100,7 +100,7 @@ class _Reports:
     """When it last reported its conditions."""
     totals: dict[ReplicaKey, Counts] = field(default_factory=dict)
     own_errors: Counter[str] = field(default_factory=Counter)
-    """Pool → the requests to which the proxy itself responded with an error, without a replica."""
+    """Pool → the requests that the proxy itself answered with an error, without a replica."""
     latencies: dict[LatencyKey, Counter[int]] = field(default_factory=dict)
     """Measured latency → bucket → the number of requests since this process started."""
     recent: deque[_Bucket] = field(default_factory=deque)
@@ -126,7 +126,7 @@ class _Reports:
     conditions: Mapping[ReplicaKey, ReplicaCondition] = field(default_factory=dict)
     """The conditions other than `up`."""
     judged: Collection[ReplicaKey] = ()
-    """The replicas for which it has reported any condition."""
+    """The replicas whose condition it has reported."""
 
     def add_unanswered(self, key: ReplicaKey, requests: int, now: float) -> None:
         """Add requests that ended while no response began, except those whose responses may have begun earlier."""
@@ -184,9 +184,9 @@ class TrafficLedger:
     ) -> None:
         """Add the counts of a proxy since its last report. An empty mapping means that it reports, but is idle.
 
-        `answered`: the replicas from which a response without an error has begun. If the proxy does not count
-        responses, `answered` is None, and each request that has ended without an error counts as answered. Otherwise,
-        such a request may have ended because its client disconnected.
+        `answered`: the replicas that have begun a response without an error. If the proxy does not count responses,
+        `answered` is None, and each request that has ended without an error counts as answered. Otherwise, such a
+        request may have ended because its client disconnected.
         """
         reports = self._reports(proxy, now)
         if answered is None:
@@ -210,7 +210,7 @@ class TrafficLedger:
         reports.expire(now)
 
     def add_own_errors(self, proxy: str, errors: Mapping[str, int], now: float) -> None:
-        """Add the requests of each pool to which the proxy itself responded with an error, without a replica.
+        """Add each pool's requests that the proxy itself answered with an error, without a replica.
 
         These counts do not mean that the proxy reports its requests.
         """
@@ -343,7 +343,7 @@ class TrafficLedger:
     def newest(self, now: float) -> Mapping[str, Counts]:
         """Return pool → its requests in the last `SHORT_WINDOW` seconds at all proxies that are not silent.
 
-        They include requests to which the proxies themselves responded with an error.
+        They include requests that the proxies themselves answered with an error.
         """
         requests, errors = Counter[str](), Counter[str]()
         for _, reports in self._current(now):
@@ -421,7 +421,7 @@ class TrafficLedger:
         }
 
     def passed_by(self, key: ReplicaKey, now: float) -> frozenset[str]:
-        """Return the proxies that report a condition of the replica and in which it is up."""
+        """Return the proxies that report the replica's condition and consider it up."""
         return frozenset(
             name
             for name, reports in self._proxies.items()

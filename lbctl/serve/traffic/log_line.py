@@ -24,7 +24,7 @@ Dropped = Literal["malformed", "proxy", "replica"]
 DROPPED: tuple[Dropped, ...] = ("malformed", "proxy", "replica")
 _CLIENT_LEFT = "499"
 _SAYS_NOTHING = 400
-"""The lowest status at which a response's latency is not representative of the replica's speed."""
+"""The lowest status of a response whose latency does not reflect the replica's speed."""
 _ERROR = "500"
 """The lowest status that counts as an error."""
 _MAX_TRIES = 64

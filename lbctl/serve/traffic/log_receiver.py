@@ -82,8 +82,7 @@ class LogReceiver:
     ) -> None:
         """Count the lines of these proxies about these replicas from now on.
 
-        `timed`: the proxies whose lines contain only timers and the name of a replica. Only the latencies in `measured`
-        are kept.
+        `timed`: the proxies that log only timers and the name of a replica. Only the latencies in `measured` are kept.
         """
         self._proxies, self._addresses = frozenset(proxies), addresses
         self._timed, self._replicas, self._measured = frozenset(timed), replicas, frozenset(measured)

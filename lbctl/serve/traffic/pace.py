@@ -12,7 +12,7 @@ from collections.abc import Callable
 HASTE = 1.0
 """Seconds between polls after such a change."""
 _HASTE_TIME = 30.0
-"""Seconds for which a change shortens the pauses: active checks have noticed it by then."""
+"""How long a change shortens the pauses, in seconds: active checks have noticed it by then."""
 
 
 class Pace:

@@ -82,7 +82,7 @@ class ReplicaChecks:
 def unreported(topology: Topology) -> Iterator[Pool]:
     """Yield the pools with an active check whose results no proxy reports, except those that lbctl already checks.
 
-    Envoy reports results without a reason, so pools with agents whose results only Envoys report are also yielded.
+    Envoy reports results without a reason, so pools with agents are also yielded if only Envoys report their results.
     """
     of_envoys, of_driven = xds_proxies(topology, xds_kinds()).all, driven(topology)
     explained = {name for proxy in of_driven if _reports(proxy) for name in pools_reached(topology, proxy)}

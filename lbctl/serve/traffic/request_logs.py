@@ -30,7 +30,7 @@ class RequestLogs:
         self._places = FleetPlaces()
 
     def use_fleet(self, served: PublishedFleet) -> None:
-        """Keep reports about this fleet's pools from now on, and the latencies by which its rollouts are judged."""
+        """Keep reports about this fleet's pools from now on, and the latencies that its rollouts are judged by."""
         topology = served.composed.whole.topology
         self._measured, self._judged = measured(topology.routes), judged(topology.routes)
         self._pools = frozenset(pool.name for pool in topology.pools)

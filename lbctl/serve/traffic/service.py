@@ -74,7 +74,7 @@ class Traffic:
         self._assigned: dict[str, tuple[Assigned, ...]] = {}
         """Proxy → its last report."""
         self._places: tuple[tuple[Pool, ...], Mapping[str, tuple[str, ...]]] = ((), {})
-        """The pools and the IP addresses of host names from which the next two attributes are built."""
+        """The pools, and the IP addresses of host names, that the next two attributes are built from."""
         self._replicas: frozenset[ReplicaKey] = frozenset()
         self._addresses = ReplicaAddresses((), {})
         self._with_websockets: frozenset[str] = frozenset()
@@ -113,7 +113,7 @@ class Traffic:
         return ProxyRequests(in_flight, self.ledger.answered(key))
 
     def assigned(self) -> list[Assigned]:
-        """Return the requests that each polled proxy has for each replica, according to its last report.
+        """Return each polled proxy's requests for each replica, according to its last report.
 
         A proxy with several instances is omitted, because only one of them is polled.
         """
@@ -125,7 +125,7 @@ class Traffic:
         return {COUNTERS: self._poll, "traffic log": self._collect}
 
     def log_address(self, topology: Topology) -> Address | None:
-        """Return the address to which this fleet's driven proxies send their traffic log; None if nothing can listen.
+        """Return the address for the traffic log of this fleet's driven proxies; None if nothing can listen.
 
         The first fleet with such a log opens the socket. If the files set no port and another process uses the default
         port, any free port is used.

@@ -20,7 +20,7 @@ _LINE = re.compile(
     re.DOTALL,
 )
 _SAYS_NOTHING = 400
-"""The lowest status at which a response's latency is not representative of the pool's speed."""
+"""The lowest status of a response whose latency does not reflect the pool's speed."""
 _CLIENT_LEFT = ("C", "c")
 
 
@@ -29,7 +29,7 @@ class Timers(NamedTuple):
 
     proxy: str
     backend: str
-    """The backend to which the request was sent."""
+    """The backend that received the request."""
     server: str
     """The server of the last try; `<NOSRV>` if there was none, empty if the line does not contain it."""
     first_byte: float | None

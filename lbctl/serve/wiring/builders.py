@@ -70,9 +70,9 @@ class FleetParts:
     publisher: Publisher
     """Builds the configuration of the proxies, and sends it."""
     live: LiveFleet
-    """Publishes every change of the inputs of the fleet."""
+    """Publishes every change to the fleet's inputs."""
     watcher: FleetWatcher
-    """Reports changes of the fleet's files."""
+    """Reports changes to the fleet's files."""
     audit: AuditLog
     """The audit log."""
     history: FleetHistory
@@ -163,7 +163,7 @@ def build_fleet(
 
 
 class _Places:
-    """The addresses of this process that the proxies of a fleet use."""
+    """The addresses of this process that a fleet's proxies use."""
 
     def __init__(self, traffic: Traffic, picker: PickerManager) -> None:
         self._traffic = traffic

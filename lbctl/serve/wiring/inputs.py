@@ -45,7 +45,7 @@ class RestoredState:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """The settings of a process that is one of several control plane members."""
+    """The settings of a process that is one of several members of a control plane."""
 
     name: str
     """The member's name."""

@@ -34,13 +34,13 @@ class Services:
     guard: Guard
     """Starts tasks, and restarts those that fail."""
     watcher: FleetWatcher
-    """Reports changes of the fleet's files."""
+    """Reports changes to the fleet's files."""
     discovery: DiscoveryService
     """Provides the answers of the replica sources."""
     publisher: Publisher
     """Builds the configuration of the proxies, and sends it."""
     live: LiveFleet
-    """Publishes every change of the inputs of the fleet."""
+    """Publishes every change to the fleet's inputs."""
     reconciler: Reconciler
     """Reads the files, and passes on valid fleets for publication."""
     loop: ControlLoop

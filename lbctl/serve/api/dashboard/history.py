@@ -33,7 +33,7 @@ _BYTES_A_REPLICA = len(METRICS) * array("f").itemsize
 
 @dataclass(frozen=True, slots=True)
 class SampleLayout:
-    """The position of each replica in the arrays of a sample."""
+    """Each replica's position in the arrays of a sample."""
 
     names: Mapping[str, tuple[str, ...]]
     """Pool → its replicas, in the order of the fleet."""

@@ -34,7 +34,7 @@ HEADERS = {
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
     "cache-control": "no-cache",
 }
-"""Of every file. `no-cache`: a browser revalidates each time, and gets a 304 if the file is unchanged."""
+"""Of every file. With `no-cache`, browsers revalidate each time and get a 304 if the file is unchanged."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ _AT_ONCE, _APART = 2, 0.004
 """Number of browsers served in one turn of the event loop, and the pause before the next turn, in seconds: writing to
 fifty browsers at once would delay updates to the proxies by milliseconds."""
 _SILENCE = 5.0
-"""Seconds of inactivity after which a stream sends a comment, so that the browser knows that the connection works."""
+"""Seconds of inactivity before a stream sends a comment to show the browser that the connection works."""
 
 
 class DashboardSource(Protocol):

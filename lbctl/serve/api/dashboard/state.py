@@ -13,7 +13,7 @@ from lbctl.api import schema
 from lbctl.api.codec import encode
 
 SECTIONS = ("status", "pools", "proxies", "rollouts", "splits")
-"""The sections of a frame, without the replicas."""
+"""The sections of a frame other than the replicas."""
 _Key = tuple[str, str]
 
 
