@@ -1,4 +1,4 @@
-"""Named resources of the five served types, serialised once, with the hash of the content as version.
+"""Named resources of the five served types, serialised once, with a hash of the content as their version.
 
 All streams share these values, which never change: new content is a new `Resource`. Two references to the same object
 are therefore equal without a comparison of bytes.
@@ -25,11 +25,11 @@ SHORT = {CDS: "cds", EDS: "eds", LDS: "lds", RDS: "rds", SDS: "sds"}
 class Resource:
     """One resource of a type.
 
-    `body`: the serialised message inside the `Any`. `path`: the part of the fleet from which it was built, for example
+    `body`: the serialised message inside the `Any`. `path`: the part of the fleet that it was built from, for example
     `("pools", "llama")`. `secret`: it contains an API key, a private key or another credential. `in_clear`: the
-    replacement of a secret resource for clients that may not receive secrets; None: no replacement. `parent`: the
-    version of the resource after which it must be sent again. For endpoints, this is the cluster: Envoy warms a changed
-    cluster until its endpoints arrive.
+    resource that replaces a secret one for clients that may not receive secrets; None if nothing replaces it. `parent`:
+    the version of the resource after which it must be sent again. For endpoints, this is the cluster: Envoy warms a
+    changed cluster until its endpoints arrive.
     """
 
     __slots__ = ("_delta", "_sotw", "body", "in_clear", "name", "parent", "path", "secret", "type_url", "version")
@@ -70,7 +70,7 @@ class Resource:
 
 
 class Resources:
-    """All resources of one proxy by type and name, with the names in order.
+    """All resources of a proxy, by type and in order of name.
 
     `version`: a digest of all of them. `secret`: whether any of them is secret.
     """
@@ -90,7 +90,7 @@ class Resources:
 
     @property
     def in_clear(self) -> Resources | None:
-        """Resources for a client that may not receive secrets; None: no resources."""
+        """Resources for a client that may not receive secrets; None if it gets none."""
         if not self.secret:
             return self
         if self._in_clear is None:

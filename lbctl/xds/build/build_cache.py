@@ -1,4 +1,4 @@
-"""Caches built resources by their inputs, so that nothing is built twice for two proxies or for two snapshots."""
+"""Caches built resources by their inputs, so that proxies and snapshots share resources instead of rebuilding them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lbctl.xds.build.field_rules import Reference
 from lbctl.xds.resource import EDS, Resource
 
 Inputs = tuple[object, ...]
-"""Values compared with ==: equal inputs produce equal messages. The most distinctive value is the first, for speed."""
+"""Values compared with ==: equal inputs produce equal messages. The most distinctive value comes first, for speed."""
 _Slot = tuple[str, str]
 _Value = TypeVar("_Value")
 
@@ -46,7 +46,7 @@ class BuildCache:
         self._values: dict[str, list[Any]] = {}
         self._routed: dict[str, tuple[Pool, Pool]] = {}
         self._lock: Lock = previous._lock if previous else Lock()
-        """Protects layouts, which are modified in place while they are rendered, and which two snapshots share."""
+        """Protects layouts, which two snapshots share and which are modified in place during rendering."""
         self.problems: list[Diagnostic] = []
 
     @classmethod
@@ -101,7 +101,7 @@ class BuildCache:
         in_clear: Resource | None = None,
         parent: str = "",
     ) -> BuiltResource:
-        """Return the named resource, built by `build` only if no resource was built from equal `inputs`.
+        """Return the named resource; call `build` only if no resource with equal `inputs` is cached.
 
         `secret`: whether the resource contains a credential. `in_clear` and `parent` have the same meaning as in
         `Resource`. The inputs determine all three.
@@ -125,7 +125,7 @@ class BuildCache:
         return entry
 
     def layout(self, name: str, inputs: Inputs, build: Callable[[], EndpointLayout], path: Path) -> EndpointLayout:
-        """Return the endpoint layout of the named cluster, built by `build` only if no equal inputs are cached."""
+        """Return the endpoint layout of the named cluster; call `build` only if none with equal inputs is cached."""
         own, previous = self._layouts.setdefault(name, []), self._previous
         for cached, layout in own:
             if cached == inputs:

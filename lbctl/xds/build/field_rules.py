@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError, Message
 from validate import validate_pb2
 
 Broken = tuple[str, str]
-"""The path of a field, for example `virtual_hosts[0].routes[2].match`, and the reason why its value is invalid."""
+"""Path of a field, for example `virtual_hosts[0].routes[2].match`, and why its value is invalid."""
 Reference = tuple[str, str]
 """Type URL and name of a resource that another resource refers to."""
 _Check = Callable[[Any], str]
@@ -27,7 +27,7 @@ _Check = Callable[[Any], str]
 
 _ANY = "google.protobuf.Any"
 _MAX_VALID = 20_000
-"""Maximum number of valid messages that are remembered for each message type."""
+"""Maximum number of valid messages remembered per message type."""
 _LOOSE = re.compile(r"[^\x00\n\r]*")
 _STRICT = {1: re.compile(r":?[0-9a-zA-Z!#$%&'*+,\-.^_|~`]+"), 2: re.compile(r"[^\x00-\x08\x0a-\x1f\x7f]*")}
 """Patterns for the names (1) and values (2) of HTTP headers."""
@@ -53,7 +53,7 @@ _COMPARED: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
 
 
 class Examined(NamedTuple):
-    """The violated rules of a message, and the resources that it refers to."""
+    """The rules that a message violates and the resources that it refers to."""
 
     broken: list[Broken]
     """The rules that the message violates."""
@@ -169,13 +169,13 @@ def _unpacked(packed: Any) -> Message | None:
 
 
 def _kind_of_items(field: FieldDescriptor) -> Descriptor | None:
-    """Return the type of the messages in a field; for a map, of its values."""
+    """Return the type of the messages in a field, or of the values if the field is a map."""
     inner = _entry(field)["value"] if _is_map(field) else field
     return inner.message_type
 
 
 def _reachable(kind: Descriptor) -> Iterator[Descriptor]:
-    """Yield a message type and every type that it can contain, each once."""
+    """Yield a message type and every type that it can contain, without duplicates."""
     visited = {kind}
     waiting = [kind]
     while waiting:
@@ -296,7 +296,7 @@ def _required(rules: Any) -> bool:
 
 
 def _many(field: FieldDescriptor, rules: Any) -> tuple[tuple[_Check, ...], tuple[_Check, ...], tuple[_Check, ...]]:
-    """Return the checks of a repeated field: of the whole field, of each item, and of each key of a map."""
+    """Return the checks of a repeated field: for the whole field, each item, and each key of a map."""
     if _is_map(field):
         inner = _entry(field)
         counts = _counts(rules.map.min_pairs, rules.map.max_pairs)
@@ -317,7 +317,7 @@ def _counts(least: int, most: int) -> tuple[_Check, ...]:
 
 
 def _checks(field: FieldDescriptor, rules: Any) -> tuple[_Check, ...]:
-    """Return the checks of one value: a scalar, a wrapper's value, an enum, a duration or the type of an `Any`."""
+    """Return the checks for one value: a scalar, a wrapper's value, an enum, a duration or the type of an `Any`."""
     kind = rules.WhichOneof("type")
     if kind is None or kind in ("repeated", "map", "timestamp"):
         return ()

@@ -1,6 +1,6 @@
-"""Checks that certificates, private keys, CA bundles and revocation lists in PEM can be used.
+"""Checks that PEM certificates, private keys, CA bundles and revocation lists are usable.
 
-OpenSSL applies the same checks here as BoringSSL in Envoy. No part of a key is logged or written to disk.
+OpenSSL performs the same checks here as BoringSSL does in Envoy. No part of a key is logged or written to disk.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def authority_problem(authority: bytes) -> str:
 
 
 def crl_problem(lists: bytes) -> str:
-    """Return why these lists of revoked certificates cannot be used, or an empty string if they can."""
+    """Return why these revocation lists cannot be used, or an empty string if they can."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     with _file(lists) as name:
         try:
@@ -49,7 +49,7 @@ def crl_problem(lists: bytes) -> str:
 
 
 def _no_password() -> str:
-    """Return a wrong password, because OpenSSL otherwise prompts on the terminal for an encrypted key."""
+    """Return a wrong password: without one, OpenSSL prompts on the terminal if the key is encrypted."""
     return "-"
 
 
@@ -60,7 +60,7 @@ def _reason(message: str, error: Exception) -> str:
 
 @contextmanager
 def _file(data: bytes) -> Iterator[str]:
-    """Yield the path of a private file with this content, because OpenSSL reads keys only from paths."""
+    """Yield the path of a private file with this content, because OpenSSL can only load keys from files."""
     if hasattr(os, "memfd_create"):
         with os.fdopen(os.memfd_create("pem", os.MFD_CLOEXEC), "wb") as memory:
             memory.write(data)

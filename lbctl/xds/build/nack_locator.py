@@ -1,7 +1,7 @@
-"""Maps the error message of an Envoy's NACK to a position in the YAML.
+"""Maps the error message in an Envoy NACK to a position in the YAML.
 
-Envoy does not report line numbers. Its message counts positions within the rejected resource (`VirtualHosts[0]…
-Routes[20]`) or quotes a name. Both are resolved against the resource as it was sent.
+Envoy does not report line numbers. Its message either identifies part of the rejected resource by index
+(`VirtualHosts[0]… Routes[20]`) or quotes a name. Both are resolved against the resource as it was sent.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _MAX_LENGTH = 1000
 _STEP = re.compile(r"\b(\w+?)\[(\d+)\]")
 _BROKEN = "Proto constraint validation failed ("
 _DUMP = "goo.gle/debug"
-"""The start of Envoy's debug output of a complete message."""
+"""Marks the start of a complete message that Envoy dumps."""
 _CAUSE = re.compile(r"(\w+)ValidationError\.(\w+(?:\[[^\]]*\])?): ((?:(?! \| caused by).)*)$", re.DOTALL)
 _QUOTED = re.compile(r"['\"]([^'\"]+)['\"]")
 _LARGE = re.compile(r"regex '(.*)' RE2 program size", re.DOTALL)
 _MIN_QUOTED = 4
-"""Minimum length of a quoted text, in characters, that is searched for in the resource."""
+"""Minimum length, in characters, of quoted text to look up in the resource."""
 
 
 def place(resource: Resource, message: str) -> Path:
-    """Return the fleet's path to which the NACK message about `resource` refers; replicas are identified by name."""
+    """Return the config path that the NACK message about `resource` refers to; replicas are identified by name."""
     _, broken, detail = message.rpartition(_BROKEN)
     position = detail if broken else message.partition(_DUMP)[0]
     return within(resource.type_url, message_of(resource), position) or resource.path
@@ -60,7 +60,7 @@ def message_of(resource: Resource) -> Message:
 
 
 def within(type_url: str, message: Any, text: str) -> Path:
-    """Return the path of the route or replica to which `text` refers, or an empty path if there is none."""
+    """Return the path of the route or replica that `text` refers to, or an empty path if there is none."""
     steps = {name.replace("_", "").lower(): int(number) for name, number in _STEP.findall(text)}
     if type_url == RDS:
         return _route(message, steps, text)
@@ -81,9 +81,9 @@ def _route(table: Any, steps: dict[str, int], text: str) -> Path:
 
 
 def _route_quoting(table: Any, message: str) -> str:
-    """Return the route with the regular expression that Envoy quotes.
+    """Return the route that contains the regular expression quoted by Envoy.
 
-    The expression is invalid, or its program is too large.
+    The expression is either invalid or compiles to a program that is too large.
     """
     large = _LARGE.search(message)
     text = (large[1] if large else message.strip().rpartition(": ")[2]).encode()

@@ -19,7 +19,7 @@ from lbctl.xds.build.build_cache import BuildCache, BuiltResource
 from lbctl.xds.resource import CDS, EDS, LDS, RDS, SDS, TYPES, Resource, Resources
 
 Locality = tuple[str | None, str | None]
-"""The region and zone of a proxy; None if no replica is in the same one."""
+"""Region and zone of a proxy; None where no replica shares it."""
 NO_LOCALITY: Locality = (None, None)
 
 
@@ -27,8 +27,8 @@ NO_LOCALITY: Locality = (None, None)
 class ProxyResources:
     """The resources of one kind of proxy.
 
-    `shared` contains the resources that do not depend on the proxy's locality. `upstreams` are all clusters with
-    replicas.
+    `shared` contains the resources that do not depend on the proxy's locality. `upstreams` contains all clusters that
+    have replicas.
     """
 
     shared: Resources
@@ -51,7 +51,7 @@ class Closing:
         self._assessments: dict[object, Assessment] = {}
 
     def close(self, whole: View) -> View:
-        """Return the view, with the routes closed that this kind of proxy cannot protect."""
+        """Return the view, closing the routes that this kind of proxy cannot protect."""
         names = tuple(item.name for item in whole.listeners)
         key = (whole.proxy.kind, whole.proxy.version, names, frozenset(whole.routes), frozenset(whole.pools))
         if key not in self._assessments:
@@ -118,7 +118,7 @@ def _with_live_state(item: PlannedCluster, snapshot: Snapshot) -> PlannedCluster
 def members(
     cache: BuildCache, item: PlannedCluster, locality: Locality, addresses: Mapping[str, tuple[str, ...]], cluster: str
 ) -> BuiltResource:
-    """Build the endpoints of this version of a cluster, in the order of preference of a proxy in that locality."""
+    """Build the endpoints of this cluster version, in the order that a proxy in that locality prefers."""
     resolved = tuple((host, addresses.get(host)) for host in ads.named_hosts(item.pool)) if addresses else ()
     path = ("pools", item.pool.name)
     layout = cache.layout(
@@ -169,7 +169,7 @@ def _clusters(cache: BuildCache, visible: View, wanted: ClusterPlan) -> Iterator
 
 
 def _collectors(cache: BuildCache, visible: View, addresses: Mapping[str, tuple[str, ...]]) -> Iterator[BuiltResource]:
-    """Yield the clusters to which listeners export traces."""
+    """Yield the clusters that listeners export traces to."""
     for item in visible.listeners:
         if item.tracing is None:
             continue

@@ -1,11 +1,11 @@
 """Builds the resources of each proxy from a snapshot once, validates them, and shares them between proxies.
 
-Two proxies with the same listeners and the same part of the limits share everything except the order of zones. If no
-pool uses locality, they share that too. A resource whose inputs are equal in two snapshots stays the same object: a new
-weight rebuilds only the endpoints of the affected pool.
+Two proxies with the same listeners and the same part of the limits have everything in common except the zone order. If
+no pool uses locality, they have that in common too. A resource whose inputs are equal in two snapshots stays the same
+object: a new weight rebuilds only the endpoints of the affected pool.
 
-This module sends nothing. A snapshot with a resource that an Envoy would reject is rejected as a whole, and the
-previous snapshot stays in use.
+This module does not send anything. If an Envoy would reject any resource, the whole snapshot is rejected and the
+previous one stays in use.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from lbctl.xds.resource import CDS, Resource, Resources
 
 REFUSED = "LB921"
 _OTHER_REGION = ""
-"""A region without replicas. The value differs from None, because a zone of the same name in another region is not
+"""Placeholder for a region without replicas. It is not None, because a zone with the same name in another region is not
 local."""
 _NACK_HINT = "it is sent again only after it changes; if the cause was elsewhere and is fixed: lbctl reload"
 
 
 class UnsoundError(Exception):
-    """The built resources would be rejected, or have unresolved references.
+    """The built resources would be rejected, or contain unresolved references.
 
-    `problems` have their positions in the YAML.
+    Each of `problems` has its position in the YAML.
     """
 
     def __init__(self, problems: Iterable[Diagnostic]) -> None:
@@ -55,7 +55,7 @@ class UnsoundError(Exception):
 
 
 class CachedSnapshot:
-    """One built snapshot, created by a `Builder`. A proxy's resources are built on the first request for them."""
+    """One built snapshot, created by a `Builder`. A proxy's resources are built when they are first requested."""
 
     def __init__(self, loaded: Loaded, snapshot: Snapshot, previous: CachedSnapshot | None) -> None:
         """Reuse all parts of `previous`, the previous snapshot, that are still valid."""
@@ -96,7 +96,7 @@ class CachedSnapshot:
         return served
 
     def nack_diagnostic(self, type_url: str, name: str, message: str) -> Diagnostic:
-        """Return LB921: Envoy's error about a resource, with the position in the YAML from which it was built."""
+        """Return LB921: Envoy's error about a resource, at the position in the YAML that it was built from."""
         resource = self._find(type_url, name)
         path = nack_locator.place(resource, message) if resource else ()
         diagnostic = Diagnostic(
@@ -154,14 +154,14 @@ class CachedSnapshot:
 
     @cached_property
     def replica_locations(self) -> bytes:
-        """Return the localities of replicas, which are part of the version even if no configured proxy is near any."""
+        """Return the localities of replicas; they affect the version even if no configured proxy is near them."""
         pools = [item for item in self.snapshot.topology.pools if item.locality]
         locations = [[(item.name, item.region, item.zone) for item in pool.replicas] for pool in pools]
         return repr(locations).encode() if locations else b""
 
     @cached_property
     def content_elsewhere(self) -> bytes:
-        """Return the content for proxies other than Envoys, which determines the version if no Envoy is served."""
+        """Return the content for proxies other than Envoys; it determines the version if no Envoy is served."""
         live = self.snapshot
         weights = {pool: dict(sorted(by_replica.items())) for pool, by_replica in sorted(live.weights.items())}
         held = [{pool: sorted(names) for pool, names in sorted(each.items())} for each in (live.drained, live.out)]
@@ -184,7 +184,7 @@ class Builder:
         self._previous: CachedSnapshot | None = None
 
     def build(self, loaded: Loaded, snapshot: Snapshot, proxies: Iterable[Proxy] = ()) -> CachedSnapshot:
-        """Return the snapshot, with the resources of the fleet's Envoys and of `proxies` built and validated.
+        """Build and validate the resources of the fleet's Envoys and of `proxies`, and return the snapshot.
 
         Raises UnsoundError if any resource is invalid; the next build then continues from the last valid snapshot.
         """
@@ -212,7 +212,7 @@ def _changed_pools(before: Snapshot, now: Snapshot) -> frozenset[str]:
 
 
 def _kind(proxy: Proxy, topology: Topology) -> Hashable:
-    """Return the properties of a proxy that determine its resources, except its locality."""
+    """Return the properties, other than locality, that determine a proxy's resources."""
     named = any(item.name == proxy.name for item in topology.proxies)
     instances = 0 if named else proxy.instances
     return proxy.kind, frozenset(proxy.listeners), proxy.version, proxy.include, instances

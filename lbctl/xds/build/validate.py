@@ -1,8 +1,8 @@
-"""Predicts whether an Envoy accepts the built messages, each by itself and with the references between them.
+"""Predicts whether an Envoy accepts the built messages: each on its own, and the references between them.
 
 Messages are checked against the rules in Envoy's own definitions (`field_rules`). Endpoints are numerous and similar,
-so they have a specialised check. Some checks only Envoy can do (whether RE2 accepts a regular expression, whether a
-port is free). They are left to Envoy, and its response is recorded.
+so they have a specialised check. Only Envoy can check some properties: whether RE2 accepts a regular expression, or
+whether a port is free. These are left to Envoy, whose response is recorded.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PORTS = 65_535
 
 
 class Findings(NamedTuple):
-    """The problems of a message, and the resources that it refers to."""
+    """The problems with a message and the resources that it refers to."""
 
     problems: tuple[Diagnostic, ...]
     """Problems with the message."""
@@ -41,7 +41,7 @@ class Findings(NamedTuple):
 def examine(type_url: str, message: Message, path: Path) -> Findings:
     """Check one message. Return LB920 for each value that Envoy would reject or silently drop.
 
-    `path` is the part of the fleet from which the message was built. For endpoints, only the weights are checked here;
+    `path` is the part of the fleet that the message was built from. For endpoints, only the weights are checked here;
     see `examine_addresses` for the rest.
     """
     if type_url == EDS:
@@ -57,15 +57,12 @@ def _rules() -> FieldRules:
 
 
 def unsound(reason: str, path: Path) -> Diagnostic:
-    """Return LB920:
-
-    Return the diagnostic that Envoy would reject the message built from the value at `path`, for this reason.
-    """
+    """Return LB920: Envoy would reject the message built from the value at `path`, for this reason."""
     return Diagnostic(UNSOUND, f"Envoy would reject the configuration generated from this: {reason}", path=path)
 
 
 def unreadable(file: str, path: Path) -> Diagnostic:
-    """Return LB922: a file whose content is meant for the proxies cannot be read."""
+    """Return LB922: a file with content for the proxies cannot be read."""
     message = f"{show(file)} cannot be read, but the proxies need its content"
     return Diagnostic(UNREADABLE, message, path=path, hint="put the file there, readable for lbctl")
 
@@ -101,7 +98,7 @@ def _grpc_cluster(part: Any) -> Iterator[Reference]:
 
 
 def _secret(part: Any) -> Iterator[Reference]:
-    """Yield the secret. The bootstrap of each Envoy contains the secrets without a source."""
+    """Yield the secret if it has a source. Secrets without a source are part of each Envoy's bootstrap."""
     if part.HasField("sds_config"):
         yield SDS, part.name
 
@@ -117,7 +114,7 @@ _REFERENCE_EXTRACTORS: dict[str, Callable[[Any], Iterable[Reference]]] = {
 
 
 def _duplicates(message: Any) -> Iterator[Broken]:
-    """Yield duplicates of names that must be unique within a message."""
+    """Yield duplicates among names that must be unique within a message."""
     if message.DESCRIPTOR.name == "RouteConfiguration":
         yield from _duplicated("virtual_hosts", (item.name for item in message.virtual_hosts))
         yield from _duplicated(
@@ -157,7 +154,7 @@ def _key_problems(message: Any) -> Iterator[Broken]:
 
 
 def examine_addresses(message: Any, path: Path) -> tuple[Diagnostic, ...]:
-    """Return LB920 for each problem of endpoints that is independent of their weights."""
+    """Return LB920 for each problem with the endpoints, apart from their weights."""
     return tuple(_problem(EDS, message, path, field_path, reason) for field_path, reason in _address_problems(message))
 
 

@@ -1,1 +1,1 @@
-"""An xDS client for diagnosis: reads the streams of any control plane, and shares no code with the server."""
+"""A diagnostic xDS client that reads streams from any control plane and shares no code with the server."""

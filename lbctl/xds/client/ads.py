@@ -1,4 +1,4 @@
-"""Reads one ADS stream of any control plane, for the commands that show the resources of a proxy."""
+"""Reads one ADS stream from any control plane, for the commands that show a proxy's resources."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _HINTS = (
     ("WRONG_VERSION_NUMBER", " (it does not use TLS)"),
 )
 _CONNECTION_CUT = "Internal error from Core"
-"""Details that gRPC reports for a connection that ends during a write."""
+"""Details that gRPC reports if a connection ends during a write."""
 _CLOSE_TIMEOUT = 0.5
 """Seconds to wait for the server to end a half-closed stream."""
 
@@ -60,7 +60,7 @@ class RefusedError(Exception):
 class XdsAddress:
     """The address of a control plane in gRPC's format.
 
-    `ca`, `certificate` and `key` are files. TLS requires `ca`.
+    `ca`, `certificate` and `key` are file paths. TLS requires `ca`.
     """
 
     address: str
@@ -70,7 +70,7 @@ class XdsAddress:
 
 
 async def read(server: XdsAddress, reader: Reader, patience: float = 5.0) -> AsyncGenerator[list[ResponseChange], None]:
-    """Yield the changes of each response on one ADS stream until it ends; an empty list is a response without changes.
+    """Yield the changes made by each response on an ADS stream until it ends; an empty list means no changes.
 
     `patience` is the connection timeout in seconds. Raises UnreachableError or RefusedError when the stream ends, and
     OSError if a file of `server` cannot be read.
@@ -113,8 +113,8 @@ async def _final_status(
 ) -> tuple[grpc.StatusCode, str | None]:
     """Return the status code and details of the ended call.
 
-    A call that ends during a write does not report the reason. In this case, a second call with fewer requests is made
-    to get it.
+    If the call ended during a write, it does not report the reason. A second call with fewer requests is then made to
+    find it.
     """
     for requests in ((), first):
         code, details = await call.code(), await call.details()

@@ -1,7 +1,7 @@
-"""Decodes Envoy's messages with envoy-data-plane alone, and finds their references.
+"""Decodes Envoy's messages using only envoy-data-plane, and finds their references.
 
-The server encodes with xds-protos. This client does not use it, so that an error in one library cannot hide in the
-other. The import takes a third of a second, so only the commands that read xDS import this module.
+The server encodes with xds-protos. This client does not, so that a bug in one library is not hidden by the same bug in
+the other. Importing this module takes a third of a second, so only the commands that read xDS do so.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ M = TypeVar("M", bound=Message)
 
 _TYPE = re.compile(r"type\.googleapis\.com/((?:[a-z][a-z0-9_]*\.)+)[A-Z][A-Za-z0-9_.]*", re.ASCII)
 _BROKEN = (ValueError, EOFError, TypeError, OverflowError, KeyError, AttributeError, struct.error, RecursionError)
-"""Exceptions that betterproto raises for bytes that are not a message of the type."""
+"""Exceptions that betterproto raises for bytes that are not a valid message of the type."""
 
 
 class DecodeError(Exception):
@@ -40,7 +40,7 @@ class DecodeError(Exception):
 
 
 def decode(type_url: str, body: bytes) -> Message:
-    """Decode a message of the type that the URL names. Raises DecodeError."""
+    """Decode a message of the type named by the URL. Raises DecodeError."""
     kind = _class(type_url)
     if kind is None:
         raise DecodeError(f"{type_url} is not a known type")
@@ -57,7 +57,7 @@ def parse(kind: type[M], body: bytes) -> M:
 
 
 def _class(type_url: str) -> type[Message] | None:
-    """Return the class for a type URL. Its package is imported at first use, because there are hundreds."""
+    """Return the class for a type URL, importing its package on first use because the API has hundreds."""
     kind = default_message_pool.url_to_type.get(type_url)
     package = _TYPE.fullmatch(type_url)
     if kind is None and package:
@@ -72,14 +72,14 @@ def _class(type_url: str) -> type[Message] | None:
 
 @contextmanager
 def _unwarned() -> Iterator[None]:
-    """Suppress deprecation warnings, because the control plane chooses the fields that it uses."""
+    """Suppress deprecation warnings, because the control plane, not this client, chooses which fields to set."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         yield
 
 
 def type_name(message: Message) -> str:
-    """Return the full name, for example `envoy.config.cluster.v3.Cluster`; empty for the entries of maps."""
+    """Return the full name, for example `envoy.config.cluster.v3.Cluster`; empty for map entries."""
     return default_message_pool.type_to_url.get(type(message), "").rpartition("/")[2]
 
 
@@ -91,7 +91,7 @@ def resource_name(message: Message) -> str:
 
 
 def set_fields(message: Message) -> Iterator[tuple[str, object]]:
-    """Yield (name in the proto file, value) of each field that was sent; protobuf omits defaults of plain fields."""
+    """Yield (proto field name, value) for each field that was sent; protobuf omits plain fields with default values."""
     for field in dataclasses.fields(cast(Any, message)):
         value = getattr(message, field.name)
         if value is not None and (value or betterproto2.FieldMetadata.get(field).optional):

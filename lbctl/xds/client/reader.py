@@ -1,9 +1,9 @@
 """The client's side of ADS: tracks the resources that a control plane has sent to a node, and creates the requests.
 
-It uses the state-of-the-world variant, which every ADS server supports. Clusters and listeners are subscribed to with a
-wildcard. The endpoints, routes and secrets that they name are subscribed to by name, and dropped when they are no
-longer named. It shares no code with the server and decodes with envoy-data-plane alone. This module does no I/O;
-`client.ads.read` holds the stream.
+It uses the state-of-the-world variant, which every ADS server supports. The reader subscribes to clusters and listeners
+with a wildcard. It subscribes by name to the endpoints, routes and secrets that they refer to, and drops those no
+longer referred to. It shares no code with the server and decodes messages using only envoy-data-plane. This module does
+no I/O; `client.ads.read` owns the stream.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class ClientNode:
     id: str
     cluster: str = "lbctl"
     region: str = ""
-    """Empty: not sent."""
+    """Not sent if empty."""
     zone: str = ""
-    """Empty: not sent."""
+    """Not sent if empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A resource as last received. `names` contains (type, name) of each reference."""
+    """A resource as last received."""
 
     name: str
     version: str
@@ -116,7 +116,7 @@ class Reader:
         return [self._request(kind) for kind, wanted in self._by_type.items() if wanted.names is None or wanted.names]
 
     def take(self, message: bytes) -> tuple[list[ResponseChange], list[bytes]]:
-        """Process a response. Return its changes and the requests that answer it. Raises DecodeError."""
+        """Process a response. Return the changes it makes and the requests to send in reply. Raises DecodeError."""
         response = parse(DiscoveryResponse, message)
         wanted = self._by_type.get(response.type_url)
         if wanted is None:
@@ -179,7 +179,7 @@ def _wire_node(node: ClientNode) -> WireNode:
 
 
 def _resources(response: DiscoveryResponse, wanted: _Subscription) -> dict[str, Received]:
-    """Return the response's resources by name, without those that were not subscribed to. Raises DecodeError."""
+    """Return the response's resources by name, ignoring those without a subscription. Raises DecodeError."""
     received = {item.body: item for item in wanted.resources.values()}
     resources: dict[str, Received] = {}
     for packed in response.resources:
@@ -193,7 +193,7 @@ def _resources(response: DiscoveryResponse, wanted: _Subscription) -> dict[str, 
 
 
 def _received(packed: Packed, response: DiscoveryResponse, received: Mapping[bytes, Received]) -> Received:
-    """Return the resource, without its envelope if it has one. Bytes received before are not decoded again.
+    """Return the resource, unwrapped if it has an envelope. Bytes that were received before are not decoded again.
 
     Raises DecodeError.
     """
@@ -214,7 +214,8 @@ def _received(packed: Packed, response: DiscoveryResponse, received: Mapping[byt
 def _store(response: DiscoveryResponse, wanted: _Subscription, resources: dict[str, Received]) -> ResponseChange:
     """Store the resources.
 
-    A wildcard response replaces all resources. A response by name updates only its own resources.
+    A wildcard response replaces all resources. A response to a subscription by name updates only the resources that it
+    contains.
     """
     before, whole = wanted.resources, wanted.names is None
     wanted.resources = resources if whole else before | resources

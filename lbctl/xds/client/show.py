@@ -1,7 +1,7 @@
 """Converts a decoded message to plain values for display: protobuf's JSON form with proto field names, redacted.
 
-Private keys, API keys and credentials are left out, for any sender. The path of a file with a secret is shown. A packed
-message of an unknown type is left out as a whole.
+Private keys, API keys and credentials are omitted, no matter which control plane sent them. The path of a file that
+contains a secret is shown. A packed message of an unknown type is omitted entirely.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def tree(message: Message) -> Tree:
 
 
 def _hidden(message: Message, kind: str) -> tuple[str, ...]:
-    """Return the fields that are secret because of their values or because of other fields."""
+    """Return the fields that are secret depending on their own values or on other fields."""
     if isinstance(message, HeaderValue) and is_credential(message.key, message.value):
         return ("value", "raw_value")
     if kind.endswith(".JwtProvider") and not _public(getattr(message, "local_jwks", None)):

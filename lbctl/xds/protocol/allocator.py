@@ -1,7 +1,7 @@
 """Makes the C library return freed memory to the system.
 
-By default it keeps freed blocks of up to 32 MiB for each of gRPC's threads. After a client with incomplete messages,
-hundreds of megabytes would remain allocated.
+By default it keeps freed blocks of up to 32 MiB for each of gRPC's threads. A client that leaves messages
+incomplete would then cause hundreds of megabytes to remain allocated.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import suppress
 _MMAP_THRESHOLD = -3
 """`M_MMAP_THRESHOLD` of malloc.h."""
 _LARGE = 512 << 10
-"""Minimum size in bytes of a block that is allocated from the system, and returned to it."""
+"""Minimum size, in bytes, of blocks that are allocated directly from the system and returned to it."""
 
 
 def return_large_pieces() -> None:

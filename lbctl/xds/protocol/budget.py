@@ -1,4 +1,4 @@
-"""Limits the memory for subscribed names that do not exist. Each name is kept until its stream ends.
+"""Limits the memory used by subscriptions to names that do not exist. Each name is kept until its stream ends.
 
 A name that exists costs no extra memory, so an Envoy with 10,000 clusters uses almost none of the budget. Names that do
 not exist are counted at three levels. The limit of a stream stops a single client early. The limit of a peer (a host or
@@ -15,20 +15,20 @@ from sys import getsizeof
 from lbctl.xds.protocol.wire import StreamError
 
 OVERHEAD = 150
-"""Memory of a name in bytes in addition to its text, for its entries in three sets."""
+"""Bytes of memory that a name needs in addition to its text, for its entries in three sets."""
 
 
 class ExhaustedError(StreamError):
-    """A limit is exceeded. A budget is exceeded: the stream ends with RESOURCE_EXHAUSTED and this message."""
+    """A limit is exceeded: the stream ends with RESOURCE_EXHAUSTED and this message."""
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionLimits:
     """Limits of requests and subscriptions.
 
-    `names` limits the names in one request. `unknown` limits the bytes of one stream's names that do not exist, with
-    `OVERHEAD` for each. `unknown_of_peer` is the same limit for all streams of one peer, and `unknown_in_all` for all
-    streams.
+    `names` limits the names in one request. `unknown` limits the bytes of a stream's nonexistent names, counting
+    `OVERHEAD` for each. `unknown_of_peer` is the same limit for all streams of one peer together, and `unknown_in_all`
+    for all streams.
     """
 
     names: int = 100_000
@@ -44,7 +44,7 @@ class Budget:
     limits: SubscriptionLimits = field(default_factory=SubscriptionLimits)
     used: int = 0
     of_peers: dict[str, int] = field(default_factory=dict)
-    """Maps a peer to the bytes of its streams. Peers without any bytes are absent."""
+    """Maps each peer to the number of bytes that its streams use. Peers that use none are absent."""
 
     def add(self, peer: str, size: int) -> None:
         """Add bytes to the count of a peer; a negative size subtracts them."""
@@ -57,7 +57,7 @@ class Budget:
 
 
 class StreamBudget:
-    """One stream's part of the budget, until `close`. `peer` is the client's host, or the Unix socket."""
+    """One stream's share of the budget, released by `close`. `peer` is the client's host, or the Unix socket."""
 
     def __init__(self, budget: Budget, peer: str = "") -> None:
         self._budget = budget
@@ -92,7 +92,10 @@ class StreamBudget:
     def count(
         self, kind: str, names: Collection[str], versions: Mapping[str, str], existing: Mapping[str, object]
     ) -> None:
-        """Update the count like `keep`, but without a check. After a publication, other names may exist than before."""
+        """Update the count like `keep`, but without checking the limits.
+
+        Publishing a snapshot can change which names exist.
+        """
         size = sum(OVERHEAD + getsizeof(name) for name in names if name not in existing)
         size += sum(
             OVERHEAD + getsizeof(name) + getsizeof(version)
@@ -103,6 +106,6 @@ class StreamBudget:
         self._used[kind] = size
 
     def close(self) -> None:
-        """Return the stream's part to the budget."""
+        """Release the stream's share of the budget."""
         self._budget.add(self._peer, -sum(self._used.values()))
         self._used.clear()

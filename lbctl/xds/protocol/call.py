@@ -21,17 +21,17 @@ from lbctl.xds.protocol.peer import UNIX, Context, host_and_port
 _LOG = logging.getLogger(__name__)
 
 Status = tuple[grpc.StatusCode, str]
-"""The code and the reason with which a call ends."""
+"""The status code and reason that end a call."""
 INTERNAL_ERROR = "the control plane failed on this stream; its log has the details"
 
 
 class Call:
-    """A client's call with its tasks. It must be used on the event loop."""
+    """A client's call with its tasks. Use it only on the event loop."""
 
     __slots__ = ("_context", "_on_failure", "_read_within", "_tasks", "_timer", "_turn", "closed", "ending")
 
     def __init__(self, context: Context, on_failure: Callable[[BaseException], None], read_within: float) -> None:
-        """Start no task yet. `on_failure` is called with a task's exception.
+        """Create the call without starting any tasks. `on_failure` is called with a task's exception.
 
         `read_within`: timeout in seconds for the client to read a message.
         """
@@ -55,7 +55,7 @@ class Call:
     async def write(self, message: bytes) -> None:
         """Send a message.
 
-        Raises grpc.aio.BaseError if the call has ended, even if the reason is a client that does not read.
+        Raises grpc.aio.BaseError if the call has ended, including when the client does not read.
         """
         async with self._turn:
             self._expect_reading()

@@ -20,7 +20,7 @@ _DIRECTORY = Path("/proc/self/fd")
 
 
 def close_connection(host: str, port: int) -> bool:
-    """Shut down this process's connections to a client's address. Return False if there is none.
+    """Shut down this process's connections to a client's address. Return False if no connection is found.
 
     It checks every descriptor of the process, which takes milliseconds if there are thousands.
     """
@@ -30,7 +30,7 @@ def close_connection(host: str, port: int) -> bool:
 
 
 def descriptors() -> list[int]:
-    """Return the descriptors of this process, approximately in the order in which they were opened.
+    """Return the descriptors of this process, roughly in the order in which they were opened.
 
     If no descriptor is free to list them, return all possible numbers.
     """
@@ -61,7 +61,7 @@ def shut_down(chosen: Mapping[Client, int]) -> None:
 def borrowed(descriptor: int) -> Iterator[socket.socket]:
     """Yield the socket of a descriptor. Raises OSError if it is not a socket.
 
-    The descriptor is neither duplicated nor closed: for a file, closing would release the locks of the process.
+    The descriptor is neither duplicated nor closed: closing a file would release the locks that the process has on it.
     """
     connection = socket.socket(fileno=descriptor)
     try:
@@ -80,7 +80,7 @@ def _shut_down(descriptor: int, peer: Client) -> bool:
 
 
 def peer_of_socket(connection: socket.socket) -> Client | None:
-    """Return host and port of the peer of a TCP connection; None for another socket. Raises OSError."""
+    """Return the peer's host and port for a TCP connection, or None for any other socket. Raises OSError."""
     if connection.family not in (socket.AF_INET, socket.AF_INET6) or connection.type != socket.SOCK_STREAM:
         return None
     name = connection.getpeername()

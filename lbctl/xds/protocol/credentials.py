@@ -32,11 +32,11 @@ _RETRY = 1.0
 
 
 class CredentialsError(Exception):
-    """The files are not a valid server identity. The message gives the reason, and contains no part of a key."""
+    """The files are not a valid server identity. The message gives the reason without any part of a key."""
 
 
 class ServerCredentials:
-    """The server identity in the files of `tls` (absolute paths).
+    """The server identity loaded from the files in `tls` (absolute paths).
 
     `problem` is the reason why the current files are not used.
     """
@@ -55,7 +55,7 @@ class ServerCredentials:
         self.problem = ""
 
     def server(self) -> grpc.ServerCredentials:
-        """Return the gRPC credentials. With a `client_ca`, each client must present a certificate that it signed."""
+        """Return the gRPC credentials. If `client_ca` is set, each client must present a certificate signed by it."""
         return grpc.dynamic_ssl_server_credentials(
             self._initial,
             self._changed_configuration,  # type: ignore[arg-type]  # None means no change, which the stubs lack
@@ -63,7 +63,7 @@ class ServerCredentials:
         )
 
     def interceptors(self) -> tuple[RevokedClients, ...]:
-        """Return interceptors that reject calls by clients with revoked certificates; none without a `client_crl`."""
+        """Return interceptors that reject calls from clients with revoked certificates; empty without `client_crl`."""
         if self._tls.client_crl is None:
             return ()
         from lbctl.xds.protocol.revocation import RevokedClients
@@ -114,7 +114,7 @@ class ServerCredentials:
         return tuple(_stamp(path) for path in self._paths())
 
     def _read(self) -> tuple[grpc.ServerCertificateConfiguration, Revocations | None]:
-        """Read the files before and after the check, so that exactly the checked content is used."""
+        """Read the files before and after the check, so that the content used is exactly the content checked."""
         before = self._contents()
         self._check()
         if self._contents() != before:

@@ -29,7 +29,7 @@ class Nacked:
     nonce: str
     version: str
     names: tuple[str, ...]
-    """Resources in the client's message, or else all resources of the response."""
+    """Resources named in the client's message, or all resources of the response if it names none."""
     message: str
     """The client's error."""
 
@@ -58,7 +58,7 @@ class TypeStatus:
     message: str
     """Client's error while it is NACKED; otherwise empty."""
     nacked: tuple[str, ...]
-    """Resources that it rejects."""
+    """Resources that the client rejects."""
 
 
 def blamed(names: Collection[str], message: str) -> tuple[str, ...]:
@@ -69,8 +69,8 @@ def blamed(names: Collection[str], message: str) -> tuple[str, ...]:
 def mentioned(names: Collection[str], message: str) -> tuple[str, ...]:
     """Return the names that Envoy's message blames; empty if it mentions none of them.
 
-    Envoy writes `Error adding/updating cluster(s) llama: …, gpt: …`. A name that is delimited in this way or by quotes
-    takes precedence over a name that might be any word of the sentence.
+    Envoy writes `Error adding/updating cluster(s) llama: …, gpt: …`. A name delimited in this way or by quotes takes
+    precedence over a name that could be an ordinary word of the sentence.
     """
     found = [name for name in names if name and name in message]
     delimited = tuple(name for name in found if re.search(rf"(?<![^\s,;('\"]){re.escape(name)}(?:['\"]|:\s)", message))

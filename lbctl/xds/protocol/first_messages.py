@@ -1,4 +1,4 @@
-"""Limits the memory for incomplete first messages of calls.
+"""Limits the memory used by incomplete first messages of calls.
 
 gRPC allocates a whole message as soon as a call waits for it, and keeps the received part. A client with many calls
 could fill the memory with messages that never end. For this reason only a few calls wait at a time. For each other
@@ -33,12 +33,13 @@ class CrowdedError(Exception):
 
 
 class FirstMessages:
-    """The calls of a server that are waiting for their first message, or for their turn to do so."""
+    """A server's calls that are waiting for their first message or for their turn to read it."""
 
     def __init__(self, reading: int, waiting: int = 256) -> None:
-        """Wait for nothing yet.
+        """Start without any calls.
 
-        `reading`: number of calls that read a message at a time. `waiting`: number of calls that wait for their turn.
+        `reading`: maximum number of calls that read a message at the same time. `waiting`: maximum number of calls that
+        wait for their turn.
         """
         self._max_reading, self._max_waiting = reading, waiting
         self._reading: Shares[Call] = Shares()
@@ -64,7 +65,7 @@ class FirstMessages:
             self._end(client, call)
 
     async def _turn(self, client: Hashable, call: Call) -> None:
-        """Wait for the turn of the call. It has started when this returns."""
+        """Wait for the turn of the call. The turn has started when this returns."""
         turn = self._turns[call] = asyncio.get_running_loop().create_future()
         self._waiting.add(client, call)
         if len(self._waiting) > self._max_waiting:
@@ -83,7 +84,7 @@ class FirstMessages:
         self._looks[call] = 0
 
     def _end(self, client: Hashable, call: Call) -> None:
-        """End a turn, and give the free turns to the clients with the fewest."""
+        """End a turn, and give free turns to the clients that have the fewest."""
         if self._reading.discard(client, call):
             del self._looks[call]
         while self._waiting and len(self._reading) < self._max_reading:
@@ -111,9 +112,9 @@ class FirstMessages:
             self._timer = asyncio.get_running_loop().call_later(TURN, self._look)
 
     def _look(self) -> None:
-        """End the second and further turns of a client at the second check that finds them.
+        """End a client's surplus turns when a second check finds them.
 
-        The event loop may have been too busy to process calls that are found for the first time.
+        The event loop may have been too busy to process a call before the first check that finds it.
         """
         self._timer = None
         if not self._waiting:

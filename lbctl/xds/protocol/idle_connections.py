@@ -19,18 +19,20 @@ MAX_IDLE = 256
 MAX_NEW = 2_048
 """Maximum number of connections without a call, including new ones."""
 GRACE = 10.0
-"""Seconds in which a new connection needs no call: for its TLS handshake, and until the event loop handles the call."""
+"""Seconds that a new connection may remain without a call: for its TLS handshake, and until the event loop handles the
+call.
+"""
 _DESCRIPTORS, _DESCRIPTORS_OF_NEW = 8, 4
 """Divisors of the process's descriptor limit: for the maximum number of idle connections, and for idle and new
 connections together."""
 _INTERVAL = 1.0
 """Seconds between counts of the descriptors."""
 _LOOK_INTERVAL = 30.0
-"""Seconds between scans of all sockets, if their number has not grown. A scan is slow if there are many."""
+"""Seconds between scans of all sockets, if their number has not grown. Scanning many sockets is slow."""
 
 
 class IdleConnections:
-    """The connections to one port. `busy` returns the clients, as host and port, with calls."""
+    """The connections to one port. `busy` returns the host and port of each client that has calls."""
 
     def __init__(
         self,
@@ -40,9 +42,9 @@ class IdleConnections:
         new: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Close nothing yet.
+        """Start without closing any connection.
 
-        `most` and `new` default to `MAX_IDLE` and `MAX_NEW`, or to fractions of the number of descriptors if these are
+        `most` and `new` default to `MAX_IDLE` and `MAX_NEW`, or to fractions of the descriptor limit if those are
         lower.
         """
         self._port = port
@@ -51,14 +53,14 @@ class IdleConnections:
         self._max_new = new or _part(MAX_NEW, _DESCRIPTORS_OF_NEW)
         self._clock = clock
         self._seen: dict[Client, float] = {}
-        """Maps a client that was connected at the last scan to the time when it was first seen, oldest first."""
+        """Maps each client connected at the last scan to the time when it was first seen, oldest first."""
         self._others = 0
-        """Descriptors at the last scan that were not connections to the port."""
+        """Number of descriptors at the last scan that were not connections to the port."""
         self._looked_at = float("-inf")
 
     async def run(self) -> None:
         """Scan repeatedly until cancelled."""
-        await asyncio.to_thread(connections_of, self._port)  # load what a thread needs while descriptors are left
+        await asyncio.to_thread(connections_of, self._port)  # start a thread while descriptors are available
         while True:
             await asyncio.sleep(_INTERVAL)
             if self.is_due():

@@ -1,7 +1,7 @@
 """Load reports: an Envoy's counters for each endpoint of its clusters, and the request that enables reports.
 
-Envoy's Load Reporting Service (LRS) is a separate stream next to ADS. Its counters are differences: each report counts
-from the previous one. An endpoint without requests since then and without requests in progress is absent. This module
+Envoy's Load Reporting Service (LRS) is a separate stream next to ADS. Its counters are deltas: each report counts from
+the previous one. An endpoint without requests since then and without requests in progress is absent. This module
 decodes reports one cluster at a time, so that a receiver can skip unknown clusters.
 """
 
@@ -51,7 +51,7 @@ class ClusterLoad(NamedTuple):
 
 
 class LoadReport(NamedTuple):
-    """One message of the client. `node` is the client's identity, which only its first message contains."""
+    """One message from the client. `node` is the client's identity, sent only in the first message."""
 
     node: XdsNode | None
     clusters: Iterator[ClusterLoad]
@@ -62,7 +62,7 @@ class LoadReceiver(Protocol):
     """Receives the load reports of all streams. Two Envoys with the same node id have two streams."""
 
     def reported(self, stream: object, node_id: str, clusters: Iterator[ClusterLoad]) -> None:
-        """Process a report of a node on this stream."""
+        """Process a report from a node on this stream."""
 
     def ended(self, stream: object, node_id: str) -> None:
         """Process the end of the stream, after which its reports no longer count."""
@@ -91,20 +91,20 @@ def _loads(cluster: Any) -> Iterator[EndpointLoad]:
 
 
 def place_of(address: Any) -> Place:
-    """Return the endpoint of Envoy's `core.v3.Address`."""
+    """Return the endpoint in an Envoy `core.v3.Address`."""
     socket = address.socket_address
     host = socket.address
     return (host, socket.port_value) if host else (address.pipe.path, 0)
 
 
 def request_for_reports(interval: float) -> bytes:
-    """Return the response that makes a client report all its clusters by endpoint every `interval` seconds."""
+    """Return the response that makes a client report all its clusters, per endpoint, every `interval` seconds."""
     response = LoadStatsResponse(send_all_clusters=True, report_endpoint_granularity=True)
     response.load_reporting_interval.FromMilliseconds(round(interval * 1000))
     return bytes(response.SerializeToString())
 
 
 def interval_of(topology: Topology) -> float:
-    """Return the seconds between two reports: the shortest telemetry interval, at which stalls are checked."""
+    """Return the seconds between two reports: the shortest telemetry interval, also used to check for stalls."""
     shortest = shortest_interval(topology)
     return MAX_INTERVAL if shortest is None else min(max(shortest, MIN_INTERVAL), MAX_INTERVAL)

@@ -1,6 +1,7 @@
 """One stream of load reports: requests reports from the node, and passes them to the receiver.
 
-A client whose reports are not accepted (`report_session`) gets no response: an Envoy reports nothing without a request.
+A client whose reports are not accepted (`report_session`) gets no response: without a request, an Envoy does not
+report.
 """
 
 from __future__ import annotations

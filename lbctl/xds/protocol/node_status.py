@@ -21,20 +21,20 @@ from lbctl.xds.protocol.stream import TypeStatus, XdsNode
 from lbctl.xds.resource import SHORT
 
 _Key = tuple[str, bool]
-"""Node id, and whether the client only reads: a reader uses an Envoy's id without being that Envoy."""
+"""Node id, and whether the client is a reader, which uses an Envoy's id without being that Envoy."""
 READER = "lbctl"
-"""User agent of clients that only read, such as `lbctl xds`. Their ACKs do not concern the node whose id they use."""
+"""User agent of clients that only read, such as `lbctl xds`. Their ACKs do not affect the node whose id they use."""
 READER_KIND = "reader"
 """Kind of a read-only client in its row."""
 _KEPT_FOR = 3600.0
 _KEPT_NODES = 1000
 _KEPT_NACKS = 10
 _MAX_NACK_TEXT = 8 << 20
-"""Maximum number of characters in the stored NACKs of all nodes, with `_NACK_OVERHEAD` for each."""
+"""Maximum total number of characters in all stored NACKs, counting `_NACK_OVERHEAD` for each."""
 _NACK_OVERHEAD = 500
 _KEPT_ENDED = 8
 _SHOWN_REFUSED = 60.0
-"""Seconds for which a rejected node is shown as REFUSED. Envoy reconnects within 30 s."""
+"""How many seconds a rejected node is shown as REFUSED. Envoy reconnects within 30 s."""
 _WORST_FIRST = ("NACKED", "STALE", "WAITING", "SYNCED")
 
 
@@ -57,7 +57,7 @@ class StreamObserver(Protocol):
         """Process a NACK."""
 
     def unmatched(self, node_id: str) -> None:
-        """Process the connection of a node that no entry of `proxies` matches."""
+        """Process a connection from a node that matches no entry of `proxies`."""
 
     def failed(self) -> None:
         """Process the end of a stream because of an unexpected exception in the server."""
@@ -81,7 +81,7 @@ class Nack:
 
     @property
     def length(self) -> int:
-        """Number of characters for the limit on stored NACKs."""
+        """Number of characters that count towards the limit on stored NACKs."""
         return (
             _NACK_OVERHEAD
             + len(self.message)
@@ -183,9 +183,10 @@ class StreamEntry:
     """The status of one stream.
 
     `authenticated`: the client is a process of this user, or has a certificate. `version`: the snapshot last offered,
-    at `offered`. `good`: the snapshot last accepted completely. `proxy`, `kind`: of the matching entry of `proxies`.
-    `reason`: why updates are withheld. `denied`: the stream was ended for that reason. `nack_messages`: by type, the
-    last NACK message, without secrets. `pushed`, `acked`, `refused`: by type, the time of the last push, ACK and NACK.
+    at `offered`. `good`: the snapshot last accepted completely. `proxy`, `kind`: name and kind of the matching entry of
+    `proxies`. `reason`: why updates are withheld. `denied`: the stream was ended for that reason. `nack_messages`: by
+    type, the last NACK message, without secrets. `pushed`, `acked`, `refused`: by type, the time of the last push, ACK
+    and NACK.
     """
 
     node: XdsNode
@@ -207,7 +208,7 @@ class StreamEntry:
     nack_messages: dict[str, str] = field(default_factory=dict)
 
     def offer(self, version: str, at: float) -> None:
-        """Record that the node is offered this snapshot."""
+        """Record that this snapshot is being offered to the node."""
         self.version, self.offered, self.reason = version, at, ""
 
     def assign(self, proxy: Proxy | None) -> None:
@@ -257,7 +258,10 @@ class StreamEntry:
 
 @dataclass(slots=True)
 class _Record:
-    """The state of one node id. `streams` are open; `ended` are the last ended streams of one connection."""
+    """The state of one node id.
+
+    `streams` contains the open streams; `ended`, the most recently ended streams of one connection.
+    """
 
     streams: list[StreamEntry] = field(default_factory=list)
     ended: deque[StreamEntry] = field(default_factory=lambda: deque(maxlen=_KEPT_ENDED))
@@ -274,11 +278,10 @@ class NodeStatus:
         self._connected: dict[_Key, _Record] = {}
         self._disconnected: dict[_Key, _Record] = {}  # in the order of disconnection
         self._nacks: deque[tuple[deque[Nack], Nack]] = deque()
-        """NACKs of all nodes, oldest first, each with its node's NACKs. Some of them may already have been dropped
-        there."""
+        """NACKs of all nodes, oldest first, each paired with the NACKs of its node. These may no longer include it."""
         self._nack_text = 0
         self._reports_refused: dict[object, tuple[str, str]] = {}
-        """Maps an open stream of reports to the node id and the reason why its reports are not accepted."""
+        """Maps an open report stream to the node id and the reason why its reports are not accepted."""
 
     def now(self) -> float:
         """Return the current time in seconds since the epoch."""
@@ -340,7 +343,7 @@ class NodeStatus:
         return dict(self._reports_refused.values())
 
     def connected_to(self, proxy: str) -> list[str]:
-        """Return the ids of the connected nodes, except readers, that this entry of `proxies` matches."""
+        """Return the ids of connected nodes that match this entry of `proxies`, excluding readers."""
         return [
             node_id
             for (node_id, is_reader), record in self._connected.items()
@@ -348,7 +351,7 @@ class NodeStatus:
         ]
 
     def admins(self) -> dict[str, str]:
-        """Map node ids to the admin address, for Envoys that are connected through the Unix socket and report it.
+        """Map node ids to admin addresses, for Envoys that report one over the Unix socket.
 
         The addresses that other clients report are not used: a control plane connects only to addresses that its own
         user sets.
@@ -458,7 +461,7 @@ def _type(record: _Record, entry: StreamEntry, status: TypeStatus) -> NodeTypeRo
 
 
 def _since(entry: StreamEntry, status: TypeStatus) -> float:
-    """Return when the type entered its state. Content that is due but not sent counts from its offer."""
+    """Return when the type entered its state. Content that is due but not yet sent counts from its offer."""
     kind = status.type_url
     pushed, acked = entry.pushed.get(kind, 0.0), entry.acked.get(kind, 0.0)
     entered = {

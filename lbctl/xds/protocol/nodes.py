@@ -29,7 +29,7 @@ class RefusedNode:
 
 
 def assign(topology: Topology, node: XdsNode, sans: frozenset[str]) -> Proxy | RefusedNode:
-    """Return the entry with the node's id, else the entry with the longest matching pattern, with the node's locality.
+    """Return the entry for the node's id, or else the one with the longest matching pattern, with the node's locality.
 
     If entries have equal patterns, their `node_san` decides, and then their name. An entry without `nodes` matches the
     node whose id is its name. `sans`: the alternative names of the client certificate; empty without a certificate.

@@ -11,7 +11,7 @@ from lbctl.xds.protocol.connection import Client
 
 Context = grpc.aio.ServicerContext[object, bytes]
 UNIX = "unix:"
-"""Prefix of the peer of a Unix socket."""
+"""Prefix of the peer string for a Unix socket."""
 
 
 def peer_of(context: Context, socket: str) -> str:
@@ -26,7 +26,7 @@ def host_and_port(context: Context) -> tuple[str, int]:
 
 
 def client_of(context: Context) -> Client | None:
-    """Return the host and the port of the peer in its socket's notation; None for a Unix socket."""
+    """Return the peer's host and port as its socket reports them; None for a Unix socket."""
     if context.peer().startswith(UNIX):
         return None
     host, port = host_and_port(context)

@@ -1,7 +1,7 @@
-"""Creates a Unix socket to which only its owner can connect from the moment it exists.
+"""Creates a Unix socket that, from the moment it exists, only its owner can connect to.
 
-The socket is created in a temporary directory (0700), given its mode there, and moved into place. With any umask and
-any mode of the target directory, no other user can connect in between, and a stale socket is replaced atomically.
+The socket is created in a temporary directory (0700), given its mode there, and moved into place. Whatever the umask
+and the mode of the target directory, no other user can connect in between, and a stale socket is replaced atomically.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lbctl.base.errors import reason_of
 MAX_PATH_BYTES = 107
 """Maximum length of a path in Linux's `sockaddr_un`, without the terminating NUL."""
 _BESIDE = len("/.12345678/s")
-"""The length of the temporary path of the socket after its directory."""
+"""Length of the socket's temporary path, not counting the directory."""
 _MODE = 0o600
 _CONNECT_TIMEOUT = 1.0
 """Seconds to wait for a process that may already listen at the path."""
@@ -36,7 +36,7 @@ class PrivateSocket:
         self._created: tuple[int, int] | None = None
 
     def open(self, bind: Callable[[str], object]) -> None:
-        """Create the socket. `bind` must listen on the gRPC address in its argument.
+        """Create the socket. `bind` must listen on the gRPC address that is passed to it.
 
         Raises BindError, and RuntimeError if `bind` does.
         """

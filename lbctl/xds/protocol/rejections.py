@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 MAX_REJECTED = 16
-"""Maximum number of rejected versions of one resource that are remembered."""
+"""Maximum number of rejected versions remembered per resource."""
 
 
 class Rejection(NamedTuple):
@@ -18,7 +18,7 @@ class Rejection(NamedTuple):
 
 
 class RejectedVersions:
-    """The rejected versions of each resource, the latest `MAX_REJECTED` of each."""
+    """The latest `MAX_REJECTED` rejected versions of each resource."""
 
     def __init__(self) -> None:
         self._by_name: dict[str, dict[str, Rejection]] = {}

@@ -1,9 +1,9 @@
-"""One stream on which a node reports: whether its reports are accepted, and the end of the stream.
+"""One stream of reports from a node: decides whether its reports are accepted, and ends the stream.
 
-Reports influence traffic, like a request to the API. For this reason, reports are accepted only from clients that may
-receive the fleet's secrets: over the Unix socket, with a client certificate, or with `--insecure`. Reports from other
-clients, and from a node that no entry of `proxies` matches, are ignored. A node whose certificate has another name is
-rejected, as on ADS.
+Like a request to the API, a report can influence traffic. For this reason, reports are accepted only from clients that
+may receive the fleet's secrets: over the Unix socket, with a client certificate, or with `--insecure`. Reports from
+other clients, and from a node that no entry of `proxies` matches, are ignored. A node whose certificate has another
+name is rejected, as on ADS.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lbctl.xds.protocol.wire import StreamError, XdsNode
 
 _LOG = logging.getLogger(__name__)
 _READ_INTERVAL = 0.5
-"""Minimum seconds between two reports that are read from a stream."""
+"""Minimum number of seconds between reading two reports from a stream."""
 _IN_CLEAR = RefusedNode(
     "reports are accepted only over the Unix socket or with client certificates, because any user of the machine could "
     "send them over TCP"
@@ -35,7 +35,7 @@ _IN_CLEAR = RefusedNode(
 
 
 class ReportSession(ABC):
-    """One stream, from the start of its call to the end. It must be used on the event loop."""
+    """One stream, from the start of its call to the end. Use it only on the event loop."""
 
     what: str
     """Kind of reports, for the log."""
@@ -109,11 +109,11 @@ class ReportSession(ABC):
         return self._takes
 
     def end(self, code: grpc.StatusCode, reason: str) -> None:
-        """End the stream from the server's side at any time."""
+        """End the stream from the server's side; may be called at any time."""
         self._call.end(code, reason)
 
     def use_publication(self, publication: Publication) -> None:
-        """Accept the node's reports, or stop, according to this publication."""
+        """Start or stop accepting the node's reports, depending on this publication."""
         if self._identity is None:
             return
         if self._roster is not publication.roster:
@@ -129,7 +129,7 @@ class ReportSession(ABC):
 
     @abstractmethod
     def _node(self, message: bytes) -> XdsNode | None:
-        """Return the node's identity in the first message. Raises StreamError."""
+        """Return the node's identity from the first message. Raises StreamError."""
 
     @abstractmethod
     def _take(self, message: bytes) -> None:
@@ -137,14 +137,14 @@ class ReportSession(ABC):
 
     @abstractmethod
     def _publication_changed(self, publication: Publication) -> None:
-        """Handle a new publication, after it is known whether reports are accepted."""
+        """Handle a new publication, once it is clear whether reports are accepted."""
 
     @abstractmethod
     def _forget(self) -> None:
-        """Discard the node's reports about the current moment."""
+        """Discard the node's reports of its current state."""
 
     async def _pause(self) -> None:
-        """Wait before the next report is read. The reports of a client that sends faster wait in its own buffers."""
+        """Wait before the next report is read. If a client sends faster, its reports wait in its own buffers."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._pace()):
                 await self._call.ending.wait()
@@ -161,7 +161,7 @@ class ReportSession(ABC):
             self._take(message)
 
     def _refuse(self, refused: RefusedNode | None) -> None:
-        """Reject reports for this reason from now on, or accept them."""
+        """From now on, reject reports for this reason, or accept them if it is None."""
         self._refused = refused
         if self._identity is None:
             return

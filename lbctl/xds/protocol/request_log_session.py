@@ -1,7 +1,7 @@
 """One stream of request logs: passes their latencies to the receiver, at a limited cost.
 
-Reading a stream takes at most a small share of the time. Envoy drops further log entries itself, without delaying a
-request. The remaining latencies are an unbiased sample of both sides of a rollout.
+Reading a stream takes up at most a small share of the time. Envoy itself drops further log entries, without delaying
+requests. The remaining latencies are an unbiased sample of both sides of a rollout.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lbctl.xds.protocol.server_context import ServerContext
 from lbctl.xds.protocol.wire import XdsNode
 
 _PART = 0.02
-"""Maximum share of the time for the messages of one stream."""
+"""Maximum share of time spent on the messages of one stream."""
 _MIN_PAUSE = 0.005
 """Minimum pause between two messages in seconds."""
 
@@ -33,7 +33,7 @@ class RequestLogSession(ReportSession):
         self._spent = 0.0
         """Seconds spent on the last message."""
         self._failing = ""
-        """Pool whose Envoy-generated errors the stream contains; empty for a stream of latencies."""
+        """Pool whose Envoy-generated errors are sent on the stream; empty for a stream of latencies."""
 
     def _node(self, message: bytes) -> XdsNode | None:
         self._failing = request_logs.failing_pool(message)

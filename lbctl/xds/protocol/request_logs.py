@@ -21,7 +21,7 @@ METHOD = "StreamAccessLogs"
 KIND = "requests"
 """Kind of a stream of request logs in the metrics."""
 _FAILED = 400
-"""Status from which a response does not indicate the speed of the pool."""
+"""Responses with this status or higher do not indicate the speed of the pool."""
 
 
 class RequestLatency(NamedTuple):

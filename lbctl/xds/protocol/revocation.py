@@ -33,7 +33,7 @@ class RevocationList:
     serials: frozenset[int]
     """Serial numbers of its revoked certificates. A lookup in the list itself would be a linear search."""
     next_update: datetime | None
-    """Expiry; None: never."""
+    """Expiry time; None if the list never expires."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class RevokedClients(grpc.aio.ServerInterceptor):
     async def intercept_service(
         self, continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]], details: grpc.HandlerCallDetails
     ) -> Any:
-        """Return the handler of a call, which checks the client's certificate first."""
+        """Return the handler of a call, wrapped to check the client's certificate first."""
         handler = await continuation(details)
         if handler is None or self._current() is None:
             return handler

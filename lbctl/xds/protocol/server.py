@@ -59,7 +59,7 @@ _MAX_WAITING = 1_000
 _SPREAD = 0.8
 """The fraction of the grace period over which the ends of many streams are spread."""
 _FULL_SPREAD_STREAMS = 100
-"""Minimum number of streams for which the whole fraction is used."""
+"""Number of streams from which the whole fraction is used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +90,13 @@ class Limits:
 
 
 class XdsServer:
-    """The xDS server. All methods must be called on the event loop that `start` ran on.
+    """The xDS server. Call all methods on the event loop that `start` ran on.
 
-    `tls` contains absolute paths. `socket`: an additional Unix socket next to a TCP port, for proxies on this machine;
-    only its owner can connect to it. `secrets_in_clear`: every client over TCP may receive the fleet's secrets, with or
-    without a client certificate. `load_receiver` receives load reports and `latency_receiver` the latencies in request
-    logs; without them, these services are not offered. While `held` is true, a new stream waits for the next
-    publication, at most one second.
+    `tls` contains absolute paths. `socket`: path of a Unix socket in addition to the TCP port, for proxies on this
+    machine; only its owner can connect to it. `secrets_in_clear`: every client over TCP may receive the fleet's
+    secrets, with or without a client certificate. `load_receiver` receives load reports and `latency_receiver` the
+    latencies in request logs; without them, these services are not offered. While `held` is true, a new stream waits
+    for the next publication, for at most one second.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class XdsServer:
         if bind.path or socket:
             self._socket = PrivateSocket(Path(bind.path) if bind.path else socket or Path())
         self.socket_problem = ""
-        """Why the socket next to the TCP port could not be opened."""
+        """Why the Unix socket next to the TCP port could not be opened; otherwise empty."""
         self._limits = limits or Limits()
         authenticated = tls is not None and tls.client_ca is not None
         self._context = ServerContext(
@@ -211,13 +211,13 @@ class XdsServer:
     def recall(self, snapshot: CachedSnapshot) -> None:
         """Set the snapshot that the previous process published.
 
-        It is assumed for nodes that have not connected yet: nothing in it is removed from them before their routes have
-        changed.
+        Nodes that have not connected yet are assumed to have it: nothing in it is removed from them before their routes
+        have changed.
         """
         self._context.recall(snapshot)
 
     def retry_rejected(self) -> int:
-        """Send rejected resources once more, and return their number over all nodes."""
+        """Send rejected resources once more, and return how many there are across all nodes."""
         return sum(session.retry_rejected() for session in tuple(self._sessions))
 
     def check_certificate(self) -> str:
@@ -275,7 +275,7 @@ class XdsServer:
             self._context.observer.disconnected(service.kind)
 
     def _report_handlers(self) -> Iterator[grpc.GenericRpcHandler]:
-        """Yield the services on which nodes report."""
+        """Yield the services for reports from nodes."""
         if self._load_receiver is not None:
             load = partial(self._receive, load_reports.KIND, partial(LoadSession, self._context, self._load_receiver))
             methods = {load_reports.METHOD: _method(load)}
@@ -301,7 +301,7 @@ class XdsServer:
 
     @contextmanager
     def _counted(self, context: Context, session: HostStream) -> Iterator[None]:
-        """Count the stream for its host, unless the client is identified by more than its host."""
+        """Count the stream towards its host's limit, unless the client is identified by more than its host."""
         if self._context.identifies(context):
             yield
             return
@@ -324,7 +324,7 @@ def _bind_failure(address: Address) -> str:
     REASON` with the operating system's reason why the server cannot listen on the address. gRPC does not report the
     reason.
 
-    The result is empty if the address is available by now.
+    The result is empty if the address has become available.
     """
     if address.path:
         return ""
@@ -344,7 +344,7 @@ def _method(serve: Callable[[object, Context], Awaitable[None]]) -> grpc.RpcMeth
 
 
 def _options(limits: Limits) -> list[tuple[str, int]]:
-    """Return gRPC options: any rate of Envoy's pings is allowed, even without a stream, and dead peers are detected."""
+    """Return the gRPC options that allow Envoy to ping at any rate, even without a stream, and detect dead peers."""
     return [
         ("grpc.so_reuseport", 0),
         ("grpc.max_concurrent_streams", limits.connection_streams),

@@ -61,7 +61,7 @@ class ServerContext:
     socket: str = ""
     budget: Budget = field(default_factory=Budget)
     held: Callable[[], bool] = lambda: False
-    """Whether a newer publication is expected soon, for which new streams wait."""
+    """Whether a newer publication is expected soon; if so, new streams wait for it."""
     publication: Publication | None = None
     earlier: Publication | None = None
     """Last publication of the previous process, if it differs."""
@@ -91,7 +91,7 @@ class ServerContext:
         return message
 
     def publish(self, snapshot: CachedSnapshot) -> Publication:
-        """Make this snapshot the newest publication, and return the publication."""
+        """Publish this snapshot, and return the publication."""
         self.publication = Publication(snapshot, self.publication)
         self.remembered.forget()
         return self.publication
@@ -116,7 +116,7 @@ class ServerContext:
                 self.remembered.keep(*key, last)
 
     def last(self, key: tuple[str, str | None]) -> Resources | None:
-        """Return a node's (id, type) resources by its newest or last stream; None if unknown."""
+        """Return the resources of a node (id, type) according to its newest or last stream; None if unknown."""
         session = self.newest.get(key)
         return session.last() if session else self.remembered.last(*key)
 

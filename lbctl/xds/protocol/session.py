@@ -1,7 +1,7 @@
 """One stream's I/O: reads requests, writes the responses of `Stream`, and reports to `NodeStatus` and the observer.
 
-The call's own task reads. A second task exists only while a response is being written. A client that does not read
-therefore delays only itself: at most one message waits for it, until its connection is closed.
+The call's own task reads requests. A second task exists only while a response is being written. A client that does not
+read therefore delays only itself: at most one message waits for it, until its connection is closed.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _NO_KEY = (
 )
 _MTLS = "mTLS (control.xds.tls with a client_ca)"
 _HELD = 1.0
-"""Maximum seconds for which a new stream waits for an expected publication."""
+"""Maximum number of seconds that a new stream waits for an expected publication."""
 _HELD_POLL = 0.01
 _MIN_TIMER = 0.005
-"""Minimum timer, in seconds, for a stream that only waits for time to pass."""
+"""Minimum duration, in seconds, of the timer of a stream that only waits for time to pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class _Sent:
 
 
 class StreamSession:
-    """One stream, from the start of its call to the end. It must be used on the event loop."""
+    """One stream, from the start of its call to the end. Use it only on the event loop."""
 
     __slots__ = (
         "_call",
@@ -157,7 +157,7 @@ class StreamSession:
         return self._entry is not None and bool(self._entry.acked)
 
     def end(self, code: grpc.StatusCode, reason: str) -> None:
-        """End the stream from the server's side at any time."""
+        """End the stream from the server's side; may be called at any time."""
         self._call.end(code, reason)
 
     def use_publication(self, publication: Publication) -> None:
@@ -186,7 +186,7 @@ class StreamSession:
         self._wake()
 
     async def _offer_soon(self) -> None:
-        """Offer the node its content when no newer publication is expected, or after a moment."""
+        """Offer the node its content once no newer publication is expected, or after `_HELD` seconds."""
         deadline = self._loop.time() + _HELD
         while self._server.held() and self._offered is None and self._loop.time() < deadline:
             await asyncio.sleep(_HELD_POLL)
@@ -281,12 +281,12 @@ class StreamSession:
         return receivable
 
     def _receivable(self, content: Resources) -> Resources | None:
-        """Return the part of the content that the client may receive; None: nothing."""
+        """Return the part of the content that the client may receive; None if it may not receive any."""
         return content if self._guarded else content.in_clear
 
     @property
     def _guarded_ways(self) -> str:
-        """Return a description of the connections on which clients may receive secrets."""
+        """Describe the connections over which clients may receive secrets."""
         socket = self._server.socket
         return f"unix:{socket} or {_MTLS}" if socket else _MTLS
 
@@ -345,7 +345,7 @@ class StreamSession:
             self._schedule_idle_work()
 
     def _schedule_idle_work(self) -> None:
-        """Schedule the removal of held resources, or record that all is accepted.
+        """Schedule the removal of held resources, or record that everything is accepted.
 
         Called when there is nothing to send.
         """

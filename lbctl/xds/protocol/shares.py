@@ -1,4 +1,7 @@
-"""Tracks the clients' items of a limited resource. At the limit, the client with the most items loses one of them."""
+"""Tracks which clients have the items of a limited resource.
+
+At the limit, the client with the most items loses one of them.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ T = TypeVar("T", bound=Hashable)
 class Shares(Generic[T]):
     """Items of clients.
 
-    A client is one connection, so that many calls on a few connections do not take much from others.
+    Each connection counts as a client, so that many calls on a few connections take little from other clients.
     """
 
     def __init__(self) -> None:
@@ -55,7 +58,7 @@ class Shares(Generic[T]):
         return list(self._items.get(client, ()))
 
     def largest(self) -> Hashable:
-        """Return the client with the most items, the oldest if there are several.
+        """Return the client with the most items; in a tie, the oldest.
 
         Raises ValueError if there are no clients.
         """

@@ -22,7 +22,7 @@ __all__ = ["Acked", "Nacked", "Response", "Stream", "StreamError", "TypeStatus",
 
 _GATED = (LDS, RDS)
 _ASK_SECONDS = 2.0
-"""Seconds for which listeners and routes wait until a client that has accepted a new cluster subscribes to its
+"""How many seconds listeners and routes wait for a client that has accepted a new cluster to subscribe to its
 endpoints."""
 _HELD = tuple(kind for kind in TYPES if kind != LDS)
 
@@ -33,7 +33,7 @@ Changes = Mapping[str, Collection[str]]
 class _Held:
     """A resource whose removal is postponed.
 
-    `resource` is None if only the client knows its content. `since` is the time from which the client does not use it.
+    `resource` is None if only the client knows its content. `since` is the time at which the client stopped using it.
     """
 
     resource: Resource | None
@@ -44,7 +44,7 @@ class Stream:
     """The subscriptions of one stream.
 
     `only` is the resource type that a per-type service serves; None: all types. `before` contains the resources that
-    the node had when its last stream ended. `share` is its part of the memory budget. `settle` is the time in seconds
+    the node had when its last stream ended. `share` is its share of the memory budget. `settle` is the time in seconds
     between the last use of a resource and its removal.
     """
 
@@ -68,7 +68,7 @@ class Stream:
         self._offered: Resources | None = None
         self._content: dict[str, Mapping[str, Resource]] = {}
         self._held: dict[str, dict[str, _Held]] = {kind: {} for kind in _HELD}
-        self._warming: set[str] = set()  # new or changed clusters whose endpoints are not accepted yet
+        self._warming: set[str] = set()  # new or changed clusters whose endpoints have not been accepted yet
         self._ask_until: float | None = None
         self._settled = False
 
@@ -122,7 +122,7 @@ class Stream:
     # ── Content
 
     def offer(self, resources: Resources) -> None:
-        """Replace the content to send with `resources`. Before the first offer no request is answered."""
+        """Replace the content to send with `resources`. No request is answered before the first offer."""
         if resources is self._offered:
             return
         first = self._offered is None
@@ -189,7 +189,7 @@ class Stream:
         clusters.touch(held)
 
     def _hold_claimed(self, subscription: Subscription) -> None:
-        """Hold the resources that a delta client claims but that no longer exist: they may also be in use."""
+        """Hold the resources that a delta client claims but that no longer exist: they may still be in use."""
         held = self._held.get(subscription.type_url)
         if held is None or self._offered is None:
             return
@@ -207,7 +207,7 @@ class Stream:
         return self._offered.of(kind) if self._offered else {}
 
     def last(self) -> Resources | None:
-        """Return the resources that the client uses or may use: `before` for its next stream."""
+        """Return the resources that the client uses or may use, as `before` for its next stream."""
         if self._offered is None:
             return self._before
         used = {kind: self._in_use(kind) for kind in (CDS, RDS)}
@@ -252,7 +252,7 @@ class Stream:
             return False
         warming = self._warming & self._offered_of(EDS).keys()
         if not accepted or endpoints is None or any(map(endpoints.covers, warming)):
-            self._ask_until = None  # the client's ACK is awaited, not its subscription
+            self._ask_until = None  # this waits for the client's ACK, not for its subscription
             return True
         return self._awaits_subscription(warming, now)
 
@@ -310,7 +310,7 @@ class Stream:
             subscription.touch(names)
 
     def _update_settled(self, now: float) -> None:
-        """Update whether clusters, listeners and routes are all accepted. If they are, held resources are unused."""
+        """Update whether clusters, listeners and routes are all accepted. If so, held resources are unused."""
         self._settled = self._offered is not None and all(
             self._is_settled(kind, subscription)
             for kind in (CDS, LDS, RDS)
@@ -321,7 +321,7 @@ class Stream:
                 each.since = now
 
     def due(self) -> float | None:
-        """Return the time at which a response may become due without any event, or None."""
+        """Return the time when a response may become due without any event, or None."""
         gated = (subscription for kind, subscription in self._subscriptions.items() if kind in _GATED)
         if self._ask_until is not None and any(subscription.is_due for subscription in gated):
             return self._ask_until
@@ -340,7 +340,7 @@ _CHANGES: WeakKeyDictionary[Resources, WeakKeyDictionary[Resources, Changes]] = 
 
 
 def changes(before: Resources, after: Resources) -> Changes:
-    """Map each type to its new, changed or removed names, without unchanged types. Computed once for all streams."""
+    """Map each type to its new, changed or removed names, omitting unchanged types. Computed once for all streams."""
     by_previous = _CHANGES.setdefault(after, WeakKeyDictionary())
     result = by_previous.get(before)
     if result is None:

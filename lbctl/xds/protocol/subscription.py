@@ -27,13 +27,13 @@ _WILDCARD_TYPES = (CDS, LDS)
 _WHOLE_SET = ""
 """Name under which the rejection of a whole set is recorded."""
 _ABSENT = ""
-"""Version of a resource that is removed."""
+"""Version of a removed resource."""
 
 
 class Subscription:
     """The subscription to one type.
 
-    In its methods, `content` is all resources of the type, in the order of names.
+    In its methods, `content` is all resources of the type, ordered by name.
     """
 
     def __init__(self, type_url: str, nonces: Nonces, *, delta: bool) -> None:
@@ -42,7 +42,7 @@ class Subscription:
         self.names: set[str] = set()
         self.accepted: dict[str, Resource] = {}
         self.initial_versions: dict[str, str] = {}  # name → version that a delta client has from an earlier stream
-        self.waiting: Response | None = None  # the response that was sent and is not answered yet
+        self.waiting: Response | None = None  # the response that was sent but not yet answered
         self.acked_once = False  # whether the client has accepted any response
         self.rejected: dict[str, str] = {}  # name → message, if the newest content is rejected
         self._delta = delta
@@ -50,10 +50,10 @@ class Subscription:
         self._is_whole_set = not delta and type_url in _WILDCARD_TYPES
         self._claimed_version = ""  # the version that a state-of-the-world client has from an earlier stream
         self._subscribed = False  # whether the client has sent a request.
-        self._has_named = False  # whether it named resources: then an empty list is not a wildcard.
+        self._has_named = False  # whether it named resources; if so, an empty list is not a wildcard.
         self._answer_wildcard = False  # whether to answer a new wildcard even without resources
         self._dirty: set[str] = set()  # names to compare with the accepted content
-        self._must_send: set[str] = set()  # names to send even if they are accepted
+        self._must_send: set[str] = set()  # names to send even if they have been accepted
         self._uncertain: dict[str, Resource | None] = {}  # rejected with others: the client may have accepted it
         self._rejected_versions = RejectedVersions()
 
@@ -242,7 +242,7 @@ class Subscription:
         return resource.name in self._uncertain or not self._has(resource)
 
     def held_by_client(self, name: str) -> Resource | None:
-        """Return the resource that the client has under this name, is about to have, or may have."""
+        """Return the resource that the client has, will soon have or may have under this name."""
         sent = {resource.name: resource for resource in self.waiting.resources} if self.waiting else {}
         return sent.get(name) or self.accepted.get(name) or self._uncertain.get(name)
 
@@ -328,7 +328,7 @@ class Subscription:
         )
 
     def _partial_version(self, content: Mapping[str, Resource], sent: Iterable[Resource]) -> str:
-        """Return the version of a response that is not the whole set; empty means a digest of the response.
+        """Return the version of a response that contains only part of the set; empty means a digest of the response.
 
         In the state-of-the-world variant, it is the digest of the client's complete content after this response,
         because a version identifies the whole type there.
@@ -362,7 +362,7 @@ class Subscription:
         return rejection is None
 
     def _choose(self, target: Resource, *, must_send: bool, gated: bool) -> Resource | None:
-        """Return the content to send; if it must not be sent, the last accepted content; or None."""
+        """Return the content to send: `target`, the last accepted content if `target` must not be sent, or None."""
         name = target.name
         if not must_send and name not in self._uncertain and self.initial_versions.get(name) == target.version:
             self.acked_once = True

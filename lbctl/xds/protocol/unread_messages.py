@@ -2,7 +2,7 @@
 
 A call always waits for its next message, and gRPC keeps the received part. The number of bytes sent by a client is
 known from its socket, and the bytes of read messages are counted here. The difference is the amount that gRPC keeps.
-Only if the process has grown considerably, lbctl closes the connections of the clients with the largest difference.
+lbctl closes the connections of the clients with the largest difference only if the process has grown considerably.
 Other clients are not affected.
 """
 
@@ -28,15 +28,17 @@ MAX_GROWTH = 16 << 20
 MIN_UNREAD = 256 << 10
 """Minimum number of unread bytes from a client for its connection to be closed."""
 _WINDOW = 30.0
-"""Window in seconds. The memory is compared with the minimum of this and the last window."""
+"""Window in seconds. The memory is compared with its minimum in this and the previous window."""
 _INTERVAL, _IDLE_INTERVAL = 0.02, 0.5
 _PART_OF_TIME = 20
 """Ratio of the pause after a scan that closes nothing to the duration of the scan."""
 _FREED, _TRIM = 2.0, 0.2
-"""Seconds after a close in which free memory is returned to the system, and seconds between two such actions."""
+"""For how many seconds after a close free memory is returned to the system, and the seconds between two returns."""
 _PRUNE = 60.0
 _SLOW = 4 << 10
-"""Bytes of a connection in `_PRUNE` seconds that count as read. For example, responses to pings are not messages."""
+"""Number of bytes per connection in `_PRUNE` seconds that count as read. For example, responses to pings are not
+messages.
+"""
 _CALL, _MESSAGE, _PART = 2_048, 128, 64
 """Allowance for the framing of messages: bytes per call and per message, and a divisor of the bytes that were read."""
 _BYTES_RECEIVED = 128
@@ -45,14 +47,17 @@ _LOG = logging.getLogger(__name__)
 
 
 class UnreadMessages:
-    """The clients of one server. `busy` returns the clients with calls."""
+    """The clients of one server. `busy` returns the clients that have calls."""
 
     def __init__(self, busy: Callable[[], Collection[Client]], resident: Callable[[], int] | None = None) -> None:
-        """Watch nothing yet. `resident` returns the resident memory of the process in bytes."""
+        """Create the object; call `run` to start watching.
+
+        `resident` returns the resident memory of the process in bytes.
+        """
         self._busy = busy
         self._resident = resident or _Memory().resident
         self._read: Counter[Client] = Counter()
-        """Maps a client to the maximum number of bytes that it can have sent for the messages that were read."""
+        """Maps a client to the maximum number of bytes that it can have sent for the messages read so far."""
         self._unread: dict[Client, int] = {}
         """Maps a client to the number of unread bytes at the last scan."""
         self._least = self._least_before = float("inf")
@@ -99,7 +104,7 @@ class UnreadMessages:
                 trim()
 
     def look(self, port: int) -> int:
-        """Close connections until they account for the growth of the process, or no other connection keeps much memory.
+        """Close connections until they account for the growth of the process, or no other connection uses much memory.
 
         Returns the number of closed connections.
         """
@@ -146,7 +151,7 @@ class UnreadMessages:
 
 
 def _received(found: Mapping[Client, int]) -> dict[Client, int]:
-    """Map each client to the number of bytes sent on its connection; empty on systems that do not count them."""
+    """Map each client to the number of bytes received from it; empty on systems that do not count them."""
     received: dict[Client, int] = {}
     for client, descriptor in found.items():
         with suppress(OSError, struct.error), borrowed(descriptor) as connection:

@@ -1,7 +1,7 @@
-"""Decodes xDS requests with Envoy's messages, and joins responses from bytes that all streams share.
+"""Decodes xDS requests with Envoy's message types, and assembles responses from bytes that all streams share.
 
-A resource is serialised once, and a response once with its content and nonce. A nonce only needs to be unique within
-its stream, so streams may share one. This module does not decide which content is sent to which client.
+Each resource is serialised only once, and so is each response with the same content and nonce. A nonce only needs to be
+unique within its stream, so streams may share one. This module does not decide which content is sent to which client.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ KEPT_BYTES = 4 << 20
 
 
 _MAX_ERROR_CHARACTERS = 16 * 1024
-"""Maximum length of a NACK message in characters. The message is stored as long as the rejected version."""
+"""Maximum length of a NACK message in characters. The message is kept for as long as the rejected version."""
 
 
 class StreamError(Exception):
@@ -35,7 +35,7 @@ class StreamError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class XdsNode:
-    """The client, as the first request of its stream identifies it."""
+    """The client, as identified by the first request of its stream."""
 
     id: str
     """Node id, which the client chooses."""
@@ -69,10 +69,10 @@ class XdsRequest:
     type_url: str
     """Requested type."""
     nonce: str
-    """Nonce of the response that is answered; empty in the first request."""
+    """Nonce of the response being acknowledged; empty in the first request."""
     names: tuple[str, ...]
     removed: tuple[str, ...] = ()
-    """Names from which a delta client unsubscribes."""
+    """Names that a delta client unsubscribes from."""
     version: str = ""
     versions: Mapping[str, str] = default(default_factory=dict)
     error: str | None = None
@@ -151,7 +151,7 @@ def set_version(resources: tuple[Resource, ...]) -> str:
 
 
 class Nonces:
-    """The nonces of one stream. Each nonce is a greater number than the previous nonce."""
+    """The nonces of one stream. Each nonce is a larger number than the previous one."""
 
     def __init__(self) -> None:
         self.last = 0
@@ -160,7 +160,7 @@ class Nonces:
 class Response:
     """A discovery response of either variant. `version` defaults to a digest of the content.
 
-    Responses with equal content share their bytes, unless one stream gets them again: then only the nonce differs.
+    Responses with equal content share their bytes; if one stream gets the same content again, only the nonce differs.
     """
 
     __slots__ = ("_data", "nonce", "removed", "resources", "type_url", "version")
@@ -217,7 +217,7 @@ _Key = tuple[bool, str, str, tuple[Resource, ...], tuple[str, ...]]
 
 
 class _Bodies:
-    """A least-recently-used cache of responses: at most `max_bytes` bytes, or one response."""
+    """An LRU cache of responses that keeps at most `max_bytes` bytes, or a single response."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
