@@ -1,4 +1,4 @@
-"""Access to a route, as its `auth` key: key files that the operator fills, and external authorization services."""
+"""Converts access control to a route's `auth`: key files for the operator to fill in, and authorization services."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def service(draft: Draft, route: Path, external: dict[str, Any], *statements: St
 
 
 def _put(draft: Draft, route: Path, auth: dict[str, Any], *statements: Statement) -> None:
-    """Set the `auth` of a route. A second kind of credentials closes it."""
+    """Set the `auth` of a route. A second kind of credentials closes the route."""
     present = draft.get((*route, "auth"))
     if present is not None and present != auth:
         why = "the route requires two kinds of credentials, but lbctl supports only one per route"

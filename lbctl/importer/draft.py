@@ -1,7 +1,7 @@
 """The fleet under construction: plain values by path, each with the directives that it came from.
 
-The model checks each value when it is set. A rejected value is left out: a comment at its place contains the directive
-and the reason.
+The model checks each value when it is set. A rejected value is replaced by a comment that contains the directive and
+the reason.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ _MAX_NAME = 63
 _BEFORE_WORK = ("connect_failure", "refused_stream", "reset_before_request")
 """Default retry conditions of a route."""
 BUSY = frozenset({429, 503, 529})
-"""Status codes with which a replica may report that it is busy."""
+"""Status codes that a replica may return when it is busy."""
 CLOSED_STATUS = 501
-"""Status of a closed route that could not be converted. A closed route prevents other routes from handling its
-requests."""
+"""Status code returned by a closed route, which could not be converted. A closed route prevents other routes from
+handling its requests."""
 
 LOCATION = ("headers", "response", "set", "location")
-"""Keys below a route with the address of a redirect."""
+"""Keys below a route that lead to the address of a redirect."""
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
-"""Statuses of a redirect."""
+"""Status codes of redirects."""
 _KEPT = frozenset({"listeners", "match", "respond"})
 """Keys of a closed route."""
 _SECTIONS = frozenset({"access_log", "connections", "headers", "request", "response", "retry", "set", "timeouts"})
 """Keys that have no effect if they are empty."""
 _CLOSED = "lbctl import: "
-"""Prefix of the body of a closed route."""
+"""Prefix of a closed route's response body."""
 NAMED = ("listeners", "routes", "pools", "proxies")
 """Sections of a fleet that an import fills."""
 _DECIDING = frozenset({"pool", "split", "match", "respond", "auth", "allow_from", "deny_from", "rewrite"})
@@ -49,7 +49,7 @@ _WHOLE = {
     ("routes", "listeners"): "the whole route was left out",
     ("routes", "match"): "the whole route was left out, and another route may receive its requests",
 }
-"""Keys that an object needs (in a list: one item), and the consequence for the object without them."""
+"""Keys that an object requires (for a list, one item), and the consequence if they are missing."""
 _WAITING = _WHOLE.keys() | {("listeners", key) for key in _GUARDING}
 """Keys whose loss affects a whole object, or the routes of a listener. They are kept until everything is set."""
 _BY_HAND = "write this key by hand: a comment in the fleet file contains the original line"
@@ -62,7 +62,7 @@ class ClosedRoute:
     removed: dict[str, Any]
     """Keys that now exist only in a comment: the pool, timeouts, headers."""
     by_hand: tuple[str, ...]
-    """Keys that the operator must write before the route may handle requests again; none if it was closed for another
+    """Keys that the operator must write before the route may handle requests again; empty if it was closed for another
     reason."""
 
 
@@ -74,7 +74,7 @@ class Draft:
         self.keeps_own = keeps_own
         """Whether own lines may be written to files next to the fleet."""
         self.own: dict[str, list[str]] = {}
-        """Maps the path of a file with own lines, relative to the fleet, to its lines."""
+        """Maps the path of each file of own lines, relative to the fleet, to those lines."""
         self.moved: set[Path] = set()
         """Routes that return 404 in place of the proxy's own metrics."""
         self.closed: dict[Path, ClosedRoute] = {}
@@ -86,15 +86,15 @@ class Draft:
         self.whole_segments: set[Path] = set()
         """Routes whose prefix also consists of whole segments in the configuration."""
         self.longer_paths: dict[str, str] = {}
-        """Maps a route to a path that starts with its prefix, but that the fleet sends to a different pool."""
+        """Maps a route to a path that starts with the route's prefix but that the fleet sends to another pool."""
         self.fleet: dict[str, Any] = {"version": 1, "listeners": {}, "routes": {}, "pools": {}}
         self.origins: dict[Path, Statement] = {}
-        """Maps an object of the fleet to the directive whose position its comment contains."""
+        """Maps each object of the fleet to the directive whose position appears in the object's comment."""
 
     def add(
         self, section: str, wanted: str, origin: Statement, value: dict[str, Any] | None = None, otherwise: str = ""
     ) -> Path:
-        """Add an object under a free name similar to `wanted`, and return its path.
+        """Add an object under an unused name similar to `wanted`, and return its path.
 
         If a name contains a secret, `otherwise` replaces it. If `otherwise` is empty or also contains a secret, the
         name is `secret`.
@@ -110,7 +110,7 @@ class Draft:
         return path
 
     def free_name(self, section: str, wanted: str) -> str:
-        """Return a valid name that no object in the section has."""
+        """Return a valid name that is unused in the section."""
         base = sane_name(wanted)
         name, number = base, 2
         while name in self.fleet[section]:
@@ -160,7 +160,7 @@ class Draft:
         return is_secret or (path[0], *path[2:3]) in _WAITING
 
     def leave_out(self, faults: Sequence[Diagnostic]) -> bool:
-        """Remove the values to which faults refer, the last one of a list first.
+        """Remove the values that faults refer to, starting with the last one of a list.
 
         Returns whether any could be removed.
         """
@@ -252,12 +252,12 @@ class Draft:
         return path, self.fleet
 
     def answers(self, route: Path) -> bool:
-        """Whether a route is meant to respond by itself. A route that is only closed may handle requests again."""
+        """Whether a route is meant to return its own response. A route that is only closed may be opened again."""
         value = self.get(route) or {}
         return "respond" in value and not is_closed(value)
 
     def drop(self, path: Path) -> list[Statement]:
-        """Remove the value at `path`, and a list or section that becomes empty.
+        """Remove the value at `path`, and any list or section that becomes empty.
 
         Returns the directives that no key represents any more.
         """
@@ -329,7 +329,7 @@ def is_closed(route: Mapping[str, Any]) -> bool:
 
 
 def sane_name(wanted: str, otherwise: str = "unnamed") -> str:
-    """Return the text, converted to a valid name."""
+    """Convert the text to a valid name."""
     return _NOT_IN_A_NAME.sub("-", wanted.lower()).strip("._-")[:_MAX_NAME].rstrip("._-") or otherwise
 
 

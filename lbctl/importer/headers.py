@@ -13,7 +13,7 @@ from lbctl.ir.header_text import VARIABLES
 CLIENT = "{client_ip}"
 _WORD = re.compile(r"\{\s*[A-Za-z0-9_.-]+\s*\}")
 _NEAR = ["127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "::1/128", "fc00::/7"]
-"""Default networks of trusted peers, whose headers name the client."""
+"""Default networks of trusted peers, whose headers contain the client's address."""
 
 
 def text(value: str, variable: re.Pattern[str], meanings: Mapping[str, str]) -> str | None:

@@ -1,7 +1,7 @@
-"""The account of an import: the result for every directive in the source.
+"""Accounts for an import: the result for every directive in the source.
 
-Each directive becomes a key, is done by lbctl without a key, or is kept as a comment with a reason. A directive that
-no part of the importer has claimed is also kept as a comment, so that nothing is lost silently.
+Each directive becomes a key, is implied by lbctl, or is kept as a comment with a reason. A directive that no part of
+the importer has claimed is also kept as a comment, so that nothing is lost silently.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Ledger:
         return lost
 
     def carriers(self, path: Path) -> list[Statement]:
-        """Return the directives that became the key at `path`, else those that became the nearest enclosing key."""
+        """Return the directives that became the key at `path`, or else those that became the nearest enclosing key."""
         while path:
             if items := [item for item, paths in self._carried.items() if path in paths]:
                 return items

@@ -17,18 +17,18 @@ PATHS = frozenset({"path", "path_prefix", "path_regex"})
 """Conditions on the path. A match has at most one of them."""
 _LITERAL = r"(?:[A-Za-z0-9/_~-]|\\[./-])"
 _LITERAL_START = re.compile(rf"{_LITERAL}*(?![*?+{{])")
-"""Literal text at the start of an expression, without a repeated character at its end."""
+"""Literal text at the start of an expression, excluding a final character that is repeated."""
 _LITERAL_END = re.compile(rf"(?<!\\){_LITERAL}*$")
 """Literal text at the end of an expression."""
 REFUSES_ALL = "the route refuses all requests that match it, even if the condition is false"
 MAX_ADDED = 512
-"""Maximum number of matches that are added for overlaps."""
+"""Maximum number of matches added for overlaps."""
 _MAX_PAIRS = 20_000
-"""Maximum number of pairs of matches that are compared for the exclusions of one rule."""
+"""Maximum number of pairs of matches to compare for the exclusions of one rule."""
 
 
 def merge(matches: Sequence[Match]) -> Match | None:
-    """Return the match that holds if all of them do; None if it cannot be expressed."""
+    """Return the match that holds if all of these hold; None if it cannot be expressed."""
     merged: Match = {}
     for match in matches:
         for key, value in match.items():
@@ -72,7 +72,7 @@ def _matches(pattern: str, value: str) -> bool:
 
 
 def apart(matches: Sequence[Match]) -> bool:
-    """Whether no request is in all of the matches. A path that is an expression may overlap with any other."""
+    """Whether the matches have no request in common. A path that is an expression may overlap with any other."""
     return any(_are_apart(one, other) for one, other in combinations(matches, 2))
 
 
@@ -115,7 +115,7 @@ def _narrower(first: str, one: str, second: str, other: str) -> Match | None:
 
 
 def covers(wide: Match, narrow: Match) -> bool:
-    """Whether every request of the second match is in the first."""
+    """Whether the first match includes every request of the second."""
     joint = merge([wide, narrow])
     return joint is not None and _unordered(joint) == _unordered(narrow)
 
@@ -138,8 +138,8 @@ def takes(later: Match, earlier: Match) -> bool:
 def carve(match: Match, excludes: Sequence[Match], later: Sequence[Match]) -> tuple[list[tuple[Match, int]], bool]:
     """Return the excluded requests of a match that later rules handle, each with the index of the rule.
 
-    The second value is whether a sufficiently small number of matches can express them. An index of -1 denotes
-    requests that no later rule handles.
+    The second value is whether sufficiently few matches can express them. An index of -1 denotes requests that no later
+    rule handles.
     """
     parts, is_clear = list[tuple[Match, int]](), True
     different = {identity(exclude): exclude for exclude in excludes}.values()
@@ -171,7 +171,7 @@ def within(wide: Match, matches: Sequence[Match]) -> list[Match]:
 def overlaps(matches: Sequence[Match]) -> list[tuple[Match, int]]:
     """Return matches to add, each with the index of the rule that must handle their requests.
 
-    They contain requests that match several rules and for which a fleet would not use the first rule. The added
+    They contain requests that match several rules but that a fleet would not handle by the first rule. The added
     matches may overlap with others, so they are examined like the rest.
     """
     decided = [(match, index) for index, match in enumerate(matches)]

@@ -43,7 +43,7 @@ def settle(draft: Draft) -> None:
 
 
 def _opened(draft: Draft, path: Path) -> dict[str, Any]:
-    """Return a route; for a closed route, its keys after the route is opened."""
+    """Return a route; if it is closed, with the keys that it will have once it is opened."""
     route: dict[str, Any] = draft.get(path)
     closed = draft.closed.get(path)
     return route if closed is None else route | closed.removed
@@ -58,7 +58,7 @@ def _longer(draft: Draft, prefix: str) -> str:
 
 
 def _taking(draft: Draft, route: Mapping[str, Any], path: str) -> tuple[str, Mapping[str, Any]] | None:
-    """Return the route that handles a route's requests with a different path.
+    """Return the route that handles a route's requests if they have a different path.
 
     The result is None if no such route exists, or if its path is an expression.
     """
@@ -78,7 +78,7 @@ def _taking(draft: Draft, route: Mapping[str, Any], path: str) -> tuple[str, Map
 
 
 def _takes(match: Match, rest: Match, path: str) -> bool:
-    """Whether a fleet's route handles all requests with a path that satisfy the rest of a match."""
+    """Whether a fleet's route handles all requests that have a path and satisfy the rest of a match."""
     wide = {key: value for key, value in match.items() if key not in PATHS}
     if not covers(wide, rest):
         return False

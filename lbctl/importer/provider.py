@@ -33,7 +33,7 @@ def put(
     texts: Sequence[Header] = (),
     statements: Sequence[Statement] = (),
 ) -> None:
-    """Make a pool a hosted API: its credentials become files that the operator fills; other headers stay text."""
+    """Make a pool a hosted API: its credentials become files for the operator to fill in; other headers stay text."""
     headers: dict[str, object] = {item.name: item.value for item in texts}
     for item in credentials:
         prefix = _PREFIX.match(item.value)

@@ -19,7 +19,7 @@ from lbctl.model.shape import is_named_map, section_below
 
 _MISSING = "LB014"
 _OBJECT = 2
-"""Length of the path of an object, such as `("pools", "chat")`."""
+"""Number of elements in the path of an object, such as `("pools", "chat")`."""
 
 
 def refusals(path: Path, value: Any, *, whole: bool = False) -> list[Diagnostic]:
@@ -43,7 +43,7 @@ def refusals(path: Path, value: Any, *, whole: bool = False) -> list[Diagnostic]
 
 
 def _is_lacking(root: Node, place: Path, fault: Diagnostic) -> bool:
-    """Whether a fault is about a missing key of an object."""
+    """Whether a fault is that an object lacks a key."""
     missing = len(place) == _OBJECT or (len(place) == _OBJECT + 1 and descend(root, fault.path) is None)
     return missing and fault.code == _MISSING
 
@@ -67,7 +67,7 @@ def _enclosing(path: Path) -> tuple[type[Section], int]:
 
 
 def _nested(steps: Path, value: Any) -> Any:
-    """Return the value in its enclosing maps and lists. In a list, the value is the only item."""
+    """Return the value wrapped in its enclosing maps and lists. In a list, the value is the only item."""
     for step in reversed(steps):
         value = [value] if isinstance(step, int) else {step: value}
     return value

@@ -1,4 +1,4 @@
-"""Imports configuration files of each kind of proxy as the text of a fleet file."""
+"""Imports configuration files of any kind of proxy as the text of a fleet file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lbctl.importer import prefixes, redaction, validate, write
 from lbctl.importer.draft import CLOSED_STATUS, Draft, is_closed
 
 _NAMED_BY_REPLICA = "mcp-session-id"
-"""Header in which an MCP server names a session."""
+"""Header that MCP servers use to name a session."""
 _MAX_NAMED = 12
 """Maximum number of closed routes that a finding names."""
 

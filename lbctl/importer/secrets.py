@@ -43,7 +43,7 @@ _SCHEME = re.compile(r"(?i)^(?:bearer|basic|token|key)?[\s,;:/]*")
 _RULE = re.compile(r"(?:http|tcp)-(?:request|response|after-response)|use_backend|use-server|redirect|block|stick|acl")
 """HAProxy directives that name ACLs. No secret follows such a name."""
 _NAMES = re.compile(r"^(acl\s+\S+)(.*)|^(.*?\s(?:if|unless)\s)(.*)")
-"""The words of a rule before its condition, and the condition; or the name of an ACL, and its test."""
+"""Splits a rule into the words before its condition and the condition, or an ACL into its name and its test."""
 _PIECES = re.compile(r"""(?s)(?:"[^"]*"|'[^']*'|[^\s"']|["'].*)+|\s+""")
 """Words with their quotes, and the blanks between them. An unterminated quote extends to the end of the line."""
 _FOLLOWED = frozenset({"if", "unless", "len", "-m", "-i", "-f", "{", "}", "!{", "always", "on", "off", "insert", "int"})
@@ -63,9 +63,9 @@ _VALUES = re.compile(r"value|raw_value|exact|prefix|suffix|contains|regex|(?:exa
 _INLINE = re.compile(r"inline_?(?:string|bytes)", re.IGNORECASE)
 _AROUND = re.compile(r"(?i)passw|secret|private_?key|token|users|credentials|ticket_?keys|api_?key")
 _EITHER_CASE = re.compile(r"\[[A-Z]([a-z])\]")
-"""Letter in an expression that ignores case."""
+"""Letter in a case-insensitive expression."""
 _MAX_SPREAD = 6
-"""Minimum length of a secret that is removed everywhere. A shorter one may be an ordinary word."""
+"""Minimum length of secrets that are removed everywhere. Shorter ones may be ordinary words."""
 _LOOKS_LIKE_ONE = re.compile(
     r"(?i)(\b(?:bearer|basic)\s+)(?!\$|%|\()[^\s\"']+"
     r"|((?:authorization|x-auth|(?:api|subscription)[_-]?key|token|(?<!\(a )secret|password|passwd)(?! =\d{3}(?:\s|$))"
@@ -90,7 +90,7 @@ _RANDOM = re.compile(
 
 
 class SecretDirectives:
-    """The secrets of one configuration, by their directive."""
+    """The secrets of one configuration, by directive."""
 
     def __init__(self, statements: Iterable[Statement]) -> None:
         self._of: dict[Statement, frozenset[str]] = {}
@@ -136,7 +136,7 @@ class SecretDirectives:
         return REDACTED if is_one else word
 
     def masked(self, text: str, item: Statement) -> str:
-        """Return a text about a directive without the secrets of the configuration."""
+        """Return a text about a directive with the secrets of the configuration removed."""
         for secret in sorted(self._inside(item), key=len, reverse=True):
             # A short secret may be part of other words, so it is removed only as a whole word.
             start, end = (r"\b" if re.match(r"\w", each) else "" for each in (secret, secret[::-1]))
@@ -233,7 +233,7 @@ def _secret_values(item: Statement) -> Iterator[str]:
 
 
 def _word_pairs(item: Statement) -> Iterator[tuple[int, str, str]]:
-    """Yield the index of each word, the word, and the next word, without the names of ACLs."""
+    """Yield the index of each word, the word, and the next word, excluding the names of ACLs."""
     is_rule, in_condition, in_braces = _RULE.fullmatch(item.name) is not None, False, False
     for index, (word, value) in enumerate(zip(item.tokens, item.tokens[1:], strict=False)):
         in_condition = in_condition or (is_rule and word in {"if", "unless"})

@@ -1,4 +1,4 @@
-"""Makes a draft a valid fleet: values that are invalid only in the whole fleet become comments with the reason.
+"""Turns a draft into a valid fleet: values that only the whole fleet makes invalid become comments with the reason.
 
 The draft itself has checked each value. The remaining faults are missing keys, references, combinations of keys, and
 findings of the compiler and targets.
@@ -57,7 +57,7 @@ def _complete_object(draft: Draft, path: d.Path) -> None:
 
 
 def _in_words(path: d.Path, fault: Diagnostic) -> Diagnostic:
-    """Return a fault with a message for a converted configuration: a pool may have lost all its replicas."""
+    """Return a fault with a message for converted configurations, where a pool may have lost all its replicas."""
     is_empty = path[0] == "pools" and fault.path == path and fault.code == "LB014"
     return replace(fault, message="the pool has no replica") if is_empty else fault
 

@@ -18,7 +18,7 @@ def is_whole(text: str) -> bool:
 
 
 def duration(value: int) -> str:
-    """Return milliseconds in fleet-file form, in the largest unit without a fraction."""
+    """Format milliseconds in fleet-file form, in the largest unit that needs no fraction."""
     for unit, size in (("h", HOUR), ("m", MINUTE), ("s", SECOND)):
         if value >= size and value % size == 0:
             return f"{value // size}{unit}"
@@ -26,5 +26,5 @@ def duration(value: int) -> str:
 
 
 def written(size: int) -> str:
-    """Return bytes in fleet-file form, in KiB if there is no fraction."""
+    """Format bytes in fleet-file form, in KiB if this needs no fraction."""
     return f"{size >> 10}KiB" if size % 1024 == 0 else f"{size}B"

@@ -157,7 +157,7 @@ def _block(value: Mapping[str, Any], indent: int) -> Iterator[str]:
 
 
 def _is_long(value: Any) -> bool:
-    """Whether a value is easier to read in several lines: a list of maps, or a map with several maps."""
+    """Whether a value is easier to read on several lines: a list of maps, or a map with several maps."""
     if isinstance(value, list):
         return len(value) > 1 and any(isinstance(item, dict) for item in value)
     maps = [item for item in value.values() if isinstance(item, dict | list)]

@@ -1,4 +1,4 @@
-"""The results of a request through each of the two proxies, and their differences.
+"""The results of sending a request through each of the two proxies, and the differences between them.
 
 Header values are never shown, because some are secrets.
 """
@@ -37,7 +37,7 @@ _Headers = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class ObservedRequest:
-    """The result of a request through one of the proxies."""
+    """The result of sending a request through one of the proxies."""
 
     status: int
     """Status of the response; 0 if there was none."""
@@ -141,7 +141,7 @@ def _of_headers(
 
 
 def _forwarded(fleet: Mapping[str, Any]) -> frozenset[str]:
-    """Return the headers in which listeners forward the client's address, on all their routes."""
+    """Return the headers that listeners use to forward the client's address on all their routes."""
     addressed = [item.get("client_address", {}) for item in fleet["listeners"].values()]
     return frozenset(name for item in addressed for name in item.get("forward", []))
 
@@ -158,7 +158,7 @@ def _in_one_pool(fleet: Mapping[str, Any], before: ObservedRequest, after: Obser
 
 
 def _same_pool(fleet: Mapping[str, Any], before: ObservedRequest, after: ObservedRequest) -> bool:
-    """Whether both replicas are in one pool, or in one split, in which each proxy selects a pool at random."""
+    """Whether both replicas are in the same pool, or in the same split, where each proxy selects a pool at random."""
     splits = [
         set().union(*(set(addresses(fleet["pools"][name])) for name in route["split"]))
         for route in fleet["routes"].values()

@@ -1,6 +1,6 @@
-"""Echo servers on loopback, one for each replica: the response contains the replica and the received request.
+"""Echo servers on loopback, one per replica; each response contains the replica and the request it received.
 
-One of them also replaces an external authorization service, and accepts all requests.
+One of them also acts as the external authorization service and accepts all requests.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from lbctl.apply.reserved_ports import LOOPBACK
 def echoes(addresses: Mapping[str, Sequence[str]], sessions: Mapping[str, str]) -> Iterator[dict[str, int]]:
     """Run an echo server for each address in the source, with additional response headers.
 
-    If a request does not name a session in the header `sessions`, the server names one. Yields a map from each address
-    to the port that replaces it.
+    If a request has no session in the header `sessions`, the server assigns one. Yields a map from each address to the
+    port that replaces it.
     """
     servers = {
         address: _Server((LOOPBACK, 0), address, given, sessions.get(address, ""))
@@ -48,7 +48,7 @@ class _Server(ThreadingHTTPServer):
         self.session = session
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Do nothing. When a proxy ends, its connections are closed."""
+        """Do nothing. Connections are expected to close when a proxy ends."""
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""The fleet of an import, changed for loopback and rendered for the same kind of proxy."""
+"""An import's fleet, adapted to loopback and rendered for the same kind of proxy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from lbctl.targets.prepare import prepare
 
 
 def configuration(kind: str, binary: str, draft: Draft, places: StandIns) -> str:
-    """Write the configuration of the fleet for the proxy on this machine, and return the path of its main file."""
+    """Write the fleet's configuration for the local proxy, and return the path of its main file."""
     local = Draft(draft.ledger)
     local.fleet = _local(draft.fleet, places)
     version = ".".join(version_text(version_of(binary)).split(".")[:2])
@@ -59,7 +59,7 @@ def _write_secrets(draft: Draft, places: StandIns) -> None:
 
 
 def _include(draft: Draft, kind: str) -> dict[str, Any]:
-    """Return the fleet's own lines for the places that also exist in the source on loopback."""
+    """Return the fleet's own lines for places that the source on loopback also has."""
     include = draft.get(("proxies", kind, "include")) or {}
     kept = {place: value for place, value in include.items() if place not in {"global", "http_filters"}}
     return {"include": kept} if kept else {}

@@ -15,7 +15,7 @@ _DEAD = 9
 """Port of the `discard` service, which no longer exists on current systems."""
 
 STAND_IN_TIMEOUT = "10s"
-"""Timeout of both proxies for the replacement of an external authorization service."""
+"""Timeout that both proxies use for the replacement of an external authorization service."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +24,15 @@ class StandIns:
 
     directory: Path
     binds: Mapping[str, int]
-    """Maps a listener's address, in fleet-file form, to the port on loopback."""
+    """Maps a listener's address, in fleet-file form, to its loopback port."""
     replicas: Mapping[str, int]
-    """Maps the address of a replica or an authorization service to the port of its echo server."""
+    """Maps the address of each replica or authorization service to its echo server's port."""
     dead: int = _DEAD
-    """Port on loopback for addresses that are not replicas. Nothing listens there."""
+    """Loopback port for addresses that do not belong to replicas. Nothing listens there."""
 
     @property
     def pem(self) -> str:
-        """Path of a certificate with its key."""
+        """Path of a file that contains a certificate and its key."""
         return str(self.directory / "stand-in.pem")
 
     def write_certificates(self) -> None:
@@ -41,11 +41,11 @@ class StandIns:
 
     @property
     def no_files(self) -> str:
-        """Path of a directory that does not exist, so that no path below it is a file."""
+        """Path of a nonexistent directory, under which no file can exist."""
         return str(self.directory / "no-files")
 
     def replica(self, address: str) -> str:
-        """Return the address of a replica's echo server; for other addresses, an address without a listener."""
+        """Return the address of a replica's echo server; for other addresses, an address that nothing listens on."""
         return f"{LOOPBACK}:{self.replica_port(address) or self.dead}"
 
     def replica_port(self, address: str) -> int | None:

@@ -18,7 +18,7 @@ from lbctl.importer.compare.sandbox.confined import Sandbox
 from lbctl.importer.compare.sandbox.programs import NotAProgramError
 
 _START_TIMEOUT = 20.0
-"""Timeout in seconds until a proxy must listen."""
+"""Seconds within which a proxy must start to listen."""
 _MAX_MESSAGE = 600
 _HEAD = re.compile(
     r"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d \[\w+\] \d+#\d+: |\[\w+\] +\(\d+\) : (?:config : )?"
@@ -83,7 +83,7 @@ def _last_lines(output: BinaryIO, directory: Path) -> str:
 
 
 def without_places(line: str, directory: Path) -> str:
-    """Return a proxy's output line without the time, the process, and positions in temporary files."""
+    """Strip the time, the process and positions in temporary files from a line of a proxy's output."""
     place = rf"{re.escape(str(directory))}[^\s:'\"\])]*(?::\d+)*"
     line = re.sub(rf" in {place}|(?:parsing |file )?\[{place}\] ?:? ?|{place}(?:: ?)?", "", _HEAD.sub("", line.strip()))
     return line.strip()

@@ -37,7 +37,7 @@ from lbctl.targets import target
 _TIMEOUT = 10.0
 _MAX_ANSWER_BYTES = 1 << 20
 _NO_ROUTE = 404
-"""Status that a fleet returns for requests without a route. This response needs no protection."""
+"""Status that a fleet returns if no route matches a request. This response needs no protection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +46,9 @@ class ComparedRequest:
 
     sample: SampleRequest
     before: ObservedRequest
-    """Result with the configuration."""
+    """Result through the original configuration."""
     after: ObservedRequest
-    """Result with the fleet."""
+    """Result through the fleet."""
     differences: tuple[str, ...]
     """Descriptions of the differences; empty if the results agree."""
     skipped: str = ""
@@ -61,11 +61,11 @@ class Comparison:
 
     rows: list[ComparedRequest]
     removed: tuple[Removed, ...]
-    """Directives of the configuration that did not run."""
+    """Directives in the configuration that were not run."""
 
 
 class MissingProxyError(Exception):
-    """The proxy's program is not on this machine."""
+    """The proxy is not installed on this machine."""
 
 
 def compare(kind: str, files: Sequence[str], draft: Draft, *, allow_unsandboxed: bool = False) -> Comparison:
@@ -139,7 +139,7 @@ def compare_in(sandbox: Sandbox, kind: str, binary: str, files: Sequence[str], d
 
 
 def hide_secrets(draft: Draft, source: Rewritten) -> Rewritten:
-    """Return the source without secrets in the words that must not run."""
+    """Return the source with secrets removed from the words that must not run."""
     secrets = draft.ledger.secrets
     removed = (replace(item, word=secrets.hidden(item.word, item.position)) for item in source.removed)
     return replace(source, removed=tuple(removed))
@@ -223,7 +223,7 @@ def _row(draft: Draft, source: Rewritten, sample: SampleRequest, before: int, af
 
 
 def _lost_sessions(draft: Draft, pools: Iterable[str]) -> Iterator[str]:
-    """Yield the pools that do not keep sessions as the configuration does. A single request cannot show this."""
+    """Yield the pools that, unlike the configuration, do not keep sessions. A single request cannot show this."""
     for name in sorted(pools):
         if (statement := draft.unkept.get(("pools", name))) is not None:
             yield f"sessions do not stay on one replica in pool {name} ({place_of(statement.position)})"

@@ -1,4 +1,4 @@
-"""Requests that test a fleet's routes: one for each route, and one without a matching route."""
+"""Requests that test a fleet's routes: one per route, and one without a matching route."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SampleRequest:
 def samples(fleet: dict[str, Any], longer_paths: Mapping[str, str] | None = None) -> Iterator[SampleRequest]:
     """Yield the requests for a fleet, in the order of its routes.
 
-    `longer_paths` are paths that start with the prefix of a route but belong to another route.
+    `longer_paths` are paths that start with a route's prefix but belong to another route.
     """
     for name, route in fleet["routes"].items():
         for listener in route.get("listeners") or list(fleet["listeners"]):

@@ -12,13 +12,13 @@ from lbctl.importer.draft import addresses
 
 _SESSIONS = 3
 _REQUESTS = 3
-"""Number of requests that are sent for each session."""
+"""Number of requests sent per session."""
 Ask = Callable[[SampleRequest], ObservedRequest]
 """Sends a request to one of the two proxies."""
 
 
 def named_by_replicas(fleet: Mapping[str, Any]) -> dict[str, str]:
-    """Map each replica's address to the header in which replicas name sessions."""
+    """Map each replica's address to the header that replicas use to name sessions."""
     pools = fleet["pools"].values()
     return {each: pool["affinity"]["header"] for pool in pools if _named(pool) for each in addresses(pool)}
 

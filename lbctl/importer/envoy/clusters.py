@@ -24,7 +24,7 @@ _SINGLE_TYPES = frozenset({"", "STATIC", "STRICT_DNS", "LOGICAL_DNS", "EDS"})
 
 
 def pool(context: EnvoyImport, cluster: ConfigView, secrets: tuple[str, ...] = ()) -> Path | None:
-    """Add the pool of a cluster; None if a pool cannot represent the kind of cluster.
+    """Add the pool for a cluster; None if a pool cannot represent this kind of cluster.
 
     Routes that send different `secrets` to the same cluster get separate pools.
     """

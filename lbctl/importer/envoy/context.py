@@ -18,20 +18,20 @@ class EnvoyImport:
 
     draft: Draft
     clusters: dict[str, ConfigView] = field(default_factory=dict)
-    """Maps the name of a cluster to the cluster."""
+    """Clusters by name."""
     endpoints: dict[str, ConfigView] = field(default_factory=dict)
-    """Maps the name of a cluster to its endpoints, if a dump lists them separately."""
+    """Endpoints by cluster name, if a dump lists them separately."""
     route_configs: dict[str, ConfigView] = field(default_factory=dict)
-    """Maps the name of a route configuration to its view, if a dump lists it separately."""
+    """Route configurations by name, if a dump lists them separately."""
     pools: dict[tuple[str, tuple[str, ...]], Path] = field(default_factory=dict)
-    """Maps the name of a cluster and the secrets sent to it to its pool."""
+    """Maps the name of a cluster and the secrets sent to it to the cluster's pool."""
 
     managers: int = 0
     """Number of listeners in the configuration."""
     filters_of_routes: set[str] = field(default_factory=set)
-    """Names of filters for which a route has its own settings."""
+    """Names of filters that have their own settings for a route."""
     services: set[str] = field(default_factory=set)
-    """Names of clusters that filters call, but no route uses."""
+    """Names of clusters that filters call but that no route uses."""
 
     def put(self, path: Path, value: object, *views: ConfigView) -> None:
         """Set a value that came from the views, including everything in them."""

@@ -30,7 +30,7 @@ _REASONS = {
 
 
 def convert(root: Node, file: str, diagnostics: Diagnostics, *, own: bool) -> Draft:
-    """Return the draft of a fleet. Without an HTTP listener, a diagnostic is added."""
+    """Return the draft of a fleet. If the configuration has no HTTP listener, a diagnostic is added."""
     view = ConfigView(root, "")
     ledger = Ledger(view.statement.block, diagnostics)
     context = EnvoyImport(Draft(ledger, keeps_own=own))

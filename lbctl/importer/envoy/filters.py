@@ -57,7 +57,7 @@ class Filters:
     limit_views: list[ConfigView] = field(default_factory=list)
     """Their sources."""
     answers: list[tuple[dict[str, Any], ConfigView]] = field(default_factory=list)
-    """Matches that a filter answers with 200."""
+    """Matches for requests that a filter answers with 200."""
 
 
 def filters(context: EnvoyImport, manager: Manager) -> Filters:

@@ -12,7 +12,7 @@ from lbctl.importer.envoy.view import ConfigView
 
 MANAGER = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
 _NETWORKS = ("source_prefix_ranges", "direct_source_prefix_ranges")
-"""Fields in a chain's match that contain client networks."""
+"""Fields of a chain's match that contain client networks."""
 _REFUSING = frozenset({"rbac", "ext_authz"})
 """Network filters that may reject connections, by the package of their message."""
 _HARMLESS = frozenset(

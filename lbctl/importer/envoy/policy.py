@@ -22,7 +22,7 @@ _MEANINGS = {
     **dict.fromkeys(("STREAM_ID", "REQ(X-REQUEST-ID)", "REQ(x-request-id)"), "{request_id}"),
     **dict.fromkeys(("REQ(:AUTHORITY)", "REQ(:authority)", "REQ(HOST)", "REQ(host)"), "{host}"), "%%": "%",
 }  # fmt: skip
-"""Maps Envoy's variables in a header to the fleet's variables."""
+"""Maps Envoy's header variables to fleet variables."""
 _ENVIRONMENT = re.compile(r"%ENVIRONMENT\(\w+\)%")
 _NAMED_BY = re.compile(r"%REQ\(([A-Za-z][A-Za-z0-9_-]*)\)%")
 _SCALE = {"": 1.0, "HUNDRED": 1.0, "TEN_THOUSAND": 0.01, "MILLION": 0.0001}
@@ -43,7 +43,7 @@ def carry(context: EnvoyImport, path: Path, levels: Sequence[ConfigView], view: 
 def credentials(levels: Sequence[ConfigView]) -> list[provider.Header]:
     """Return the headers that contain a key for the service behind a route.
 
-    Of equal names, only the innermost counts.
+    If a name is repeated, only the innermost counts.
     """
     secrets = {}
     for level in reversed(levels):

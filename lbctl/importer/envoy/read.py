@@ -89,7 +89,7 @@ def _check(root: Node, diagnostics: Diagnostics) -> None:
     try:
         json_format.ParseDict(tree, bootstrap_pb2.Bootstrap())
     except (json_format.ParseError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        # The library reports some wrong types by other exceptions, such as KeyError for a missing field.
+        # The library reports some wrong types with other exceptions, such as KeyError for a missing field.
         message = f"{error} is missing" if isinstance(error, KeyError) else " ".join(str(error).split())
         position = _position(root, message)
         diagnostics.add(Diagnostic("LB980", f"invalid Envoy configuration: {message[:300]}", position))
@@ -131,7 +131,7 @@ def _is_unknown(value: Any) -> bool:
 
 
 def _import(name: str) -> bool:
-    """Import the modules of the package that defines a message. Returns whether the message is then known."""
+    """Import the modules of the package that defines a message. Returns whether the message is known afterwards."""
     from google.protobuf import descriptor_pool
 
     package = name.rpartition(".")[0]

@@ -111,7 +111,7 @@ def _decided(context: EnvoyImport, entries: list[RouteWithHost]) -> Iterator[Rou
 
 
 def _misroute_hidden(context: EnvoyImport, entry: RouteWithHost, earlier: Sequence[RouteWithHost]) -> None:
-    """Report earlier routes whose requests a fleet sends to this route's pool, because it prefers expressions."""
+    """Report earlier routes whose requests a fleet sends to this route's pool because it prefers expressions."""
     target = entry.view.get("route", "cluster").text
     for other in earlier:
         if entry.view.get("route") and other.view.get("route", "cluster").text != target:
@@ -176,9 +176,9 @@ def _behind_specific(context: EnvoyImport, entries: list[RouteWithHost]) -> list
 
 
 def _unreadable(context: EnvoyImport, item: ConfigView) -> None:
-    """Report a route none of whose conditions can be expressed.
+    """Report a route if none of its conditions can be expressed.
 
-    A closed route would handle all requests for its host.
+    If it were closed instead, it would handle all requests for its host.
     """
     context.omit(item, "`match` cannot express this condition: matching requests use the next route", ())
     if item.get("route") and not _protects(item):

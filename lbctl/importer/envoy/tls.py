@@ -12,7 +12,7 @@ from lbctl.importer.envoy.view import EMPTY, ConfigView
 
 _VERSIONS = {"TLSv1_2": "1.2", "TLSv1_3": "1.3"}
 _STRICTER = frozenset({"allow_expired_certificate", "only_verify_leaf_cert_crl", "@type"})
-"""Settings that make the check of client certificates less strict than in a fleet."""
+"""Settings that make the checks of client certificates less strict than in a fleet."""
 _CLOSING = "verification of client certificates beyond their CA and its revocation list"
 
 

@@ -1,4 +1,4 @@
-"""Reads YAML like Envoy, within limits.
+"""Reads YAML the way Envoy does, within limits.
 
 Envoy follows aliases, does not merge `<<`, uses the last of repeated keys and the first of several documents, and skips
 a key with the tag `!ignore`. A plain scalar is a boolean of YAML 1.1, an integer, null, or text.
@@ -28,7 +28,7 @@ from lbctl.model.text import PRIVATE_KEY
 
 MAX_DEPTH = 64
 MAX_NODES = 200_000
-"""Maximum number of values in a file. Each alias counts as all values to which it refers."""
+"""Maximum number of values in a file. An alias counts as all the values that it refers to."""
 _IGNORE = "!ignore"
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 _BOOLEANS = {"y": True, "yes": True, "true": True, "on": True, "n": False, "no": False, "false": False, "off": False}
@@ -41,7 +41,7 @@ class _InvalidYamlError(Exception):
 
 @dataclass(slots=True)
 class _Anchored:
-    """A value to which aliases refer."""
+    """A value that aliases refer to."""
 
     node: Node
     size: int
@@ -49,12 +49,12 @@ class _Anchored:
     height: int
     """Nesting depth of maps and lists in it."""
     is_open: bool = False
-    """Whether the value has not ended yet."""
+    """Whether the value is still incomplete."""
 
 
 @dataclass(slots=True)
 class _Open:
-    """A map or list that has not ended yet."""
+    """A map or list that is still incomplete."""
 
     content: _Anchored
     key: str | None = None

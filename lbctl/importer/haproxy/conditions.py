@@ -44,12 +44,12 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """The requests for which a conjunction may hold."""
+    """The requests that may satisfy a conjunction."""
 
     includes: list[Match]
-    """Each request is in one of these matches."""
+    """Every request is in one of these matches."""
     excludes: list[Match]
-    """No request is in one of these matches."""
+    """No request is in any of these matches."""
     exact: bool
     """Whether the conjunction holds for all of these requests. Otherwise it has terms that cannot be expressed."""
 
@@ -82,7 +82,7 @@ class AclCondition:
         return merged_matches
 
     def regions(self) -> list[Region]:
-        """Return the requests for which the condition may hold, one region for each alternative."""
+        """Return the requests that may satisfy the condition, one region for each alternative."""
         return [_region(terms) for terms in self.terms]
 
 
@@ -137,7 +137,7 @@ def _condition(expression: Sequence[str], acls: Mapping[str, Sequence[Statement]
 
 
 def _joined(name: str, lines: Sequence[Statement]) -> tuple[str, ...]:
-    """Return the words of an ACL: the values in further lines with the same criterion are appended to the first."""
+    """Return the words of an ACL, with the values of further lines that have the same criterion appended."""
     if not lines:
         return _PREDEFINED.get(name, (name,))
     first = lines[0].tokens[2:]

@@ -24,7 +24,7 @@ class HaproxySection:
         return self.block.args[0] if self.block.args else ""
 
     def own(self, *prefix: str) -> Iterator[Statement]:
-        """Yield the section's own lines that begin with the words."""
+        """Yield the section's own lines that begin with these words."""
         return (item for item in self.block.block if item.tokens[: len(prefix)] == prefix)
 
     def rules(self, *names: str) -> Iterator[Statement]:
@@ -33,7 +33,7 @@ class HaproxySection:
         return (item for level in levels for item in level.block if item.name in names)
 
     def last(self, *prefix: str) -> Statement | None:
-        """Return the effective line: the last line, in `defaults` or the section, that begins with the words."""
+        """Return the effective line: the last one, in `defaults` or the section, that begins with these words."""
         for level in (self.block, *self.defaults):
             for item in reversed(level.block):
                 if item.tokens[: len(prefix)] == prefix:
@@ -55,16 +55,16 @@ class HaproxyImport:
 
     draft: Draft
     sections: dict[str, HaproxySection] = field(default_factory=dict)
-    """Maps the name of a backend or listen section to the section."""
+    """Backend and listen sections by name."""
     tcp: dict[str, HaproxySection] = field(default_factory=dict)
-    """Maps the name of a section in TCP mode to the section."""
+    """Sections in TCP mode by name."""
     pools: dict[str, Path] = field(default_factory=dict)
-    """Maps the name of a backend to its pool."""
+    """Pools by backend name."""
     globals: tuple[Statement, ...] = ()
     """Lines of the `global` sections."""
 
     userlists: dict[str, Statement] = field(default_factory=dict)
-    """Maps the name of a `userlist` to the section."""
+    """`userlist` sections by name."""
 
     def file(self, kind: str, text: str) -> str:
         """Return the path of a file, resolved against `ca-base` or `crt-base`."""

@@ -52,7 +52,7 @@ _IMPLIED = {
 
 
 def convert(statements: Sequence[Statement], file: str, diagnostics: Diagnostics, *, own: bool) -> Draft:
-    """Return the draft of a fleet. Without an HTTP frontend, a diagnostic is added."""
+    """Return the draft of a fleet. If the configuration has no HTTP frontend, a diagnostic is added."""
     ledger = Ledger(statements, diagnostics)
     draft = Draft(ledger, keeps_own=own)
     userlists = {item.args[0]: item for item in statements if item.name == "userlist" and item.args}

@@ -101,7 +101,7 @@ def _is_closed(entry: FrontendRoute) -> bool:
 
 
 def _first(entries: Sequence[FrontendRoute]) -> list[FrontendRoute]:
-    """Return the entries without those whose requests are all handled by an earlier entry."""
+    """Return the entries, omitting those whose requests are all handled by an earlier entry."""
     return [entry for index, entry in enumerate(entries) if not any(_takes(each, entry) for each in entries[:index])]
 
 
@@ -115,7 +115,7 @@ def _takes(earlier: FrontendRoute, entry: FrontendRoute) -> bool:
 def _entries(
     context: HaproxyImport, section: HaproxySection, all_rules: Sequence[rules.HaproxyRule]
 ) -> list[FrontendRoute]:
-    """Return the decisions of the rules in order, without requests that an earlier rule handles."""
+    """Return the decisions of the rules in order, excluding requests that an earlier rule handles."""
     entries = list[FrontendRoute]()
     for rule in (*all_rules, *_default(section)):
         for entry in _decisions(context, rule):
@@ -226,7 +226,7 @@ def _parts(
 
 
 def _reached(entries: Sequence[FrontendRoute]) -> list[FrontendRoute]:
-    """Return the entries without those whose match equals an earlier one, which handles the requests."""
+    """Return the entries, omitting those whose match equals an earlier one, which handles the requests."""
     reached, taken = dict[tuple[str, int], FrontendRoute](), set[str]()
     for entry in entries:
         name = identity(entry.match)
@@ -242,13 +242,13 @@ _UNREADABLE = "`match` cannot express this condition: matching requests use the 
 
 
 LAID = frozenset({"allow", "deny", "keys", "users", "silent"})
-"""Actions that apply to the requests of a condition, regardless of their destination."""
+"""Actions that apply to the requests that match a condition, regardless of their destination."""
 
 
 def _laid(context: HaproxyImport, entries: Sequence[FrontendRoute], rule: rules.HaproxyRule) -> list[FrontendRoute]:
-    """Return the entries with a rule added to those to which it applies.
+    """Add a rule to the entries that it applies to, and return all entries.
 
-    If it applies to a part, the part is split off.
+    If it applies to only part of an entry, that part is split off.
     """
     matches = rule.when.matches()
     if matches is None:
@@ -274,7 +274,7 @@ def _laid(context: HaproxyImport, entries: Sequence[FrontendRoute], rule: rules.
 
 
 def _behind(entry: FrontendRoute, rule: rules.HaproxyRule) -> FrontendRoute:
-    """Return the entry with a protecting rule. If its own response must also be protected, the entry is closed."""
+    """Return the entry protected by a rule. If its own response must also be protected, the entry is closed."""
     answer = entry.rule.value if entry.rule.action == "respond" and entry.rule.line.name == "http-request" else None
     if (
         rule.action == "silent"
@@ -294,9 +294,9 @@ _MAX_ENTRIES = 256
 
 
 def _guarded(context: HaproxyImport, entries: Sequence[FrontendRoute], rule: rules.HaproxyRule) -> list[FrontendRoute]:
-    """Return the entries. If the rule may reject their requests, they are closed.
+    """Return the entries, closing those whose requests the rule may reject.
 
-    If the rule rejects only a part of an entry, the rest stays open.
+    If the rule rejects only part of an entry, the rest stays open.
     """
     current = list(entries)
     for region in rule.when.regions():
@@ -335,7 +335,7 @@ def _closed(entry: FrontendRoute, rule: rules.HaproxyRule, *, is_exact: bool) ->
 
 
 def _matches(rule: rules.HaproxyRule) -> list[Match] | None:
-    """Return the requests to which a rule applies; None if they cannot be expressed, or if the rule only protects."""
+    """Return the requests that a rule applies to; None if they cannot be expressed, or if the rule only protects."""
     if rule.action == "metrics":
         regions = rule.when.regions()
         return [match for region in regions for match in region.includes if region.exact or match]

@@ -125,7 +125,7 @@ def _settings(context: HaproxyImport, path: Path, section: HaproxySection) -> No
 
 
 def _headers(context: HaproxyImport, path: Path) -> None:
-    """Set the header limits: one buffer contains all headers, and `tune.maxrewrite` bytes of it stay free."""
+    """Set the header limits: all headers share one buffer, of which `tune.maxrewrite` bytes stay free."""
     sizes = {item.name: item for item in context.globals if item.args[:1] and is_whole(item.args[0])}
     lines, buffer, free = (sizes.get(name) for name in ("tune.http.maxhdr", "tune.bufsize", "tune.maxrewrite"))
     if lines is not None:

@@ -25,7 +25,7 @@ _MEANINGS = {
     "uuid()": "{request_id}", "uuid": "{request_id}", "%": "%",
     **dict.fromkeys(("hdr(host)", "req.hdr(host)", "hdr(Host)", "req.hdr(Host)"), "{host}"),
 }  # fmt: skip
-"""Maps HAProxy's variables in a header to the fleet's variables."""
+"""Maps HAProxy's header variables to fleet variables."""
 _ENVIRONMENT = re.compile(r"%\[env\(\w+\)\]")
 _NAMED_BY = re.compile(r"(?:%\[)?(?:req\.)?f?hdr(?:_ip)?\(([A-Za-z0-9_-]+)(?:,-?1)?\)\]?")
 _PLAIN_PATH = r"(?:/[A-Za-z0-9._-]+)+"
@@ -37,7 +37,7 @@ _REWRITE = re.compile(r"\^(?P<old>/[A-Za-z0-9._/-]*?)(?:/?\(\.\*\)|\(/\.\*\))\$?
 
 
 def carry(context: HaproxyImport, route: Path, section: HaproxySection) -> None:
-    """Apply the rules of a section to a route that leads through it."""
+    """Apply the rules of a section to a route that passes through it."""
     _forward_for(context, route, section)
     for item in section.rules("http-request", "http-response", "http-after-response"):
         if item.name == "http-request":

@@ -206,7 +206,7 @@ def _fallbacks(
     entries: Sequence[FrontendRoute],
     paths: Sequence[Path],
 ) -> None:
-    """Set the fallback pool of routes, according to `nbsrv`: it is used while the route's own pool has no server."""
+    """Set the fallback pool of routes from `nbsrv`: it is used while a route's own pool has no servers."""
     for rule in (rule for rule in all_rules if rule.action == "fallback"):
         watched, spare = rule.value
         own, matches = context.pools.get(watched), rule.when.matches()

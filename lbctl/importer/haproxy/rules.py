@@ -29,7 +29,7 @@ class HaproxyRule:
     value: Any = None
     """Backend, response, or another argument of the action."""
     statements: tuple[Statement, ...] = field(default=())
-    """Other lines that the rule consists of."""
+    """Other lines that belong to the rule."""
 
     @property
     def is_allow(self) -> bool:
@@ -160,7 +160,7 @@ def _users(item: Statement, args: tuple[str, ...], when: AclCondition) -> Haprox
 
 
 def _picked(when: AclCondition, wanted: Callable[[Term], bool]) -> tuple[Term | None, AclCondition]:
-    """Return the single wanted term of a condition, and the condition without it."""
+    """Return the only matching term of a condition and the rest of the condition."""
     terms = when.terms[0] if len(when.terms) == 1 else ()
     chosen = [term for term in terms if wanted(term)]
     if len(chosen) != 1:

@@ -36,7 +36,7 @@ _IMPLIED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ServerLine:
-    """A server with the settings of `default-server` as defaults."""
+    """A server that takes its defaults from `default-server`."""
 
     line: Statement
     name: str = ""

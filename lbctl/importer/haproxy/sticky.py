@@ -56,7 +56,7 @@ def _session_header(section: HaproxySection, lines: list[Statement]) -> dict[str
 
 
 def _hash(context: HaproxyImport, path: Path, section: HaproxySection, lines: list[Statement]) -> None:
-    """Set the hash of the pool to the key of its first rule with a key."""
+    """Set the pool's hash to the key of the first rule that has one."""
     draft, chosen = context.draft, dict[str, Any]()
     stored = [_key(item) for item in lines if item.args[0] in {"on", "store-request"}]
     for item in lines:

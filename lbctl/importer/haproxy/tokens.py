@@ -27,7 +27,7 @@ class LineToken:
     """A word of a line."""
 
     text: str
-    """Word without quotes and escapes. A variable without a default stays as `${NAME}`."""
+    """Word without quotes and escapes. A variable without a default is kept as `${NAME}`."""
     column: int
     """Column of the first character, from 1."""
 
@@ -73,7 +73,7 @@ class _Line:
         return character
 
     def _escape(self) -> str:
-        """Return the text for a backslash and the next character. If they are not an escape, they are literal."""
+        """Return the text for a backslash and the next character. If they are not an escape, both are literal."""
         character = self._line[self._at + 1 : self._at + 2]
         if character == "x" and re.fullmatch(r"[0-9A-Fa-f]{2}", self._line[self._at + 2 : self._at + 4]):
             self._at += 4

@@ -48,11 +48,11 @@ class NginxImport:
     draft: Draft
     http: Scope
     upstreams: dict[str, Path] = field(default_factory=dict)
-    """Maps the name of an `upstream` to its pool."""
+    """Pools by `upstream` name."""
     maps: dict[str, Statement] = field(default_factory=dict)
-    """Maps a variable to the `map`, `geo` or `split_clients` that sets it."""
+    """Maps each variable to the `map`, `geo` or `split_clients` that sets it."""
     zones: dict[str, Statement] = field(default_factory=dict)
-    """Maps the name of a zone to its `limit_req_zone` or `limit_conn_zone`."""
+    """`limit_req_zone` and `limit_conn_zone` directives by zone name."""
     listeners_of: dict[Statement, list[Path]] = field(default_factory=dict)
     """Maps a `server` to its listeners."""
     addresses: dict[tuple[str, str, tuple[str, ...]], Path] = field(default_factory=dict)

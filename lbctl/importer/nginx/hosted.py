@@ -25,7 +25,7 @@ def credentials(scope: Scope) -> list[provider.Header]:
 
 
 def _is_secret(scope: Scope, value: str) -> bool:
-    """Whether a value comes from the configuration or its environment instead of a client."""
+    """Whether a value comes from the configuration or its environment rather than from a client."""
     names = [next(filter(None, match.groups())) for match in _IN_TEXT.finditer(value)]
     settings = [item for level in scope.levels for item in flat(level, "set") if len(item.args) > 1]
     assigned = {item.args[0].lstrip("$") for item in settings if "$" not in item.args[1]}

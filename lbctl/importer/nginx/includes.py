@@ -14,7 +14,7 @@ _HARMLESS = frozenset(
         "koi-win", "win-utf", "options-ssl-nginx.conf", "fastcgi-php.conf", "snakeoil.conf"
     }
 )  # fmt: skip
-"""Files of nginx's packages and of certbot that are known by name to contain no access rules."""
+"""Files from nginx packages and certbot that are known, by their names, to contain no access rules."""
 _PARTS = frozenset({"if", "limit_except"})
 """Blocks whose content decides about requests of the enclosing block."""
 _BLOCKS = frozenset({"http", "server", "location"})
@@ -22,7 +22,7 @@ _BLOCKS = frozenset({"http", "server", "location"})
 
 
 def is_harmless(pattern: str) -> bool:
-    """Whether a file is known by name to contain no access rules."""
+    """Whether the name of a file shows that it contains no access rules."""
     return pattern.rpartition("/")[2] in _HARMLESS
 
 

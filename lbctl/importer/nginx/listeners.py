@@ -130,7 +130,10 @@ def _min_version(context: NginxImport, path: Path, item: Statement) -> None:
 
 
 def _of_clients(key: str) -> Callable[[NginxImport, Path, Statement], None]:
-    """Return a function that sets a file for checking clients. The first server of an address takes precedence."""
+    """Return a function that sets one of the files for checking client certificates.
+
+    The first server of an address takes precedence.
+    """
 
     def settle(context: NginxImport, path: Path, item: Statement) -> None:
         if context.draft.get((*path, "tls", key)) in {None, item.args[0]}:
@@ -221,7 +224,7 @@ def _trusted(context: NginxImport, path: Path, server: Scope) -> None:
 
 
 CLIENT_FILES = {"ssl_client_certificate": "client_ca", "ssl_crl": "client_crl"}
-"""Maps a directive to the key of a listener's `tls` for checking clients' certificates."""
+"""Maps directives to the keys of a listener's `tls` that check client certificates."""
 _TLS: dict[str, Callable[[NginxImport, Path, Statement], None]] = {
     "ssl_protocols": _min_version,
     **{name: _of_clients(key) for name, key in CLIENT_FILES.items()},

@@ -66,7 +66,7 @@ def _regex(pattern: str, *, ignore_case: bool) -> dict[str, Any]:
 
 
 def _either_case(pattern: str) -> str:
-    """Return the expression with both cases of each letter outside classes and escapes.
+    """Return the expression with each letter outside classes and escapes expanded to both cases.
 
     Expressions in a fleet have no flags.
     """

@@ -13,7 +13,7 @@ _HERE = "lbctl serves metrics to this machine only"
 
 
 def server(context: NginxImport, block: Statement) -> bool:
-    """Convert a server that only exports metrics. Returns whether the server is such a server."""
+    """Convert a server that only exports metrics. Returns whether it is such a server."""
     locations = list(flat(block, "location"))
     if not locations or not all(next(flat(item, "stub_status"), None) for item in locations):
         return False

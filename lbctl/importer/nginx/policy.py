@@ -40,7 +40,7 @@ _MEANINGS = {
     "remote_addr": headers.CLIENT, "realip_remote_addr": headers.CLIENT, "request_id": "{request_id}",
     "http_x_request_id": "{request_id}", "host": "{host}", "http_host": "{host}", "remote_user": "{tenant}",
 }  # fmt: skip
-"""Maps nginx's variables in a header to the fleet's variables."""
+"""Maps nginx's header variables to fleet variables."""
 _ADDRESSES = frozenset({"x-real-ip", "x-forwarded-for", "x-client-ip", "x-forwarded-client-ip", "true-client-ip"})
 _RETRY_WORDS = {"error", "timeout", "off"}
 

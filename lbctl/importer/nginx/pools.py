@@ -95,7 +95,7 @@ def _server_word(context: NginxImport, path: Path, item: Statement, word: str, *
 
 
 def _shared_parameters(context: NginxImport, pool: Path, servers: list[Statement]) -> None:
-    """Convert parameters that apply to the whole pool in a fleet, with the first server's value."""
+    """Convert parameters that apply to the whole pool in a fleet, using the first server's values."""
     targets: tuple[tuple[str, tuple[str, ...], Callable[[str], object]], ...] = (
         ("max_fails", ("health", "passive", "consecutive_connect_failures"), _positive),
         ("fail_timeout", ("health", "passive", "ejection_time"), _bounded_time),

@@ -1,8 +1,8 @@
 """Reads an nginx configuration with its includes as statements.
 
-`crossplane` parses each file. It provides lines but no columns, so the column of a directive is looked up in its line.
-Includes are resolved here and not by crossplane: files outside the main file's directory, missing files, cycles, and
-too many files are reported instead of read.
+`crossplane` parses each file. It provides lines but no columns, so each directive's column is found by searching its
+line. Includes are resolved here and not by crossplane: files outside the main file's directory, missing files, cycles,
+and too many files are reported instead of read.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from lbctl.importer.values import is_whole
 _HTTPS = re.compile(r"https://(?:\$host|\$http_host|\$server_name|\$\{host\})(?::443)?(?:\$request_uri|\$uri.*)?/?")
 _PASSES = {"proxy_pass": "proxy", "grpc_pass": "grpc"}
 _ADDED = frozenset({"200", "201", "204", "206", "301", "302", "303", "304", "307", "308"})
-"""Status codes for which `add_header` without `always` adds headers."""
+"""Status codes of the responses that `add_header` without `always` applies to."""
 _FILES = ("root", "alias", "try_files", "index", "autoindex")
 _PROTECTING = ("auth", "allow_from", "deny_from")
 _OTHER_PASSES = ("fastcgi_pass", "uwsgi_pass", "scgi_pass", "memcached_pass")
@@ -75,7 +75,7 @@ def _locations(scope: Scope) -> Iterator[Scope]:
 def _close_overlaps(context: NginxImport, blocks: Sequence[Statement]) -> None:
     """Close routes whose requests nginx rejects because of an earlier expression or a prefix with `^~`.
 
-    A fleet prefers expressions to prefixes, and does not necessarily use the first of several expressions.
+    A fleet prefers regular expressions to prefixes, and does not necessarily use the first of several expressions.
     """
     draft = context.draft
     routes = {block: [path for path, origin in draft.origins.items() if origin is block] for block in blocks}
@@ -97,7 +97,7 @@ def _close_overlaps(context: NginxImport, blocks: Sequence[Statement]) -> None:
 
 
 def _takes_elsewhere(draft: Draft, first: Path, second: Path) -> bool:
-    """Whether a fleet sends requests to a different route's pool than nginx."""
+    """Whether a fleet sends requests to the pool of a different route than nginx does."""
     before, after = draft.get(first) or {}, draft.get(second) or {}
     if "respond" in before or "respond" in after or not before or not after:
         return False
@@ -107,7 +107,7 @@ def _takes_elsewhere(draft: Draft, first: Path, second: Path) -> bool:
 
 
 def _opened(context: NginxImport, path: Path) -> dict[str, Any]:
-    """Return a route; for a closed route, its state after the operator follows its comment."""
+    """Return a route; if it is closed, as it will be once the operator has followed its comment."""
     route, closed = context.draft.get(path) or {}, context.draft.closed.get(path)
     if closed is None:
         return route

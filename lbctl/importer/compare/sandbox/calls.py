@@ -1,6 +1,6 @@
-"""A system-call filter: it allows only TCP, no other processes, and no calls outside the file and port rules.
+"""A system-call filter that allows TCP only, no other processes, and no calls that bypass the file and port rules.
 
-Landlock has no rules for Unix sockets, UDP, signals on older kernels, and file attributes.
+Landlock has no rules for Unix sockets, UDP, signals on older kernels, or file attributes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _NUMBERS = {
         "keyctl": 219, "bpf": 280, "perf_event_open": 241, "userfaultfd": 282,
     },
 }  # fmt: skip
-"""Rejected system calls, except with the arguments that `_allowed` lists."""
+"""System calls that are rejected unless `_allowed` lists their arguments."""
 
 _X32 = 0x40000000
 """First number of the second system-call set on x86_64."""
@@ -67,7 +67,7 @@ def program(process: int) -> bytes:
 
 
 def _allowed(process: int) -> dict[str, Sequence[_Condition]]:
-    """Return the arguments with which a listed call is allowed."""
+    """Return the arguments that a listed call may have."""
     families, tcp = (socket.AF_INET, socket.AF_INET6), (0, socket.IPPROTO_TCP)
     return {
         "socket": ((0, _WHOLE, families), (1, _TYPE, (socket.SOCK_STREAM,)), (2, _WHOLE, tcp)),

@@ -28,7 +28,7 @@ MAX_SECONDS = 60.0
 """Time limit for a whole comparison in seconds."""
 Method = Literal["namespaces", "landlock", "none"]
 METHODS: tuple[Method, ...] = ("namespaces", "landlock")
-"""Ways to sandbox proxies; the strongest is first."""
+"""Ways to sandbox proxies, strongest first."""
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 _MAX_REASON = 300
 _CHUNK = 1 << 16
@@ -44,14 +44,14 @@ class TooSlowError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """The sandbox in which the proxies of a comparison run."""
+    """The sandbox for the proxies of a comparison."""
 
     method: Method
     """Sandboxing method."""
     base: Path
     """Directory of the comparison."""
     connect: tuple[int, ...] = ()
-    """Loopback ports to which they may connect. In a separate network namespace, no other process listens."""
+    """Loopback ports that they may connect to. In a separate network namespace, no other process is listening."""
 
     def command(self, command: Sequence[str], directory: Path, listen: Sequence[int]) -> list[str]:
         """Return the command that runs a proxy's command restricted to a directory and to these ports.
@@ -94,7 +94,7 @@ def confined(
     allow_unsandboxed: bool = False,
     seconds: float = MAX_SECONDS,
 ) -> Any:
-    """Return the result of `work`, which runs in a separate process and is transferred as JSON.
+    """Run `work` in a separate process, and return its result, which is transferred as JSON.
 
     Raises SandboxUnavailableError, TooSlowError, and RuntimeError with the traceback of an exception in `work`.
     """
@@ -131,7 +131,7 @@ def _in_child(method: Method, work: Callable[[Sandbox], Any], base: Path, deadli
 
 
 def _received(reader: int, deadline: float) -> bytes:
-    """Read a line. Another process, forked in the meantime, may keep the pipe open."""
+    """Read a line. A process forked in the meantime may keep the pipe open."""
     received = b""
     while not received.endswith(b"\n"):
         if not select.select([reader], [], [], max(0.0, deadline - time.monotonic()))[0]:
@@ -146,7 +146,7 @@ def _received(reader: int, deadline: float) -> bytes:
 def _fork() -> int:
     """Fork this process.
 
-    The command has no other threads, for which Python would log a warning; tests have other threads.
+    Python would log a warning about other threads: the command has none, but tests do.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)

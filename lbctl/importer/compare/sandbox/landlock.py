@@ -14,7 +14,7 @@ _VERSION = 1
 _PATH, _PORT = 1, 2
 
 MIN_VERSION = 4
-"""Minimum version, the first with rules for TCP: Linux 6.7."""
+"""Minimum version (Linux 6.7), the first with rules for TCP."""
 _SCOPES_VERSION, _DEVICES_VERSION = 6, 5
 
 _EXECUTE, _WRITE, _READ, _LIST = 1 << 0, 1 << 1, 1 << 2, 1 << 3
@@ -24,7 +24,7 @@ _ALL = (1 << 15) - 1
 _ALL_WITH_DEVICES = (1 << 16) - 1
 _BIND, _CONNECT = 1, 2
 _SCOPES = 3
-"""Block abstract Unix sockets, and signals to processes outside the sandbox."""
+"""Scopes that block abstract Unix sockets and signals to processes outside the sandbox."""
 
 _PROGRAM = _EXECUTE | _READ
 _DEVICE = _READ | _WRITE

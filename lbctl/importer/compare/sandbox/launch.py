@@ -18,7 +18,7 @@ NOT_CONFINED = 125
 """Exit code if the sandbox cannot be set up."""
 _NOBODY = 65534
 _MAX_FILE_BYTES = 64 << 20
-"""Maximum size of a file that a proxy can write in the comparison."""
+"""Maximum size of a file that a proxy can write during the comparison."""
 _LIMITS = ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, _MAX_FILE_BYTES))
 
 

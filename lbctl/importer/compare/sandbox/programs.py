@@ -18,7 +18,7 @@ _MAX_LOADER = 4096
 _LIBRARY = re.compile(r"^\s*(?:\S+ => )?(/.+?) \(0x[0-9a-f]+\)$", re.MULTILINE)
 _TIMEOUT = 10.0
 _LISTS = ("/etc/ld.so.cache", f"/etc/ld-musl-{os.uname().machine}.path")
-"""Files in which loaders find the library directories."""
+"""Files where loaders look up library directories."""
 
 _OF_THREADS = "libgcc_s.so.1"
 """Library that glibc loads when a thread ends, even if a program does not list it."""

@@ -16,7 +16,7 @@ _KEPT = kernel.READ_ONLY | kernel.NO_SUID | kernel.NO_DEVICES | kernel.NO_PROGRA
 
 
 def enter(place: str, directory: str, programs: Iterable[str]) -> None:
-    """Make `place` the root of this process, with nothing else visible. Raises OSError."""
+    """Make `place` the root directory of this process, so that nothing else is visible. Raises OSError."""
     kernel.unshare(kernel.NEW_MOUNTS)
     kernel.mount("none", "/", None, kernel.PRIVATE | kernel.RECURSIVE)
     kernel.mount("tmpfs", place, "tmpfs", kernel.NO_SUID | kernel.NO_DEVICES, _SIZE)

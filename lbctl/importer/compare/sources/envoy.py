@@ -1,7 +1,7 @@
 """Rebuilds an Envoy configuration for loopback from fields that are known to be harmless.
 
-Any other field closes the smallest enclosing part with responses: a route, a virtual host, or a listener. A cluster
-that cannot be rebuilt closes the routes that lead to it.
+Any other field closes the smallest enclosing part that produces responses: a route, a virtual host, or a listener. A
+cluster that cannot be rebuilt closes the routes that lead to it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class _Envoy:
         self._clusters: dict[str, dict[str, Any]] = {}
         self._closed_clusters: dict[str, ClosedError] = {}
         self._filters: dict[str, bool] = {}
-        """Maps the name of a connection manager's filter to whether the filter runs."""
+        """Maps the name of each of a connection manager's filters to whether the filter runs."""
 
     def made(self) -> dict[str, Any]:
         """Return the configuration."""
@@ -258,7 +258,7 @@ class _Envoy:
                 raise RefusedError(config or item.get("name") or item, reason, config.type)
 
     def _settle_service(self, config: ConfigView, made: dict[str, Any]) -> None:
-        """Limit how long a filter waits for the replacement of its service."""
+        """Limit how long a filter waits for the service that replaces its own."""
         if not config.type.endswith(".ExtAuthz"):
             return
         if not config.get("http_service"):
@@ -321,7 +321,7 @@ class _Envoy:
         return made
 
     def _keep_mirrors(self, made: dict[str, Any]) -> None:
-        """Remove mirroring to clusters that do not run, because those responses are not used."""
+        """Remove mirroring to clusters that do not run, because mirrored responses are not used."""
         mirrors = made.pop("request_mirror_policies", [])
         if kept := [each for each in mirrors if each.get("cluster") in self._clusters]:
             made["request_mirror_policies"] = kept

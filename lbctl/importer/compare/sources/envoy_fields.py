@@ -100,7 +100,7 @@ _ANSWER_OF_SERVICE = message(
 
 
 def _patient(view: ConfigView, removals: Removals) -> str:
-    """Return the timeout for the replacement of the service, which does not depend on the service's own timeout."""
+    """Return the timeout for the replacement service, which does not depend on the original service's timeout."""
     del view, removals
     return STAND_IN_TIMEOUT
 
@@ -190,7 +190,7 @@ FILTERS: dict[str, Shape] = {
     ),
     f"{_FILTERS}rbac.v3.RBAC": _RBAC,
 }  # fmt: skip
-"""Maps the type of a filter that runs to its fields."""
+"""Maps each type of filter that runs to its fields."""
 _LEFT_OUT = """
     adaptive_concurrency admission_control alternate_protocols_cache api_key_auth aws_request_signing bandwidth_limit
     cdn_loop compressor credential_injector csrf decompressor ext_proc fault gcp_authn geoip golang grpc_http1_bridge
@@ -511,4 +511,4 @@ KINDS = frozenset({"", "STATIC", "STRICT_DNS", "LOGICAL_DNS", "EDS"})
 TYPED_KINDS = frozenset({"envoy.extensions.clusters.dns.v3.DnsCluster"})
 """Types of clusters whose endpoints are replaced."""
 AGGREGATE = typed({"envoy.extensions.clusters.aggregate.v3.ClusterConfig": message({"clusters": items(text)})})
-"""A cluster of clusters."""
+"""A cluster that consists of other clusters."""

@@ -1,7 +1,7 @@
-"""Reads values in an Envoy configuration for a comparison, with a list of the harmless fields of each message.
+"""Reads values in an Envoy configuration for a comparison, using a list of harmless fields for each message.
 
 A shape is a function that returns a new value from a view, or raises RefusedError for anything that it does not list.
-Texts are the only free values; a command in a text, such as `%FILE_CONTENT(…)%`, must also be on a list.
+Texts are the only free-form values; a command in a text, such as `%FILE_CONTENT(…)%`, must also be on a list.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ def ignored(view: ConfigView, _: Removals) -> dict[str, Any]:
 def message(fields: Mapping[str, Shape], left_out: Mapping[str, str] | None = None) -> Shape:
     """Return the shape of a message.
 
-    `left_out` maps fields that are not part of the result to their subject: responses do not depend on them, or they
-    are read elsewhere (an empty subject).
+    `left_out` maps each field that is not part of the result to its subject: responses do not depend on the field, or
+    it is read elsewhere (an empty subject).
     """
 
     def read(view: ConfigView, removals: Removals) -> dict[str, Any]:
@@ -148,7 +148,7 @@ def mapping(shape: Shape) -> Shape:
 
 
 def named(shapes: Mapping[str, Shape]) -> Shape:
-    """Return the shape of a map with these keys only."""
+    """Return the shape of a map that has only these keys."""
 
     def read(view: ConfigView, removals: Removals) -> dict[str, Any]:
         result = {}

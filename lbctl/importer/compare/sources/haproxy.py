@@ -144,7 +144,7 @@ class _Section:
         return lines, closed
 
     def _empty_table(self, item: Statement) -> list[str]:
-        """Return an empty table in place of a table that must not run, because rules in other sections may name it."""
+        """Return an empty table for a table that must not run, because rules in other sections may refer to it."""
         words = self._words[item]
         kind = words[words.index("type") + 1 :][:1] if item.name == "stick-table" and "type" in words else []
         return [line(["stick-table", "type", *kind, "size", "1k"])] if accepts(_TABLE_TYPE, kind) else []
@@ -280,7 +280,7 @@ class _Section:
         return [f"bind {LOOPBACK}:{port}{tls}" for port in ports]
 
     def _is_replica(self, words: list[str]) -> bool:
-        """Whether a line is a server that is a replica in the fleet."""
+        """Whether a line defines a server that is a replica in the fleet."""
         return words[0] in _SERVERS and self._places.replica_port(_address(words)) is not None
 
     def _server(self, words: list[str]) -> list[str] | None:

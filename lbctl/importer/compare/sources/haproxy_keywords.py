@@ -1,8 +1,8 @@
 """The HAProxy keywords, options and actions that a comparison runs, and those that it leaves out.
 
 A word that is in none of the tables closes its section; in a rule for requests, it closes the matching requests. For
-this reason, a table contains only words that do not store, execute, connect, resolve or load anything. It leaves out
-only words that do not affect the compared responses. No word is a path on this machine.
+this reason, a table contains only words that do not store, execute, connect, resolve or load anything. Words are left
+out only if they do not affect the compared responses. No word is a path on this machine.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ ACTIONS: dict[str, tuple[str, dict[str, str]]] = {
     "strict-mode": ("=on|off", {}),
     "wait-for-body": ("", {"time": "time", "at-least": "size"}),
 }
-"""Maps actions of rules to the kinds of their arguments, and the words that may follow with their kinds."""
+"""Maps actions of rules to the kinds of their arguments, and to the words that may follow, with their kinds."""
 CALLS = {
     "set-var": "expression",
     "set-var-fmt": "format",

@@ -80,7 +80,7 @@ def condition(words: list[str], known: Collection[str]) -> list[str] | None:
 
 
 def parted(words: list[str]) -> tuple[list[str], list[str]]:
-    """Return the words of a rule before its condition, and the condition."""
+    """Split the words of a rule into those before its condition, and the condition."""
     at = next((index for index, word in enumerate(words) if word in {"if", "unless"}), len(words))
     return words[:at], words[at:]
 
@@ -163,7 +163,7 @@ def _refused_condition(words: list[str], known: Collection[str]) -> str:
 
 
 def _refused_criterion(words: list[str]) -> str:
-    """Return the first word that makes a criterion read anything but requests."""
+    """Return the first word that makes a criterion read more than the request."""
     if criterion(words) is not None:
         return ""
     return next((word for at, word in enumerate(words) if criterion(words[: at + 1]) is None and word != "-m"), "")

@@ -75,7 +75,7 @@ def line(words: Iterable[str]) -> str:
 
 
 def expression(text: str) -> str | None:
-    """Return an expression that only reads requests and computes, without environment variables; otherwise None."""
+    """Return the expression if it only reads requests and computes, without environment variables; otherwise None."""
     if not _EXPRESSION.fullmatch(text) or kinds.has_control(text):
         return None
     fetch, *converters = re.findall(_CALL, text)
@@ -109,12 +109,12 @@ def log_format(text: str) -> str | None:
 
 
 def accepts(specification: str, words: list[str]) -> bool:
-    """Whether the words have the kinds in the specification (`kinds.accepts`)."""
+    """Whether the words match the kinds in the specification (see `kinds.accepts`)."""
     return kinds.accepts(specification, words, _is)
 
 
 def first_refused(specification: str, words: list[str]) -> str:
-    """Return the first word that has none of the kinds (`kinds.first_refused`)."""
+    """Return the first word that matches none of the kinds (see `kinds.first_refused`)."""
     return kinds.first_refused([specification], words, _is)
 
 

@@ -97,7 +97,7 @@ class _Nginx:
         self._known = known_variables(http)
         self._destinations = Destinations(places, self._known)
         self._closed: dict[str, int] = {}
-        """Maps the paths of a server's closed locations to the number of the directive."""
+        """Maps the path of each closed location of a server to the number of the directive that closes it."""
 
     def text(self) -> str:
         """Return the configuration."""
@@ -169,7 +169,7 @@ class _Nginx:
         return _block(f"upstream {name}", [*lines, *(servers or [line("server", self._places.replica(""))])])
 
     def _is_replica(self, item: Statement) -> bool:
-        """Whether a directive in an upstream is a server that is a replica in the fleet."""
+        """Whether a directive in an upstream defines a server that is a replica in the fleet."""
         values = [value_of(token) for token in item.args[:1]] if item.name == "server" else []
         return any(self._places.replica_port(nginx_values.address(each) or "") is not None for each in values)
 

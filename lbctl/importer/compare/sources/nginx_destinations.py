@@ -1,7 +1,7 @@
 """The destinations of requests in a compared nginx configuration: an upstream, or the echo server of a replica.
 
-No part of a destination comes from the file. If it has a variable, a `map` of the comparison converts texts that name
-an upstream or a replica. Any other text results in an empty destination, which closes the location.
+No part of a destination comes from the file. If it contains a variable, the comparison adds a `map` that converts texts
+that name an upstream or a replica. Any other text results in an empty destination, which closes the location.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ UPSTREAM_NAME = re.compile(r"(?![0-9.]+$|unix)[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"
 """Upstream name that nginx never parses as an address, regardless of the text that follows."""
 _URL = re.compile(r"(?:(https?|grpcs?)://)?([^/?]*)(.*)", re.DOTALL)
 _PATH = re.compile(r"\$(?:\{(?:request_uri|uri|document_uri)\}|(?:request_uri|uri|document_uri)(?!\w)).*", re.DOTALL)
-"""Variable with a path, which ends the host name in front of it."""
+"""Variable that contains a path and therefore ends the host name in front of it."""
 _PORTS = {"https": 443, "grpcs": 443}
 """Default ports of URL schemes."""
 
@@ -30,7 +30,7 @@ class Destination:
 
     url: str
     variable: str = ""
-    """Variable that is empty if the request must not be forwarded; empty for a destination without a variable."""
+    """Variable that is empty if the request must not be forwarded; empty if the destination needs no variable."""
 
 
 class Destinations:
@@ -43,7 +43,7 @@ class Destinations:
         self._maps: dict[tuple[str, str], str] = {}
 
     def of(self, text: str, protocol: str) -> Destination | None:
-        """Return the destination for an argument; None if it leads to any other address.
+        """Return the destination for an argument, or None if it leads to some other address.
 
         `protocol` is `http` or `grpc`.
         """

@@ -15,7 +15,7 @@ _WRITTEN = {"\t": "\\t", "\r": "\\r", "\n": "\\n", "\\": "\\\\", '"': '\\"'}
 _BARE = re.compile(r"[A-Za-z0-9_./:=@*-]+")
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z0-9_]+)\}|([A-Za-z0-9_]+))?")
 _ENVIRONMENT = re.compile(r"\$\{[A-Z][A-Z0-9_]*\}")
-"""Environment variable that is filled into a template before nginx reads it."""
+"""Environment variable that is substituted in a template before nginx reads it."""
 RESERVED = "lbctl_"
 """Prefix of the comparison's own variables."""
 _PATTERNS = {
@@ -41,7 +41,9 @@ _HARMLESS = re.compile(
     r"|request_method|request_time|request_uri|scheme|secure_link|secure_link_expires|server_addr|server_name"
     r"|server_port|server_protocol|status|time_iso8601|time_local|uri"
 )
-"""nginx variables from the request, the response or the connection. None of them names a file on this machine."""
+"""nginx variables that come from the request, the response or the connection. None of them names a file on this
+machine.
+"""
 
 
 def value_of(token: str) -> str:
@@ -77,17 +79,17 @@ def is_of_nginx(name: str) -> bool:
 
 
 def accepts(specification: str, values: Sequence[str], known: Collection[str]) -> bool:
-    """Whether the arguments have the kinds in the specification (`kinds.accepts`)."""
+    """Whether the arguments match the kinds in the specification (see `kinds.accepts`)."""
     return kinds.accepts(specification, values, lambda kind, value: _is(kind, value, known))
 
 
 def first_refused(specifications: Iterable[str], values: Sequence[str], known: Collection[str]) -> str:
-    """Return the first argument that has none of the kinds (`kinds.first_refused`)."""
+    """Return the first argument that matches none of the kinds (see `kinds.first_refused`)."""
     return kinds.first_refused(specifications, values, lambda kind, value: _is(kind, value, known))
 
 
 def is_reserved(text: str) -> bool:
-    """Whether a text may name one of the comparison's variables. A capture or `set` could change its destination."""
+    """Whether a text may name one of the comparison's variables. A capture or `set` might then change it."""
     return RESERVED in text.lower()
 
 

@@ -19,7 +19,7 @@ LOST_REPLICAS = "replicas that are not in the fleet"
 """Servers that the import left out. They receive no requests, so responses do not depend on the order of servers."""
 _MAX_WORD = 80
 CLOSED_HEADER = "x-lbctl-closed"
-"""Response header of a closed route: the number of the directive among the removed ones."""
+"""Response header of a closed route that contains the index of the removed directive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +58,11 @@ class ClosedError(Exception):
     def __init__(self, number: int) -> None:
         super().__init__(number)
         self.number = number
-        """Number of the directive among the removed ones."""
+        """Index of the directive among the removed ones."""
 
 
 class Removals:
-    """Collects the directives that do not run, each once."""
+    """Collects the directives that do not run, without duplicates."""
 
     def __init__(self) -> None:
         self._numbers: dict[Statement, int] = {}
