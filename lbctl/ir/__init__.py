@@ -1,1 +1,1 @@
-"""The resolved fleet as frozen values: the output of `compile` and the input of targets. A version is its hash."""
+"""The resolved fleet as frozen values: the output of `compile` and the input of targets. Its hash is its version."""

@@ -12,7 +12,7 @@ class Address:
     """`host` and `port`, or the `path` of a unix socket."""
 
     host: str = ""
-    """A name or an IP; IPv6 without brackets."""
+    """Name or IP address; IPv6 addresses have no brackets."""
     port: int = 0
     path: str = ""
 
@@ -23,7 +23,7 @@ class Address:
 
     @property
     def from_here(self) -> Address:
-        """Return the address at which this machine reaches a listener.
+        """Return the address that this machine uses to reach a listener.
 
         The unspecified addresses (0.0.0.0, ::) cannot be connected to.
         """

@@ -1,4 +1,4 @@
-"""The difference of two fleets in an operator's terms.
+"""The difference between two fleets, in an operator's terms.
 
 It lists added and removed objects, settings with their old and new value, the share of traffic that pools and replicas
 gain or lose, and requests that reach another route. Order, comments, written-out defaults and different spellings of
@@ -34,7 +34,7 @@ class ObjectChange:
     path: Path
 
     description: str
-    """A short description for people, such as the address or the number of replicas."""
+    """Short description for people, such as the address or the number of replicas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class SettingChange:
     """A setting whose value differs."""
 
     path: Path
-    """The path in the YAML."""
+    """Path in the YAML."""
     old: str | None
     """None if the setting is missing on the old side."""
     new: str | None
@@ -67,7 +67,7 @@ class ReroutedRequests:
 
     listener: str
     rule: Rule
-    """The conditions of the requests."""
+    """Conditions of the requests."""
     old: tuple[str, ...]
     """Routes, the most specific first; the last one gets the remaining requests. "" means that no route matches
     (404)."""
@@ -254,7 +254,7 @@ def _rerouted_requests(old: Topology, new: Topology) -> Iterator[ReroutedRequest
 
 
 def _rerouted_of_listener(listener: str, old: tuple[Rule, ...], new: tuple[Rule, ...]) -> Iterator[ReroutedRequests]:
-    """Compare one listener's rules. Only conditions that lead to different routes can be rerouted."""
+    """Compare one listener's rules. Only requests whose conditions lead to different routes can be rerouted."""
     before, after = _by_conditions(old), _by_conditions(new)
     changed = [rule for rule in before.keys() | after.keys() if before.get(rule) != after.get(rule)]
     for conditions in sorted(changed, key=order):
@@ -272,7 +272,7 @@ def _by_conditions(rules: Iterable[Rule]) -> dict[Rule, str]:
 
 
 def _receiving_routes(conditions: Rule, table: tuple[Rule, ...]) -> tuple[str, ...]:
-    """Return the routes that receive requests of `conditions` that no more specific rule matches."""
+    """Return the routes that receive requests that match `conditions` but no more specific rule."""
     routes: dict[str, None] = {}
     rank = order(conditions)
     for rule in table:

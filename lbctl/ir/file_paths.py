@@ -1,4 +1,4 @@
-"""Views with other file paths, so that targets do not depend on the machine for which they render.
+"""Views with different file paths, so that targets do not depend on the machine that they render for.
 
 `--files-root` and the placeholders of `--check` change paths in this way; nothing else in the view differs.
 """
@@ -18,7 +18,7 @@ Rename = Callable[[str, str], str]
 
 
 def with_files(view: View, rename: Rename) -> View:
-    """Return the view with the path of every file that the proxy reads renamed."""
+    """Return the view after renaming the path of every file that the proxy reads."""
     return replace(
         view,
         listeners=tuple(_listener(listener, rename) for listener in view.listeners),

@@ -1,4 +1,4 @@
-"""Values of headers that a route sets: text with variables, each a word in braces, for example `{client_ip}`.
+"""Values of the headers that a route sets: text with variables, which are words in braces such as `{client_ip}`.
 
 Any other brace is literal, so that a value may contain JSON.
 """
@@ -21,9 +21,9 @@ class HeaderPart:
     """A part of a value: literal text or a variable."""
 
     text: str
-    """The literal text; empty for a variable."""
+    """Literal text; empty for a variable."""
     variable: Variable | None = None
-    """The variable; None for literal text."""
+    """Variable; None for literal text."""
 
 
 def parts(value: str) -> Iterator[HeaderPart]:
@@ -52,7 +52,7 @@ def unknown_words(value: str) -> list[str]:
 
 
 def may_be_empty(value: str) -> bool:
-    """Return whether a value may be empty: it consists only of the tenant, which is not always known."""
+    """Return whether a value may be empty, because it consists only of the tenant, which is not always known."""
     return all(part.variable == "tenant" for part in parts(value))
 
 

@@ -16,7 +16,7 @@ class PathMatch:
     """A condition on the path of a request."""
 
     kind: Literal["exact", "prefix", "regex"] = "prefix"
-    """Comparison of the path with the value."""
+    """How the path is compared with the value."""
     value: str = "/"
     """A prefix consists of whole segments without a trailing slash: `/v1` matches `/v1` and `/v1/x`, never `/v1x`.
 
@@ -29,14 +29,14 @@ class Rule:
     """One line of a listener's table. All of its conditions must match."""
 
     route: str
-    """The name of the route that gets the request."""
+    """Name of the route that gets the request."""
     host: str = ""
     """"": any; `name.example`: exact; `*.example.com`: one or more labels before it.
 
-    The port is ignored, and case has no effect.
+    The port and letter case are ignored.
     """
     path: PathMatch = PathMatch()
-    """The condition on the path."""
+    """Condition on the path."""
     methods: tuple[str, ...] = ()
     """Empty: any method."""
     headers: tuple[tuple[str, str], ...] = ()
@@ -44,7 +44,7 @@ class Rule:
     models: tuple[str, ...] = ()
     """Exact names, or a prefix with a trailing `*`; empty: any."""
     closed_route: str = ""
-    """The route that the file has here, if `route` returns 503 in its place."""
+    """The route in the file, if `route` returns 503 in its place."""
     clear_model: bool = False
     """Whether requests with an ambiguous model that meet all other conditions are refused (`ir.protected_models`)."""
 
@@ -58,7 +58,7 @@ class Certificate:
     key: str
     """Path of the private key in PEM."""
     hosts: tuple[str, ...] = ()
-    """SNI names for which it is used; empty for the default certificate."""
+    """SNI names that it is used for; empty for the default certificate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +82,11 @@ class ClientAddress:
     """How to find the client's address behind another load balancer."""
 
     trusted: tuple[str, ...]
-    """The networks (CIDR) of load balancers whose header is used."""
+    """Networks (CIDR) of load balancers whose header is trusted."""
     header: str = "x-forwarded-for"
     """Header that contains the client's address."""
     forward: tuple[str, ...] = ("x-real-ip",)
-    """Lower-case names of the headers in which replicas get the client's address, sorted."""
+    """Lower-case names of the headers that pass the client's address to replicas, sorted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class AccessLog:
 
 @dataclass(frozen=True, slots=True)
 class Tracing:
-    """Reporting of spans by a listener."""
+    """How a listener reports spans."""
 
     otlp: Address
     """The collector's OTLP address."""
@@ -147,9 +147,9 @@ class Listener:
     """Milliseconds; None: unlimited."""
     access_log: AccessLog = AccessLog()
     tracing: Tracing | None = None
-    """Reporting of spans; None: disabled."""
+    """Span reporting; None: disabled."""
     request_id: str = "x-request-id"
-    """The header that carries the request's id."""
+    """Header that contains the request's ID."""
     rules: tuple[Rule, ...] = ()
     """Rules by precedence: the first rule that matches decides. If none matches, the response is 404."""
 

@@ -24,5 +24,5 @@ def utilisation(arriving: float, served: Iterable[float]) -> float:
 
 
 def advice(load: float) -> str:
-    """Return advice on how many times as many replicas the load needs."""
+    """Return advice on the factor by which to increase the number of replicas."""
     return f"{load / _TARGET:.1f} times as many replicas would be busy {100 * _TARGET:.0f} % of the time"

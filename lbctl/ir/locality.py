@@ -15,7 +15,7 @@ class Place(NamedTuple):
 
 
 NOWHERE = Place()
-"""Location of a proxy or a replica for which the fleet states neither region nor zone."""
+"""Location for which the fleet states neither a region nor a zone."""
 
 
 def distance(prefer: Literal["zone", "region"], proxy: Place, replica: Place) -> int:

@@ -1,6 +1,6 @@
 """Matches rules against requests and against each other: match, precedence and coverage.
 
-The proxies do the matching. This module predicts their result for a request in the form in which they read it
+The proxies themselves match requests. This module predicts their result for a request in the form that they read
 (`targets.<kind>.reading`). It does not parse URLs, escapes or bodies itself.
 """
 
@@ -22,7 +22,7 @@ _META = re.compile(r"[\\.\[\](){}*+?|^$]")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request as a proxy compares it."""
+    """A request in the form that a proxy compares."""
 
     method: str
     """The method, in upper case."""
@@ -35,9 +35,11 @@ class Request:
     model: str | None = None
     """None if the request does not name a model."""
     unclear: tuple[int, str] | None = None
-    """Status and message of the rejection by rules with `clear_model`."""
+    """Status and message of the response if a rule with `clear_model` rejects the request."""
     unread: tuple[int, str] | None = None
-    """Status and message of the rejection by rules with models, because the proxy cannot read the request's model."""
+    """Status and message of the response if a rule with models rejects the request because the proxy cannot read its
+    model.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,7 @@ def order(rule: Rule) -> tuple[object, ...]:
 
 
 def deciding_criterion(first: Rule, second: Rule) -> str:
-    """Return the criterion by which `first` comes before `second`: host, path, method, model, headers or name."""
+    """Return the criterion that puts `first` before `second`: host, path, method, model, headers or name."""
     pairs = zip(order(first), order(second), _ORDER_CRITERIA, strict=True)
     return next((criterion for left, right, criterion in pairs if left != right), "name")
 
@@ -222,7 +224,7 @@ def _literal_head(regex: str) -> str:
 
 
 def _has_alternatives(regex: str) -> bool:
-    """Return whether the whole expression may consist of alternatives: a `|` is outside of groups and classes."""
+    """Return whether the whole expression may consist of alternatives: it has a `|` outside groups and classes."""
     depth, in_class, escaped = 0, False, False
     for char in regex:
         if escaped or char == "\\":

@@ -26,12 +26,11 @@ class OwnLines:
     place: str
     """Key of `include`, for example `location`."""
     owner: str
-    """Listener, route or pool in whose part of the configuration the lines are inserted; empty if the place has
-    none."""
+    """Listener, route or pool whose configuration contains the lines; empty if the place belongs to none of these."""
     index: int
     """Position in the fleet's list."""
     file: str
-    """Path as the fleet writes it."""
+    """Path as written in the fleet."""
     text: str
 
     @property
@@ -45,6 +44,6 @@ class OwnLines:
         return hashlib.sha256(self.text.encode()).hexdigest()[:_DIGEST]
 
     def path(self, proxy: str) -> Path:
-        """Return the YAML path of the value that names the file, for the proxy of this name."""
+        """Return the YAML path of the value that names the file, for the proxy with this name."""
         owner = (self.owner,) if self.owner else ()
         return ("proxies", proxy, "include", self.place, *owner, self.index)

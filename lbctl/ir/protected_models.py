@@ -1,4 +1,4 @@
-"""Rules whose model decides about protection: of two routes for the same requests, one is less protected.
+"""Rules whose model determines protection: of two routes for the same requests, one is less protected.
 
 Such a request has to name one model that the proxy and every replica read in the same way. Otherwise a client could use
 the open route while the replica serves the model of the protected one.
@@ -17,7 +17,7 @@ from lbctl.ir.routes import EVERYBODY, Access, ApiKeys, External, Forward, Jwt, 
 
 @dataclass(frozen=True, slots=True)
 class _Protection:
-    """Requirements of a route before a request reaches its replicas."""
+    """Requirements that a route imposes before a request reaches its replicas."""
 
     credentials: tuple[ApiKeys | None, Jwt | None, External | None] = (None, None, None)
     limits: frozenset[RateLimit | TokenLimit] = frozenset()
@@ -33,7 +33,7 @@ class _Protection:
 def guarded(listener: Listener, routes: Mapping[str, Route]) -> tuple[Rule, ...]:
     """Return the rules of a listener in their order.
 
-    `clear_model` is set on rules whose model decides about protection.
+    `clear_model` is set on rules whose model determines protection.
     """
     deciding = {first for first, _, _ in _pairs(listener, routes)}
     return tuple(replace(rule, clear_model=True) if rule in deciding else rule for rule in listener.rules)
@@ -54,8 +54,8 @@ def ways_around(listener: Listener, routes: Mapping[str, Route]) -> dict[str, st
 def refused_websockets(listener: Listener, routes: Mapping[str, Route]) -> dict[str, str]:
     """Map each route whose WebSockets never open to the other route that is the cause, for proxies that read bodies.
 
-    A rule whose model decides about protection rejects every WebSocket that meets its other conditions, because no
-    proxy reads the messages in it.
+    A rule whose model determines protection rejects every WebSocket that meets its other conditions, because no proxy
+    reads the messages in it.
     """
     if not any(routes[rule.route].websocket for rule in listener.rules):
         return {}
@@ -108,7 +108,7 @@ def _protection(rule: Rule, route: Route, addresses: Access) -> _Protection:
 
 
 def _avoids(way: _Protection, protected: _Protection) -> bool:
-    """Whether `way` reaches replicas without everything that `protected` requires."""
+    """Whether `way` reaches replicas without meeting everything that `protected` requires."""
     if not way.leads:
         return False
     return (

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 ADMIN_METADATA = "lbctl_admin"
-"""Key in an Envoy node's metadata with the address of its admin interface."""
+"""Metadata key of an Envoy node that contains the address of its admin interface."""
 ISTIO_NAMESPACE = "istio-system"
 """Namespace of Istio's default gateway, and the default root namespace of a mesh."""
 
@@ -25,20 +25,20 @@ class Reload:
     """Reload of a running proxy."""
 
     command: tuple[str, ...]
-    """The program and its arguments."""
+    """Program with its arguments."""
     min_interval: int = 30_000
     """Minimum time between two reloads, in milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class KubernetesObjects:
-    """Where the objects of a proxy that is rendered for Kubernetes belong, and the objects that they refer to."""
+    """Where the objects of a proxy rendered for Kubernetes belong, and which objects they refer to."""
 
     namespace: str
     gateway_class: str | None = None
     """Class of the Gateway to render; None: no Gateway is rendered."""
     gateway: str | None = None
-    """Name of the existing Gateway to which the routes are attached; None: they belong to the rendered Gateway."""
+    """Name of the existing Gateway that the routes are attached to; None: they belong to the rendered Gateway."""
     gateway_namespace: str | None = None
     """Namespace of the existing Gateway; None: `namespace`."""
     gateway_labels: tuple[tuple[str, str], ...] = ()
@@ -82,7 +82,7 @@ class Proxy:
     group: str | None = None
     """Group of the HAProxy process; None: the default for the location of its configuration."""
     chroot: str | None = None
-    """Directory to which HAProxy is confined; None: the default for the location of its configuration."""
+    """Directory that HAProxy is confined to; None: the default for the location of its configuration."""
     agent_check: Address | None = None
     """First address of the agent that HAProxy queries for weights; None: no agent."""
     slots: int | None = None
@@ -150,7 +150,7 @@ class Store:
     user: str | None = None
     """User name; None: the store's default user."""
     password_file: str | None = None
-    """Path of the file with the password; None: no password."""
+    """Path of the file that contains the password; None: no password."""
     ca: str | None = None
     """Path of the CA bundle for the store's certificate; None: the system's CAs."""
     certificate: str | None = None
@@ -158,7 +158,7 @@ class Store:
     key: str | None = None
     """The path of its private key."""
     key_file: str | None = None
-    """Path of the file with the keys that sign stored values; None: values are not signed."""
+    """Path of the file that contains the keys for signing stored values; None: values are not signed."""
     lease: int = 10_000
     """Milliseconds after which another member may become leader."""
 
@@ -172,21 +172,21 @@ class Control:
     xds_tls: ServerTls | None = None
     """TLS of the xDS endpoint; None: plain connections."""
     unmatched_nodes: Literal["nothing", "all"] = "nothing"
-    """Resources for an xDS node that matches no proxy."""
+    """Resources that an xDS node gets if it matches no proxy."""
     api_bind: Address = Address("127.0.0.1", ports.API)
     """Address of the API."""
     api_token_file: str | None = None
-    """Path of the file with the API's tokens; None: `serve` creates a token in its state directory."""
+    """Path of the file that contains the API's tokens; None: `serve` creates a token in its state directory."""
     api_tls: ServerTls | None = None
     """TLS of the API; None: plain connections."""
     logs_bind: Address = Address("127.0.0.1", ports.LOGS)
-    """Address to which the proxies send their traffic log by syslog."""
+    """Address that the proxies send their traffic log to, by syslog."""
     logs_written: bool = False
     """Whether the files have the section `logs`, so that rendered proxies send their traffic log there."""
     picker_bind: Address = Address("127.0.0.1", ports.PICKER)
-    """Address on which the picker accepts proxies."""
+    """Address on which the picker accepts connections from proxies."""
     picker_key_file: str | None = None
-    """Path of the file with the key that proxies send to the picker; None: `serve` creates one if it can."""
+    """Path of the file that contains the key that proxies send to the picker; None: `serve` creates one if it can."""
     dashboard_history: int = 3_600_000
     """Time range of the dashboard's charts, in milliseconds."""
     state: str = "/var/lib/lbctl"
@@ -199,7 +199,7 @@ class Control:
     """Maximum percentage of replicas that one reload may remove."""
 
     def picker_tls(self, bind: Address) -> ServerTls | None:
-        """Return the TLS settings of a picker whose gRPC is at `bind`; None for plain connections.
+        """Return the TLS settings of a picker that serves gRPC at `bind`; None for plain connections.
 
         Beyond loopback, the picker uses the TLS settings of xDS.
         """
@@ -207,13 +207,13 @@ class Control:
 
 
 def picker_http(bind: Address) -> Address:
-    """Return the address of HTTP and UDP for a picker whose gRPC is at `bind`: the next port, on loopback."""
+    """Return the HTTP and UDP address of a picker that serves gRPC at `bind`: the next port, on loopback."""
     local = bind.from_here
     return Address(local.host if local.on_loopback else "127.0.0.1", bind.port + 1)
 
 
 def picker_asked(bind: Address) -> Address:
-    """Return the address at which Envoys query a picker whose gRPC is at `bind`: the next port of the same address."""
+    """Return the address where Envoys query a picker that serves gRPC at `bind`: the next port on the same host."""
     return Address(bind.from_here.host, bind.port + 1)
 
 
@@ -225,7 +225,7 @@ def picker_http_remote(bind: Address) -> Address | None:
 
 @dataclass(frozen=True, slots=True)
 class XdsProxies:
-    """The proxies of a fleet that the xDS server serves."""
+    """The proxies of a fleet that get their configuration from the xDS server."""
 
     named: tuple[Proxy, ...]
     """The proxies that the fleet names."""
@@ -239,7 +239,7 @@ class XdsProxies:
 
 
 def xds_proxies(topology: Topology, kinds: Mapping[str, tuple[int, ...]]) -> XdsProxies:
-    """Return the proxies that the xDS server serves.
+    """Return the proxies that get their configuration from the xDS server.
 
     `kinds` maps each kind of proxy that uses xDS to its oldest version.
     """

@@ -12,11 +12,11 @@ from typing import NamedTuple
 from lbctl.ir.routes import Forward, Route
 
 ERRORS_OF = "lbctl-errors/"
-"""Prefix of the name of the log with Envoy's own errors for a pool; the pool's name follows."""
+"""Prefix of the log name for Envoy's own errors for a pool; the pool's name follows."""
 
 
 class LatencyKey(NamedTuple):
-    """A latency that is measured for the requests of one pool."""
+    """A latency measured for the requests of one pool."""
 
     pool: str
     metric: str

@@ -21,7 +21,7 @@ RetryCondition = Literal["connect_failure", "refused_stream", "reset_before_requ
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A pool's part of a split."""
+    """A pool's share of a split."""
 
     pool: str
     weight: int
@@ -62,12 +62,12 @@ class Mirror:
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """Forwards the request to a pool in `shares`: by a pin, otherwise by a weighted choice."""
+    """Forwards the request to a pool, chosen by a pin or else by the weights in `shares`."""
 
     shares: tuple[Share, ...]
     """The split, sorted by pool."""
     pins: tuple[Pin, ...] = ()
-    """The pins, in the order in which they are compared."""
+    """The pins, in the order of comparison."""
     sticky: StickySplit | None = None
     """Keeps a client in one pool of the split; None: disabled."""
     mirror: Mirror | None = None
@@ -75,7 +75,7 @@ class Forward:
     fallback: str | None = None
     """Pool that gets requests while the pools in `shares` have no healthy replica."""
     pools: tuple[str, ...] = field(init=False, repr=False, compare=False)
-    """Every pool that may answer a request of this route, sorted; without the mirror's pool."""
+    """Every pool that may answer a request of this route, sorted, excluding the mirror's pool."""
 
     def __post_init__(self) -> None:
         fallback = [self.fallback] if self.fallback else []
@@ -131,7 +131,7 @@ class Retry:
     when: tuple[RetryCondition, ...] = ("connect_failure", "refused_stream", "reset_before_request")
     """Results of an attempt that allow a retry."""
     busy_statuses: tuple[int, ...] = ()
-    """Statuses with which a replica declines a request before processing it; empty without `replica_busy`."""
+    """Statuses that a replica returns to decline a request before processing it; empty without `replica_busy`."""
     idempotent: bool = False
     """Whether every request of the route, including POST, may be repeated safely."""
     budget: float | None = None
@@ -147,7 +147,7 @@ class TenantRate:
     tenant: str
     """The tenant's name."""
     requests: int
-    """Number of requests in each `per`."""
+    """Number of requests allowed in each `per`."""
     per: int
     """The period of the rate in milliseconds."""
 
@@ -161,7 +161,7 @@ class RateLimit:
     header: str = ""
     """The header's name, where `by` is header."""
     requests: int = 0
-    """Number of requests in each period; 0 for a limit of concurrent requests."""
+    """Number of requests allowed in each period; 0 for a limit of concurrent requests."""
     per: int = 0
     """Period of the rate, in milliseconds."""
     burst: int = 0
@@ -169,7 +169,7 @@ class RateLimit:
     concurrent: int = 0
     """Maximum number of concurrent requests; 0 for a rate."""
     tenant_rates: tuple[TenantRate, ...] = ()
-    """Rates that replace this rate for single tenants, sorted; only for rates by tenant."""
+    """Rates that replace this rate for individual tenants, sorted; only for rates by tenant."""
 
     @property
     def tenants(self) -> tuple[tuple[str, RateLimit], ...]:
@@ -181,7 +181,7 @@ class RateLimit:
 
 
 def retry_after(limits: Iterable[RateLimit]) -> int:
-    """Return the seconds, at least 1, until an empty bucket admits one request, by the slowest of the limits."""
+    """Return the seconds (at least 1) until the slowest of the limits admits a request from an empty bucket."""
     return max((-(-limit.per // (1000 * limit.requests)) for limit in limits if limit.requests), default=1)
 
 
@@ -190,7 +190,7 @@ class ApiKeys:
     """API keys from a file."""
 
     file: str
-    """The path of the file with the keys."""
+    """Path of the file that contains the keys."""
     headers: tuple[str, ...] = ("authorization",)
     """Lower-case names of headers that may contain the key; the first one in a request is used."""
     websocket_protocol: bool = False
@@ -206,7 +206,7 @@ class Jwt:
     issuer: str
     """Required `iss` of a token."""
     jwks_file: str
-    """Path of the file with the issuer's public keys."""
+    """Path of the file that contains the issuer's public keys."""
     audiences: tuple[str, ...] = ()
     """Accepted `aud` values; empty: any."""
     tenant_claim: str | None = None
@@ -222,16 +222,16 @@ class External:
     timeout: int
     """Timeout for the response of the service."""
     send: tuple[str, ...] = ()
-    """Lower-case names of request headers that the service gets, sorted."""
+    """Lower-case names of request headers sent to the service, sorted."""
     accept: tuple[str, ...] = ()
-    """Lower-case names of headers in the service's response that the replica gets, sorted."""
+    """Lower-case names of the service's response headers that are passed to the replica, sorted."""
     tenant_header: str | None = None
     """Header that contains the tenant; None: no header."""
 
 
 @dataclass(frozen=True, slots=True)
 class Auth:
-    """Authentication. With both kinds, either is sufficient."""
+    """Authentication. If both kinds are set, either is sufficient."""
 
     api_keys: ApiKeys | None = None
     """None: API keys are not accepted."""
@@ -240,7 +240,7 @@ class Auth:
     external: External | None = None
     """External service that decides instead; None: no service."""
     forward_tenant: str | None = None
-    """The header that passes the tenant to replicas."""
+    """Header that passes the tenant to replicas."""
     forward_credentials: bool = False
     """Whether replicas get the client's credentials."""
 
@@ -254,7 +254,7 @@ class Auth:
 
 @dataclass(frozen=True, slots=True)
 class HeaderRules:
-    """Headers that are set and removed."""
+    """Headers to set and to remove."""
 
     set: tuple[tuple[str, str], ...] = ()
     """(lower-case name, value), sorted."""
@@ -288,12 +288,12 @@ class AnalysisMetric:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """Criteria by which a rollout step passes or fails."""
+    """Pass and fail criteria for a rollout step."""
 
     interval: int = 30_000
     """Time between two comparisons."""
     min_requests: int = 1000
-    """Minimum number of requests to the new pool for a decision at the end of an interval."""
+    """Minimum number of requests to the new pool required for a decision at the end of an interval."""
     max_error_rate: float | None = None
     """Maximum error rate of the new pool, in percent; None: unlimited."""
     latency_metric: str | None = None
@@ -335,9 +335,9 @@ class Route:
     """The name, unique in the fleet."""
     action: Forward | Respond | Redirect
     listeners: tuple[str, ...] = ()
-    """Names of the listeners with this route; empty: all."""
+    """Names of the listeners that have this route; empty: all."""
     rewrite: Rewrite | None = None
-    """Changes of path and host; None: no changes."""
+    """Changes to the path and host; None: no changes."""
     queue_priority: Literal["high", "normal", "low"] = "normal"
     """Priority of its requests while they wait for a replica."""
     websocket: bool = False
@@ -361,9 +361,9 @@ class Route:
     logged: bool = True
     """Whether its requests are in the listener's access log."""
     request_headers: HeaderRules = HeaderRules()
-    """Changes of the request's headers."""
+    """Changes to the request's headers."""
     response_headers: HeaderRules = HeaderRules()
-    """Changes of the response's headers."""
+    """Changes to the response's headers."""
     regions: tuple[str, ...] = ()
     """Regions of the replicas that may answer; empty: any."""
     rollout: Rollout | None = None
@@ -395,7 +395,7 @@ class Access:
 
     @property
     def is_limited(self) -> bool:
-        """Whether some client is rejected."""
+        """Whether any clients are rejected."""
         return self.allow is not None or bool(self.deny)
 
     def of(self, route: Route) -> Access:
@@ -411,14 +411,14 @@ EVERYBODY = Access()
 
 
 def access(listener: Listener) -> Access:
-    """Return the networks of a listener, which apply to its routes without separate lists."""
+    """Return a listener's networks, which apply to its routes unless these have their own lists."""
     return Access(listener.allow_from, listener.deny_from)
 
 
 def busy_statuses(route: Route, pool: Pool) -> tuple[int, ...]:
-    """Return the statuses after which a request of `route` goes to another replica of `pool`.
+    """Return the statuses that make a request of `route` move on to another replica of `pool`.
 
-    A gRPC server declines by the gRPC status, not by the HTTP status.
+    A gRPC server declines requests by gRPC status, not by HTTP status.
     """
     return route.retry.busy_statuses if route.retry.attempts and pool.protocol != "grpc" else ()
 

@@ -36,17 +36,17 @@ def looks_like_secret(text: str) -> bool:
 
 
 def may_hold_credential(header: str) -> bool:
-    """Return whether the value of a header may be a credential, by the header's name."""
+    """Return whether a header's value may be a credential, judging by the header's name."""
     return header.lower() not in _OF_ANSWERS and _LIKE_A_CREDENTIAL.search(header) is not None
 
 
 def cookie_may_hold_credential(cookie: str) -> bool:
-    """Return whether the value of a cookie may be a credential, by its name. Session cookies are credentials."""
+    """Return whether a cookie's value may be a credential, judging by its name. Session cookies are credentials."""
     return _LIKE_A_CREDENTIAL.search(cookie) is not None or _LIKE_A_SESSION.search(cookie) is not None
 
 
 def is_credential(header: str, value: str) -> bool:
-    """Return whether a header's value may be a credential, by the header's name or by the value's format."""
+    """Return whether a header's value may be a credential, judging by the header's name or the value's format."""
     return may_hold_credential(header) or looks_like_secret(value)
 
 
@@ -73,12 +73,12 @@ class HeaderSecret:
     """A secret that a proxy sends in a header. It is never shown."""
 
     value: str = field(repr=False)
-    """The secret: visible ASCII, and spaces within it."""
+    """The secret: visible ASCII characters, with spaces only between them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Secrets:
-    """File contents by path, as the fleet writes it.
+    """File contents by path, as written in the fleet.
 
     Files that could not be read are missing: no request can authenticate with them.
     """

@@ -1,4 +1,4 @@
-"""The share of a route's requests that each pool and each replica gets by weight alone.
+"""The share of a route's requests that each pool and each replica gets purely by weight.
 
 A share is configured, not measured: an algorithm that counts requests in flight follows the weights only roughly, and a
 hash follows the keys. All pages that show a share (`lint`, `diff`, `explain`, the API) use this module.
@@ -26,7 +26,7 @@ def in_regions(replica: Replica, regions: tuple[str, ...]) -> bool:
 
 
 def serving(pool: Pool, resting: Collection[str] = (), regions: tuple[str, ...] = ()) -> tuple[Replica, ...]:
-    """Return the replicas that get new requests while all are healthy: the replicas of the best remaining priority.
+    """Return the replicas that get new requests while all are healthy: those with the best remaining priority.
 
     Replicas that the files drain, replicas in `resting` (drained by an operator, or ejected by a health check) and
     replicas outside `regions` are excluded.
@@ -48,8 +48,8 @@ def of_replicas(
 ) -> dict[str, float]:
     """Map each replica to its share of the pool's requests, 0…1; replicas that get no new requests are omitted.
 
-    `weights` are on the scale of capacity, and a replica without a weight has its capacity. `resting` and `regions` are
-    as for `serving`.
+    `weights` are on the scale of capacity, and a replica without a weight has its capacity. `resting` and `regions`
+    have the same meaning as in `serving`.
     """
     rates = {replica.name: replica.capacity for replica in serving(pool, resting, regions)}
     if weights:
@@ -59,14 +59,14 @@ def of_replicas(
 
 
 class ReplicaShares:
-    """Caches the shares by capacity of a fleet's replicas, by pool and regions."""
+    """Caches the capacity-based shares of a fleet's replicas, by pool and regions."""
 
     def __init__(self, pools: Iterable[Pool]) -> None:
         self._pools = {pool.name: pool for pool in pools}
         self._shares: dict[tuple[str, tuple[str, ...]], Mapping[str, float]] = {}
 
     def of(self, pool: str, regions: tuple[str, ...]) -> Mapping[str, float]:
-        """Return the shares of the pool's replicas; empty for a pool that the fleet does not have."""
+        """Return the shares of the pool's replicas; empty for a pool that is not in the fleet."""
         key = (pool, regions)
         if key not in self._shares:
             self._shares[key] = of_replicas(self._pools[pool], regions=regions) if pool in self._pools else {}

@@ -38,7 +38,7 @@ class Snapshot:
     out: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Pool → unhealthy replicas. They get no new requests, and clients with affinity also leave them."""
     traffic_log: Address | None = None
-    """Address to which proxies of the fleet send their traffic log by syslog; None: the fleet's own setting."""
+    """Address that the fleet's proxies send their traffic log to, by syslog; None: the fleet's own setting."""
     picker: Address | None = None
     """Address of the running picker; None: the fleet's own setting."""
     picker_withheld: bool = False
@@ -78,11 +78,11 @@ class View:
     jwks: Mapping[str, str] = field(default_factory=dict)
     """Route → the text of its JWKS file."""
     upstream_headers: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict, repr=False)
-    """Pool → (name, value) of the headers that are set for it, without headers whose file is unreadable."""
+    """Pool → (name, value) of the headers to set for it, excluding those whose file is unreadable."""
     out: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Pool → the unhealthy replicas among `drained`."""
     traffic_log: Address | None = None
-    """Address to which it sends its traffic log by syslog; None: no traffic log."""
+    """Address that it sends its traffic log to, by syslog; None: no traffic log."""
     picker: Address | None = None
     """Address of the picker; None if no pool uses the algorithm `pick`, or if the picker must not be used."""
     picker_tls: bool = False
@@ -96,7 +96,7 @@ class View:
 def view(snapshot: Snapshot, proxy: Proxy) -> View:
     """Derive the part of the fleet for `proxy`.
 
-    A proxy that the files do not name has the limits of a single instance.
+    A proxy that the files do not name gets the limits of a single instance.
     """
     topology = snapshot.topology
     picker = snapshot.picker or topology.control.picker_bind
@@ -169,7 +169,7 @@ def replica_counts(snapshot: Snapshot) -> dict[str, tuple[int, int]]:
 
 
 def part(limit: int, instances: int) -> int:
-    """Return one instance's part of a limit of the fleet, rounded up and at least 1."""
+    """Return one instance's share of a fleet-wide limit, rounded up and at least 1."""
     return max(1, -(-limit // instances))
 
 
@@ -182,7 +182,7 @@ def pools_of(route: Route) -> tuple[str, ...]:
 
 
 def pools_reached(topology: Topology, proxy: Proxy) -> frozenset[str]:
-    """Return the pools that requests through this proxy may reach, by the shares of `topology`."""
+    """Return the pools that requests through this proxy may reach, according to the shares of `topology`."""
     used_routes = routes_reached(topology, proxy)
     return frozenset(name for route in topology.routes if route.name in used_routes for name in pools_of(route))
 
@@ -219,7 +219,7 @@ def _listeners_of_pools(topology: Topology) -> dict[str, set[str]]:
 def _live_route(route: Route, snapshot: Snapshot) -> Route:
     """Return the route with its live shares.
 
-    A pool that is missing in the live split gets no requests but remains in the route, because it may return at any
+    A pool that is missing from the live split gets no requests but remains in the route, because it may return at any
     time.
     """
     shares = snapshot.splits.get(route.name)
@@ -265,7 +265,7 @@ def _divided_route(route: Route, instances: int) -> Route:
 
 
 def divided_limit(limit: RateLimit, instances: int) -> RateLimit:
-    """Return one instance's part of a limit of the fleet."""
+    """Return one instance's share of a fleet-wide limit."""
     if limit.concurrent:
         return replace(limit, concurrent=part(limit.concurrent, instances))
     return replace(

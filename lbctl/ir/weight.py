@@ -1,8 +1,8 @@
-"""A replica's weight as several numbers: the meaning of a weight differs between proxies.
+"""A replica's weight as several numbers, because the meaning of a weight differs between proxies.
 
-A replica that works at half its speed should answer half as many requests as its peers, and each takes twice as long:
-it has as many in flight as before. A replica whose configured capacity is twice too large should answer half as many,
-and have half as many in flight. `targets.effective_weights` derives each proxy's own numbers from these.
+A replica that works at half its speed should answer half as many requests as its peers, and each takes twice as long,
+so it has as many in flight as before. A replica whose configured capacity is twice the real one should answer half as
+many requests, and have half as many in flight. `targets.effective_weights` derives each proxy's own numbers from these.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Weight(NamedTuple):
     room: float
     """Number of requests that it should have in flight, relative to its peers."""
     speed: float = 1.0
-    """The measured speed, relative to replicas with the same GPU."""
+    """Measured speed, relative to replicas with the same GPU."""
 
     @property
     def held(self) -> float:

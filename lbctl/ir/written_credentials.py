@@ -21,12 +21,12 @@ _PARAMETER = re.compile(r"([?&])([^=&?]+)=([^&]+)")
 
 
 def of_rule(rule: Rule) -> Iterator[str]:
-    """Yield the credentials that the conditions of a rule contain."""
+    """Yield the credentials in the conditions of a rule."""
     return (value for name, value in rule.headers if is_credential(name, value))
 
 
 def of_route(route: Route) -> Iterator[str]:
-    """Yield the credentials that a route contains."""
+    """Yield the credentials in a route."""
     yield from (value for name, value in route.request_headers.set if is_credential(name, value))
     if isinstance(route.action, Forward):
         yield from (pin.value for pin in route.action.pins if is_credential_pin(pin))
@@ -40,7 +40,7 @@ def is_credential_pin(pin: Pin) -> bool:
 
 
 def of_pool(pool: Pool) -> Iterator[str]:
-    """Yield the credentials in the query of the path of the pool's health check."""
+    """Yield the credentials in the query string of the pool's health-check path."""
     if isinstance(pool.engine_probe, HttpCheck):
         yield from (
             value for _, name, value in _PARAMETER.findall(pool.engine_probe.path) if is_credential(name, value)
@@ -53,7 +53,7 @@ def shown_path(path: str) -> str:
 
 
 def of_topology(topology: Topology) -> frozenset[str]:
-    """Return all credentials that a fleet contains, each as the fleet writes it."""
+    """Return all credentials in a fleet, each as written there."""
     rules: Iterable[Rule] = (rule for listener in topology.listeners for rule in listener.rules)
     conditions = (value for rule in rules for value in of_rule(rule))
     routes = (value for route in topology.routes for value in of_route(route))

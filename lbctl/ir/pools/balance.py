@@ -31,7 +31,7 @@ class SessionKey:
 
     @property
     def name(self) -> str:
-        """Return the header's name, or the field."""
+        """Return the header's name or the field."""
         return self.header or self.body
 
 
@@ -54,7 +54,7 @@ DEFAULT_SESSION_KEYS = (
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """Recognition of prompts by their beginning."""
+    """How prompts are recognised by their beginning."""
 
     block: int = 256
     """Size of a block in bytes."""
@@ -64,7 +64,7 @@ class Prefix:
 
 @dataclass(frozen=True, slots=True)
 class QueuePolicy:
-    """Settings of the queue in which requests wait at the picker while all replicas are full."""
+    """Settings of the picker's queue, where requests wait while all replicas are full."""
 
     max_wait: int
     """Time after which a waiting request is rejected."""
@@ -74,24 +74,24 @@ class QueuePolicy:
     by: Literal["tenant", "client_ip", "header", "all"] = "tenant"
     """Which requests form a flow. With the order `fair`, flows share the replicas by weight."""
     header: str = ""
-    """The lower-case name of the header whose value is the flow; empty unless `by` is header."""
+    """Lower-case name of the header whose value identifies the flow; empty unless `by` is header."""
     weights: tuple[tuple[str, float], ...] = ()
-    """Weight (> 0) of individual tenants, by name. Other flows have the weight 1."""
+    """Weights (> 0) of individual tenants, by name. Other flows have the weight 1."""
     priority_header: str = ""
-    """The lower-case name of the header in which some tenants choose a priority; empty: none."""
+    """Lower-case name of the header that some tenants use to choose a priority; empty: none."""
     priority_tenants: tuple[tuple[str, str], ...] = ()
-    """Tenants that may choose, by name, with the highest priority that each may use: high, normal or low."""
+    """Tenants that may choose a priority, by name, with the highest that each may use: high, normal or low."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class TokenLimit:
-    """Limit on the prompt tokens of a route's requests, by the picker's estimate."""
+    """Limit on the prompt tokens of a route's requests, as estimated by the picker."""
 
     route: str
     by: Literal["tenant", "client_ip", "header", "all"]
     """Which requests share the limit."""
     tokens: int
-    """Prompt tokens (> 0) in each period."""
+    """Number of prompt tokens (> 0) allowed in each period."""
     period: int
     """Length of the period, in milliseconds."""
     header: str = ""
@@ -105,11 +105,11 @@ class PickPolicy:
     session: tuple[SessionKey, ...]
     """Session identifiers; the first identifier that a request contains is used."""
     prefix: Prefix | None = Prefix()
-    """Recognition of prompts; None: disabled."""
+    """How prompts are recognised; None: they are not."""
     bound: float = 1.25
-    """Multiple (> 1) of the mean load by capacity at which affinity ends."""
+    """Multiple (> 1) of the mean load per capacity at which affinity ends."""
     timeout: int = 200
-    """Maximum time in which the picker answers a request that does not wait in a queue, in milliseconds."""
+    """Maximum time, in milliseconds, for the picker to answer a request that does not wait in a queue."""
     queue: QueuePolicy | None = None
     """Queue for requests while all replicas are full; None: the picker answers every request at once."""
 
@@ -128,14 +128,14 @@ class PickPolicy:
 
     @property
     def question_headers(self) -> tuple[str, ...]:
-        """Return the request headers that the picker needs, without duplicates: first those for the session."""
+        """Return the request headers that the picker needs, without duplicates, starting with those for the session."""
         queued = (self.queue.header, self.queue.priority_header) if self.queue else ()
         named = (*queued, *(limit.header for limit in self.token_limits))
         return tuple(dict.fromkeys((*self.session_headers, *filter(None, named))))
 
     @property
     def longest_wait(self) -> int:
-        """Return the maximum time in which the picker answers a request, including its time in the queue."""
+        """Return the maximum time for the picker to answer a request, including its time in the queue."""
         return self.timeout + (self.queue.max_wait if self.queue else 0)
 
 
@@ -148,13 +148,13 @@ class Balance:
     key: HashKey | None = None
     """Input of the hash; None for every algorithm except `hash`."""
     bounded_load: float | None = None
-    """Multiple (> 1) of the mean load that no replica exceeds."""
+    """Maximum load of a replica, as a multiple (> 1) of the mean load."""
     pick: PickPolicy | None = None
     """Settings of the picker; None: the proxy itself selects replicas."""
 
     @property
     def name(self) -> str:
-        """Return the algorithm as it is written in a fleet file."""
+        """Return the algorithm as written in a fleet file."""
         return "pick" if self.pick else self.algorithm
 
     @property
@@ -174,12 +174,12 @@ class Affinity:
 
 @dataclass(frozen=True, slots=True)
 class SessionHeader:
-    """Header in which replicas send session IDs. The requests of a session go to the replica that sent its ID."""
+    """Header that replicas use to send session IDs. The requests of a session go to the replica that sent its ID."""
 
     name: str
     """The lower-case name of the header."""
     ttl: int = 86_400_000
-    """Time for which an idle session is remembered."""
+    """How long an idle session is remembered."""
 
 
 @dataclass(frozen=True, slots=True)

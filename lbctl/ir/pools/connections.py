@@ -26,7 +26,7 @@ class Connections:
 
 @dataclass(frozen=True, slots=True)
 class CircuitBreaker:
-    """Limits for the whole fleet; a `View` contains one proxy's part."""
+    """Limits for the whole fleet; a `View` contains one proxy's share."""
 
     max_connections: int
     """Maximum number of connections to the pool."""
@@ -77,7 +77,7 @@ class Upstream:
     path_prefix: str = ""
     """Prefix of the path, without a trailing slash."""
     headers: tuple[UpstreamHeader, ...] = ()
-    """Headers that are set, by name."""
+    """Headers to set, by name."""
 
     @property
     def server_name(self) -> str:
@@ -86,7 +86,7 @@ class Upstream:
 
 
 def header_values(upstream: Upstream, secrets: Mapping[str, HeaderSecret]) -> Iterator[tuple[str, str]]:
-    """Yield (name, value) of the headers that are set. Headers whose file could not be read are left out."""
+    """Yield (name, value) for each header to set. Headers whose file could not be read are left out."""
     for header in upstream.headers:
         if header.file is None:
             yield header.name, header.text

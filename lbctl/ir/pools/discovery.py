@@ -30,7 +30,7 @@ class DnsDiscovery(Discovery):
     refresh: int = 10_000
     """Maximum time between two lookups."""
     max_replicas: int = 32
-    """Maximum number of addresses that are used from a response."""
+    """Maximum number of addresses used from a response."""
     gpu: str | None = None
     """GPU type of each replica; None if the files do not state it."""
     resolvers: tuple[Address, ...] = ()
@@ -53,7 +53,7 @@ class FileDiscovery(Discovery):
 
 @dataclass(frozen=True, slots=True)
 class LabelSource:
-    """A label with a property of a replica."""
+    """A label that contains a property of a replica."""
 
     of: Literal["node", "pod"]
     label: str
@@ -77,11 +77,11 @@ class KubernetesDiscovery(Discovery):
     context: str | None = None
     """Context of the kubeconfig; None: its current context."""
     gpu_from: LabelSource | None = None
-    """Label with the GPU type; None: all replicas have the same capacity."""
+    """Label that contains the GPU type; None: all replicas have the same capacity."""
     zone_from: LabelSource | Literal["endpoint"] | None = None
     """Source of the zone: a label, or the EndpointSlice; None: replicas have no zone."""
     max_replicas: int = 1024
-    """Maximum number of endpoints that are used from a response."""
+    """Maximum number of endpoints used from a response."""
     gpus: tuple[tuple[str, float], ...] = ()
     """(type, throughput), sorted: the fleet's own figures, which take precedence over the GPU table."""
     control_files: tuple[str, ...] = field(default=(), compare=False)
@@ -100,5 +100,5 @@ class KubernetesDiscovery(Discovery):
 
     @property
     def referenced_port(self) -> int | None:
-        """Return the number by which a Kubernetes object refers to the service's port; None if it is unknown."""
+        """Return the number that a Kubernetes object uses to refer to the service's port; None if it is unknown."""
         return self.service_port or (int(self.port) if self.port.isdecimal() else None)

@@ -10,7 +10,7 @@ THRESHOLD_PARAMETER = "unhealthy_threshold"
 
 @dataclass(frozen=True, slots=True)
 class HttpCheck:
-    """A health check by HTTP request."""
+    """A health check that sends an HTTP request."""
 
     path: str = "/health"
     """Request path."""
@@ -24,7 +24,7 @@ class HttpCheck:
 
 @dataclass(frozen=True, slots=True)
 class GrpcCheck:
-    """A health check by the gRPC health protocol."""
+    """A health check that uses the gRPC health protocol."""
 
     service: str = ""
     """Service name in the check; empty: the server as a whole."""
@@ -47,7 +47,7 @@ class ActiveCheck:
     timeout: int = 3_000
     """Timeout of a check."""
     jitter: float = 10.0
-    """Percentage of the interval."""
+    """Jitter as a percentage of the interval."""
     unhealthy_threshold: int = 3
     """Number of consecutive failed checks after which a replica gets no requests."""
     healthy_threshold: int = 2

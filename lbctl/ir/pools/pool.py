@@ -34,7 +34,7 @@ class Replica:
     capacity: float = 1.0
     """Load that the replica can carry, relative to the other replicas of its pool; > 0."""
     priority: int = 0
-    """0 is preferred; higher numbers are standbys."""
+    """0 for a preferred replica; higher numbers are standbys."""
     drain: bool = False
     """Whether the files drain the replica."""
     region: str | None = None
@@ -47,7 +47,7 @@ class Replica:
     devices: tuple[str, ...] = ()
     """Identifiers of its GPUs, to find their metrics."""
     labels: tuple[tuple[str, str], ...] = ()
-    """(name, value), sorted; placeholders of metrics sources are filled from them."""
+    """(name, value), sorted; they fill the placeholders of metrics sources."""
     telemetry: Telemetry | None = None
     """Its own sources of metrics; None: the pool's sources."""
     agent_port: int | None = None
@@ -61,9 +61,9 @@ class SlowStart:
     window: int = 60_000
     """Duration of the ramp."""
     min_weight: float = 10.0
-    """The initial weight, in percent."""
+    """Initial weight, in percent."""
     aggression: float = 1.0
-    """The exponent of the ramp; 1.0 is linear."""
+    """Exponent of the ramp; 1.0 is linear."""
 
     def factor(self, age: float) -> float:
         """Return Envoy's weight factor for a replica that joined `age` seconds ago; 1 after the ramp."""
@@ -83,7 +83,7 @@ class Model:
     version: str | None = None
     """None if the files do not state a version."""
     adapters: tuple[str, ...] = ()
-    """The names of its LoRA adapters, which clients request as models."""
+    """Names of its LoRA adapters, which clients request as models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Pool:
     affinity: Affinity | None = None
     """Cookie that keeps a client on one replica; None: no cookie."""
     session: SessionHeader | None = None
-    """Header in which replicas send session IDs; None: no such header."""
+    """Header that replicas use to send session IDs; None: no such header."""
     drain_deadline: int = 120_000
     """Time after which requests of a drained replica are cut off."""
     locality: Locality | None = None
@@ -130,7 +130,7 @@ class Pool:
     slow_start: SlowStart | None = None
     """Ramp of new replicas; None: new replicas get their full weight immediately."""
     active: ActiveCheck | None = None
-    """Active health checks; None: disabled. With `agent`, they ask the agent."""
+    """Active health checks; None: disabled. With `agent`, they query the agent."""
     agent: AgentCheck | None = None
     """The agent next to each replica; None: no agent."""
     passive: PassiveCheck | None = PassiveCheck()
@@ -154,7 +154,7 @@ class Pool:
 
     @property
     def engine_probe(self) -> HttpCheck | GrpcCheck | TcpCheck | None:
-        """Return the check of the engines that the files set, which proxies or agents run; None if they set none."""
+        """Return the engine check that the files set, run by proxies or agents; None if they set none."""
         if self.agent is not None:
             return self.agent.probe
         return self.active.probe if self.active is not None else None

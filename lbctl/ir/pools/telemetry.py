@@ -41,26 +41,26 @@ class Telemetry:
 
 @dataclass(frozen=True, slots=True)
 class Weighting:
-    """How a replica's weight follows its signals. Percentages unless noted."""
+    """How a replica's weight follows its signals. Values are percentages unless noted."""
 
     strategy: str = "static"
     """Name of the strategy in the registry."""
     smoothing: int = 20_000
-    """The time constant of the moving average, in milliseconds."""
+    """Time constant of the moving average, in milliseconds."""
     act_above: float = 25.0
-    """Deviation of a replica's speed from its peers above which its weight changes."""
+    """How far a replica's speed must deviate from its peers' before its weight changes."""
     release_below: float = 15.0
-    """Deviation below which the replica gets the weight of its capacity again."""
+    """Deviation below which the replica returns to the weight of its capacity."""
     across_types: float = 45.0
     """Like `act_above`, but between GPU types."""
     composite: tuple[tuple[str, float], ...] = ()
-    """(signal, relative part) of the strategy `composite`, sorted."""
+    """(signal, relative part) pairs for the strategy `composite`, sorted."""
     max_step_down: float = 50.0
     """Maximum decrease of a weight per interval."""
     max_step_up: float = 10.0
     """Maximum increase of a weight per interval."""
     deadband: float = 10.0
-    """Minimum change of a weight that is published."""
+    """Minimum weight change that is published."""
     floor: float = 5.0
     """Minimum weight, relative to the capacity."""
     ceiling: float = 400.0

@@ -19,7 +19,7 @@ from lbctl.ir.settings.format import Setting, text
 from lbctl.ir.topology import Topology
 
 Settings = dict[Path, str]
-"""Maps the Topology's own paths, in which a replica is identified by its name, to texts."""
+"""Maps the Topology's own paths, which identify a replica by its name, to texts."""
 
 
 def of_listener(listener: Listener) -> Settings:

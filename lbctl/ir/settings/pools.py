@@ -87,7 +87,7 @@ def _balance(balance: p.Balance) -> Iterator[Setting]:
 
 
 def _pick(pick: p.PickPolicy) -> Iterator[Setting]:
-    """Yield the settings of `pick`; the order of session keys counts."""
+    """Yield the settings of `pick`; the order of session keys matters."""
     for index, key in enumerate(pick.session):
         yield ("session", index), key.header or None
         yield ("session", index, "body"), key.body or None
@@ -210,7 +210,7 @@ def _probe(probe: p.HttpCheck | p.GrpcCheck | p.TcpCheck, port: int | None) -> I
 
 
 def _active(pool: p.Pool, check: p.ActiveCheck) -> Iterator[Setting]:
-    """Yield the check of the engines as in the files, and its timing, which also applies to checks of agents."""
+    """Yield the engine check as written in the files, and its timing, which also applies to agent checks."""
     if pool.engine_probe is not None:
         yield from _probe(pool.engine_probe, pool.agent.engine_port if pool.agent else check.port)
     yield ("interval",), duration(check.interval)
