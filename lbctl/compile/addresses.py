@@ -1,7 +1,7 @@
 """Checks the addresses of replicas that are written in the fleet or listed in a targets file.
 
-A targets file is written by another program, so it may contain only hosts and ports. It must not contain an address at
-which the control plane or a proxy listens: clients' requests would reach it with the privileges of the machine.
+A targets file is written by another program, so it may contain only hosts and ports. It must not contain an address
+where the control plane or a proxy listens: clients' requests would reach that address with the machine's privileges.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Listening(NamedTuple):
     host: str
     """Address on which it listens; empty for a unix socket."""
     owner: str
-    """Name of the listener in messages."""
+    """Name of the listener for use in messages."""
     key: Path
     """Path of the key that sets the address."""
 

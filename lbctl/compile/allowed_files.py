@@ -20,7 +20,7 @@ from lbctl.model.node import Node, descend
 
 REFUSED = "LB514"
 VARIABLE = "LBCTL_FILE_DIRS"
-"""Environment variable with further allowed directories, separated as in PATH."""
+"""Environment variable that lists further allowed directories, separated as in PATH."""
 DIRECTORIES = (
     "/etc/lbctl",
     "/run/secrets",
@@ -91,7 +91,7 @@ def may_read(source: FleetSource, path: d.Path, node: Node, opened: Path) -> boo
 
 
 def _is_passed_on(path: d.Path) -> bool:
-    """Return whether lbctl passes on the content of the file that is named at this place of the fleet."""
+    """Return whether lbctl passes on the content of a file named at this place in the fleet."""
     return path[0] == "proxies" or path[-1] in {"file", "kubeconfig"}
 
 

@@ -21,7 +21,7 @@ _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----\r?\n[A-Za-z0-9+/=\r\n]+-
 
 
 def ca_bundles(source: FleetSource) -> dict[str, str]:
-    """Map each path of a CA bundle, as the fleet writes it, to its certificates in PEM.
+    """Map each path of a CA bundle, as written in the fleet, to its certificates in PEM.
 
     Files without certificates and files that cannot be read are left out: `check_files` reports them. Only fleets with
     Kubernetes objects need bundles; for all others, no file is read.

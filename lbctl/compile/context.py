@@ -35,7 +35,7 @@ class FileTarget:
 
 @dataclass(frozen=True, slots=True)
 class ProxyKind:
-    """Properties of a kind of proxy that the passes need. Its target states them."""
+    """Properties of a kind of proxy that the passes need, as stated by its target."""
 
     oldest: Version
     """Minimum version that lbctl supports."""
@@ -97,11 +97,11 @@ class Context:
         return self.cache.compiled(place, section, inputs, compiled)
 
     def error(self, code: str, message: str, path: Path, hint: str = "", key: bool = False) -> None:
-        """Report an error at `path`; with `key`, at the position of its key."""
+        """Report an error at `path`, or at the position of its key if `key` is set."""
         self._add(Diagnostic(code, message, self.position(path, key), path, hint))
 
     def position(self, path: Path, key: bool = False) -> Position:
-        """Return the position of the value at `path`, or of its nearest ancestor that the user wrote."""
+        """Return the position of the value at `path`, or of its nearest ancestor written by the user."""
         target = self._file_target(path)
         return position_of(self.source.root, self._written(path), key) if target is None else target.position
 

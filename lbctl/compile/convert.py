@@ -25,7 +25,7 @@ def address(endpoint: Endpoint) -> Address:
 
 
 def as_int(value: int | None) -> int | None:
-    """Convert a quantity to a plain int. Quantities format themselves in the fleet's grammar, which no proxy reads."""
+    """Convert a quantity to a plain int. Proxies cannot read the format that quantities have by themselves."""
     return None if value is None else int(value)
 
 

@@ -1,7 +1,7 @@
 """Files with clients' credentials: lines of API keys (`key: tenant`) or users (`user: password`), read like YAML.
 
-A file of keys is usually called .yaml, and tools write it as YAML. For this reason a key or a tenant may be quoted, and
-` #` begins a comment. A key without quotes is simpler than in YAML: every visible ASCII character is literal. The
+Key files usually have the suffix .yaml, and tools write them as YAML. For this reason a key or a tenant may be quoted,
+and ` #` begins a comment. A key without quotes is simpler than in YAML: every visible ASCII character is literal. The
 result is used for all proxies. The user of a password is the tenant. Messages never repeat the text of a line.
 """
 
@@ -57,7 +57,7 @@ def parse_keys(file: str, text: str, diagnostics: Diagnostics) -> tuple[ApiKey, 
 
 
 class _Problem:
-    """The problem with a line; `column` counts from 1, in the line without its indent."""
+    """The problem with a line; `column` counts from 1, not including the line's indent."""
 
     def __init__(self, message: str, column: int = 1, code: str = "LB507", hint: str = KEY_LINE) -> None:
         self.message = message

@@ -1,4 +1,4 @@
-"""Checks that the files in a fleet exist, and that none is outside the fleet's directory.
+"""Checks that the files that a fleet names exist, and that none of them is outside the fleet's directory.
 
 A CI pipeline has neither the certificates nor the keys of production, so a missing file is a warning unless the caller
 requires the files.
@@ -23,7 +23,7 @@ from lbctl.model.node import Node
 _FILE_KEYS = frozenset(
     {"certificate", "key", "client_ca", "client_crl", "ca", "file", "jwks_file", "path", "token_file", "kubeconfig"}
 )
-"""Keys that may contain a path. `_is_file` decides by their position."""
+"""Keys that may contain a path. `_is_file` decides based on their position."""
 _SECTIONS = frozenset({"listeners", "routes", "pools"})
 _HOLDERS = frozenset({"tls", "auth", "discovery", "upstream", "credentials"})
 """Keys of a listener, a route or a pool that contain paths."""
@@ -67,7 +67,7 @@ def replaced_by_secrets(source: FleetSource) -> frozenset[d.Path]:
 
 
 def files_on_disk(source: FleetSource) -> dict[str, Path]:
-    """Map each path as the fleet writes it to the file on this machine, for all files that exist."""
+    """Map each path, as written in the fleet, to the file on this machine, for all files that exist."""
     named = {str(node.value): file_of(source, node) for _, node in named_files(source.root)}
     return {written: file for written, file in named.items() if is_file(file)}
 

@@ -1,6 +1,6 @@
 """Runs the passes in order: from a fleet as written to the resolved Topology.
 
-Each pass reports its diagnostics and continues, so that one run shows every fault. There is a Topology only if there
+Each pass reports its diagnostics and continues, so that one run shows every fault. A Topology is returned only if there
 are no errors.
 """
 
@@ -80,12 +80,12 @@ def _guarded(unguarded: Sequence[Listener], resolved: Sequence[Route]) -> tuple[
 
 
 def _replica_indexes(ctx: Context) -> dict[str, dict[str, int]]:
-    """Map each pool to a map from its replicas' names to the index of their entry in the file."""
+    """Map each pool to a map from the names of its replicas to the index of their entry in the file."""
     return {name: entries(pool) for name, pool in ctx.fleet.pools.items()}
 
 
 def _limit_indexes(ctx: Context) -> dict[str, tuple[int, ...]]:
-    """Map each route with limits on prompt tokens to the index in the file of each of its other limits."""
+    """Map each route that has prompt-token limits to the indexes in the file of its other limits."""
     return {
         name: tuple(index for index, limit in enumerate(route.rate_limit) if limit.prompt_tokens is None)
         for name, route in ctx.fleet.routes.items()

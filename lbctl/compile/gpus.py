@@ -1,4 +1,4 @@
-"""The built-in table of relative GPU throughput, by which replicas on different GPUs share traffic.
+"""The built-in table of relative GPU throughput, which determines how replicas on different GPUs share traffic.
 
 Throughput is relative (A100-80GB = 5), derived once from published results, and each figure has its source and method.
 This module contains only data: it does not read files, and it does not estimate GPUs that it does not list. It also
@@ -50,7 +50,7 @@ class Gpu:
     name: str
     """The name that a fleet uses."""
     throughput: float
-    """On the scale A100-80GB = 5."""
+    """Throughput on the scale A100-80GB = 5."""
     memory_gb: float | None
     """Memory of one GPU in GB."""
     source: str
@@ -209,11 +209,11 @@ _DRIVER_NAMES = (
     (r"\bMI300X\b", "MI300X"),
     (r"\bMI325X\b", "MI325X"),
 )
-"""Maps a pattern for the driver's name of a GPU to the name in `lbctl gpus`."""
+"""Maps a pattern for a driver's GPU name to the name in `lbctl gpus`."""
 
 
 def gpu_named(name: str) -> str:
-    """Return the table's name of the GPU that a driver calls `name`, or an empty string."""
+    """Return the table's name for the GPU that a driver calls `name`, or an empty string."""
     return next((ours for pattern, ours in _DRIVER_NAMES if re.search(pattern, name)), "")
 
 

@@ -33,7 +33,7 @@ _MEANINGS = {
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """A header to which the fleet gives a meaning."""
+    """A header that the fleet gives a meaning to."""
 
     path: Path
     name: str
@@ -123,7 +123,7 @@ def _named(ctx: Context, here: Path, rules: model.HeaderRules) -> Iterator[tuple
 def _uses(ctx: Context) -> Iterator[_Use]:
     """Yield the uses of headers.
 
-    The uses of routes come last, because the later of two conflicting uses is reported.
+    The uses in routes come last, because the later of two conflicting uses is reported.
     """
     for name, listener in ctx.fleet.listeners.items():
         here: Path = ("listeners", name)

@@ -35,7 +35,7 @@ def _tables(ctx: Context) -> dict[str, tuple[ir.Rule, ...]]:
 
 
 def _check_shadowed(ctx: Context, rules: tuple[ir.Rule, ...]) -> None:
-    """Report adjacent rules with equal conditions: the later route never gets a request by its rule."""
+    """Report adjacent rules with equal conditions: the later rule never matches a request."""
     for first, second in pairwise(rules):
         if replace(second, route=first.route) == first:
             message = (

@@ -67,7 +67,7 @@ def _session(section: model.Pick) -> tuple[ir.SessionKey, ...]:
 
 
 def token_limits(routes: Iterable[Route]) -> dict[str, tuple[ir.TokenLimit, ...]]:
-    """Map pools to the limits on prompt tokens of the routes that lead to them; `routes` are sorted by name."""
+    """Map pools to the prompt-token limits of the routes that lead to them; `routes` are sorted by name."""
     limits: dict[str, tuple[ir.TokenLimit, ...]] = {}
     for route in routes:
         pools = route.action.pools if route.prompt_limits and isinstance(route.action, Forward) else ()
@@ -77,7 +77,7 @@ def token_limits(routes: Iterable[Route]) -> dict[str, tuple[ir.TokenLimit, ...]
 
 
 def check_prompt_limits(ctx: Context) -> None:
-    """Report LB517 for each limit on prompt tokens of a route with a pool that does not use the picker."""
+    """Report LB517 for each prompt-token limit of a route to a pool that does not use the picker."""
     pools = ((name, pool) for name, pool in ctx.fleet.pools.items() if ("pools", name) not in ctx.source.pruned)
     unpicked = {name for name, pool in pools if pool.balance.algorithm != "pick"}
     for name, route in ctx.fleet.routes.items():
@@ -90,10 +90,10 @@ def check_prompt_limits(ctx: Context) -> None:
 
 
 def check_picker(ctx: Context) -> None:
-    """Report addresses at which the picker cannot listen.
+    """Report addresses where the picker cannot listen.
 
-    Reports LB307 for an address without a following port, which proxies query. If a pool uses the picker, reports LB112
-    for an address at which one of the two ports is already in use.
+    Reports LB307 for a Unix socket or the last port, because proxies query the next port. If a pool uses the picker,
+    reports LB112 for an address where one of the two ports is already in use.
     """
     bind = ctx.fleet.control.picker.bind
     if bind.path or bind.port >= _LAST_PORT:

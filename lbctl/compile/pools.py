@@ -1,4 +1,4 @@
-"""Pools: replicas with names and capacities, health, and circuit breakers sized by the replicas."""
+"""Pools: replicas with names and capacities, health, and circuit breakers sized for the replicas."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lbctl.model import pool as model
 from lbctl.model.health import Active, Health, Passive
 
 FEW_SLOTS = 64
-"""Number of concurrent requests per replica up to which a pool counts as having few slots.
+"""Maximum number of concurrent requests per replica for a pool to count as having few slots.
 
 docs/develop/weighting-study.md has the measurements.
 """
@@ -33,7 +33,7 @@ scheduler.
 """
 
 _OF_AGENTS = ir.ActiveCheck(ir.HttpCheck(), interval=2_000, timeout=1_000, unhealthy_threshold=2, healthy_threshold=2)
-"""Checks of agents, as far as the pool does not set the values in `active`."""
+"""Default agent checks; values that the pool sets in `active` take precedence."""
 _TIMING = ("interval", "timeout", "unhealthy_threshold", "healthy_threshold")
 _CLOSES_NOTHING = frozenset({"triton"})
 """Engines that do not close idle connections: the HTTP server of Triton has no timeout."""
@@ -42,7 +42,7 @@ _EXPORTERS = frozenset({"dcgm", "nvidia_gpu_exporter", "amd", "agent", "promethe
 
 
 def pools(ctx: Context, limits: Mapping[str, tuple[ir.TokenLimit, ...]]) -> tuple[ir.Pool, ...]:
-    """Resolve all pools. `limits` maps a pool to the limits on prompt tokens of the routes that lead to it."""
+    """Resolve all pools. `limits` maps a pool to the prompt-token limits of the routes that lead to it."""
     table = throughputs(ctx)
     with_fallback = {pool for route in ctx.fleet.routes.values() if route.fallback for pool in route.pools}
     own = own_addresses(ctx)
@@ -71,8 +71,8 @@ def _pool(
 ) -> ir.Pool:
     """Resolve a pool.
 
-    `has_fallback`: a route sends requests to another pool if this one has no healthy replica. `limits`: the limits on
-    prompt tokens of its routes.
+    `has_fallback`: a route sends requests to another pool if this one has no healthy replica. `limits`: the
+    prompt-token limits of its routes.
     """
     path = ("pools", name)
     if pool.tls and (pool.tls.certificate is None) != (pool.tls.key is None):
@@ -213,7 +213,7 @@ def _balance(ctx: Context, name: str, pool: model.Pool, limits: tuple[ir.TokenLi
 def _own_balance(
     ctx: Context, path: Path, algorithm: ir.Algorithm, section: model.Hash | None, chosen_at: Path
 ) -> ir.Balance:
-    """Resolve the proxy's own algorithm. `chosen_at` is the path of the key that sets the algorithm."""
+    """Resolve the proxy's own algorithm. `chosen_at` is the path of the key that selects the algorithm."""
     is_picked = chosen_at[-1] == "otherwise"
     key, hint = ("`pick.otherwise`", "pick: {otherwise: hash}") if is_picked else ("the algorithm", "algorithm: hash")
     if algorithm != "hash":
@@ -275,12 +275,12 @@ def _few_slots(pool: model.Pool) -> bool:
 
 
 def _breaker_replicas(pool: model.Pool) -> int:
-    """Return the number of replicas by which a breaker is sized.
+    """Return the number of replicas used to size a breaker.
 
     It is the number of replicas, including drained ones, rounded up to a power of two. A breaker is part of Envoy's
     cluster, and Envoy closes all connections to a pool whose cluster changes. With this rounding, a drain never changes
-    it, and an additional replica seldom does. The result is at most twice the needed size, which is acceptable for a
-    fuse.
+    the cluster, and an additional replica rarely does. The result is at most twice the size needed, which is acceptable
+    for a fuse.
     """
     if pool.discovery and pool.discovery.dns:
         return pool.discovery.dns.max_replicas
@@ -307,7 +307,7 @@ def _resolved_slow_start(pool: model.Pool) -> ir.SlowStart | None:
 
 
 def with_algorithm(pool: ir.Pool, written: model.Pool, algorithm: str) -> ir.Pool:
-    """Return the pool with the weighting, slow start and telemetry that use another algorithm implies.
+    """Return the pool with the weighting, slow start and telemetry that another algorithm implies.
 
     `written`: the pool as it was written. The balance itself does not change.
     """
@@ -322,7 +322,7 @@ def with_algorithm(pool: ir.Pool, written: model.Pool, algorithm: str) -> ir.Poo
 
 
 def _ports(replicas: Iterable[ir.Replica], discovery: ir.Discovery | None) -> set[int]:
-    """Return the ports on which the pool's replicas serve requests."""
+    """Return the ports that the pool's replicas serve requests on."""
     ports = {replica.address.port for replica in replicas}
     return ports | {discovery.port} if isinstance(discovery, ir.DnsDiscovery) else ports
 
@@ -353,7 +353,7 @@ def _check(ctx: Context, pool: str, section: Active | None, ports: set[int], hos
 
 
 def _active(health: Health, check: ir.ActiveCheck | None) -> ir.ActiveCheck | None:
-    """Return the active checks of the proxies. With agents, they ask the agents, with the timing that the files set.
+    """Return the active checks of the proxies. With agents, these query the agents, using the timing in the files.
 
     A threshold above the default is stated in the request, because an agent waits in a drain until its clients have
     noticed it.

@@ -1,4 +1,4 @@
-"""Responses to CORS preflights, the requests by which a browser asks whether a page may send another request.
+"""Responses to CORS preflights, which a browser sends to find out whether a page may send another request.
 
 A preflight carries neither credentials nor a body, so a route that needs them would reject it. If such a route allows
 an origin in its response headers, the proxy answers preflights for its paths itself: a route without a pool gets every

@@ -23,7 +23,7 @@ def proxies(ctx: Context) -> tuple[ir.Proxy, ...]:
 
 
 def check_companions(ctx: Context, resolved: Iterable[ir.Proxy], pools: Sequence[Pool]) -> None:
-    """Report LB124: proxies that overwrite each other's files with fixed names next to their configuration."""
+    """Report LB124: proxies that overwrite each other's fixed-name files next to their configuration."""
     owners: dict[str, str] = {}
     for proxy in resolved:
         if proxy.config is None:
@@ -218,7 +218,7 @@ def _check_fragment(ctx: Context, name: str, proxy: model.Proxy) -> None:
 
 
 def _check_absolute(ctx: Context, path: Path, proxy: model.Proxy) -> None:
-    """Report LB145: a running proxy resolves a relative `config` against another directory than lbctl does."""
+    """Report LB145: a running proxy resolves a relative `config` against a different directory than lbctl does."""
     config = proxy.config if proxy.reload and proxy.form == "whole" else None
     if config is not None and not config.startswith("/"):
         message = f"{show(config)} is not an absolute path, and {proxy.kind} starts in another directory"

@@ -1,7 +1,7 @@
-"""The replicas of a pool as the fleet lists them: their names, and the data-parallel ranks of one host.
+"""The replicas of a pool as listed in the fleet: their names, and the data-parallel ranks of one host.
 
-A replica with `ports: N` is a group of N ranks. Each rank is a replica with a port and a part of the GPUs. It has its
-own health, drain and signals, because each rank is a separate server.
+A replica with `ports: N` is a group of N ranks. Each rank is a replica with its own port and its own part of the GPUs.
+Each also has its own health, drain and signals, because it is a separate server.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _ranks(ctx: Context, path: Path, replica: Replica) -> list[Replica]:
 
 
 def _problem(replica: Replica, count: int) -> tuple[str, str]:
-    """Return the problem with the ranks and the key that it concerns; two empty strings if there is none."""
+    """Return the problem with the ranks and the key that it concerns; two empty strings if the ranks are valid."""
     if replica.address.path:
         return "a socket has no ports", "ports"
     last = replica.address.port + count - 1

@@ -195,7 +195,7 @@ def _limit(section: model.RateLimit) -> ir.RateLimit:
 
 
 def _prompt_limits(ctx: Context, name: str, route: model.Route) -> tuple[TokenLimit, ...]:
-    """Resolve the limits on prompt tokens. An equal limit counts once, because each limit charges every prompt.
+    """Resolve the limits on prompt tokens. Equal limits count once, because each limit charges every prompt.
 
     Reports LB119 for a header that belongs to the proxy or controls the message: proxies cannot send it to the picker.
     """
@@ -277,7 +277,7 @@ def _jwt(section: model.Jwt) -> ir.Jwt:
 
 
 def _check(ctx: Context, path: Path, route: model.Route, action: Action) -> None:
-    """Report combinations of settings that have no meaning."""
+    """Report meaningless combinations of settings."""
     if isinstance(action, ir.Forward):
         _check_forward(ctx, path, route, action)
         return

@@ -28,10 +28,10 @@ from lbctl.model.node import Node, descend
 MAX_BYTES = 1 << 20
 """Maximum size of a key file in bytes."""
 _MAX_SIBLINGS = 1000
-"""Maximum number of files in a directory that are compared with a name that does not exist."""
+"""Maximum number of files in a directory to compare with the name of a missing file."""
 _B64URL = re.compile(r"[A-Za-z0-9_-]{1,4096}", re.ASCII)
 _PRIVATE = {"d", "p", "q", "dp", "dq", "qi", "k"}
-"""Members of a JWK that only a private or a symmetric key has (RFC 7518, section 6)."""
+"""JWK members that occur only in private or symmetric keys (RFC 7518, section 6)."""
 _HEADER_SECRET = re.compile(r"[!-~]([ -~]{0,2046}[!-~])?", re.ASCII)
 Content = tuple[ApiKey, ...] | str | HeaderSecret
 """Content of a key file: API keys, the text of a checked JWKS, or the secret of a header."""
@@ -48,7 +48,7 @@ class KeyFile:
 
     @property
     def written(self) -> str:
-        """Path of the file, as the fleet writes it."""
+        """Path of the file, as written in the fleet."""
         return str(self.node.value)
 
     @property
@@ -78,7 +78,7 @@ def read_secrets(source: FleetSource, required: bool, diagnostics: Diagnostics) 
 
 
 def _check_kinds(source: FleetSource, diagnostics: Diagnostics) -> None:
-    """Report LB143 for a file that is used as two kinds."""
+    """Report LB143 for a file that is used as two different kinds."""
     kinds: dict[str, tuple[bool, bool, bool]] = {}
     for file in key_files(source):
         kind = (file.is_jwks, file.has_users, file.is_sent)
@@ -90,7 +90,7 @@ def _check_kinds(source: FleetSource, diagnostics: Diagnostics) -> None:
 
 
 def secrets_of(contents: Mapping[KeyFile, Content | None]) -> Secrets:
-    """Collect the contents by path as the fleet writes it. Contents that are None are left out."""
+    """Collect the contents by path, as written in the fleet. Contents that are None are left out."""
     keys = {file.written: content for file, content in contents.items() if isinstance(content, tuple)}
     sets = {file.written: content for file, content in contents.items() if isinstance(content, str)}
     headers = {file.written: content for file, content in contents.items() if isinstance(content, HeaderSecret)}

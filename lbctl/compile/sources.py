@@ -1,6 +1,6 @@
 """The positions of the Topology's objects in the YAML, kept separate from the Topology.
 
-Targets and the running control plane use the Topology's own paths, in which a replica is identified by its name
+Targets and the running control plane use the Topology's own paths, which identify a replica by its name
 (`pools.llama.replicas.a100-0`): a list index has no meaning after the replicas are sorted. Settings use the same paths.
 A few paths of the YAML differ: a capacity is written as weight or GPU, and entries whose order has no meaning are
 sorted. A setting without a position in the YAML is a default.
@@ -26,7 +26,7 @@ class SourceMap:
     replicas: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Pool → replica's name → its index in the list."""
     limits: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """Route → the index in its list of each limit on requests, for lists that also have limits on prompt tokens."""
+    """Route → the list index of each request limit, for lists that also have prompt-token limits."""
 
     def written(self, path: Path) -> Path:
         """Return the path in the YAML."""
@@ -44,7 +44,7 @@ class SourceMap:
         return None
 
     def position(self, path: Path, key: bool = False) -> Position:
-        """Return the position of the value at `path`, or of its nearest ancestor that the user wrote."""
+        """Return the position of the value at `path`, or of its nearest ancestor written by the user."""
         return position_of(self.root, self.written(path), key)
 
     def with_position(self, diagnostic: Diagnostic) -> Diagnostic:

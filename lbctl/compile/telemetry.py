@@ -21,12 +21,12 @@ _EXAMPLES = {
 
 
 _INTERVAL_OF_PICKED = 1_000
-"""Default interval for pools with the picker, in milliseconds: between scrapes, it counts computed prompts as
+"""Default interval for pools with the picker, in milliseconds: between scrapes, the picker counts computed prompts as
 waiting."""
 
 
 _AGENT = ir.MetricsSource("agent", "http://{host}:{agent_port}/metrics")
-"""Source of a pool with agents; its port is the one of each replica's agent."""
+"""Source for a pool with agents, at the port of each replica's agent."""
 
 
 def telemetry(section: Telemetry | None, pool: model.Pool) -> ir.Telemetry | None:

@@ -39,7 +39,7 @@ def _outside(route: Route, regions: dict[str, set[str | None]]) -> Iterator[tupl
 
 
 def check_drained(ctx: Context, routes: Iterable[Route], pools: Iterable[Pool]) -> None:
-    """Warn with LB208 about each completely drained pool to which routes still send requests.
+    """Warn with LB208 about each completely drained pool that routes still send requests to.
 
     This is allowed, as a replica is drained before it is removed, but a route without another pool no longer answers. A
     pool without replicas does not count as drained, and mirrors are not considered.
@@ -60,7 +60,7 @@ def check_drained(ctx: Context, routes: Iterable[Route], pools: Iterable[Pool]) 
 
 
 def _without_relief(route: Route, drained: set[str]) -> Iterator[str]:
-    """Yield the drained pools to which the route sends requests, unless a fallback takes those requests."""
+    """Yield the drained pools that the route sends requests to, unless a fallback takes those requests."""
     action = route.action
     if not isinstance(action, Forward) or (action.fallback and action.fallback not in drained):
         return

@@ -81,7 +81,7 @@ def _check_header(ctx: Context, path: Path, name: str, value: str | HeaderFile) 
 
 
 def _written(ctx: Context, path: Path, name: str) -> str:
-    """Return the header's name as the fleet writes it."""
+    """Return the header's name as written in the fleet."""
     node = descend(ctx.source.root, path)
     keys = node.value if node is not None and isinstance(node.value, dict) else {}
     return next((key for key in keys if key.lower() == name), name)
