@@ -33,7 +33,7 @@ MLPERF_RULE = (
 
 SPECIFICATION_RULE = (
     "Specification rule: 5 × √(memory bandwidth ratio × dense FP16/BF16 TFLOPS ratio) to A100-80GB "
-    "(SXM: 2039 GB/s, 312 TFLOPS, from citsjtu2020/LLM-Prof). The rule does not include fp8, fp4 and software. It "
+    "(SXM: 2039 GB/s, 312 TFLOPS, from citsjtu2020/LLM-Prof). The rule does not account for fp8, fp4 or software. It "
     "differs from MLPerf by up to a factor of three (B200: 27 instead of 41; L4: 1.2 instead of 0.8; T4: 0.9 "
     "instead of 0.3)."
 )

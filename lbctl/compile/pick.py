@@ -98,7 +98,7 @@ def check_picker(ctx: Context) -> None:
     bind = ctx.fleet.control.picker.bind
     if bind.path or bind.port >= _LAST_PORT:
         found = f"{address(bind)} is a unix socket" if bind.path else f"there is no port after {address(bind)}"
-        message = f"the picker needs a port, and also the next port, to which proxies send requests: {found}"
+        message = f"the picker needs a port and also the next port, which proxies send requests to: {found}"
         ctx.error(
             "LB307",
             message,

@@ -157,9 +157,7 @@ def _kubernetes(discovery: p.KubernetesDiscovery) -> Iterator[Setting]:
 def _idle(connections: p.Connections) -> str:
     """Format the lifetime of idle connections. `unlimited` implies that no server closes them."""
     kept = duration(connections.idle)
-    return (
-        kept if connections.closed_by_servers or connections.idle is None else f"{kept}, servers close no connections"
-    )
+    return kept if connections.closed_by_servers or connections.idle is None else f"{kept} (servers never close them)"
 
 
 def _limits(pool: p.Pool) -> Iterator[Setting]:

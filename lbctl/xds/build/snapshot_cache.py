@@ -40,7 +40,7 @@ REFUSED = "LB921"
 _OTHER_REGION = ""
 """Placeholder for a region without replicas. It is not None, because a zone with the same name in another region is not
 local."""
-_NACK_HINT = "it is sent again only after it changes; if the cause was elsewhere and is fixed: lbctl reload"
+_NACK_HINT = "this part is sent again only when it changes; if the cause was elsewhere and is fixed, run: lbctl reload"
 
 
 class UnsoundError(Exception):

@@ -20,7 +20,7 @@ from lbctl.xds.protocol.shares import Shares
 
 TURN = 0.05
 """Seconds after which the turn of a call may end. It ends at the second check at the latest."""
-_CROWDED = "too many calls wait for their first message"
+_CROWDED = "too many calls are waiting for their first message"
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ _MAX_IDENTITY = 253
 def identity_of(node: XdsNode | None, context: Context) -> NodeIdentity:
     """Return the client's identity. Raises StreamError for a node whose id is missing or not printable."""
     if node is None or not node.id:
-        raise StreamError("the first request of a stream must name its node, with an id")
+        raise StreamError("the first request on a stream must include a node with an id")
     if not all(len(text) <= _MAX_IDENTITY and text.isprintable() for text in astuple(node)):
         raise StreamError(
             f"a field of the node's identity is not printable, or has more than {_MAX_IDENTITY} characters"

@@ -35,11 +35,11 @@ class LoadSession(ReportSession):
         return load_reports.read(message).node
 
     def _take(self, message: bytes) -> None:
-        assert self._identity is not None, "the first message must name the node"
+        assert self._identity is not None, "the first message must include the node"
         self._receiver.reported(self, self._identity.node.id, load_reports.read(message).clusters)
 
     def _forget(self) -> None:
-        assert self._identity is not None, "the first message must name the node"
+        assert self._identity is not None, "the first message must include the node"
         self._receiver.ended(self, self._identity.node.id)
 
     def _publication_changed(self, publication: Publication) -> None:

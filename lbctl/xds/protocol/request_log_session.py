@@ -40,7 +40,7 @@ class RequestLogSession(ReportSession):
         return request_logs.node_in(message)
 
     def _take(self, message: bytes) -> None:
-        assert self._identity is not None, "the first message must name the node"
+        assert self._identity is not None, "the first message must include the node"
         began = time.perf_counter()
         self._receiver.observed(self._identity.node.id, request_logs.read(message, self._failing))
         self._spent = time.perf_counter() - began

@@ -120,7 +120,7 @@ class StreamSession:
                 del message
                 message = await self._server.next_message(self._context, self.client)
         except ExhaustedError as error:
-            _LOG.warning("xds: a stream requests more than is allowed", extra={"fields": {"reason": str(error)}})
+            _LOG.warning("xds: a stream exceeded a limit", extra={"fields": {"reason": str(error)}})
             return grpc.StatusCode.RESOURCE_EXHAUSTED, str(error)
         except CrowdedError as error:
             return grpc.StatusCode.RESOURCE_EXHAUSTED, str(error)

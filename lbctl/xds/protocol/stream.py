@@ -102,13 +102,13 @@ class Stream:
     def _identify_node(self, request: XdsRequest) -> None:
         if self.node is None:
             if request.node is None or not request.node.id:
-                raise StreamError("the first request of a stream must name its node, with an id")
+                raise StreamError("the first request on a stream must include a node with an id")
             self.node = request.node
 
     def _kind(self, request: XdsRequest) -> str:
         kind = request.type_url or self._only
         if not kind:
-            raise StreamError("a request of an aggregated stream must name its type")
+            raise StreamError("a request on an aggregated stream must state its type")
         if self._only and kind != self._only:
             raise StreamError(f"this stream is for {self._only}, not for {kind}")
         return kind

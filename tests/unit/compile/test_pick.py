@@ -218,8 +218,8 @@ def test_a_picker_port_in_use_elsewhere_is_an_error(bind: str, owner: str) -> No
 def test_a_picker_address_without_a_next_port_is_an_error(bind: str, problem: str) -> None:
     _, (error,) = compiling(f'version: 1\ncontrol: {{picker: {{bind: "{bind}"}}}}\n')
     assert str(error) == (
-        "-:2:26: error LB307 control.picker.bind: the picker needs a port, and also the next port, to which proxies "
-        f"send requests: {problem} (write an IP address with a port from 1 to 65534, for example 127.0.0.1:18001)"
+        "-:2:26: error LB307 control.picker.bind: the picker needs a port and also the next port, which proxies "
+        f"send requests to: {problem} (write an IP address with a port from 1 to 65534, for example 127.0.0.1:18001)"
     )
 
 
