@@ -1,6 +1,6 @@
-"""Rejects clients by their address, with a separate filter before the filters that authenticate.
+"""Rejects clients by address, in a separate filter that runs before authentication.
 
-The filter uses the address that trusted peers report. A route with separate lists has them in its own configuration.
+The filter uses the address that trusted peers report. A route with separate lists configures them itself.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from lbctl.targets import client_identity
 from lbctl.targets.envoy.protos import cidr, extension, pack
 
 POLICY = "client_address"
-"""Name of the policy in the details of a rejection."""
+"""Policy name that appears in the details of a rejection."""
 _FILTER = "lbctl.client_address"
 
 
 def http_filters(view: View, listener: Listener) -> list[dict[str, object]]:
-    """Return the filter, if the listener or one of its routes rejects clients."""
+    """Return the filter if the listener or one of its routes rejects clients."""
     lists = access(listener)
     if not any(item.is_limited for item in (lists, *(lists.of(view.routes[rule.route]) for rule in listener.rules))):
         return []
@@ -31,7 +31,10 @@ def http_filters(view: View, listener: Listener) -> list[dict[str, object]]:
 
 
 def per_route(listener: Listener, route: Route) -> dict[str, Any]:
-    """Return the filter's configuration on a route with separate lists. Without any list, no client is rejected."""
+    """Return the filter's configuration for a route with separate lists.
+
+    If all lists are empty, no client is rejected.
+    """
     lists = access(listener)
     if lists.of(route) == lists:
         return {}
@@ -40,7 +43,7 @@ def per_route(listener: Listener, route: Route) -> dict[str, Any]:
 
 
 def _rules(lists: Access) -> rbac_pb2.RBAC | None:
-    """Return the policy for the clients that are rejected."""
+    """Return the policy that matches the clients to reject."""
     principals: list[dict[str, object]] = list(map(_client, _networks(lists.deny)))
     if lists.allow is not None:
         principals.append({"not_id": {"or_ids": {"ids": list(map(_client, _networks(lists.allow)))}}})
@@ -51,7 +54,7 @@ def _rules(lists: Access) -> rbac_pb2.RBAC | None:
 
 
 def _networks(networks: Iterable[str]) -> list[str]:
-    """Return the networks as Envoy compares them. Envoy treats IPv4-mapped addresses as IPv4 addresses."""
+    """Return the networks in the form that Envoy compares. Envoy treats IPv4-mapped addresses as IPv4 addresses."""
     listed = list(client_identity.unmapped_networks(networks))
     return [*listed, *filter(None, map(client_identity.mapped_network, listed))]
 

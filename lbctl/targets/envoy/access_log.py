@@ -24,16 +24,16 @@ _TS = "%START_TIME(%Y-%m-%dT%H:%M:%S.%3fZ)%"
 _PATH = "%PATH(NQ:PATH)%"
 _FIRST_PATH = "lbctl.path"
 _PATH_AS_SENT = f"%FILTER_STATE({_FIRST_PATH}:PLAIN)%"
-"""The client's path, if routes of the listener rewrite it (`filters`)."""
+"""The path as the client sent it, for listeners with routes that rewrite it (`filters`)."""
 _CLUSTER = f"xds.cluster_metadata.filter_metadata['{NAMESPACE}']"
 _LOCALITY = "xds.upstream_host_locality_metadata"
 _HOST = f"{_LOCALITY}.filter_metadata['{NAMESPACE}']"
 _ROUTE = f"xds.route_metadata.filter_metadata['{NAMESPACE}']"
 _SPLIT = f"{_ROUTE}['split'] == true"
 _OWN = "response.code >= 500 && (!has(upstream.address) || response.code_details.contains('{overflow'))"
-"""Expression for an error that Envoy answered itself: it had no replica, or a limit rejected the request."""
+"""Expression for an error that Envoy generated itself: it had no replica, or a limit rejected the request."""
 POOL = f"has({_LOCALITY}) ? {_HOST}['pool'] : {_CLUSTER}['pool']"
-"""Expression for the pool of a request: the pool of its replica, if it already has one."""
+"""Expression for the pool of a request: its replica's pool, if a replica has been chosen."""
 _FIELDS = {
     "ts": _TS,
     "request_id": "%REQ(X-REQUEST-ID)%",
@@ -56,13 +56,14 @@ _FIELDS = {
     "flags": "%RESPONSE_FLAGS%",
 }
 _BUFFER = 1 << 17
-"""Bytes of requests that a worker collects for one message, within a second. A message costs more than its entries."""
+"""Bytes of log entries that a worker collects, for up to a second, before it sends a message. A message costs more than
+the entries in it."""
 _WITHOUT_ERROR = {
     "status_code_filter": {
         "comparison": {"op": "LE", "value": {"default_value": 399, "runtime_key": "lbctl.latencies.most_status"}}
     }
 }
-"""Responses below 400, and requests whose clients disconnected before a response (0)."""
+"""Responses below 400, and requests whose clients disconnected before the response (0)."""
 _SAMPLED = {
     "runtime_filter": {
         "runtime_key": "lbctl.latencies.sampled",
@@ -74,7 +75,7 @@ _STREAMS = {"/dev/stdout": "stdout", "/dev/stderr": "stderr"}
 
 
 def filters(view: View, listener: Listener) -> list[dict[str, object]]:
-    """Return the filter that saves the client's path for the log, if a path is rewritten."""
+    """Return the filter that saves the client's original path for the log, if a route rewrites the path."""
     if listener.access_log.format == "none" or not _rewrites(view, listener):
         return []
     value = {
@@ -99,12 +100,12 @@ def _rewrites(view: View, listener: Listener) -> bool:
 
 
 def access_logs(view: View, listener: Listener) -> list[dict[str, object]]:
-    """Return the access loggers of a connection manager; empty if the fleet disables the log."""
+    """Return the access loggers of a connection manager; empty if the fleet disables the access log."""
     return [{**item, **_condition(view, listener)} for item in _loggers(view, listener)]
 
 
 def _condition(view: View, listener: Listener) -> dict[str, object]:
-    """Return the filter that leaves out requests of routes without access log; empty if all routes have one."""
+    """Return the filter that omits requests to routes without an access log; empty if all routes have one."""
     silent = sorted({rule.route for rule in listener.rules if not view.routes[rule.route].logged})
     if not silent:
         return {}
@@ -132,11 +133,11 @@ def _loggers(view: View, listener: Listener) -> list[dict[str, object]]:
 
 
 def request_log(view: View) -> list[dict[str, object]]:
-    """Return the loggers that send requests to the control plane; empty if no pool can be measured.
+    """Return the loggers that report requests to the control plane; empty if no pool can be measured.
 
-    One logger sends requests without an error, for their latencies: all of them if a rollout is analysed, else a
-    sample. For each pool of an analysis, another logger sends the requests that Envoy answered with an error itself,
-    which its load reports do not count. Envoy buffers them, and drops those that are not read in time.
+    One logger reports successful requests for their latencies: all of them during a rollout analysis, otherwise a
+    sample. For each pool in an analysis, another logger reports the requests for which Envoy generated an error,
+    because its load reports omit them. Envoy buffers these entries and drops them if they are not read in time.
     """
     if not view.pools:
         return []
@@ -165,9 +166,10 @@ def _json(view: View, listener: Listener, path: str) -> dict[str, object]:
 
 
 def _fields(view: View, listener: Listener) -> dict[str, str | None]:
-    """Return the fields by the cheapest means for the routes of the listener; None if no request has the field.
+    """Return the cheapest source of each field for the listener's routes; None if no request has the field.
 
-    Expressions cost the most, then metadata. A cluster has the name of its pool unless it is for certain regions only.
+    Expressions are the most expensive, followed by metadata. A cluster has its pool's name unless it is restricted to
+    certain regions.
     """
     routes = [view.routes[rule.route] for rule in listener.rules]
     forwards = [(route, route.action) for route in routes if isinstance(route.action, Forward)]

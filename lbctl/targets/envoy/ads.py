@@ -1,8 +1,8 @@
 """Builds the messages that a control plane sends. Route tables, endpoints and TLS secrets are separate resources.
 
-Each message is built from a reduced input (`routing`, `routed`, `cluster_inputs`). A cache compares only that input,
-and the builder reads nothing else. Therefore, a new weight does not change a cluster, a new replica does not change a
-listener, and a new share of a split changes only the route table.
+Each message is built from reduced input (`routing`, `routed`, `cluster_inputs`). A cache compares only that input, and
+the builder reads nothing else. Therefore, a new weight does not change a cluster, a new replica does not change a
+listener, and a new traffic share changes only the route table.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def routing(view: View, pools: Mapping[str, Pool]) -> View:
 def routed(pool: Pool) -> Pool:
     """Return the pool, reduced to the inputs of listeners and route tables.
 
-    These are its protocol, its model, its balancing, its hosted API and the priorities of its replicas. If it keeps
-    clients, they include the name and the address of each replica.
+    These are its protocol, model, balancing, hosted API and replica priorities. With client affinity, they also include
+    the name and address of each replica.
     """
     if pool.affinity or pool.session:
         replicas = tuple(Replica(item.name, item.address, priority=item.priority) for item in pool.replicas)
@@ -73,12 +73,12 @@ def routed(pool: Pool) -> Pool:
 
 
 def cluster_inputs(upstream: PlannedCluster) -> PlannedCluster:
-    """Return the upstream, reduced to the inputs of its cluster: without weights and drained replicas."""
+    """Return the upstream reduced to the inputs of its cluster, that is, without weights and drained replicas."""
     return replace(upstream, weights=(), drained=frozenset(), out=frozenset())
 
 
 def listener(view: View, item: Listener) -> listener_pb2.Listener:
-    """Return the listener. The proxy requests its route table and TLS secrets by name."""
+    """Return the listener. Its route table and TLS secrets are separate resources, which the proxy requests by name."""
     message = resources.listener(view, item, replace(_DELIVERY, routes=partial(_routes_and_log, view)))
     if item.max_connections is not None:
         limit = connection_limit_pb2.ConnectionLimit(
@@ -91,7 +91,7 @@ def listener(view: View, item: Listener) -> listener_pb2.Listener:
 
 
 def cluster(upstream: PlannedCluster) -> cluster_pb2.Cluster:
-    """Return the cluster. The proxy requests its endpoints by name."""
+    """Return the cluster. The endpoints are a separate resource, which the proxy requests by name."""
     return resources.cluster(upstream, _DELIVERY)
 
 
@@ -101,7 +101,7 @@ def fallback(item: Fallback) -> cluster_pb2.Cluster:
 
 
 def collector(name: str, address: Address) -> cluster_pb2.Cluster:
-    """Return the cluster of a trace collector. If the address is a host name, its endpoints come by EDS."""
+    """Return the cluster of a trace collector. If the address is a host name, the endpoints are delivered by EDS."""
     message = clusters.collector(name, address)
     if not _needs_no_lookup(address):
         message.ClearField("load_assignment")
@@ -110,14 +110,14 @@ def collector(name: str, address: Address) -> cluster_pb2.Cluster:
 
 
 def has_members(address: Address) -> bool:
-    """Return whether a collector's endpoints come by EDS; otherwise its cluster contains the address."""
+    """Return whether a collector's endpoints are delivered by EDS rather than included in its cluster."""
     return not _needs_no_lookup(address)
 
 
 def collector_members(
     name: str, address: Address, addresses: Mapping[str, tuple[str, ...]]
 ) -> endpoint_pb2.ClusterLoadAssignment:
-    """Return the endpoints of a trace collector that has a host name.
+    """Return the endpoints of a trace collector that is addressed by host name.
 
     `addresses` maps a host name to its IP addresses.
     """
@@ -129,7 +129,7 @@ def collector_members(
 def layout(upstream: PlannedCluster, proxy: Proxy, addresses: Mapping[str, tuple[str, ...]]) -> EndpointLayout:
     """Return the layout of a cluster's endpoints for this proxy.
 
-    `addresses` maps a host name to its IP addresses, because Envoy accepts only IP addresses by EDS.
+    `addresses` maps a host name to its IP addresses, because Envoy accepts only IP addresses over EDS.
     """
     hosts = _resolver(addresses)
     return EndpointLayout(
@@ -138,7 +138,7 @@ def layout(upstream: PlannedCluster, proxy: Proxy, addresses: Mapping[str, tuple
 
 
 def named_hosts(pool: Pool) -> tuple[str, ...]:
-    """Return the host names of the pool's replicas, which have to be resolved."""
+    """Return the host names of the pool's replicas that must be resolved."""
     return tuple(sorted({item.address.host for item in pool.replicas if not _needs_no_lookup(item.address)}))
 
 
@@ -152,7 +152,7 @@ def holds_credentials(view: View, listener: Listener) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A TLS secret, its files, and their places in the fleet.
+    """A TLS secret, its files, and their positions in the fleet file.
 
     The files are a certificate and its private key, or a CA certificate, optionally with revocation lists.
     """
@@ -160,15 +160,18 @@ class Wanted:
     name: str
     """Name of the secret."""
     files: tuple[tuple[str, Path], ...]
-    """(file, path in the YAML) of each of its files."""
+    """(file, path in the YAML) of each file."""
     make: Callable[..., secret_pb2.Secret]
-    """Builds the secret from its name and the contents of its files."""
+    """Builds the secret from its name and the contents of the files."""
     private: bool = False
     """Whether it contains a private key."""
 
 
 def secrets(view: View) -> Iterator[Wanted]:
-    """Yield every TLS secret that the listeners and pools of a view name. The same secret may occur several times."""
+    """Yield every TLS secret that the listeners and pools of a view refer to.
+
+    The same secret may occur several times.
+    """
     for item in view.listeners:
         if item.tls:
             base: Path = ("listeners", item.name, "tls")
@@ -224,10 +227,10 @@ def _endpoints(message: cluster_pb2.Cluster, name: str) -> None:
 
 
 def _replicas(message: cluster_pb2.Cluster, upstream: PlannedCluster) -> None:
-    """Configure the endpoints to come by EDS.
+    """Configure delivery of the endpoints by EDS.
 
-    RANDOM ignores weights, which may change at any time, so ROUND_ROBIN replaces it. The cluster is the same whether
-    the current weights differ or not.
+    RANDOM ignores weights, which may change at any time, so ROUND_ROBIN replaces it. The cluster does not depend on
+    whether the current weights differ.
     """
     _endpoints(message, upstream.name)
     if message.lb_policy == cluster_pb2.Cluster.RANDOM:

@@ -1,12 +1,12 @@
-"""Keeps a client on its replica by a cookie, or by the session that the replica named. Neither reveals the replica.
+"""Keeps a client on its replica by means of a cookie, or a session id that the replica assigned.
 
-Envoy's own filter for this writes the replica's address into the cookie, and accepts any address from it. Here the
-cookie contains an opaque token, which a fixed Lua script looks up in the configuration of the route. The load balancer
-chooses if the token is unknown or its replica is unhealthy. The cookie itself is part of the endpoint's metadata, so
-that every response carries the cookie of the replica that served it.
+Neither of them reveals the replica. Envoy's own filter for this purpose writes the replica's address into the cookie
+and accepts any address from it. Here the cookie contains an opaque token, which a fixed Lua script looks up in the
+route's configuration. If the token is unknown or its replica is unhealthy, the load balancer chooses. Each endpoint's
+metadata contains its cookie, so every response sets the cookie of the replica that served it.
 
-A dot and the token are appended to a session that a replica names in a header. Both are removed before a replica
-receives the session.
+If a replica assigns a session id in a header, a dot and the token are appended to the id. Both are removed before a
+replica receives the id.
 """
 
 from __future__ import annotations
@@ -52,7 +52,10 @@ end
 
 
 def http_filters(view: View, listener: Listener) -> list[dict[str, object]]:
-    """Return the filter, if the listener leads to a pool that keeps clients. It acts on routes that configure it."""
+    """Return the filter if the listener routes to a pool with client affinity.
+
+    It acts only on routes that configure it.
+    """
     actions = [view.routes[rule.route].action for rule in listener.rules]
     if not any(
         _keeps_clients(view.pools[name]) for item in actions if isinstance(item, Forward) for name in item.pools
@@ -71,7 +74,7 @@ def keeps(pool: Pool, route: Route) -> bool:
 
 
 def per_route(pool: Pool, route: Route) -> dict[str, Any]:
-    """Return the filter's configuration for a route or a share; empty if clients are not kept."""
+    """Return the filter's configuration for a route or a share; empty without client affinity."""
     if not keeps(pool, route):
         return {}
     config = lua_pb2.LuaPerRoute()
@@ -85,7 +88,7 @@ def per_route(pool: Pool, route: Route) -> dict[str, Any]:
 
 
 def response_headers(pool: Pool, route: Route) -> list[dict[str, object]]:
-    """Return the `response_headers_to_add` of a route or a share: the cookie, or the session with the token."""
+    """Return the `response_headers_to_add` of a route or a share: the cookie, or the session id with the token."""
     if not keeps(pool, route):
         return []
     if pool.session is not None:
@@ -97,7 +100,7 @@ def response_headers(pool: Pool, route: Route) -> list[dict[str, object]]:
 
 
 def endpoint_metadata(pool: Pool, replica: Replica, *, secure: bool) -> dict[str, str | bool]:
-    """Return the metadata of a replica's endpoint: its cookie or its token, if the pool keeps clients.
+    """Return the metadata of a replica's endpoint: its cookie or its token, if the pool has client affinity.
 
     `secure` restricts the cookie to HTTPS.
     """
@@ -112,7 +115,7 @@ def endpoint_metadata(pool: Pool, replica: Replica, *, secure: bool) -> dict[str
 
 
 def lacks_ip_addresses(pool: Pool) -> bool:
-    """Return whether the script cannot keep clients on some replicas, because it needs their IP addresses."""
+    """Return whether affinity fails for some replicas because the script needs their IP addresses."""
     return _keeps_clients(pool) and (not pool.replicas or not all(map(_has_ip_address, pool.replicas)))
 
 

@@ -3,14 +3,14 @@
 Every authenticated request has a tenant, which is passed on in the same way for both kinds of credentials. The filter
 that determines the tenant writes it into an internal header, and the next filter moves it into the request's metadata.
 Limits, the access log and `forward_tenant` read it there. No client can send that header: it is removed before anything
-reads the request. An external service names the tenant in a configurable header, which each route reads for itself.
-Another route's header, which the service may also send, has no effect there.
+reads the request. An external service names the tenant in a configurable header, which each route reads separately. If
+the service also sends another route's header, it has no effect.
 
-Envoy decides which filters a request passes before it knows the final route, so no filter is disabled for a route.
-Instead, the API key filter requires from every request a key that lbctl itself adds to all of them, and protected
-routes require their own keys.
+Envoy decides which filters to run before it knows the final route, so no filter is disabled for a route. Instead, the
+API key filter requires a key from every request. lbctl adds one to all requests, and protected routes require their own
+keys.
 
-A valid token may not name a tenant. A route that limits by tenant rejects such a request. Every route rejects a request
+A valid token may lack a tenant. A route that limits by tenant rejects such a request. Every route rejects a request
 whose tenant contains control characters.
 """
 
@@ -43,7 +43,7 @@ _JWT = "envoy.filters.http.jwt_authn"
 _KEYS = "envoy.filters.http.api_key_auth"
 _RBAC = "envoy.filters.http.rbac"
 _ANSWERED_TENANT = "lbctl.answered_tenant"
-"""Filter that reads the tenant from a service's response, on routes whose service names one."""
+"""Filter that reads the tenant from an authorization service's response, on routes whose service names a tenant."""
 _TENANTS = "envoy.filters.http.header_to_metadata"
 _TENANT_HEADER = f"{INTERNAL}tenant"
 _TENANT_METADATA = {"metadata_namespace": NAMESPACE, "key": TENANT, "type": "STRING"}
@@ -52,7 +52,7 @@ _OWN_TENANT = {"header": _TENANT_HEADER, "on_header_present": _TENANT_METADATA, 
 _TOKEN_HEADER = f"{INTERNAL}token"
 """Header that is present once a token has been verified."""
 _PROTOCOLS = "lbctl.websocket_key"
-"""Filter that reads the key among the subprotocols of a WebSocket; routes configure it."""
+"""Filter that reads the key from a WebSocket's subprotocols, on routes that configure it."""
 _PROTOCOL_SCRIPT = (
     r"""
 function envoy_on_request(handle)
@@ -81,23 +81,24 @@ end
 )
 _ANYONE = f"{INTERNAL}anyone"
 _SKEW = 1
-"""Seconds for which a token is still accepted after it expires. Envoy's default is a minute, and 0 means the
+"""Seconds for which a token is still accepted after it has expired. Envoy defaults to a minute, and treats 0 as the
 default."""
 _TOKEN = r"^[Bb]earer +[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+$"
-"""Token in its header. Envoy also accepts further dots, and text before the scheme and after the token."""
+"""Matches a token in its header. Envoy also accepts additional dots, and text before the scheme and after the token."""
 _PRINTABLE = r"[^\x00-\x1f\x7f]+"
 
 Gate = tuple[list[dict[str, object]], dict[str, Any]]
-"""An accepted kind of credentials: additional header conditions, and the configuration of its filters."""
+"""One accepted kind of credentials: additional header conditions, and the configuration of the filters that check
+it."""
 
 
 def keys(view: View, route: Route) -> tuple[ApiKey, ...]:
-    """Return the API keys of the route that Envoy can compare. It cannot compare hashes."""
+    """Return the route's API keys that Envoy can compare. It cannot compare hashes."""
     return tuple(item for item in view.api_keys.get(route.name, ()) if item.key)
 
 
 def admits_nobody(view: View, route: Route) -> bool:
-    """Return whether the route is protected but has neither a usable API key nor a usable JWKS."""
+    """Return whether the route is protected but has neither usable API keys nor a usable JWKS."""
     if route.auth is None or route.auth.external is not None:
         return False
     return not keys(view, route) and not _has_usable_jwks(view, route)
@@ -111,8 +112,8 @@ def holds_keys(view: View, listener: Listener) -> bool:
 def gates(view: View, route: Route) -> Iterator[Gate]:
     """Yield the gates of a route, one for each kind of credentials that it accepts.
 
-    If it accepts only tokens, no gate matches requests without a well-formed token (`demands_token`). If it accepts
-    both, a valid token makes Envoy look up the route again, and the route found then requires no key.
+    If the route accepts only tokens, no gate matches requests without a well-formed token (`demands_token`). If it
+    accepts both, a valid token makes Envoy select the route again, and the newly selected route does not require a key.
     """
     token_filters = {_JWT: pack(config_pb2.PerRouteConfig(requirement_name=route.name)), **_tenant_check(route)}
     token: dict[str, object] = {"name": "authorization", "string_match": {"safe_regex": {"regex": _TOKEN}}}
@@ -190,14 +191,14 @@ def _protected(view: View, listener: Listener) -> list[Route]:
 
 
 def _claimed_headers(view: View) -> list[str]:
-    """Return the headers that forward tenants to replicas. No client may send them on any listener."""
+    """Return the headers that carry tenants to replicas. No client may send them on any listener."""
     return client_identity.given(view.routes.values())
 
 
 def _route_keys(view: View, route: Route) -> api_key_auth_pb2.ApiKeyAuthPerRoute:
     """Return the keys that a route accepts.
 
-    Envoy strips the prefix `Bearer ` only in this spelling, and some clients send `bearer `.
+    Envoy strips the prefix `Bearer ` only in this capitalization, but some clients send `bearer `.
     """
     auth = route.auth
     assert auth is not None
@@ -212,7 +213,7 @@ def _route_keys(view: View, route: Route) -> api_key_auth_pb2.ApiKeyAuthPerRoute
 
 
 def _protocols(route: Route) -> dict[str, Any]:
-    """Return the filter configuration that moves a key from the subprotocols to the first of the headers for keys."""
+    """Return the filter configuration that moves a key from the subprotocols to the first of the key headers."""
     keys = route.auth.api_keys if route.auth else None
     if route.auth is None or keys is None or not keys.websocket_protocol:
         return {}
@@ -222,7 +223,7 @@ def _protocols(route: Route) -> dict[str, Any]:
 
 
 def _answered_tenant(route: Route) -> dict[str, Any]:
-    """Return the filter configuration that reads the tenant from the header that the route's service uses."""
+    """Return the filter configuration that reads the tenant from the header of the route's authorization service."""
     service = route.auth.external if route.auth else None
     if service is None or service.tenant_header is None:
         return {}
@@ -231,7 +232,7 @@ def _answered_tenant(route: Route) -> dict[str, Any]:
 
 
 def _tenant_check(route: Route) -> dict[str, Any]:
-    """Return the filter configuration that checks the tenant of a token.
+    """Return the filter configuration that checks a token's tenant.
 
     A key always has a tenant; a valid token may have none.
     """
@@ -246,14 +247,14 @@ def _tenant_check(route: Route) -> dict[str, Any]:
 
 
 def _tenant(value: dict[str, object]) -> dict[str, object]:
-    """Return a `MetadataMatcher` of the tenant."""
+    """Return a `MetadataMatcher` for the tenant."""
     return {"filter": NAMESPACE, "path": [{"key": TENANT}], "value": value}
 
 
 def _authentication(view: View, routes: Sequence[Route]) -> config_pb2.JwtAuthentication:
     """Return the JWT filter, with one provider for each route.
 
-    The token stays in the request, because limits and hashes may read its header. The route removes it at the end.
+    The token stays in the request, because limits and hash keys may use its header. The route removes it last.
     """
     return config_pb2.JwtAuthentication(
         providers={route.name: _provider(view, route) for route in routes},
@@ -295,7 +296,7 @@ def _claims(jwt: Jwt, accepts_keys: bool) -> Iterator[dict[str, str]]:
 
 
 def _has_usable_jwks(view: View, route: Route) -> bool:
-    """Return whether the route's JWKS has a key with which Envoy can verify a token."""
+    """Return whether the route's JWKS contains a key with which Envoy can verify tokens."""
     if route.auth is None or route.auth.jwt is None:
         return False
     return has_usable_key(view.jwks.get(route.name, '{"keys": []}'))

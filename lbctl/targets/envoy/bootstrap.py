@@ -1,9 +1,9 @@
-"""The bootstrap of an Envoy that receives everything else from a control plane by ADS.
+"""The bootstrap of an Envoy that receives the rest of its configuration from a control plane by ADS.
 
-It contains only settings that cannot be sent by xDS: the identity of the node, the address and verification of the
-control plane, load reporting, the maximum size of regular expressions, and the admin port if one is configured. It
-contains no secret, only paths. Envoy reads the certificates of a bootstrap only once, but it watches the certificates
-in a file of secrets. With TLS, such files are therefore next to the bootstrap, unless it must be a single file.
+It contains only settings that cannot be sent by xDS: the node's identity, the control plane's address and how to verify
+it, load reporting, the maximum size of regular expressions, and the admin port if one is configured. It contains paths
+but never secrets. Envoy reads certificates in a bootstrap only once, but watches certificates in a secrets file. With
+TLS, secrets files are therefore written next to the bootstrap, unless a single file is required.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from lbctl.targets.target import Bundle, File
 from lbctl.targets.yaml_text import Writer
 
 CONTROL_PLANE = "xds|lbctl"
-"""Cluster of the control plane. No pool has such a name. Envoy ignores clusters from a control plane with the name of a
-bootstrap cluster."""
+"""Cluster of the control plane. No pool can have this name. Envoy ignores a cluster from the control plane if the
+bootstrap contains a cluster with the same name."""
 CA, CERTIFICATE = "xds-ca", "xds-certificate"
 """Names of the secrets for connections to the control plane and to its picker."""
 _CONNECT = 1_000
@@ -43,41 +43,41 @@ _FAILOVER = {
     "max_ejection_percent": {"value": 100},
     "enforcing_success_rate": {"value": 0},
 }
-"""A member is skipped for five seconds after two failed streams."""
+"""After two failed streams, a member is skipped for five seconds."""
 _BACK_OFF = {"base_interval": duration(100), "max_interval": duration(1_000)}
-"""Reconnects to a restarted control plane within a second. Envoy's default backs off for up to 30 seconds."""
+"""Reconnects within a second after the control plane restarts. Envoy backs off for up to 30 seconds by default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """The connection of a proxy to a control plane.
+    """How a proxy connects to a control plane.
 
     `ca`, `certificate` and `key` are paths on the proxy's machine; without `ca` there is no TLS. `directory` is the
-    directory of the bootstrap and the files next to it. None means a single file, whose certificates are read only
-    once.
+    directory that contains the bootstrap and the files next to it. None means a single file; its certificates are read
+    only once.
     """
 
     xds: Address
     """Address of the control plane."""
     node: str
     region: str = ""
-    """Region of the node; may be empty."""
+    """Region of the node, or an empty string."""
     zone: str = ""
-    """Zone of the node; may be empty."""
+    """Zone of the node, or an empty string."""
     admin: Address | None = None
-    """Address of the admin interface; None: disabled."""
+    """Address of the admin interface, or None if it is disabled."""
     metrics: Address | None = None
-    """Address of the proxy's own metrics; None: disabled."""
+    """Address of the proxy's own metrics, or None if they are disabled."""
     ca: str = ""
     certificate: str = ""
     key: str = ""
     directory: str | None = None
     standbys: tuple[Address, ...] = ()
-    """Other members of the control plane, in the order in which they are tried if `xds` does not answer."""
+    """Other members of the control plane, in the order in which to try them if `xds` does not respond."""
 
 
 def bootstrap(joining: Joining) -> Bundle:
-    """Return the bootstrap and, with TLS and a directory, the files of secrets next to it."""
+    """Return the bootstrap and, with TLS and a directory, the secrets files next to it."""
     files = [_file("envoy", _frame(joining))]
     if joining.ca and joining.directory is not None:
         files.append(_file(CA, _secret_response(CA, validation_context=_validation(joining))))
@@ -91,10 +91,10 @@ def _file(name: str, message: Message) -> File:
 
 
 def _frame(joining: Joining) -> bootstrap_pb2.Bootstrap:
-    """Return the bootstrap itself.
+    """Return the bootstrap without the files next to it.
 
-    Envoy is not ready before it has received its clusters and listeners, however long that takes. With a time limit it
-    would report that it is ready without a listener.
+    Envoy becomes ready only after it has received its clusters and listeners, however long that takes. With a time
+    limit, it would report that it is ready even without a listener.
     """
     locality = {key: value for key, value in (("region", joining.region), ("zone", joining.zone)) if value}
     source = {"ads": {}, "resource_api_version": "V3", "initial_fetch_timeout": duration(0)}
@@ -181,9 +181,9 @@ def _socket(joining: Joining) -> dict[str, object]:
 
 
 def _secrets(joining: Joining) -> list[secret_pb2.Secret]:
-    """Return the secrets with which clusters of the control plane refer to the proxy's certificate.
+    """Return the secrets that the control plane's clusters use to refer to the proxy's certificate.
 
-    The picker's cluster, for example, uses them.
+    One example is the picker's cluster.
     """
     if not joining.ca or not joining.certificate:
         return []
@@ -199,9 +199,9 @@ def _secret_file(name: str, directory: str) -> dict[str, object]:
 
 
 def _validation(joining: Joining) -> dict[str, object]:
-    """Return how the control plane's certificate is verified.
+    """Return how to verify the control plane's certificate.
 
-    It must be issued for the name or address of the control plane, not merely by the same CA.
+    It must be issued for the control plane's name or address; the same CA is not enough.
     """
     names = dict.fromkeys(member.host for member in (joining.xds, *joining.standbys) if member.host)
     return {

@@ -1,8 +1,8 @@
-"""Parts of every bootstrap that lbctl writes: the page of Envoy's metrics for Prometheus, and runtime limits.
+"""Parts of every bootstrap that lbctl writes: Envoy's metrics page for Prometheus, and runtime limits.
 
-The page is a listener that leads to exactly one page of the admin interface. It only accepts a GET without a query, so
-that clients cannot change anything or request another format. The limits are a static layer, which only a restart can
-change, not a file next to the bootstrap.
+The page is a listener that gives access to only one page of the admin interface. It only accepts a GET without a query,
+so that clients cannot change anything or request another format. The limits are a static layer rather than a file next
+to the bootstrap, so only a restart can change them.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from lbctl.targets.envoy import local_reply
 from lbctl.targets.envoy.protos import address, duration, extension
 
 _METRICS = "metrics|lbctl"
-"""Name of the listener and of its cluster. Objects of a fleet have no such name."""
+"""Name of the listener and its cluster. No object in a fleet can have this name."""
 _PAGE = "/stats/prometheus"
 _PROGRAM = "re2.max_program_size.error_level"
 _PROGRAM_SIZE = 1_000_000
 """Maximum program size of regular expressions. By default, Envoy rejects regular expressions of more than 100
-instructions, and `[a-z]{1,63}` has 130. This is more than RE2 allows in its 8 MiB (about 350,000), so that RE2's own
-limit applies. Matching takes linear time."""
+instructions, and `[a-z]{1,63}` has 130. This limit is higher than what RE2 allows in its 8 MiB (about 350,000), so
+RE2's own limit applies. Matching takes time linear in the input."""
 _CONNECTIONS = "envoy.resource_limits.listener.{}.connection_limit"
 
 
 def add_metrics(message: bootstrap_pb2.Bootstrap, bind: Address | None, admin: Address | None) -> None:
-    """Add the listener and the cluster for the admin interface, if both addresses are given."""
+    """Add the metrics listener and its cluster for the admin interface, if both addresses are set."""
     if bind is None or admin is None:
         return
     endpoint = {"endpoint": {"address": address(admin)}}
@@ -64,9 +64,9 @@ def _manager() -> hcm_pb2.HttpConnectionManager:
 
 
 def add_limits(message: bootstrap_pb2.Bootstrap, connections: Mapping[str, int]) -> None:
-    """Add the layer to a bootstrap.
+    """Add the runtime layer to a bootstrap.
 
-    `connections` maps the name of a listener to its maximum of connections.
+    `connections` maps a listener's name to its connection limit.
     """
     layer = message.layered_runtime.layers.add(name="limits").static_layer
     layer[_PROGRAM] = _PROGRAM_SIZE

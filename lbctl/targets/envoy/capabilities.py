@@ -1,4 +1,4 @@
-"""Support of Envoy for each feature."""
+"""Envoy's support for each feature."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""Envoy's own checker, and the position in the fleet for each of its messages.
+"""Envoy's own checker, and the fleet position that each of its messages refers to.
 
-Envoy does not report lines. Three kinds of messages can be traced to the YAML:
+Envoy does not report line numbers. Three kinds of messages can be traced to the YAML:
 
 - A violated constraint prints the whole message and then the path to the field, with positions (`StaticResources…
   Clusters[3]`, or `stat_prefix: "public" … VirtualHosts[0]… Routes[20]`).
 - A missing or invalid file is named. The position is the owner of the first line in the bundle with this name.
 - Otherwise a listener, a pool or a route may be quoted (`Provider 'chat' in jwt_authn config …`).
 
-Envoy's checker does not read files that a bootstrap names, so it gets a file with the listeners of both files. Any
-other message, for example about a regular expression that RE2 rejects, has no position.
+Envoy's checker does not read files that a bootstrap refers to, so it gets one file that contains the listeners of both
+files. Any other message, for example about a regular expression that RE2 rejects, has no position.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ _QUOTED = re.compile(r"['\"]([^'\"]+)['\"]")
 
 
 def check_command(binary: str, prefix: str, main: str) -> list[str]:
-    """Return the command that checks a configuration. It needs neither root nor network.
+    """Return the command that checks a configuration. It needs neither root privileges nor a network.
 
-    If listeners or clusters are in separate files, a bootstrap that contains them is written to `prefix`.
+    If listeners or clusters are in separate files, write a bootstrap that contains them to `prefix`.
     """
     files = (FilePath(main).with_name(name + FilePath(main).suffix) for name in _SECRET_FILES)
     secrets = [file.read_text() for file in files if file.exists()]
@@ -72,7 +72,7 @@ def complaints(output: str, bundle: Bundle) -> Iterator[Complaint]:
 
 
 class _Locator:
-    """Locates a message in the bundle. The tree is parsed only when needed."""
+    """Finds the position in the bundle that a message refers to. The tree is parsed only when it is needed."""
 
     def __init__(self, bundle: Bundle) -> None:
         self._bundle = bundle
@@ -85,11 +85,14 @@ class _Locator:
         return self._by_file(summary) or self._by_name(summary)
 
     def owners(self) -> Iterator[tuple[File, int, Path]]:
-        """Yield each line of the bundle that has an owner: its file, its number and the owner."""
+        """Yield the file, line number and owner of each line in the bundle that has an owner."""
         return ((file, line, owner) for file in self._bundle.files for line, owner in file.sources.items())
 
     def without_secrets(self, message: str) -> str:
-        """Return the message without the keys of clients and replicas. Envoy may quote values that it cannot read."""
+        """Return the message with the keys of clients and replicas removed.
+
+        Envoy may quote values that it cannot read.
+        """
         if len(self._bundle.files) == 1:
             return message
         secrets = {*_keys_below(self._tree, "credentials"), *_check_headers(self._tree), *_compared(self._tree)}
@@ -157,7 +160,7 @@ def _merged_tree(main: str, *secrets: str) -> Tree:
 
 
 def _check_headers(tree: Tree) -> Iterator[str]:
-    """Yield each value of a header in a health check, as written and as sent."""
+    """Yield the header values of health checks, both as written and as sent."""
     for cluster in clusters(tree):
         for check in cluster.get("health_checks", ()):
             http, grpc = check.get("http_health_check", {}), check.get("grpc_health_check", {})
@@ -167,7 +170,7 @@ def _check_headers(tree: Tree) -> Iterator[str]:
 
 
 def _compared(tree: object) -> Iterator[str]:
-    """Yield each value that a header is compared with or set to, if it may be a credential."""
+    """Yield the values that headers are compared with or set to, if they may be credentials."""
     for item in tree if isinstance(tree, list) else tree.values() if isinstance(tree, dict) else ():
         yield from _compared(item)
     if isinstance(tree, dict) and (name := str(tree.get("name") or tree.get("key") or "")):
@@ -177,7 +180,7 @@ def _compared(tree: object) -> Iterator[str]:
 
 
 def _keys_below(tree: object, section: str, inside: bool = False) -> Iterator[str]:
-    """Yield each value named `key` in the lists that are named `section`."""
+    """Yield every `key` value inside a `section`."""
     if isinstance(tree, list):
         for item in tree:
             yield from _keys_below(item, section, inside)
@@ -190,7 +193,10 @@ def _keys_below(tree: object, section: str, inside: bool = False) -> Iterator[st
 
 
 def _summary(message: str) -> str:
-    """Return the message without the printed configuration. For a violated constraint, keep only its last cause."""
+    """Return the message without the printed configuration.
+
+    For a violated constraint, keep only the innermost cause.
+    """
     _, separator, field_path = message.rpartition(_BROKEN)
     if not separator:
         return _UNREAD.sub(r"\1", _PREFIX.sub("", message))

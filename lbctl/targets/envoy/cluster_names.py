@@ -1,8 +1,8 @@
-"""The clusters of a view and their names: one pool may need several clusters.
+"""The clusters of a view and their names. A pool may need several clusters.
 
-Envoy decides about regions and about a fallback by cluster, not by route. A pool becomes one cluster with its own name,
-and one more for each set of regions that excludes some of its replicas. If it has a fallback, an aggregate cluster is
-placed in front of both.
+Envoy handles regions and fallbacks per cluster, not per route. A pool becomes one cluster with its own name, and one
+more for each set of regions that excludes some of its replicas. If it has a fallback, an aggregate cluster is placed in
+front of both.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lbctl.targets.envoy.endpoints import Placement
 from lbctl.targets.hosted import HostedPool, check_key, hosted_pool
 
 _REGIONS = "|"
-"""Separates pool and regions in a cluster's name. Names of pools do not contain it."""
+"""Separates the pool from the regions in a cluster name. Pool names do not contain it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +39,17 @@ class PlannedCluster:
     drained: frozenset[str]
     """Replicas that get no new requests."""
     placement: Placement
-    """Ranking of its replicas by locality and priority."""
+    """Rank of each replica by locality and priority."""
     retry_budget: float | None
-    """Retries as a percentage of requests; None: unlimited."""
+    """Retries as a percentage of requests, or None for no limit."""
     out: frozenset[str] = frozenset()
-    """Faulty replicas among `drained`."""
+    """Members of `drained` that are faulty."""
     busy_statuses: tuple[int, ...] = ()
     """Statuses with which the replicas decline requests. These responses do not count as faults."""
     hosted: HostedPool | None = None
-    """The pool with its own headers; None for a pool that gets the client's headers."""
+    """The pool, if it has its own headers; None if it gets the client's headers."""
     check_key: tuple[str, str] | None = field(default=None, repr=False)
-    """Additional header and value of its health checks; None: no header."""
+    """Name and value of an additional header in health checks, or None."""
 
     @property
     def holds_credentials(self) -> bool:
@@ -59,7 +59,7 @@ class PlannedCluster:
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """An aggregate cluster: requests go to `first` if that cluster has a healthy replica, and to `second` otherwise."""
+    """An aggregate cluster: requests go to `first` while it has a healthy replica, and otherwise to `second`."""
 
     name: str
     """Name of the aggregate cluster."""
@@ -70,7 +70,7 @@ class Fallback:
     pool: Pool
     """Pool of `first`."""
     hosted: tuple[HostedPool, ...] = ()
-    """The pools, out of the two, that have their own headers."""
+    """Pools, among the two, that have their own headers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +82,11 @@ class ClusterPlan:
     fallbacks: tuple[Fallback, ...]
     """Aggregate clusters, by name."""
     names: Mapping[tuple[str, str], str]
-    """(route, pool) → cluster to which the route sends."""
+    """(route, pool) → cluster that the route sends requests to."""
 
 
 def variant(pool: Pool) -> str:
-    """Return the name of a pool of a split in the access log."""
+    """Return the name of a split's pool in the access log."""
     return (pool.model.version if pool.model else None) or pool.name
 
 
@@ -96,7 +96,7 @@ def sheds(pool: Pool) -> bool:
 
 
 def plan(view: View) -> ClusterPlan:
-    """Return the clusters that the routes of a view need."""
+    """Return the clusters that a view's routes need."""
     upstreams: dict[str, PlannedCluster] = {}
     fallbacks: dict[str, Fallback] = {}
     names: dict[tuple[str, str], str] = {}
@@ -118,12 +118,12 @@ def plan(view: View) -> ClusterPlan:
 
 
 def pool_name(cluster: str) -> str:
-    """Return the pool of a cluster with replicas, or its name if it is not lbctl's."""
+    """Return the pool of a cluster with replicas; for a cluster that is not lbctl's, return the cluster's name."""
     return cluster.partition(_REGIONS)[0]
 
 
 def _uses(view: View) -> list[tuple[Route, str]]:
-    """Yield each route with each pool to which it sends, including mirrors."""
+    """Return each route with each pool that it sends requests to, including mirrors."""
     uses = []
     for route in view.routes.values():
         if isinstance(route.action, Forward):
@@ -134,7 +134,7 @@ def _uses(view: View) -> list[tuple[Route, str]]:
 
 
 def _routes_to(view: View) -> dict[str, list[Route]]:
-    """Return the routes that forward to each pool, without mirrors."""
+    """Map each pool to the routes that forward to it, mirrors excluded."""
     routes: dict[str, list[Route]] = {}
     for route in view.routes.values():
         for pool in route.action.pools if isinstance(route.action, Forward) else ():
@@ -164,7 +164,7 @@ def _upstream(
 
 
 def _with_fallback(view: View) -> set[str]:
-    """Return the pools with a fallback."""
+    """Return the pools that have a fallback."""
     pools: set[str] = set()
     for route in view.routes.values():
         if isinstance(route.action, Forward) and route.action.fallback:
@@ -175,7 +175,7 @@ def _with_fallback(view: View) -> set[str]:
 def _budgets(view: View) -> dict[str, float]:
     """Return the retry budget of each pool.
 
-    Envoy has one budget per pool, so it is the smallest of the pool's routes.
+    Envoy has one budget per pool, so the smallest budget of the pool's routes applies.
     """
     budgets: dict[str, float] = {}
     for route, pool in _uses(view):

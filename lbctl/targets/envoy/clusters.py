@@ -23,17 +23,17 @@ HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 BUFFER = 65_536
 """Buffer size for one connection in each direction, in bytes.
 
-A slow reader of a stream stops the replica early, and thousands of streams cost little memory. The request that a retry
-needs is buffered separately (`request_body_buffer_limit`).
+With a slow reader, the replica soon stops sending, and thousands of streams need little memory. The copy of a request
+that is kept for retries is buffered separately (`request_body_buffer_limit`).
 """
 _MIN_RETRIES = 3
 _REFRESH = 10_000
 _PING = {"interval": {"seconds": 30}, "timeout": {"seconds": 5}}
-"""Detects a dead peer of a silent HTTP/2 stream within 35 s."""
+"""Detects within 35 s that the peer of a silent HTTP/2 stream is dead."""
 
 
 def cluster(upstream: PlannedCluster, keys: tls.SecretSource) -> cluster_pb2.Cluster:
-    """Return the cluster without its endpoints. The caller adds them or a source for them."""
+    """Return the cluster without its endpoints. The caller adds the endpoints or their source."""
     pool = upstream.pool
     message = cluster_pb2.Cluster(
         name=upstream.name,
@@ -56,8 +56,8 @@ def cluster(upstream: PlannedCluster, keys: tls.SecretSource) -> cluster_pb2.Clu
 def fallback(item: Fallback, keys: tls.SecretSource) -> cluster_pb2.Cluster:
     """Return the aggregate cluster of a pool and its fallback.
 
-    Envoy counts retries at this cluster, and everything else at the two clusters behind it. Its default would allow
-    three retries. If one of the pools is a hosted API, Envoy applies the filters of this cluster.
+    Envoy counts retries at this cluster and everything else at its two member clusters. The default limit would allow
+    three retries. If one of the pools is a hosted API, Envoy applies this cluster's filters.
     """
     filters = hosted.http_filters(item.hosted, keys)
     options = {HTTP_OPTIONS: pack(_protocol(item.pool, filters))} if filters else None
@@ -75,7 +75,7 @@ def fallback(item: Fallback, keys: tls.SecretSource) -> cluster_pb2.Cluster:
 
 
 def collector(name: str, server: Address) -> cluster_pb2.Cluster:
-    """Return the cluster of a trace collector: gRPC without TLS, with its endpoint."""
+    """Return a trace collector's cluster (gRPC without TLS), including its endpoint."""
     options = http_protocol_options_pb2.HttpProtocolOptions(explicit_http_config={"http2_protocol_options": {}})
     return cluster_pb2.Cluster(
         name=name,
@@ -100,9 +100,10 @@ def _retry_after(pool: Pool, placement: Placement) -> dict[str, str | bool]:
 
 
 def _balance(message: cluster_pb2.Cluster, pool: Pool, placement: Placement) -> None:
-    """Write the load balancing, without panic: an unhealthy replica gets no requests, even if few replicas are healthy.
+    """Write the load balancing without panic mode: unhealthy replicas get no requests, even if few are healthy.
 
-    With `fail_open`, panic begins when no replica is healthy: below one percent, because Envoy rounds the threshold.
+    With `fail_open`, panic mode begins when no replica is healthy: below one percent, because Envoy rounds the
+    threshold.
     """
     common = message.common_lb_config
     common.healthy_panic_threshold.value = 1 if pool.fail_open else 0
@@ -124,11 +125,11 @@ def _balance(message: cluster_pb2.Cluster, pool: Pool, placement: Placement) -> 
 
 
 def policy(pool: Pool) -> str:
-    """Return the load balancing policy of the pool.
+    """Return the pool's load-balancing policy.
 
-    RANDOM ignores weights, so if they differ, ROUND_ROBIN keeps the shares that random choices would give. With
-    `fail_open`, the weights of drained replicas differ. When a replica leaves, a ring hash is rebuilt for all and also
-    moves keys of other replicas. Maglev moves almost only the keys of the replica that left.
+    RANDOM ignores weights. If weights differ, ROUND_ROBIN yields the same shares that weighted random choices would.
+    With `fail_open`, the weights of drained replicas differ. When a replica leaves, a ring hash is rebuilt completely,
+    and keys of other replicas also move. Maglev moves almost no other keys.
     """
     if pool.balance.algorithm == "random":
         return "ROUND_ROBIN" if uneven(pool) or pool.fail_open else "RANDOM"
@@ -172,8 +173,8 @@ def _breakers(limits: CircuitBreaker, upstream: PlannedCluster) -> dict[str, obj
 def _replica_connections(limits: CircuitBreaker, pool: Pool) -> int | None:
     """Return the maximum number of connections to one replica, or None for no limit.
 
-    HTTP/1.1 carries one request on a connection, so a limit of requests is a limit of connections. With HTTP/2 it is
-    one connection with that many streams.
+    HTTP/1.1 carries one request per connection, so a request limit is a connection limit. HTTP/2 needs one connection
+    with that many streams.
     """
     requests, connections = limits.replica_max_requests, limits.replica_max_connections
     if pool.protocol == "http1":
@@ -218,7 +219,7 @@ def _endpoint_source(pool: Pool) -> dict[str, object]:
 def _discovery_type(addresses: Sequence[Address], refresh: int, resolvers: Sequence[Address] = ()) -> dict[str, object]:
     """Return the discovery type: fixed addresses, or host names that are resolved every `refresh` ms.
 
-    Each address of a host name is a replica.
+    Each address of a host name counts as a replica.
     """
     if all(item.path or is_ip(item.host) for item in addresses):
         return {"type": "STATIC"}

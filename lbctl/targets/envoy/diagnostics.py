@@ -1,4 +1,4 @@
-"""Limitations of Envoy for a particular fleet, although Envoy supports each feature by itself."""
+"""Limitations of Envoy that affect only some fleets, although Envoy supports each feature by itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lbctl.targets.replica_weights import rounded
 def diagnostics(view: View, *, of_files: bool = False) -> tuple[Diagnostic, ...]:
     """Return a diagnostic for each setting of the view that Envoy implements differently or not at all.
 
-    `of_files`: whether the diagnostics concern rendered files. An Envoy with a `config` reads such files.
+    `of_files`: whether the diagnostics are about rendered files. An Envoy with a `config` reads them.
     """
     items = [item for name, pool in view.pools.items() for item in _pool(view, name, pool)]
     items += [key_hashes.warning("Envoy", keys) for keys in key_hashes.hash_only(view)]
@@ -32,7 +32,7 @@ def diagnostics(view: View, *, of_files: bool = False) -> tuple[Diagnostic, ...]
 
 
 def _without_certificate(view: View) -> Iterator[Diagnostic]:
-    """Report that an Envoy with files cannot use the picker, if the picker requires a client certificate."""
+    """Report that an Envoy that reads files cannot use the picker, if the picker requires a client certificate."""
     if view.picker is not None and view.picker_tls:
         message = (
             f"the picker at {view.picker} requires a client certificate, but an Envoy that is configured by files has "
@@ -109,10 +109,10 @@ def _route(view: View, route: Route) -> Iterator[Diagnostic]:
 
 
 def _separate_buckets(view: View, route: Route) -> Iterator[Diagnostic]:
-    """Warn about a rate limit that a client can use several times.
+    """Warn about a rate limit that a client can exhaust several times.
 
-    Token buckets belong to the routes of a filter chain. A client cannot choose between the chains for trusted networks
-    and for other addresses, so these do not count twice.
+    Token buckets belong to the routes of one filter chain. A client cannot choose between the chain for trusted
+    networks and the chain for other addresses, so these two count once.
     """
     listeners = [item for item in view.listeners if route.name in {rule.route for rule in item.rules}]
     chains = sum(len(tls.server_names(item.tls)) if item.tls else 1 for item in listeners)

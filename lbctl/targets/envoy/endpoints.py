@@ -1,10 +1,10 @@
 """The replicas of a pool as a `ClusterLoadAssignment`: priorities, localities, weights and drains.
 
-A replica's name is the hostname of its endpoint. The access log uses it, and it is never resolved. Weights are integers
-from 1. A drained replica keeps its weight and is marked DRAINING.
+An endpoint's hostname is the replica's name. The access log uses this name, and Envoy never resolves it. Weights are
+positive integers. A drained replica keeps its weight and is marked DRAINING.
 
 With `fail_open`, Envoy uses all replicas in panic, including the drained ones. For this reason, drained replicas have
-the weight 1, and the others have weights of millions. If all are drained, the assignment drops every request.
+the weight 1, and all others have weights in the millions. If all are drained, the assignment drops every request.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from lbctl.targets.envoy.protos import metadata
 from lbctl.targets.replica_weights import quantise, rounding_error
 
 _MAXIMUM = 2**24
-"""Maximum weight. Squares of very different capacities need the range."""
+"""Maximum weight. Squared capacities that differ widely need this range."""
 _SUM = 2**32 - 1
 """Maximum sum of weights that Envoy accepts."""
 _SPILL_BELOW = 70.0
 _EXACT = 100
-"""Overprovisioning factor with which Envoy reacts as soon as one replica is unhealthy, as shedding requires."""
+"""Overprovisioning factor that makes Envoy react to the first unhealthy replica, as load shedding requires."""
 _STRICT = 100_000
-"""Overprovisioning factor with which the next priority gets nothing while one replica of this one is healthy."""
+"""Overprovisioning factor that gives the next priority no requests while this priority has a healthy replica."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
     """The layout of the replicas of one cluster.
 
-    `regions` are the allowed regions; empty means all. With `strict`, the next priority gets requests only when no
-    replica of this one is left, because a fallback pool follows. `sheds`: the cluster sheds load itself. `secure`: all
-    clients use HTTPS.
+    `regions` lists the allowed regions; empty means all. With `strict`, the next priority gets requests only when this
+    one has no healthy replica, because a fallback pool follows. `sheds`: whether the cluster sheds load itself.
+    `secure`: whether all clients use HTTPS.
     """
 
     regions: tuple[str, ...] = ()
@@ -55,29 +55,29 @@ class Placement:
 
 
 Hosts = Callable[[str], Sequence[str]]
-"""Maps the host of a replica's address to the hosts in Envoy's configuration."""
+"""Maps the host in a replica's address to the hosts in Envoy's configuration."""
 
 
 def as_written(host: str) -> Sequence[str]:
-    """Return the host itself, because Envoy resolves host names of a static configuration."""
+    """Return the host itself, because Envoy resolves the host names in a static configuration."""
     return (host,)
 
 
 class EndpointLayout:
-    """The endpoints of one cluster, whose weights are filled in later.
+    """The endpoints of one cluster. Their weights are filled in later.
 
-    New weights overwrite the previous ones, which takes a tenth of the time of a new layout.
+    New weights overwrite the previous ones, which takes a tenth of the time that a new layout takes.
     """
 
     def __init__(
         self, name: str, pool: Pool, drained: frozenset[str], proxy: Proxy, placement: Placement, hosts: Hosts,
         out: frozenset[str] = frozenset(),
     ) -> None:  # fmt: skip
-        """Prepare the replicas of the pool for the proxy.
+        """Prepare the pool's replicas for the proxy.
 
-        Replicas in `out`, a subset of `drained`, are marked UNHEALTHY, so that their kept clients also leave. A replica
-        whose host has several addresses becomes one endpoint for each address. A replica whose host has no address is
-        left out.
+        Replicas in `out`, a subset of `drained`, are marked UNHEALTHY, so that sticky clients also leave them. A
+        replica whose host has several addresses becomes one endpoint for each address. A replica whose host has no
+        address is left out.
         """
         self._pool = pool
         self._message = endpoint_pb2.ClusterLoadAssignment(cluster_name=name)
@@ -107,11 +107,11 @@ class EndpointLayout:
 
     @property
     def unweighed(self) -> endpoint_pb2.ClusterLoadAssignment:
-        """Return the message with the last weights or without weights. It must not be changed."""
+        """Return the message with the most recent weights, or without weights. The caller must not change it."""
         return self._message
 
     def weighed(self, weights: tuple[Weight, ...]) -> endpoint_pb2.ClusterLoadAssignment:
-        """Return the message with these weights, one for each replica of the pool.
+        """Return the message with these weights, one per replica of the pool.
 
         The addresses of one host share its weight. The message is valid until the next call.
         """
@@ -123,7 +123,7 @@ class EndpointLayout:
 
 
 def envoy_weights(pool: Pool, weights: tuple[Weight, ...]) -> list[int]:
-    """Return Envoy's integer weights of the pool's replicas for these weights, in the same order."""
+    """Return the integer weights that Envoy uses for these weights of the pool's replicas, in the same order."""
     return _quantised_weights(_target_weights(pool, weights), large=pool.fail_open)
 
 
@@ -136,7 +136,7 @@ def _quantised_weights(targets: tuple[float, ...], *, large: bool) -> list[int]:
 
 
 def rounding(pool: Pool, weights: tuple[Weight, ...]) -> list[float]:
-    """Return, for each replica, the relative error of its share due to rounding of the weight."""
+    """Return the relative error of each replica's share that is caused by rounding the weights."""
     return rounding_error(_target_weights(pool, weights), envoy_weights(pool, weights))
 
 
@@ -147,7 +147,10 @@ def _target_weights(pool: Pool, weights: tuple[Weight, ...]) -> tuple[float, ...
 
 
 def _addresses(address: Address, hosts: Hosts, used: set[tuple[str, int]]) -> Sequence[Address]:
-    """Return the addresses of a replica that no earlier replica has. Envoy would use only the first of the two."""
+    """Return the addresses of a replica that no earlier replica uses.
+
+    Envoy would use only the first of two equal addresses.
+    """
     if address.path:
         return (address,)
     new_hosts = [host for host in hosts(address.host) if (host, address.port) not in used]
@@ -191,7 +194,7 @@ def _mark_unavailable(
 
 
 def add_dns_name(assignment: endpoint_pb2.ClusterLoadAssignment, dns: DnsDiscovery, pool: Pool) -> None:
-    """Add the host name as an endpoint, for an Envoy that resolves it."""
+    """Add the host name as an endpoint, for an Envoy that resolves host names."""
     port, endpoint = pool.active.port if pool.active else None, assignment.endpoints.add().lb_endpoints.add()
     fields = endpoint.endpoint
     if pool.sent:
@@ -204,8 +207,8 @@ def add_dns_name(assignment: endpoint_pb2.ClusterLoadAssignment, dns: DnsDiscove
 def _overprovisioning(pool: Pool, ranks: int, placement: Placement) -> int:
     """Return the overprovisioning factor, or 0 for Envoy's default.
 
-    It is 10,000 divided by the percentage of healthy replicas below which the next priority gets a part of the
-    requests.
+    It is 10,000 divided by the percentage of healthy replicas below which part of the requests goes to the next
+    priority.
     """
     if placement.strict:
         return _STRICT

@@ -1,8 +1,8 @@
-"""Path conditions for Envoy, which compares the path as it was sent. Other proxies decode it first.
+"""Path conditions for Envoy, which compares paths as they were sent. Other proxies decode paths first.
 
 Envoy decodes slashes. It rejects paths with malformed escapes or escaped letters and digits (`request_grammar`). Every
-other byte may be sent as itself or as `%XX`, in upper or lower case, and means the same to the replica. An expression
-here accepts both forms, and `%` always begins an escape.
+other byte may be sent as itself or as `%XX`, in upper or lower case, and means the same to the replica. The expressions
+in this module accept both forms, and `%` always begins an escape.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ def is_plain(path: str) -> bool:
 
 
 def literal(path: str) -> str:
-    """Return an RE2 expression that matches `path` in every escaped form, and nothing else."""
+    """Return an RE2 expression that matches every escaped form of `path`, and nothing else."""
     return "".join(_one_of(frozenset(character.encode())) for character in path)
 
 
 @lru_cache(1024)
 def expression(text: str) -> str:
-    """Convert an expression for the decoded path to an expression for the path as it is sent.
+    """Convert an expression for the decoded path to an expression for the path as sent.
 
     `text` must have passed `check_regex`.
     """
@@ -75,7 +75,7 @@ def _repeat(argument: Any, lazy: str = "") -> str:
 
 
 def _atom(parsed: Sequence[Any]) -> str:
-    """Return the expression in a form that a repeat can follow."""
+    """Return the expression in a form to which a repetition operator can be added."""
     translated = _sequence(parsed)
     return translated if len(parsed) == 1 and str(parsed[0][0]) in _ATOMS else f"(?:{translated})"
 
@@ -113,7 +113,10 @@ _PARTS: dict[str, Callable[[Any], str]] = {
 
 
 def _one_of(members: frozenset[int]) -> str:
-    """Return an expression for one byte of the set, as itself or escaped. Nothing matches the empty set."""
+    """Return an expression that matches any byte in the set, literally or escaped.
+
+    For an empty set, it matches nothing.
+    """
     unescaped = _bracketed(byte for byte in members if 0x20 < byte < 0x7F and byte != ord("%"))
     alternatives = [unescaped, *_escaped(members)] if unescaped else list(_escaped(members))
     if not alternatives:
@@ -142,7 +145,7 @@ def _digit(values: Iterable[int]) -> str:
 
 
 def _bracketed(codes: Iterable[int]) -> str:
-    """Return the shortest expression for one of these printable characters, or an empty string if there are none."""
+    """Return the shortest expression for any of these printable characters, or an empty string if there are none."""
     runs: list[list[int]] = []
     for code in sorted(codes):
         if runs and runs[-1][1] == code - 1:

@@ -1,7 +1,7 @@
-"""Authentication by an external service: one filter for each service, which all other routes turn off.
+"""Authentication by external services: one filter per service, which all other routes turn off.
 
-Envoy decides which filters a request passes before it knows its final route. The filter is therefore present for every
-request, and the request's route at that point turns it off. Envoy queries the service with the client's method, and
+Envoy decides which filters to run before it knows a request's final route. The filter is therefore always present, and
+the route that the request has at that point turns it off. Envoy queries the service with the client's method, and
 appends the client's path to the service's path. The client's path becomes a query parameter, so that the service
 receives all queries under one path.
 """
@@ -22,7 +22,7 @@ from lbctl.targets.envoy.protos import address, duration, extension, pack
 
 _ORIGINAL = {"x-original-uri": "%REQ(:PATH)%", "x-original-method": "%REQ(:METHOD)%"}
 _CONTEXT = ("x-forwarded-for", *_ORIGINAL)
-"""Headers that the service always gets."""
+"""Headers that the service always receives."""
 
 
 def services(routes: Iterable[Route]) -> dict[str, Route]:
@@ -35,7 +35,7 @@ def services(routes: Iterable[Route]) -> dict[str, Route]:
 
 
 def http_filters(view: View, listener: Listener) -> list[dict[str, object]]:
-    """Return the filters that query the authorization services of the listener's routes."""
+    """Return the filters that query the authorization services of a listener's routes."""
     checks = [extension(name, _check(name, external)) for name, _, external in _of(view, listener)]
     return [_original(), *checks] if checks else []
 
@@ -69,7 +69,7 @@ def own_headers(view: View, listener: Listener) -> list[str]:
 
 
 def _original() -> dict[str, object]:
-    """Return the filter that describes the original request to a service in headers."""
+    """Return the filter that adds headers which describe the original request to the service."""
     mutations = [
         {"append": {"header": {"key": key, "value": value}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}}
         for key, value in _ORIGINAL.items()
