@@ -52,11 +52,11 @@ _LIBRARIES = {
 
 
 def http_filters(view: View, listener: Listener, *, streams: bool = False) -> list[dict[str, object]]:
-    """Return the filters in the order in which a request passes them; the router is the last.
+    """Return the filters in the order in which a request passes them, ending with the router.
 
-    If the body decides about the route, it is read before authentication. Otherwise no body is held before its request
-    is authenticated, unless a service authenticates it. `streams` selects the filters for requests whose body does not
-    end.
+    If routing depends on the body, the body is read before authentication. Otherwise no body is buffered before its
+    request is authenticated, unless a service authenticates it. `streams` selects the filters for requests whose body
+    does not end.
     """
     access = [*_auth(view, listener), *_limits(view, listener)]
     asked_about = [] if streams else _body_asked_about(view, listener)
@@ -104,18 +104,18 @@ def per_route(view: View, listener: Listener, rule: Rule, route: Route) -> dict[
 
 
 def held(view: View, listener: Listener) -> int:
-    """Return the number of bytes that a filter may hold if it needs the whole body.
+    """Return the number of bytes that a filter may buffer if it needs the whole body.
 
-    It may need the body to read it, to count it, or for a retry.
+    It may need the body to read it, to measure it, or for a retry.
     """
     return reading.held(listener) if _body_rules(view, listener) else max(reading.HELD, listener.max_body or 0)
 
 
 def unrouted(view: View, listener: Listener) -> dict[str, Any]:
-    """Return the filter configuration of routes that Envoy answers itself.
+    """Return the filter configuration of routes that Envoy responds to itself.
 
-    A route's limit on held bodies takes effect only if a pool takes the request, and many requests match no such route
-    before their body is read.
+    A route's buffer limit takes effect only if a pool serves the request, and many requests match no such route before
+    their body is read.
     """
     if listener.max_body is not None or not _body_rules(view, listener):
         return {}
@@ -147,7 +147,7 @@ def _request_id(listener: Listener) -> list[dict[str, object]]:
 
 
 def _max_body(view: View, listener: Listener) -> list[dict[str, object]]:
-    """Return the filter that holds a request until it is complete, and returns 413 as soon as it exceeds the limit."""
+    """Return the filter that buffers requests until they are complete, and returns 413 when one exceeds the limit."""
     if listener.max_body is not None:
         return [extension(BUFFER, _limited_body(listener))]
     idle = extension(BUFFER, buffer_pb2.Buffer(max_request_bytes={"value": reading.held(listener)}))
@@ -155,10 +155,10 @@ def _max_body(view: View, listener: Listener) -> list[dict[str, object]]:
 
 
 def _body_asked_about(view: View, listener: Listener) -> list[dict[str, object]]:
-    """Return the filter that limits bodies on routes with a service, which configure it.
+    """Return the filter that limits bodies on routes with an authorization service; these routes configure it.
 
-    While a filter waits, the received part of a body passes the later filters in one piece, which a filter for the
-    limit does not count. On these routes it is therefore placed before the query.
+    While a filter waits, the part of the body received so far reaches later filters in one piece, which a limiting
+    filter does not count. On these routes, the filter is therefore placed before the query.
     """
     if not any(_limits_before_service(view, listener, view.routes[rule.route]) for rule in listener.rules):
         return []
@@ -175,16 +175,16 @@ def _limited_body(listener: Listener) -> buffer_pb2.Buffer:
 
 
 def _streams(view: View, route: Route) -> bool:
-    """Return whether the route takes streams, which cannot be held until they end."""
+    """Return whether the route accepts streams, which cannot be buffered until they end."""
     if route.websocket:
         return True
     return isinstance(route.action, Forward) and any(view.pools[name].protocol == "grpc" for name in route.action.pools)
 
 
 def _auth(view: View, listener: Listener) -> list[dict[str, object]]:
-    """Return the filters of authentication.
+    """Return the authentication filters.
 
-    Filters that query services come first, because the others read their responses.
+    Filters that query services come first, because the others read the services' responses.
     """
     return [*external.http_filters(view, listener), *auth.http_filters(view, listener)]
 
@@ -194,7 +194,7 @@ def _limits(view: View, listener: Listener) -> list[dict[str, object]]:
 
 
 def _limited(view: View, listener: Listener) -> list[Route]:
-    """Return the routes of the listener with rate limits, sorted by name."""
+    """Return the listener's rate-limited routes, sorted by name."""
     routes = (view.routes[name] for name in sorted({rule.route for rule in listener.rules}))
     return [route for route in routes if any(item.requests for item in route.rate_limits)]
 
@@ -204,7 +204,7 @@ def _body_fields(view: View, listener: Listener) -> list[dict[str, object]]:
 
 
 def _body_readers(view: View, listener: Listener) -> list[dict[str, object]]:
-    """Return the filters that hold bodies to read them."""
+    """Return the filters that buffer bodies in order to read them."""
     rules = _body_rules(view, listener)
     if not rules:
         return []
@@ -215,7 +215,7 @@ def _body_readers(view: View, listener: Listener) -> list[dict[str, object]]:
 
 
 def _decompressors(view: View, listener: Listener) -> list[dict[str, object]]:
-    """Return the filters that record and decode the content coding of a body that is read.
+    """Return the filters that record and decode the content coding of a body before it is read.
 
     Replicas receive the decoded body.
     """
@@ -243,7 +243,7 @@ def _decompressors(view: View, listener: Listener) -> list[dict[str, object]]:
 
 
 def _reads_body(view: View, listener: Listener, rule: Rule, route: Route) -> bool:
-    """Return whether the handling of a request for this rule depends on the content of its body."""
+    """Return whether handling a request for this rule depends on the content of its body."""
     pools = route.action.pools if isinstance(route.action, Forward) else ()
     hashes = any(key.kind == "json_body" for key in hashing.keys(view, pools))
     return hashes or (_by_model(listener) and reading.reads_body(listener, rule))
@@ -257,7 +257,7 @@ def _body_rules(view: View, listener: Listener) -> list[dict[str, object]]:
 
 
 def _model_header() -> dict[str, object]:
-    """Return the filter that passes the model in the header x-model to the access log."""
+    """Return the filter that makes the model in the header x-model available to the access log."""
     model_metadata = {"metadata_namespace": NAMESPACE, "key": "model"}
     config = header_to_metadata_pb2.Config(
         request_rules=[{"header": matches.MODEL_HEADER, "on_header_present": model_metadata}]

@@ -27,10 +27,10 @@ _WHEN = {
     "replica_busy": "retriable-status-codes",
 }
 _ANOTHER_HOST = 128
-"""Number of attempts to choose a host that was not tried yet.
+"""Number of attempts to choose a host that has not been tried yet.
 
-With two of three replicas dead, the power of two choices finds the third in one of nine attempts, because the dead ones
-look idle. (8/9)^128 is one in three million.
+If two of three replicas are down, the power of two choices finds the third in one of nine attempts, because the dead
+ones look idle. (8/9)^128 is one in three million.
 """
 _TRIES_IN_A_RANK = 2
 HOST = "host"
@@ -38,14 +38,14 @@ HOST = "host"
 
 @dataclass(frozen=True, slots=True)
 class VariantDraw:
-    """The shares to draw from, and the cookie with the drawn variant, if there is one.
+    """The shares to draw from, and a cookie for the drawn variant, if there is one.
 
     `secure` restricts the cookie to HTTPS.
     """
 
     shares: tuple[Share, ...]
     sticky: StickySplit | None = None
-    """The cookie; None: no cookie."""
+    """The cookie, or None."""
     secure: bool = False
 
 
@@ -55,8 +55,8 @@ Way = tuple[list[dict[str, object]], VariantDraw]
 def targets(action: Forward, *, secure: bool) -> Iterator[Way]:
     """Yield the ways of a route, in order of precedence.
 
-    The cookie of a variant that no longer gets traffic is ignored, and its client gets another cookie. If the variant
-    gets a share again later, that share therefore begins without clients.
+    The cookie of a variant that no longer gets traffic is ignored, and the client gets a new one. If the variant gets
+    traffic again later, it therefore starts without clients.
     """
     for pin in action.pins:
         yield [matches.pinned(pin)], VariantDraw((Share(pin.pool, 1),))
@@ -74,14 +74,15 @@ def targets(action: Forward, *, secure: bool) -> Iterator[Way]:
 def marks(route: Route, action: Forward) -> dict[str, object] | None:
     """Return the metadata of a route.
 
-    It contains whether the route's pools are variants, for the access log, and the counters of its limits.
+    For the access log, it states whether the route's pools are variants. It also names the counters of the route's
+    limits.
     """
     values: dict[str, str | bool] = {**limits.marks(route), **({"split": True} if len(action.shares) > 1 else {})}
     return metadata(values) if values else None
 
 
 def only_pool(view: View, draw: VariantDraw) -> Pool | None:
-    """Return the pool of a way that has only one. The shares of a draw configure cookie affinity themselves."""
+    """Return the pool of a way that has only one pool. The shares of a draw configure cookie affinity themselves."""
     return view.pools[draw.shares[0].pool] if _has_one_cluster(draw) else None
 
 
@@ -111,10 +112,10 @@ def route_action(
 
 
 def _longest_wait(view: View, draw: VariantDraw) -> int:
-    """Return the maximum time that a request waits in a queue of the picker, in milliseconds; 0 without a queue.
+    """Return the maximum time that a request waits in a picker queue, in milliseconds; 0 without a queue.
 
-    Envoy's idle timeout also runs during this time, so a shorter one would end waiting requests. The idle timeout of an
-    attempt begins when the request is sent.
+    Envoy's idle timeout also runs during this time, so a shorter timeout would end waiting requests. The idle timeout
+    of an attempt starts when the request is sent.
     """
     policies = (view.pools[share.pool].balance.pick for share in draw.shares)
     return max(
@@ -132,13 +133,13 @@ def _mirror(plan: ClusterPlan, route: Route) -> list[dict[str, object]]:
 
 
 def retry_policy(retry: Retry, ranked: bool, attempt: int | None) -> dict[str, object] | None:
-    """Return the retry policy, or None without retries. It retries no status except the statuses of busy replicas.
+    """Return the retry policy, or None without retries. Only the statuses of busy replicas are retried.
 
-    `attempt` is the timeout of one attempt until its response begins, which in Envoy is part of this policy.
+    `attempt` limits the time until an attempt's response begins; in Envoy, this timeout is part of the retry policy.
 
-    A request that may have reached a replica is retried only if the fleet declares that harmless. Otherwise a retry
-    requires that nothing of the request was sent or accepted, or that the replica declined it. `ranked` means that a
-    replica of another priority may be the only one left to try.
+    A request that may have reached a replica is retried only if the fleet declares it idempotent. Otherwise, it is
+    retried only if nothing of it was sent or accepted, or if the replica declined it. `ranked` means that the only
+    replica left to try may have another priority.
     """
     conditions = [_WHEN[item] for item in retry.when] + (["reset"] if retry.idempotent else [])
     one_try: dict[str, object] = {} if attempt is None else {"per_try_timeout": duration(attempt)}
@@ -202,7 +203,7 @@ def _weighted(view: View, plan: ClusterPlan, route: Route, draw: VariantDraw, sh
 def _hash_policies(view: View, route: Route, draw: VariantDraw) -> list[dict[str, object]]:
     """Return the hash policies of a route. In Envoy, the key is part of the route.
 
-    A header that keeps a client on its variant comes first, and ends the list.
+    A header that keeps a client on its variant comes first and ends the list.
     """
     if draw.sticky and draw.sticky.kind == "header":
         return [{"header": {"header_name": draw.sticky.name}, "terminal": True}]
@@ -210,7 +211,7 @@ def _hash_policies(view: View, route: Route, draw: VariantDraw) -> list[dict[str
 
 
 def _rewrite(route: Route, rule: Rule) -> dict[str, object]:
-    """Return the rewrites of host and path. A header rule for the host is part of it and takes precedence."""
+    """Return the rewrites of host and path. A header rule that sets the host is included and takes precedence."""
     fields: dict[str, object] = {}
     host = dict(route.request_headers.set).get(HOST) or (route.rewrite.host if route.rewrite else None)
     if host:

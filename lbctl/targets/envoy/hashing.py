@@ -1,8 +1,8 @@
-"""Hash keys, including keys that Envoy's hash policies cannot read themselves.
+"""Hash keys, including those that Envoy's hash policies cannot read by themselves.
 
-Hash policies read headers, but only after the headers that no replica may see have been removed. A key from the body,
-or from a header that is changed, is stored in the request's filter state before that, where no client can write. A
-cookie is copied there from the request's metadata, because only a filter for metadata reads a single cookie.
+Hash policies read headers, but only after the headers that replicas must not see have been removed. A key from the body
+or from a changed header is therefore stored in the request's filter state first, where clients cannot write. A cookie
+is copied there from the request's metadata, because only a metadata filter can read a single cookie.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from lbctl.targets.envoy.protos import extension
 from lbctl.targets.envoy.sources import NAMESPACE
 
 _COOKIES = "lbctl.hashed_cookies"
-"""Filter that reads the cookies that are hash keys."""
+"""Filter that reads the cookies used as hash keys."""
 
 
 def policy(key: HashKey, route: Route) -> dict[str, object]:
-    """Return the `HashPolicy` of a key."""
+    """Return the `HashPolicy` for a key."""
     if _needs_filter_state(key, route):
         return {"filter_state": {"key": _filter_state_name(key)}}
     if key.kind == "header":
@@ -38,7 +38,7 @@ def policy(key: HashKey, route: Route) -> dict[str, object]:
 
 
 def keys(view: View, pools: Sequence[str]) -> list[HashKey]:
-    """Return the hash keys of `pools` that hash, in order and without repetition."""
+    """Return the hash keys of the pools that use hashing, in order and without duplicates."""
     balances = [view.pools[name].balance for name in pools]
     return list(dict.fromkeys(item.key for item in balances if item.algorithm == "hash" and item.key))
 
@@ -49,7 +49,7 @@ def body_fields(view: View, listener: Listener) -> list[HashKey]:
 
 
 def field(key: HashKey) -> str:
-    """Return the key of the request's metadata for a hash key from the body or a cookie."""
+    """Return the metadata key under which a request's hash key from the body or a cookie is stored."""
     if key.kind == "cookie":
         return f"cookie.{key.name}"
     return f"hash.{key.name.removeprefix('$.')}" if key.kind == "json_body" else f"prompt.{key.bytes}"

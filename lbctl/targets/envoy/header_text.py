@@ -15,7 +15,7 @@ from lbctl.targets.envoy.protos import extension
 from lbctl.targets.envoy.sources import NAMESPACE
 
 Headers = tuple[tuple[str, str], ...]
-"""Maps names to their values."""
+"""Maps variable names to command operators."""
 _OPERATORS: dict[Variable, str] = {
     "client_ip": "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%",
     "request_id": "%REQ(X-REQUEST-ID)%",
@@ -65,7 +65,7 @@ def _options(
 
 
 def replaced(rules: HeaderRules) -> list[str]:
-    """Return the headers that are removed before they are set, because Envoy sets no header to an empty value."""
+    """Return the headers to remove before setting headers, because Envoy does not set a header to an empty value."""
     return [name for name, text in rules.set if may_be_empty(text)]
 
 

@@ -12,15 +12,15 @@ from lbctl.ir.pools import ActiveCheck, GrpcCheck, HttpCheck, PassiveCheck, Pool
 from lbctl.targets.envoy.protos import duration, struct
 
 IN_CLEAR: Mapping[str, str | bool] = {"checks": "in_clear"}
-"""Criteria by which a check selects the socket without TLS among its cluster's `transport_socket_matches`."""
+"""Criteria with which a check selects its cluster's socket without TLS in `transport_socket_matches`."""
 _BODY = 65_536
-"""Maximum number of bytes in a check's response that are searched for `body_contains`."""
+"""Maximum number of bytes of a check's response that are searched for `body_contains`."""
 
 
 def health_check(pool: Pool, check: ActiveCheck, key: tuple[str, str] | None) -> health_check_pb2.HealthCheck:
-    """Return the active health check of a pool. `key`: an additional header and its value.
+    """Return the active health check of a pool. `key`: name and value of an additional header.
 
-    Unhealthy replicas and idle pools are checked as often as the others. Envoy's default would wait a minute.
+    Unhealthy replicas and idle pools are checked as often as the others. Envoy would otherwise wait a minute.
     """
     interval = duration(check.interval)
     return health_check_pb2.HealthCheck(
@@ -37,7 +37,7 @@ def health_check(pool: Pool, check: ActiveCheck, key: tuple[str, str] | None) ->
 
 
 def in_clear(pool: Pool) -> bool:
-    """Return whether the health checks of a pool with TLS are sent without TLS."""
+    """Return whether the health checks of a TLS pool are sent without TLS."""
     return pool.tls is not None and pool.active is not None and pool.active.port is not None
 
 
@@ -51,7 +51,7 @@ def _probe(pool: Pool, check: ActiveCheck, key: tuple[str, str] | None) -> dict[
 
 
 def _header(name: str, value: str) -> dict[str, object]:
-    """Return a header of a check. Envoy reads its value as a format."""
+    """Return a header of a check. Envoy interprets its value as a format string."""
     return {
         "header": {"key": name, "value": value.replace("%", "%%")}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
     }  # fmt: skip
@@ -60,7 +60,7 @@ def _header(name: str, value: str) -> dict[str, object]:
 def _http(pool: Pool, check: ActiveCheck, probe: HttpCheck) -> dict[str, object]:
     """Return the HTTP check.
 
-    A separate health port uses HTTP/1.1, as in model servers; otherwise the check uses the pool's protocol.
+    A separate health port uses HTTP/1.1, as model servers do; otherwise the check uses the pool's protocol.
     """
     fields: dict[str, object] = {
         "path": probe.path,
@@ -75,7 +75,7 @@ def _http(pool: Pool, check: ActiveCheck, probe: HttpCheck) -> dict[str, object]
 
 
 def _runs(statuses: Collection[int]) -> list[tuple[int, int]]:
-    """Join consecutive numbers: 200, 201, 204 become (200, 201), (204, 204)."""
+    """Join consecutive numbers into ranges: 200, 201, 204 become (200, 201), (204, 204)."""
     ranges: list[tuple[int, int]] = []
     for status in sorted(set(statuses)):
         if ranges and status == ranges[-1][1] + 1:
@@ -86,10 +86,11 @@ def _runs(statuses: Collection[int]) -> list[tuple[int, int]]:
 
 
 def outlier_detection(check: PassiveCheck) -> outlier_detection_pb2.OutlierDetection:
-    """Return the outlier detection. Detectors that are on by default in Envoy are off unless the fleet configures them.
+    """Return the outlier detection settings.
 
-    A replica of a pool of any size may be ejected, because Envoy's minimum of five hosts is meant for statistics over
-    many. A passing `/health` does not readmit a replica that returns 500 for everything else.
+    Detectors that Envoy enables by default are off unless the fleet configures them. Replicas may be ejected from a
+    pool of any size; Envoy's minimum of five hosts is meant for statistics over many hosts. A passing `/health` check
+    does not readmit a replica that returns 500 for everything else.
     """
     return outlier_detection_pb2.OutlierDetection(
         interval=duration(check.error_window),
@@ -114,7 +115,7 @@ def outlier_detection(check: PassiveCheck) -> outlier_detection_pb2.OutlierDetec
 
 
 def faults(busy_statuses: Sequence[int]) -> http_protocol_options_pb2.HttpProtocolOptions.OutlierDetection:
-    """Return which responses passive checks count as faults: all 5xx except the statuses of a busy replica."""
+    """Return which responses passive checks count as faults: all 5xx except a busy replica's statuses."""
     ranges = [{"start": first, "end": last + 1} for first, last in _runs(set(range(500, 600)) - set(busy_statuses))]
     matchers = [
         {"http_response_headers_match": {"headers": [{"name": ":status", "range_match": item}]}} for item in ranges

@@ -1,13 +1,13 @@
-"""Pools with their own headers: filters that modify a request for the pool, after its host is chosen.
+"""Pools with their own headers: filters that modify a request for its pool after Envoy has chosen a host.
 
-A route's fallback is an aggregate cluster, and the serving pool is known only when Envoy has chosen a host, for each
-attempt anew. For this reason the filters run after that choice, in the cluster: the chosen host's metadata names its
+A route with a fallback uses an aggregate cluster, so the pool is known only after Envoy has chosen a host, anew for
+each attempt. For this reason the filters belong to the cluster and run after that choice. The host's metadata names its
 pool, and lbctl's script changes the request only for that pool. Envoy uses the filters of the cluster that the route
-names, so an aggregate cluster has the filters of all its pools. All attempts share one set of headers: a later attempt
-at another pool receives the original headers again. Names are compared with `_` equal to `-`, because many servers
-treat them alike.
+names, so an aggregate cluster has the filters of all its pools. All attempts share one set of headers: if a later
+attempt goes to another pool, it gets the original headers. In names, `_` is treated as `-`, because many servers do not
+distinguish them.
 
-A secret is delivered by SDS and does not appear in any configuration dump: `credential_injector` writes it into an
+A secret is delivered by SDS and does not appear in configuration dumps: `credential_injector` writes it into an
 internal header, which the script moves or removes.
 """
 
@@ -33,7 +33,7 @@ from lbctl.targets.token import lua_string
 Sent = tuple[str, str]
 """A pool and the name of a header whose value is a secret."""
 CHOSEN = "upstream"
-"""Key of a host's metadata that names its pool, if the pool has its own headers."""
+"""Metadata key for the pool of a host, if the pool has its own headers."""
 _CHOSEN_HEADER = f"{INTERNAL_PREFIX}upstream"
 _SECRET_HEADER = f"{INTERNAL_PREFIX}secret-"
 _SCRIPT = """\
@@ -110,7 +110,7 @@ end
 
 
 def http_filters(pools: Sequence[HostedPool], keys: SecretSource) -> list[dict[str, object]]:
-    """Return the filters of a cluster that leads to these pools with their own headers; empty without pools."""
+    """Return the filters of a cluster that serves these pools with their own headers; empty without pools."""
     if not pools:
         return []
     sent = list(_sent(pools))
@@ -130,7 +130,7 @@ def http_filters(pools: Sequence[HostedPool], keys: SecretSource) -> list[dict[s
 
 
 def secrets(view: View) -> Iterator[tuple[str, str, str]]:
-    """Yield the pool, the header and the value of each secret that the view has."""
+    """Yield the pool, header and value of each secret in the view."""
     for name, pool in view.pools.items():
         files = {header.name for header in pool.sent.headers if header.file} if pool.sent else ()
         yield from ((name, header, value) for header, value in view.upstream_headers.get(name, ()) if header in files)
@@ -147,7 +147,7 @@ def _sent(pools: Sequence[HostedPool]) -> Iterator[Sent]:
 
 
 def _injector(source: dict[str, object], number: int) -> dict[str, object]:
-    """Return the filter that writes a secret into an internal header. Without the secret it writes nothing."""
+    """Return the filter that writes a secret into an internal header. If the secret is missing, it writes nothing."""
     credential = generic_pb2.Generic(credential=source, header=f"{_SECRET_HEADER}{number}")
     config = credential_injector_pb2.CredentialInjector(
         overwrite=True,

@@ -1,11 +1,11 @@
 """Rate limits of routes: a token bucket for each tenant, client or header value, in the memory of this Envoy.
 
-All buckets belong to the route table, and each of Envoy's routes names the buckets that count its requests. A route of
-the fleet becomes several of Envoy's routes, for hosts, pins and variants. If each of these had separate buckets, a
-client could use the limit several times.
+All buckets belong to the route table, and each of Envoy's routes names the buckets that count its requests. A fleet
+route becomes several Envoy routes, for hosts, pins and variants. If each of them had its own buckets, a client could
+use the limit several times.
 
-Requests without the counted property (no such header, no tenant) are limited too: all of them share one bucket. Envoy's
-filters cannot limit concurrent requests; a route with such a limit has already been closed.
+Requests that lack the counted property (such as the header or a tenant) are limited too: they all share one bucket.
+Envoy's filters cannot limit concurrent requests; a route with such a limit has already been closed.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from lbctl.targets.envoy.sources import NAMESPACE
 FILTER = "envoy.filters.http.local_ratelimit"
 _ALL = {"default_value": {"numerator": 100, "denominator": "HUNDRED"}}
 _BUCKETS = 10_000
-"""Maximum number of values that are counted separately. Beyond it, the least recently used bucket is dropped."""
+"""Maximum number of values that are counted separately. Beyond that, the least recently used bucket is dropped."""
 _UNLIMITED = {"max_tokens": 2**32 - 1, "tokens_per_fill": {"value": 2**32 - 1}, "fill_interval": {"seconds": 1}}
-"""A bucket for requests that no limit counts, because Envoy requires one."""
+"""A placeholder bucket for requests without a limit, because Envoy requires one."""
 _LIMIT = "limit"
 _OF = "of"
 _WITHOUT = "-"
@@ -60,7 +60,7 @@ def limited(routes: Sequence[Route]) -> local_rate_limit_pb2.LocalRateLimit:
 
 
 def marks(route: Route) -> dict[str, str]:
-    """Return the metadata of Envoy's routes with the counted property of a request and its bucket."""
+    """Return the route metadata that names, for each kind of limit, the bucket that counts the request."""
     counted = {_kind(number, item): _name(route, number) for number, item in _rates(route)}
     return {**counted, _RETRY: str(retry_after(route.rate_limits))} if counted else {}
 
@@ -72,7 +72,7 @@ def _rates(route: Route) -> Iterator[tuple[int, RateLimit]]:
 def _kind(number: int, limit: RateLimit) -> str:
     """Return the kind of a limit.
 
-    It contains the limit's number, because a route may have several limits by one property.
+    It contains the limit's number, because a route may have several limits on one property.
     """
     return f"limit {number} by {limit.by} {limit.header}".rstrip()
 
@@ -82,7 +82,7 @@ def _name(route: Route, number: int) -> str:
 
 
 def _actions(kind: str, limit: RateLimit) -> list[list[dict[str, object]]]:
-    """Return the rate limit actions of a kind; they skip routes without a limit of this kind."""
+    """Return the rate limit actions of a kind; they skip routes without this kind of limit."""
     key = {"key": NAMESPACE, "path": [{"key": kind}]}
     first: dict[str, object] = {"metadata": {"descriptor_key": _LIMIT, "metadata_key": key, "source": "ROUTE_ENTRY"}}
     if limit.by == "all":
@@ -109,7 +109,7 @@ def _tenant() -> dict[str, object]:
 
 
 def _descriptors(name: str, limit: RateLimit) -> Iterator[dict[str, object]]:
-    """Yield the buckets of a limit: those for tenants with separate rates, then one for each other value."""
+    """Yield a limit's buckets: one for each tenant with a separate rate, then one for every other value."""
     for tenant, own in limit.tenants:
         yield _descriptor(name, own, {"key": _OF, "value": tenant})
     of = {"key": "remote_address" if limit.by == "client_ip" else _OF}

@@ -1,8 +1,8 @@
 """Listeners: sockets, filter chains, and the connection manager with its limits and defaults.
 
-With `client_address`, a listener has two kinds of filter chains, which Envoy selects by the address of the peer.
-Headers about the client are accepted from the trusted networks and removed from all other requests. Envoy's connection
-manager cannot make that distinction within one chain.
+With `client_address`, a listener has two kinds of filter chains, which Envoy selects by the peer's address. Headers
+about the client are accepted from the trusted networks and removed from all other requests. Envoy's connection manager
+cannot make that distinction within one chain.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ from lbctl.targets.envoy.clusters import BUFFER
 from lbctl.targets.envoy.protos import address, cidr, duration, extension
 
 Specify = Callable[[hcm_pb2.HttpConnectionManager], None]
-"""Writes the routes, or their source, into a connection manager."""
+"""Writes the routes or their source into a connection manager."""
 
 _STREAMS = 100
 _STREAM_WINDOW = 65_536
 _CONNECTION_WINDOW = 1_048_576
 _GOODBYE = 1_000
-"""Milliseconds between the notice that a connection ends and its end, in which requests on their way arrive.
+"""Milliseconds between the announcement that a connection will close and its close, so that requests on their way still
+arrive.
 
 Envoy's default of 5 s would be added to the idle timeout.
 """
 _NO_ADDRESS = {"address_prefix": "255.255.255.255", "prefix_len": {"value": 32}}
 """Without a list of internal addresses, Envoy trusts private ones. An empty list has no effect, so this one contains an
-unused address."""
+address that is never used."""
 _OWN = "x-envoy-"
 """Prefix of the headers with which a client could change Envoy's timeouts and retries."""
 
@@ -47,12 +48,12 @@ _OWN = "x-envoy-"
 _FRAMING: dict[str, object] = {
     "append": {"header": {"key": matches.FRAMING_HEADER, "value": "%PROTOCOL% %REQ(transfer-encoding)%"}}
 }
-"""Mutation that gives the routes the framing headers that Envoy removes before it chooses a route."""
+"""Mutation that exposes to the routes the framing headers that Envoy removes before it chooses a route."""
 _WEBSOCKET = "websocket"
 _OTHER_UPGRADES = "(?i)" + "|".join(
     [*(f"{_WEBSOCKET[:i]}(?:[^{c}].*)?" for i, c in enumerate(_WEBSOCKET)), f"{_WEBSOCKET}.+"]
 )
-"""RE2 expression for every name of a protocol except `websocket`."""
+"""RE2 expression that matches every protocol name except `websocket`."""
 
 
 _ID = f"request.headers['{filters.REQUEST_ID}']"
@@ -66,12 +67,13 @@ _ACCEPTABLE_ID: dict[str, object] = {
         "keep_empty_value": True,
     }
 }
-"""Clears a trusted peer's id unless it is plain text: it is logged unchanged, and Envoy then creates one."""
+"""Clears a request id from a trusted peer unless it is plain text, because ids are logged unchanged. Envoy then creates
+an id."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Chain:
-    """A filter chain: its peers and server names, and its certificate."""
+    """A filter chain: its peers, server names and certificate."""
 
     name: str
     trusted: ClientAddress | None = None
@@ -81,7 +83,7 @@ class _Chain:
 
 
 def listener(view: View, item: Listener, specify: Specify, keys: tls.SecretSource) -> listener_pb2.Listener:
-    """Return the listener, with one filter chain for each certificate and each kind of peer."""
+    """Return the listener with one filter chain per certificate and kind of peer."""
     return listener_pb2.Listener(
         name=item.name,
         address=address(item.bind),
@@ -135,7 +137,7 @@ def _transport_socket(item: Listener, chain: _Chain, keys: tls.SecretSource) -> 
 
 
 def connection_manager(view: View, item: Listener, chain: _Chain) -> hcm_pb2.HttpConnectionManager:
-    """Return the connection manager. It sets no total time for streams: a route's idle timeout ends them."""
+    """Return the connection manager. It does not limit the total time of streams: a route's idle timeout ends them."""
     return hcm_pb2.HttpConnectionManager(
         codec_type="AUTO" if item.http2 else "HTTP1",
         stat_prefix=item.name,
@@ -168,10 +170,10 @@ def connection_manager(view: View, item: Listener, chain: _Chain) -> hcm_pb2.Htt
 
 
 def _http1() -> dict[str, object]:
-    """Return the options of HTTP/1.
+    """Return the HTTP/1 options.
 
-    Probes and old proxies use HTTP/1.0. A client may offer any upgrade, and a server without support ignores the offer;
-    Envoy would reject the request. For this reason every offer except WebSocket is dropped.
+    Probes and old proxies use HTTP/1.0. A client may offer any upgrade. A server without support ignores the offer, but
+    Envoy would reject the request. For this reason, every offer except WebSocket is removed.
     """
     other = {"safe_regex": {"regex": _OTHER_UPGRADES}}
     return {"accept_http_10": True, "ignore_http_11_upgrade": [other]}
@@ -187,7 +189,7 @@ def _http2() -> dict[str, object]:
 
 
 def _client_detection(chain: _Chain) -> dict[str, object]:
-    """Return how the client's address is determined: from a trusted peer's header, else from the connection."""
+    """Return how to determine the client's address: from a trusted peer's header, or else from the connection."""
     client = chain.trusted
     if client is None or not chain.believed:
         return {"use_remote_address": {"value": True}}
@@ -210,9 +212,9 @@ def _client_detection(chain: _Chain) -> dict[str, object]:
 
 
 def _early_mutations(view: View, item: Listener, chain: _Chain) -> dict[str, object]:
-    """Return the header mutations that apply before anything reads the request.
+    """Return the header mutations that are applied before anything reads the request.
 
-    They remove headers that a client may not send, and adopt its own name for the request id.
+    They remove headers that clients may not send, and copy the request id from the listener's configured header.
     """
     mutations: list[dict[str, object]] = [{"remove_on_match": {"key_matcher": {"prefix": _OWN}}}, _FRAMING]
     mutations += auth.early_mutations(view, item)
@@ -242,14 +244,14 @@ def _early_mutations(view: View, item: Listener, chain: _Chain) -> dict[str, obj
 
 
 def _overwritten(client: ClientAddress) -> list[str]:
-    """Return the headers that carry the client's address to replicas, without the one in which a peer names it."""
+    """Return the headers that carry the client's address to replicas, except the header in which a peer provides it."""
     return [name for name in client.forward if name != client.header]
 
 
 def _joined_header(header: str) -> dict[str, object]:
-    """Return the mutation that joins several lines of a header into one.
+    """Return the mutation that joins the lines of a repeated header into one.
 
-    Envoy would use the first of several lines, which the client can write.
+    Otherwise, Envoy would use the first line, which the client controls.
     """
     value = f"%CEL(request.headers['{header.lower()}'])%"
     return {"append": {"header": {"key": header, "value": value}, "append_action": "OVERWRITE_IF_EXISTS"}}

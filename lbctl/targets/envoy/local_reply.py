@@ -1,7 +1,8 @@
-"""Envoy's own replies, as JSON in lbctl's format instead of Envoy's default texts.
+"""Envoy's own replies, as JSON in lbctl's format instead of Envoy's default text.
 
-Responses that the fleet itself gives (`respond`, a redirect) are unchanged. If Envoy sets a response flag, the flag
-decides: no healthy or reachable replica and no capacity are 503, a silent replica is 504, and a broken response is 502.
+Responses configured in the fleet (`respond`, a redirect) are unchanged. If Envoy sets a response flag, the flag
+determines the status: 503 for no healthy or reachable replica and for no capacity, 504 for a silent replica, and 502
+for a broken response.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ _REFUSED = {
     "Audience": ("this token is for another audience", "forbidden"),
     "rbac_access_denied": ("the credentials do not identify a tenant", "forbidden"),
 }
-"""Part of the response code details with which Envoy's filters reject a request → the message and its type."""
+"""Part of the response code details of a rejection by an Envoy filter → the error message and its type."""
 _BY_ADDRESS = f"[{access.POLICY}]"
 """The same for clients that are rejected by their address."""
 _BY_PICKER = "response.code == 429 && 'retry-after' in response.headers"
-"""Expression for a request that the picker rejects. An authorization service sends clients no such header."""
+"""Expression for a request that the picker rejects. Authorization services do not send this header to clients."""
 _BY_QUEUE = {
     "metadata_filter": {
         "matcher": {
@@ -65,7 +66,7 @@ _RETRY_AFTER = {"header": {"key": "retry-after", "value": f"%METADATA(CLUSTER:{N
 
 
 def error(status: int) -> str:
-    """Return the body for a status with which Envoy replies."""
+    """Return the body for a status that Envoy generates."""
     return error_body(*_STATUSES[status])
 
 
@@ -102,7 +103,7 @@ def _by_details(detail: str, body: str) -> dict[str, object]:
 
 
 def _unchecked(view: View, listener: Listener) -> list[dict[str, object]]:
-    """Return the 503 reply for responses of a service that neither accept nor reject the request."""
+    """Return the 503 reply for the case that a service's response neither accepts nor rejects the request."""
     if not external.http_filters(view, listener):
         return []
     refused = "response.code_details.startsWith('ext_authz') && response.code != 401 && response.code != 403"

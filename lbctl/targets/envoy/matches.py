@@ -15,9 +15,9 @@ from lbctl.targets.envoy.sources import NAMESPACE
 MODEL_HEADER = "x-model"
 FORWARDED_FOR = "x-forwarded-for"
 CODED, UNREAD = "coded", "unread"
-"""Keys of a request's metadata for a body with a content coding, and for a body that is not JSON."""
+"""Metadata keys that mark a body with a content coding, and a body that is not JSON."""
 FRAMING_HEADER = "x-envoy-framing"
-"""Header in which the listener writes the version of HTTP and the transfer-encoding, or `-` without one.
+"""Header in which the listener writes the HTTP version and the transfer-encoding, or `-` without one.
 
 Clients cannot send it, and replicas do not get it.
 """
@@ -30,7 +30,7 @@ _NO_BODY_MODEL = {
 
 
 def route_matches(rule: Rule) -> Iterator[route_components_pb2.RouteMatch]:
-    """Yield one match, or three matches if the model decides.
+    """Yield one match, or three if the rule depends on the model.
 
     The model is in the header x-model, in the body, or in the query of a GET request.
     """
@@ -54,12 +54,12 @@ def route_matches(rule: Rule) -> Iterator[route_components_pb2.RouteMatch]:
 
 
 def without_model(rule: Rule) -> route_components_pb2.RouteMatch:
-    """Return the match of a rule without its condition on the model."""
+    """Return the match of a rule without its model condition."""
     return route_components_pb2.RouteMatch(headers=_headers(rule), **path(rule.path))
 
 
 def named_model(match: route_components_pb2.RouteMatch) -> Iterator[route_components_pb2.RouteMatch]:
-    """Yield the match restricted to requests that name any model: in the header, in the body or in a GET's query."""
+    """Yield the match restricted to requests that name any model in the header, in the body or in a GET's query."""
     names_model = (
         {"headers": [{"name": MODEL_HEADER, "present_match": True}]},
         {"dynamic_metadata": [{**_NO_BODY_MODEL, "invert": False}]},
@@ -77,7 +77,7 @@ def _headers(rule: Rule) -> list[dict[str, object]]:
 
 
 def path(path_match: PathMatch) -> dict[str, object]:
-    """Return the path condition: a cheap one if the path has a single form, else an expression for every form."""
+    """Return the path condition: a cheap one if the path has a single form, otherwise an expression for every form."""
     if path_match.kind == "regex":
         return _regex(escapes.expression(path_match.value))
     if path_match.kind == "exact":
@@ -90,22 +90,22 @@ def path(path_match: PathMatch) -> dict[str, object]:
 
 
 def ambiguous_path() -> dict[str, object]:
-    """Return the path condition of an ambiguous path, which every proxy rejects."""
+    """Return the condition for ambiguous paths, which every proxy rejects."""
     return _regex(f".*(?:{request_grammar.AMBIGUOUS}).*")
 
 
 def malformed_host() -> dict[str, object]:
-    """Return the header condition of an invalid Host; Envoy joins several lines with commas."""
+    """Return the header condition for an invalid Host. Envoy joins repeated headers with commas."""
     return {**_header(":authority", {"safe_regex": {"regex": request_grammar.HOST_WITHOUT_DOT}}), "invert_match": True}
 
 
 def chunked_http_10() -> dict[str, object]:
-    """Return the header condition of a chunked body in HTTP/1.0, whose end other proxies may find elsewhere."""
+    """Return the header condition for a chunked HTTP/1.0 body, whose end other proxies may find elsewhere."""
     return _header(FRAMING_HEADER, {"safe_regex": {"regex": "HTTP/1\\.0 [^-].*"}})
 
 
 def unread_model(match: route_components_pb2.RouteMatch) -> route_components_pb2.RouteMatch:
-    """Return the match, restricted to requests with a content coding whose body could not be parsed as JSON."""
+    """Return the match restricted to requests with a content coding and a body that could not be parsed as JSON."""
     narrowed = route_components_pb2.RouteMatch()
     narrowed.CopyFrom(match)
     narrowed.headers.add(name=MODEL_HEADER, present_match=True, invert_match=True)
@@ -115,7 +115,7 @@ def unread_model(match: route_components_pb2.RouteMatch) -> route_components_pb2
 
 
 def refused_method() -> dict[str, object]:
-    """Return the header condition of a method that every proxy rejects."""
+    """Return the header condition for methods that every proxy rejects."""
     regex = "|".join((*request_grammar.REFUSED_METHODS, f".*{request_grammar.UNFIT_METHOD}.*"))
     return _header(":method", {"safe_regex": {"regex": regex}})
 
@@ -125,24 +125,24 @@ def _regex(expression: str) -> dict[str, object]:
 
 
 def several(header: str) -> dict[str, object]:
-    """Return the header condition of several values; Envoy joins the lines of a header with commas."""
+    """Return the header condition for repeated headers, which Envoy joins with commas."""
     return _header(header.lower(), {"contains": ","})
 
 
 def method(*names: str) -> dict[str, object]:
-    """Return the header condition that matches one of the methods."""
+    """Return the header condition that matches any of the methods."""
     if len(names) == 1:
         return _header(":method", {"exact": names[0]})
     return _header(":method", {"safe_regex": {"regex": "|".join(literal(name) for name in sorted(names))}})
 
 
 def pinned(pin: Pin) -> dict[str, object]:
-    """Return the header condition of a pin."""
+    """Return the header condition for a pin."""
     return cookie(pin.name, pin.value) if pin.kind == "cookie" else _header(pin.name.lower(), {"exact": pin.value})
 
 
 def cookie(name: str, value: str) -> dict[str, object]:
-    """Return the header condition of one cookie among others. Several `cookie` headers arrive joined."""
+    """Return the header condition for one cookie among others. Several `cookie` headers arrive joined."""
     regex = f"(?:.*[;,])? *{literal(name)}={literal(value)} *(?:[;,].*)?"
     return _header("cookie", {"safe_regex": {"regex": regex}})
 
@@ -169,7 +169,7 @@ def _string(regex: str) -> dict[str, object]:
 
 
 def _body_model(models: tuple[str, ...]) -> dict[str, object]:
-    """Return the condition on the body's `model`, which the listener's JSON filter stored in the request's metadata."""
+    """Return the condition on the body's `model`, which the listener's JSON filter stores in the request's metadata."""
     matchers = [{"string_match": {"prefix": item[:-1]} if item.endswith("*") else {"exact": item}} for item in models]
     value = matchers[0] if len(matchers) == 1 else {"or_match": {"value_matchers": matchers}}
     return {"filter": NAMESPACE, "path": [{"key": "model"}], "value": value}

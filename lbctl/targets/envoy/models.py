@@ -1,9 +1,9 @@
-"""The check that a request names its model unambiguously, if the model decides about authentication.
+"""The check that a request names its model unambiguously, for routing where authentication depends on the model.
 
-Envoy's JSON filter uses the last of two equal keys, and ignores a body that is not JSON or not declared as JSON. A
-replica may read such a body differently. For this reason a Lua script parses the whole body by the grammar of JSON, and
-marks in the request's metadata that the model is unambiguous; the routes require that mark. The script is fixed and
-contains nothing of a fleet. If it fails, there is no mark, and the response is 400.
+If a key is repeated, Envoy's JSON filter uses the last value. It ignores a body that is not JSON or not declared as
+JSON. A replica may read such a body differently. For this reason, a Lua script parses the whole body according to the
+JSON grammar. If the model is unambiguous, it marks the request's metadata, and the routes require that mark. The script
+is fixed and independent of the fleet. If it fails, the mark is missing, and the response is 400.
 """
 
 from __future__ import annotations
@@ -155,9 +155,9 @@ end
 
 
 def http_filters(listener: Listener) -> list[dict[str, object]]:
-    """Return the filter, if a rule of the listener requires an unambiguous model.
+    """Return the filter if a rule of the listener requires an unambiguous model.
 
-    It comes after the JSON filter, and corrects the value that the filter stored.
+    It runs after the JSON filter and corrects the value that the filter stored.
     """
     if not wants_clear_model(listener):
         return []
@@ -165,7 +165,7 @@ def http_filters(listener: Listener) -> list[dict[str, object]]:
 
 
 def unclear(match: route_components_pb2.RouteMatch) -> route_components_pb2.RouteMatch:
-    """Return the match, restricted to requests whose model is ambiguous.
+    """Return the match restricted to requests whose model is ambiguous.
 
     The model of a WebSocket request is always ambiguous.
     """

@@ -24,7 +24,7 @@ _KEYS = {"name", "typed_config", "is_optional", "disabled"}
 _TYPE = re.compile(r"type\.googleapis\.com/((?:envoy|xds|udpa)\.[A-Za-z0-9_.]+)\.[A-Za-z0-9_]+")
 _UNKNOWN = re.compile(r"type_url: (\S+?)\.?(?:\s|$)")
 _MAX_TYPES = 32
-"""Maximum number of message types in one filter."""
+"""Maximum number of message types in a filter."""
 _TERMINAL = "envoy.extensions.filters.http.router.v3.Router"
 _SHAPE = '{name: …, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.…}}'
 
@@ -35,11 +35,11 @@ class NoFilterError(ValueError):
     def __init__(self, message: str, line: int = 1) -> None:
         super().__init__(message)
         self.line = line
-        """Line of the file, from 1."""
+        """Line number in the file, starting at 1."""
 
 
 def filters(proxy: Proxy) -> list[HttpFilter]:
-    """Return the own filters of a proxy, in the order of the fleet."""
+    """Return a proxy's own filters, in fleet order."""
     return [parse(item.text) for item in proxy.own_lines("http_filters")]
 
 
@@ -52,7 +52,7 @@ def misplaced(item: OwnLines) -> Iterator[Misplaced]:
 
 
 def refusals(view: View) -> Iterator[Diagnostic]:
-    """Yield the errors that cause a fleet with this proxy to be rejected."""
+    """Yield the errors that make lbctl reject a fleet with this proxy."""
     proxy = view.proxy
     for item in proxy.own_lines("http_filters"):
         yield from (refusal(proxy, item, each) for each in misplaced(item))
@@ -100,7 +100,7 @@ def _message(document: dict[str, object]) -> HttpFilter:
 
 
 def _import(type_url: str) -> bool:
-    """Import the messages of the type's package. Return whether the package has any messages."""
+    """Import the messages of the type's package. Return whether the package contains any messages."""
     match = _TYPE.fullmatch(type_url)
     if match is None:
         return False

@@ -1,13 +1,13 @@
 """Selects a replica for each request with the picker.
 
-This module contains the filter that queries the picker, its clusters, and the policy that follows it. The filter
-`ext_authz` queries the picker on routes that lead to a pool with the algorithm `pick`, and lets the request pass if the
-picker fails. Envoy decides which filters a request passes before it reads the model from the body. The filter is
-therefore present for every request, and the routes without the picker turn it off. The picker's response is metadata,
-which no client can write. If it names a host outside the cluster, or if there is no response, the cluster uses its
-policy without the picker. A Lua filter reports the first byte of a response's body to the picker, and Envoy's access
-log reports the end of a request. Requests in a queue wait in the query. If the picker hangs, they wait for its whole
-timeout, because Envoy only drains the HTTP connections of an unhealthy host; other requests do not query it any more.
+This module contains the filter that queries the picker, the picker's clusters, and the policy that applies its choice.
+On routes to a pool with the algorithm `pick`, the filter `ext_authz` queries the picker. If the picker fails, the
+filter lets the request pass. Envoy decides which filters to run before it reads the model from the body. The filter is
+therefore always present, and routes without the picker turn it off. The picker's response becomes metadata, which
+clients cannot write. If it names a host outside the cluster, or if there is no response, the cluster uses its policy
+without the picker. A Lua filter reports the first byte of a response's body to the picker, and Envoy's access log
+reports the end of a request. Queued requests wait for the query's response. If the picker hangs, they wait until the
+query times out, because Envoy drains only the HTTP connections of an unhealthy host. Other requests no longer query it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from lbctl.targets.picker import FULL_HEADER, KEY_HEADER, may_reject, needs_clie
 
 
 class MakeCluster(Protocol):
-    """Returns one of the picker's clusters."""
+    """Returns a picker cluster."""
 
     def __call__(
         self,
@@ -55,17 +55,17 @@ class MakeCluster(Protocol):
         key: dict[str, object] | None = None,
         rejects: bool = False,
     ) -> cluster_pb2.Cluster:
-        """Build the cluster. `where` is the address of the picker's gRPC; None: the cluster is empty.
+        """Build the cluster. `where` is the address of the picker's gRPC server; with None, the cluster is empty.
 
-        `key` is the `SdsSecretConfig` of the key for requests to the picker; None: no key. `rejects`: whether the
+        `key` is the `SdsSecretConfig` of the key for requests to the picker, or None for no key. `rejects`: whether the
         picker may reject requests.
         """
 
 
 CLUSTER, ENDS_CLUSTER = "picker|lbctl", "picker-ends|lbctl"
-"""Names of the picker's clusters, for queries and for the ends of requests. No pool has such a name."""
+"""Names of the picker's clusters, for queries and for reports of ended requests. No pool can have these names."""
 KEY = ("_picker", "key")
-"""Name of the secret with the picker's key, in the place of a pool and a header. No pool has such a name."""
+"""Name of the secret that contains the picker's key, in place of a pool and a header. No pool can have this name."""
 FILTER = "lbctl.pick"
 _BODY_LENGTH = "x-lbctl-body-length"
 _TENANT, _PRIORITY, _ROUTE, _CLIENT = "x-lbctl-tenant", "x-lbctl-priority", "x-lbctl-route", "x-lbctl-client"
@@ -75,7 +75,7 @@ _NO_FORMATS: Mapping[str, str] = MappingProxyType({})
 _PATH, _READY_PATH = "/envoy?path=", "/ready"
 _READY_ANSWER = "lbctl picker ready"
 _REPLICAS, _ID = "x-lbctl-replicas", "x-lbctl-pick-id"
-"""Headers of the picker's response, which are keys of the metadata: the replicas to try, and the id of the pick."""
+"""Headers of the picker's response, used as metadata keys: the replicas to try, and the id of the pick."""
 _NAMESPACE = "envoy.filters.http.ext_authz"
 _REQUEST = {
     _BODY_LENGTH: "%REQ(content-length)%",
@@ -83,16 +83,16 @@ _REQUEST = {
     "x-lbctl-region": "%CEL(xds.node.locality.region)%",
     "x-lbctl-zone": "%CEL(xds.node.locality.zone)%",
 }
-"""Headers that each request of a listener gets for the query: the length of the whole body (the picker gets only its
-beginning), the Envoy that queries, and its locality.
+"""Headers that a listener adds to each request for the query: the full length of the body (the picker gets only its
+beginning), the querying Envoy, and its locality.
 
-Envoy 1.40 crashes on CEL among the headers of a query.
+Envoy 1.40 crashes on CEL expressions in the headers of a query.
 """
 _HTTP, _HTTP2 = "http/1.1", "h2"
 _MAX_BODY = 64 << 10
-"""Maximum number of bytes at the beginning of a body that the picker receives."""
+"""Maximum number of bytes from the beginning of a body that the picker receives."""
 _REPORT_TIMEOUT = 1_000
-"""Milliseconds after which a report of a first byte is given up."""
+"""Milliseconds after which reporting a first byte is given up."""
 _FIRST_BYTE = "lbctl.first_byte"
 """Name of the filter that reports first bytes, and of its code."""
 _REPORT_FIRST_BYTE = f"""\
@@ -116,8 +116,8 @@ end
 """
 """Reports the first byte of a response's body to the picker, without waiting for it and without buffering the body.
 
-Engines send the headers before the first token. Some also send a comment or an event that the response was created,
-which is ignored. A body of known length arrives at once, so its end is enough.
+Engines send the headers before the first token. Some also send a comment or an event that announces the response, which
+is ignored. A body of known length arrives all at once, so its end is enough.
 """
 _ONLY_OK = """\
 function envoy_on_response(handle)
@@ -126,10 +126,10 @@ function envoy_on_response(handle)
   end
 end
 """
-"""Makes every response except 200 an error.
+"""Turns every response except 200 into an error.
 
-Envoy would otherwise send it to the client, for example the 404 of another web server on the port of a picker that has
-just ended.
+Otherwise, Envoy would forward it to the client, for example a 404 from another web server on the port of a picker that
+has just ended.
 """
 _OK_OR_REFUSED = """\
 function envoy_on_response(handle)
@@ -140,19 +140,20 @@ function envoy_on_response(handle)
   end
 end
 """
-"""Does the same, except for the picker's response to a request that it rejects, which the client gets."""
+"""Does the same, except when the picker rejects a request: the client receives that response."""
 _HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 _MAX_REQUESTS = 1 << 20
 _CONNECT = 100
 _IDLE = 30_000
 """Milliseconds. The picker closes an idle connection after a minute, and a query must not use a connection that is
-being closed."""
+closing."""
 _CHECK_INTERVAL, _CHECK_TIMEOUT = 500, 250
-"""Milliseconds. A hanging picker is detected after two checks."""
+"""Milliseconds. Two checks detect a hanging picker."""
 _FLUSH = 10
-"""Milliseconds for which Envoy collects the ends of requests. Until then the picker counts them as in flight."""
+"""Milliseconds for which Envoy collects reports of ended requests. Until it sends them, the picker counts the requests
+as in flight."""
 _MOVED = ("zone_aware_lb_config", "consistent_hashing_lb_config")
-"""Parts of `common_lb_config` that Envoy requires in the policy itself."""
+"""Parts of `common_lb_config` that Envoy requires inside the policy."""
 _LEGACY = ("lb_policy", "round_robin_lb_config", "least_request_lb_config")
 
 
@@ -213,7 +214,7 @@ def per_route(pool: Pool, route: Route) -> dict[str, Any]:
 
 
 def early_mutations(view: View, listener: Listener) -> list[dict[str, object]]:
-    """Return the mutations that add a query's context to each request. No client can write these headers."""
+    """Return the mutations that add the query's context to each request. Clients cannot write these headers."""
     if not _policies(view, listener):
         return []
     headers = [{"key": key, "value": value} for key, value in _REQUEST.items()]
@@ -228,7 +229,7 @@ def own_headers(view: View, listener: Listener) -> list[str]:
 
 
 def access_logs(view: View, listener: Listener) -> list[dict[str, object]]:
-    """Return the logger that reports the ends of picked requests; empty if no pool uses the picker."""
+    """Return the logger that reports when picked requests end; empty if no pool uses the picker."""
     if not _policies(view, listener):
         return []
     path = {"filter": _NAMESPACE, "path": [{"key": _ID}], "value": {"present_match": True}}
@@ -249,12 +250,12 @@ def access_logs(view: View, listener: Listener) -> list[dict[str, object]]:
 
 
 def asks(view: View) -> bool:
-    """Return whether the filter is used, and therefore its clusters are needed."""
+    """Return whether the filter is used and its clusters are therefore needed."""
     return any(pool.balance.pick is not None for pool in view.pools.values())
 
 
 def _policies(view: View, listener: Listener) -> list[PickPolicy]:
-    """Return the pick policies of the pools that the listener's routes use, in the order of their names."""
+    """Return the pick policies of the pools that the listener's routes use, sorted by pool name."""
     names = {name for rule in listener.rules for name in _pools(view.routes[rule.route])}
     return [pick for name in sorted(names) if (pick := view.pools[name].balance.pick) is not None]
 
@@ -266,7 +267,7 @@ def _pools(route: Route) -> tuple[str, ...]:
 def _service(
     timeout: int, values: Mapping[str, str], formats: Mapping[str, str] = _NO_FORMATS, *, refuses: bool = False
 ) -> dict[str, object]:
-    """Return the service that is queried, with headers that no client can write. Envoy adds the client's path.
+    """Return the service to query, with headers that clients cannot write. Envoy adds the client's path.
 
     `formats` are headers whose values Envoy computes. `refuses`: whether the picker may reject requests. Clients get
     only the `retry-after` header of its response.
@@ -295,12 +296,12 @@ def _exactly(*names: str) -> dict[str, object]:
 def questions_cluster(
     where: Address | None, *, tls: bool = False, key: dict[str, object] | None = None, rejects: bool = False
 ) -> cluster_pb2.Cluster:
-    """Return the cluster for queries. An unhealthy picker is not queried, even if no other picker is left.
+    """Return the cluster that receives queries. An unhealthy picker is not queried, even if it is the only one.
 
-    Without an address it is empty, and requests pass immediately, as with a dead picker. With `tls` it uses the
-    certificates of the connection to the control plane, which are in the proxy's bootstrap. On loopback, the
-    certificates are named but not used: an Envoy without them cannot report the ends of requests, so it must reject
-    this cluster too. The health check expects a response that no other program gives.
+    Without an address the cluster is empty, and requests pass immediately, as they do when the picker is down. With
+    `tls` it uses the certificates for the control-plane connection from the proxy's bootstrap. On loopback, the
+    certificates are named but not used: an Envoy without them cannot report ended requests, so it must reject this
+    cluster too. The health check expects a response that no other program would give.
     """
     asked = picker_asked(where) if where is not None else None
     code = _OK_OR_REFUSED if rejects else _ONLY_OK
@@ -328,14 +329,14 @@ def questions_cluster(
 def ends_cluster(
     where: Address | None, *, tls: bool = False, key: dict[str, object] | None = None, rejects: bool = False
 ) -> cluster_pb2.Cluster:
-    """Return the cluster to which the ends of requests are reported, with the id of the pick in place of a key."""
+    """Return the cluster that receives reports of ended requests. The id of the pick takes the place of a key."""
     del key, rejects
     protocol: dict[str, Any] = {"explicit_http_config": {"http2_protocol_options": {}}}
     return _cluster(ENDS_CLUSTER, where.from_here if where else None, protocol, tls=tls)
 
 
 def _injector(source: dict[str, object]) -> dict[str, object]:
-    """Return the filter that adds the key to a query. Without the secret it adds nothing."""
+    """Return the filter that adds the key to a query. If the secret is missing, it adds nothing."""
     credential = generic_pb2.Generic(credential=source, header=KEY_HEADER)
     config = credential_injector_pb2.CredentialInjector(
         overwrite=True,
@@ -394,7 +395,7 @@ def obey(message: cluster_pb2.Cluster, pool: Pool) -> None:
 
 
 def _policy(message: cluster_pb2.Cluster) -> dict[str, object]:
-    """Return the policy that the cluster has so far, as an extension."""
+    """Return the cluster's existing policy as an extension."""
     name = cluster_pb2.Cluster.LbPolicy.Name(message.lb_policy).lower()
     return extension(f"envoy.load_balancing_policies.{name}", _POLICIES[name](message))
 

@@ -1,8 +1,8 @@
-"""The beginning of a prompt as a hash key: requests with the same beginning go to the replica that has it cached.
+"""The beginning of a prompt as a hash key: requests that begin alike go to the replica that has the beginning cached.
 
-Envoy's own filters extract short values from JSON bodies, and nothing from lists; a prompt is long, and chats are
-lists. For this reason a Lua script is used, which is fixed and contains nothing of a fleet. The script leaves the body
-unchanged and stores the key in the request's metadata, once for each length in bytes that the route's pools need.
+Envoy's own filters extract short values from JSON bodies, but nothing from lists; prompts are long, and chats are
+lists. For this reason lbctl uses a Lua script, which is fixed and independent of the fleet. The script leaves the body
+unchanged. It stores one key in the request's metadata for each length in bytes that the route's pools need.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def per_route(view: View, route: Route) -> dict[str, Any]:
 def _lengths(view: View, route: Route) -> list[int]:
     """Return the lengths in bytes of the keys that the route's pools need.
 
-    A gRPC stream is not JSON and cannot be held.
+    A gRPC stream is not JSON and cannot be buffered.
     """
     if not isinstance(route.action, Forward):
         return []

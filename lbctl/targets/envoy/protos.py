@@ -26,14 +26,14 @@ def duration(ms: int) -> Duration:
 
 
 def pack(message: Message) -> Any:
-    """Return the message in an `Any`. Map fields are sorted by key, so that equal messages have equal bytes."""
+    """Return the message in an `Any`. Map fields are sorted by key, so that equal messages have the same bytes."""
     packed = Any()
     packed.Pack(message, deterministic=True)
     return packed
 
 
 def extension(name: str, message: Message) -> dict[str, object]:
-    """Return a `TypedExtensionConfig`, or an older message of the same form (network and HTTP filters, loggers)."""
+    """Return a `TypedExtensionConfig`, or an older message with the same fields (network and HTTP filters, loggers)."""
     return {"name": name, "typed_config": pack(message)}
 
 
@@ -56,7 +56,7 @@ def cidr(network: str) -> dict[str, object]:
 
 
 def percent(value: float) -> dict[str, object]:
-    """Return a `FractionalPercent`, to a ten-thousandth of a percent."""
+    """Return a `FractionalPercent` with a precision of a ten-thousandth of a percent."""
     return {"numerator": round(value * 10_000), "denominator": "MILLION"}
 
 

@@ -1,7 +1,7 @@
 """How Envoy reads a request.
 
-It unescapes slashes and compares the rest of the path as it was sent. lbctl's conditions on the path (`escapes`) apply
-to the decoded path. JSON bodies are read completely.
+It unescapes slashes and compares the rest of the path as sent. lbctl's path conditions (`escapes`) apply to the decoded
+path. JSON bodies are read completely.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from lbctl.targets import reading as r
 from lbctl.targets.unambiguous_model import clear_model
 
 HELD = 1_048_576
-"""Bytes of a request that are held for a retry, if the listener sets no limit."""
+"""Bytes of a request that are buffered for retries if the listener sets no limit."""
 CODINGS = ("gzip", "zstd", "br")
 """Content codings that Envoy decodes before it reads a body."""
 JSON = r"(?i)(application/((.*\+)?json|x-www-form-urlencoded)|text/.*)(\s*;.*)?"
-"""Content types that a JSON body may have; curl labels it as a form by default. Streams and uploads are not held."""
+"""Content types that a JSON body may have. By default, curl labels JSON as a form. Streams and uploads are not
+buffered."""
 _METHODS = """
 ACL BIND CHECKOUT CONNECT COPY DELETE GET HEAD LINK LOCK MERGE MKACTIVITY MKCALENDAR MKCOL MOVE MSEARCH NOTIFY OPTIONS
 PATCH POST PROPFIND PROPPATCH PURGE PUT REBIND REPORT SEARCH SOURCE SUBSCRIBE TRACE UNBIND UNLINK UNLOCK UNSUBSCRIBE
@@ -65,14 +66,14 @@ def read(message: r.Message, listener: Listener, version: r.Version) -> Request 
 
 
 def held(listener: Listener) -> int:
-    """Return the number of bytes of a body that are held to read it."""
+    """Return how many bytes of a body are buffered in order to read it."""
     return max(listener.inspect, listener.max_body or 0)
 
 
 def reads_body(listener: Listener, rule: Rule) -> bool:
-    """Return whether the model in a body may lead a request that matches `rule` without it to this or an earlier rule.
+    """Return whether the model in the body can decide if a request without x-model matches `rule` or an earlier rule.
 
-    Bodies of other requests are not held.
+    Bodies of other requests are not buffered.
     """
     bare, index = replace(rule, models=()), listener.rules.index(rule)
     earlier = {replace(item, route="", models=(), clear_model=False) for item in listener.rules[:index] if item.models}

@@ -1,7 +1,7 @@
 """Renders a view as Envoy's files: the messages, their text, and the owner of each line.
 
-A route for any host is part of the virtual host of every name. It is converted into one tree, which occurs in many
-places, and its text is produced only once.
+A route without a host condition is part of every virtual host. It is converted into one shared tree whose text is
+produced only once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MAPS = _STRUCTS | {"typed_per_filter_config", "typed_extension_protocol_options
 
 
 def render(view: View, form: str) -> Bundle:
-    """Return Envoy's files for a view, in YAML or JSON, with the settings that Envoy does not support."""
+    """Return Envoy's files for a view, in YAML or JSON, and the settings that Envoy does not support."""
     listeners_file, clusters_file = f"{SECRET_LISTENERS}.{form}", f"{SECRET_CLUSTERS}.{form}"
     configuration = static(view, listeners_file, clusters_file, form)
     tables = _tables(configuration.tables)
@@ -83,7 +83,7 @@ def _tree(message: Message) -> Tree:
 
 
 def _sort_maps(node: object) -> None:
-    """Sort the keys of protobuf's maps in place, because their order differs between processes."""
+    """Sort the keys of protobuf maps in place, because their order differs between processes."""
     if isinstance(node, list):
         for item in node:
             _sort_maps(item)

@@ -1,7 +1,7 @@
 """All resources that an Envoy needs for a view, as messages. Files and xDS use the same builder.
 
-The `Delivery` is the source of a listener's routes, a cluster's replicas and TLS secrets: the same file and files next
-to it, or a control plane that sends them by name. The messages themselves are the same.
+The `Delivery` determines where a listener's routes, a cluster's replicas and TLS secrets come from: the same file and
+files next to it, or a control plane that sends them by name. The messages themselves do not differ.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from lbctl.targets.envoy.tls import SecretSource
 class Delivery:
     """The source of an Envoy's routes, endpoints and TLS secrets.
 
-    `routes` writes the source of the route table with that name into a connection manager, and `endpoints` writes the
-    source of the replicas into a cluster.
+    `routes` writes the source of a named route table into a connection manager. `endpoints` writes the source of the
+    replicas into a cluster.
     """
 
     routes: Callable[[hcm_pb2.HttpConnectionManager, str], None]
     endpoints: Callable[[cluster_pb2.Cluster, PlannedCluster], None]
     keys: SecretSource
-    """Source of the credentials of routes."""
+    """Source of the routes' credentials."""
 
 
 def listener(view: View, item: Listener, delivery: Delivery) -> listener_pb2.Listener:
-    """Return the listener. The route table has the name of the listener."""
+    """Return the listener. The route table is named after the listener."""
     return listeners.listener(view, item, lambda manager: delivery.routes(manager, item.name), delivery.keys)
 
 
@@ -46,7 +46,7 @@ def table(view: View, item: Listener, plan: ClusterPlan) -> route_pb2.RouteConfi
 
 
 def cluster(upstream: PlannedCluster, delivery: Delivery) -> cluster_pb2.Cluster:
-    """Return the cluster, with its endpoints or their source."""
+    """Return the cluster with its endpoints or their source."""
     message = clusters.cluster(upstream, delivery.keys)
     delivery.endpoints(message, upstream)
     picking.obey(message, upstream.pool)

@@ -1,9 +1,9 @@
 """The rules of a listener as one `RouteConfiguration`.
 
-Envoy selects one virtual host by its best domain and never considers another. For this reason the virtual host of a
-name contains, in the order of the table, every rule that can match a request for that name: its own rules, the rules of
-wildcards that cover it, and the rules for any host. One rule may need several of Envoy's routes (pins, sticky
-variants), which are adjacent.
+Envoy selects the virtual host with the most specific matching domain and never considers another one. For this reason,
+the virtual host of a name contains every rule that can match a request for that name, in table order: its own rules,
+rules of wildcards that cover it, and rules for any host. One rule may become several adjacent Envoy routes (pins,
+sticky variants).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _SAFE = ("GET", "HEAD")
 
 @dataclass(frozen=True, slots=True)
 class RouteInputs:
-    """The inputs of the routes of one listener."""
+    """The inputs for building the routes of one listener."""
 
     view: View
     listener: Listener
@@ -52,7 +52,7 @@ class RouteInputs:
 
 
 def route_configuration(table: RouteInputs) -> route_pb2.RouteConfiguration:
-    """Return the route table of a listener, with one virtual host for each host that its rules name."""
+    """Return a listener's route table, with one virtual host per host that its rules name."""
     rules = table.listener.rules
     ways = [(rule, list(_rule(table, rule))) for rule in rules]
     bodies = response_bodies.bodies(table.view)
@@ -104,7 +104,7 @@ def _virtual_host(
 
 
 def _no_model(table: RouteInputs, rules: Iterable[Rule]) -> Iterator[route_components_pb2.Route]:
-    """Yield the responses to requests that a rule would take with another model."""
+    """Yield the responses to requests that would match a rule if they named another model."""
     found = [matches.without_model(rule) for rule in rules if rule.models]
     for match in {item.SerializeToString(deterministic=True): item for item in found}.values():
         for named in matches.named_model(match):
@@ -164,7 +164,7 @@ def _matched(
 def _respond(
     table: RouteInputs, route: Route, action: Respond, match: route_components_pb2.RouteMatch
 ) -> Iterator[route_components_pb2.Route]:
-    """Yield the routes with Envoy's own response, one for each kind of credentials that it requires."""
+    """Yield the routes that Envoy responds to itself, one for each kind of credentials that the rule accepts."""
     gates: list[auth.Gate] = [([], {})]
     if route.needs_credentials:
         gates = [] if auth.admits_nobody(table.view, route) else list(auth.gates(table.view, route))
@@ -178,7 +178,7 @@ def _respond(
 
 
 def _limited(table: RouteInputs, message: route_components_pb2.Route, route: Route) -> route_components_pb2.Route:
-    """Add the rejected clients to a route with Envoy's own response."""
+    """Add the client address lists to a route that Envoy responds to itself."""
     for name, config in access.per_route(table.listener, route).items():
         message.typed_per_filter_config[name].CopyFrom(config)
     return message
@@ -209,7 +209,7 @@ def _redirects(
 ) -> Iterator[route_components_pb2.Route]:
     """Yield the redirects of a match.
 
-    Status 308 keeps the method of a POST; older browsers support 301 better.
+    Status 308 keeps the method of a POST, but older browsers support 301 better.
     """
     for methods, code in ((_SAFE, "MOVED_PERMANENTLY"), ((), "PERMANENT_REDIRECT")):
         narrowed = _narrowed(match, [matches.method(*methods)] if methods else [])
@@ -277,10 +277,10 @@ def _headers(table: RouteInputs, message: route_components_pb2.Route, route: Rou
 def _response_places(
     message: route_components_pb2.Route, name: str
 ) -> Sequence[route_components_pb2.Route | route_components_pb2.WeightedCluster.ClusterWeight]:
-    """Return the place of a rule about the response header `name`: next to lbctl's cookies, or in the route.
+    """Return where to put a rule about the response header `name`: with lbctl's cookies, or in the route.
 
-    Envoy changes a response by its share of a draw first, then by its route. In each, it removes and replaces first,
-    and then adds.
+    Envoy applies the response changes of the drawn share before the route's changes. In each step, it removes and
+    replaces headers before it adds any.
     """
     shares = message.route.weighted_clusters.clusters
     sets_cookies = any(share.response_headers_to_add for share in shares)

@@ -1,7 +1,7 @@
 """The owner of each part of a rendered file: listeners, routes, pools and replicas, located in the finished tree.
 
-The tree is Envoy's configuration as plain maps and lists. Parts that lbctl adds itself (the cluster of a trace
-collector, the last route of a host) have no owner.
+The tree is Envoy's configuration as plain dictionaries and lists. Parts that lbctl adds itself (a trace collector's
+cluster, a host's last route) have no owner.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ NAMESPACE = "lbctl"
 """Namespace of lbctl's metadata on clusters, routes and requests."""
 
 SECRET_LISTENERS = "envoy-listeners"
-"""Name, without its suffix, of the file with the listeners that contain API keys."""
+"""Name (without suffix) of the file that contains the listeners with API keys."""
 SECRET_CLUSTERS = "envoy-clusters"
-"""Name, without its suffix, of the file with the clusters whose health checks have a key."""
+"""Name (without suffix) of the file that contains the clusters whose health checks have a key."""
 
 
 def sources(tree: Tree) -> Iterator[tuple[int, Path]]:
-    """Yield the `id` of each map in the tree that has an owner, and the YAML path of its value."""
+    """Yield the `id` of each dictionary in the tree that has an owner, with the YAML path of its value."""
     for listener in listeners(tree):
         yield id(listener), ("listeners", listener["name"])
         for host in virtual_hosts(listener):
@@ -34,13 +34,13 @@ def sources(tree: Tree) -> Iterator[tuple[int, Path]]:
 
 
 def listeners(tree: Tree) -> list[Tree]:
-    """Return the listeners of a bootstrap, or of the file of listeners next to it."""
+    """Return the listeners of a bootstrap, or of the listener file next to it."""
     items: list[Tree] = tree.get("static_resources", {}).get("listeners", [])
     return items + _resources(tree, ".Listener")
 
 
 def clusters(tree: Tree) -> list[Tree]:
-    """Return the clusters of a bootstrap, or of the file of clusters next to it."""
+    """Return the clusters of a bootstrap, or of the cluster file next to it."""
     items: list[Tree] = tree.get("static_resources", {}).get("clusters", [])
     return items + _resources(tree, ".Cluster")
 
@@ -56,7 +56,7 @@ def managers(tree: Tree) -> Iterator[Tree]:
 
 
 def virtual_hosts(listener: Tree) -> Iterator[Tree]:
-    """Yield the virtual hosts of every filter chain, one chain after the other."""
+    """Yield the virtual hosts of all filter chains, chain by chain."""
     for manager in _managers(listener):
         yield from manager.get("route_config", {}).get("virtual_hosts", ())
 

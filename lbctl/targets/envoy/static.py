@@ -1,9 +1,9 @@
 """A bootstrap that contains everything: routes inside the listeners, and replicas inside the clusters.
 
-Only the listeners with API keys or other credentials, and the clusters whose health checks have a key, are in separate
-files, which the bootstrap names. Envoy resolves the path of such a file against its working directory, so the path is
-absolute if the fleet states the path of the proxy's configuration. The route tables are returned separately from the
-messages, because they repeat for each host and need not be written as often.
+Only listeners with API keys or other credentials, and clusters whose health checks have a key, are in separate files
+that the bootstrap refers to. Envoy resolves such a file's path relative to its working directory, so the path is
+absolute if the fleet sets the path of the proxy's configuration. Route tables are returned separately, because they
+repeat for each host and need not be written as often.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from lbctl.targets.envoy.tls import files, header_file, header_name
 class Static:
     """A static configuration.
 
-    `secret_listeners` are the listeners with credentials, `secret_clusters` the clusters with a key. The `route_config`
-    of a listener contains only the name of one of `tables`.
+    `secret_listeners` are the listeners with credentials, and `secret_clusters` are the clusters with a key. A
+    listener's `route_config` contains only the name of one of `tables`.
     """
 
     bootstrap: bootstrap_pb2.Bootstrap
@@ -45,14 +45,14 @@ class Static:
     secret_clusters: discovery_pb2.DiscoveryResponse
     tables: tuple[route_pb2.RouteConfiguration, ...]
     header_secrets: Mapping[str, discovery_pb2.DiscoveryResponse]
-    """Files with the secrets that are sent in headers, by name."""
+    """Files that contain the secrets sent in headers, by name."""
 
 
 def static(view: View, listeners_file: str, clusters_file: str, form: str) -> Static:
     """Return the static configuration of a view.
 
-    `listeners_file` is the name of the file of listeners with credentials, `clusters_file` the name of the file of
-    clusters with a key, and `form` the format of all files. They are next to the bootstrap.
+    `listeners_file` names the file of listeners with credentials, `clusters_file` names the file of clusters with a
+    key, and `form` is the format of all files. They are next to the bootstrap.
     """
     directory = posixpath.dirname(view.proxy.config or "") or "."
     message, secret_listeners = frame(view), discovery_pb2.DiscoveryResponse()
@@ -94,7 +94,7 @@ def _header_secrets(view: View, form: str) -> dict[str, discovery_pb2.DiscoveryR
 
 
 def _other_clusters(view: View, needed: ClusterPlan, delivery: Delivery) -> Iterator[cluster_pb2.Cluster]:
-    """Yield the clusters without replicas of a pool."""
+    """Yield the clusters that do not contain a pool's replicas."""
     yield from (clusters.fallback(item, delivery.keys) for item in needed.fallbacks)
     if view.picker is not None:
         where = None if view.picker_tls else view.picker

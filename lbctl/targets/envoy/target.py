@@ -15,7 +15,7 @@ from lbctl.targets.target import Bundle, Capability, Complaint, Shedding, Versio
 
 
 class EnvoyTarget:
-    """The target for Envoy, which takes its configuration from files or by xDS."""
+    """The target for Envoy, which reads its configuration from files or receives it by xDS."""
 
     kind = "envoy"
     title = "Envoy"
@@ -37,16 +37,16 @@ class EnvoyTarget:
     service_config = ""
 
     def sheds(self, pool: Pool, have_fallback: Sequence[bool]) -> Shedding:
-        """Return the mode in which drained replicas do not count.
+        """Return the mode in which drained replicas are not counted.
 
-        A fallback of one route disables shedding for all routes.
+        If one route has a fallback, shedding is disabled for all routes.
         """
         from lbctl.targets.envoy.cluster_names import sheds
 
         return "not drained" if sheds(pool) and not any(have_fallback) else "none"
 
     def readmission(self, pool: Pool) -> str:
-        """Return the duration of an ejection. Envoy ends it at the end of an error-rate window."""
+        """Return the duration of an ejection. Envoy ends ejections at the end of an error-rate window."""
         if pool.passive is None:
             return ""
         least, window = pool.passive.ejection_time / 1000, pool.passive.error_window / 1000
@@ -57,14 +57,14 @@ class EnvoyTarget:
         return ""
 
     def log_files(self, view: View) -> Sequence[str]:
-        """Return the paths of the access logs that are files."""
+        """Return the paths of access logs that are files."""
         logs = (item.access_log for item in view.listeners)
         return sorted(
             {log.path for log in logs if log.format != "none" and log.path and not log.path.startswith("/dev/")}
         )
 
     def companions(self, proxy: Proxy, pools: Sequence[Pool]) -> Sequence[str]:  # noqa: ARG002 -- for other kinds
-        """Return an empty list, because an Envoy has only one file."""
+        """Return an empty list, because Envoy reads only one file."""
         return ()
 
     def render(self, view: View, form: str = "yaml") -> Bundle:
@@ -74,7 +74,7 @@ class EnvoyTarget:
         return render(view, form)
 
     def diagnostics(self, view: View) -> tuple[Diagnostic, ...]:
-        """Return the settings of a view that Envoy does not support, without rendering it."""
+        """Return the settings of a view that Envoy does not support, without rendering the view."""
         from lbctl.targets.envoy.diagnostics import diagnostics
 
         return diagnostics(view)
@@ -86,21 +86,21 @@ class EnvoyTarget:
         return envoy_weights(pool, weights)
 
     def balancing(self, view: View, shares: Mapping[str, float], pool: str) -> str:  # noqa: ARG002 -- for other kinds
-        """Return the pool's algorithm, which does not depend on the other pools of a split."""
+        """Return the pool's algorithm; for Envoy, it does not depend on the other pools of a split."""
         return view.pools[pool].balance.name
 
     def refusals(self, view: View) -> Iterable[Diagnostic]:
-        """Yield the errors that cause a fleet with this proxy to be rejected."""
+        """Yield the errors that make lbctl reject a fleet with this proxy."""
         from lbctl.targets.envoy.own_filters import refusals
 
         return refusals(view)
 
     def served(self, view: View) -> View:
-        """Return the view, because this proxy serves all of it."""
+        """Return the view itself, because this proxy serves all of it."""
         return view
 
     def object_names(self, view: View) -> Collection[tuple[str, str, str]]:  # noqa: ARG002 -- for Kubernetes objects
-        """Return an empty list, because this proxy is a process."""
+        """Return an empty list, because this proxy runs as a process."""
         return ()
 
     def check_command(self, binary: str, prefix: str, main: str) -> list[str]:

@@ -26,9 +26,9 @@ _VERSIONS = {"1.2": "TLSv1_2", "1.3": "TLSv1_3"}
 class SecretSource:
     """The source of certificates, keys and other secrets. `pair` and `trust` return fields of a `CommonTlsContext`.
 
-    `pair` takes the paths of a certificate and its key. `trust` takes the path of a CA bundle, and further constraints
-    on the certificates that it signs. `clients` takes the paths of a CA bundle for clients and of its revocation lists.
-    `header` takes a pool and the name of a header whose value is a secret, and returns an `SdsSecretConfig`.
+    `pair` takes the paths of a certificate and its key. `trust` takes the path of a CA bundle and further constraints
+    on the certificates signed by it. `clients` takes the paths of the clients' CA bundle and its revocation lists.
+    `header` takes a pool and the name of a secret header, and returns an `SdsSecretConfig`.
     """
 
     pair: Callable[[str, str], dict[str, object]]
@@ -57,9 +57,9 @@ def downstream(listener: Listener, tls: ListenerTls, certificate: Certificate, k
 def server_names(tls: ListenerTls) -> list[tuple[Certificate, tuple[str, ...]]]:
     """Return each certificate with the SNI names of its filter chain.
 
-    The last chain has no names: it serves all other names with the first certificate. Envoy selects the longest name
-    that matches, so the first certificate's own hosts are named only if the wildcard of another certificate would match
-    them.
+    The last chain has no names: with the first certificate, it serves all names that no other chain covers. Envoy
+    selects the longest matching name, so the first certificate's own hosts are listed only if another certificate's
+    wildcard would match them.
     """
     first, *others = tls.certificates
     chains = [(item, item.hosts) for item in others if item.hosts]
@@ -72,9 +72,10 @@ def _covered(host: str, names: Iterable[str]) -> bool:
 
 
 def upstream(pool: Pool, tls: PoolTls, keys: SecretSource) -> dict[str, object]:
-    """Return the transport socket to the replicas of a pool.
+    """Return the transport socket for connections to a pool's replicas.
 
-    Without `ca`, the replica's certificate is not verified. With it, the certificate must also name one of the hosts.
+    Without `ca`, the replica's certificate is not verified. With it, the certificate must also contain one of the host
+    names.
     """
     names = _names(pool, tls)
     common: dict[str, object] = {}
@@ -99,9 +100,9 @@ def for_checks(criteria: Mapping[str, str | bool]) -> dict[str, object]:
 
 
 def _names(pool: Pool, tls: PoolTls) -> list[str]:
-    """Return the server names of a pool: the configured one, else the hosts of its replicas.
+    """Return the server names of a pool: the configured name, or else its replicas' host names.
 
-    The list is empty if one of the replicas has only an IP address.
+    The list is empty if any replica has only an IP address.
     """
     if tls.server_name:
         return [tls.server_name]
@@ -144,27 +145,27 @@ def _secret(name: str) -> dict[str, object]:
 
 
 def pair_name(certificate: str) -> str:
-    """Return the name of the secret with a certificate and its key."""
+    """Return the secret name for a certificate and its key."""
     return f"certificate:{certificate}"
 
 
 def authority_name(authority: str) -> str:
-    """Return the name of the secret with a CA bundle."""
+    """Return the secret name for a CA bundle."""
     return f"ca:{authority}"
 
 
 def clients_name(authority: str, crl: str | None) -> str:
-    """Return the name of the secret with a CA bundle for clients and its revocation lists."""
+    """Return the secret name for the clients' CA bundle and its revocation lists."""
     return f"{authority_name(authority)} crl:{crl}" if crl else authority_name(authority)
 
 
 def header_name(pool: str, header: str) -> str:
-    """Return the name of the secret that is the value of a header."""
+    """Return the name of the secret that contains a header's value."""
     return f"header:{pool}/{header}"
 
 
 def header_file(pool: str, header: str, form: str) -> str:
-    """Return the name of the file with such a secret. Envoy requires a separate file for each."""
+    """Return the name of the file that contains such a secret. Envoy requires a separate file for each secret."""
     return f"envoy-upstream-{pool}-{header}.{form}"
 
 
@@ -173,7 +174,7 @@ def _header_secret(pool: str, header: str) -> dict[str, object]:
 
 
 def files(directory: str, form: str) -> SecretSource:
-    """Return the source of an Envoy that reads files. Files with secrets of headers are in `directory`."""
+    """Return the secret source for an Envoy that reads files. Files with secret header values are in `directory`."""
 
     def header_source(pool: str, header: str) -> dict[str, object]:
         path = posixpath.join(directory, header_file(pool, header, form))
