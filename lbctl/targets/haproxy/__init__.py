@@ -1,4 +1,4 @@
-"""HAProxy from version 2.6 on: one haproxy.cfg."""
+"""HAProxy 2.6 and later: one haproxy.cfg."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Haproxy:
     kind: str = "haproxy"
     """The name in the registry of targets."""
     title: str = "HAProxy"
-    """The name for people."""
+    """The name shown to users."""
     binary: str = "haproxy"
     """The name of the program."""
     install_hint: str = "apt-get install haproxy"
@@ -40,9 +40,9 @@ class Haproxy:
     served_by_xds: bool = False
     """Whether `serve` sends it resources by xDS."""
     counted_with: Sequence[str] = ("runtime_api",)
-    """Settings of the proxy's entry that `serve` needs to read its request counts."""
+    """Settings of the proxy's entry that `serve` needs in order to read its request counts."""
     done_by_control_plane: frozenset[str] = frozenset()
-    """Features that `serve` adds to the proxy."""
+    """Features that `serve` adds to this proxy."""
     compares_hashes: bool = True
     retries_grpc: bool = False
     """Whether it accepts API keys whose key file contains only the hash."""
@@ -51,11 +51,11 @@ class Haproxy:
     reads_bodies: bool = True
     """Whether it can read a request's body to choose a route or a replica."""
     versions: Sequence[Version] = ((2, 6), (2, 8), (3, 0), (3, 2))
-    """Versions that are rendered differently, oldest first."""
+    """Versions for which rendering differs, oldest first."""
     fragment_example: str = "/etc/haproxy/lbctl.cfg"
-    """Example of a fragment's path."""
+    """Example path of a fragment."""
     service_config: str = "/etc/haproxy/haproxy.cfg"
-    """Configuration that the distribution's service reads."""
+    """Configuration file that the distribution's service reads."""
 
     @property
     def capabilities(self) -> Mapping[str, Capability]:
@@ -68,17 +68,17 @@ class Haproxy:
         return _PLACES
 
     def sheds(self, pool: Pool, have_fallback: Sequence[bool]) -> Shedding:
-        """Return the mode in which all replicas count, if a route to the pool has no fallback."""
+        """Return the mode in which all replicas are counted, if a route to the pool has no fallback."""
         return "none" if pool.load_shedding is None or all(have_fallback) else "all"
 
     def readmission(self, pool: Pool) -> str:
-        """Return the number of checks that a replica has to pass."""
+        """Return the number of checks that a replica must pass."""
         from lbctl.targets.haproxy.health import readmission
 
         return readmission(pool)
 
     def unfit_for_service(self, view: View) -> str:
-        """Return a problem if root starts HAProxy without a configured user."""
+        """Return a problem if root starts HAProxy and no user is configured."""
         return "" if view.proxy.user else "HAProxy would run as root, because user, group and chroot are not set"
 
     def log_files(self, view: View) -> Sequence[str]:  # noqa: ARG002 -- for other kinds
@@ -104,27 +104,27 @@ class Haproxy:
         return diagnostics(view)
 
     def quantised_weights(self, pool: Pool, weights: tuple[Weight, ...]) -> list[int]:
-        """Return HAProxy's own weights for replicas of `pool` that have `weights`, in the same order."""
+        """Return HAProxy's own weights for the replicas of `pool`, given their `weights`, in the same order."""
         from lbctl.targets.haproxy.servers import haproxy_weights
 
         return haproxy_weights(pool, weights)
 
     def balancing(self, view: View, shares: Mapping[str, float], pool: str) -> str:  # noqa: ARG002 -- for other kinds
-        """Return the pool's algorithm, which does not depend on the other pools of a split."""
+        """Return the pool's algorithm; for HAProxy, it does not depend on the other pools of a split."""
         return view.pools[pool].balance.name
 
     def refusals(self, view: View) -> Iterable[Diagnostic]:
-        """Yield the errors that cause a fleet with this proxy to be rejected."""
+        """Yield the errors that make lbctl reject a fleet with this proxy."""
         from lbctl.targets.haproxy.process import refusals
 
         return refusals(view)
 
     def served(self, view: View) -> View:
-        """Return the view, because this proxy serves all of it."""
+        """Return the view itself, because this proxy serves all of it."""
         return view
 
     def object_names(self, view: View) -> Collection[tuple[str, str, str]]:  # noqa: ARG002 -- for Kubernetes objects
-        """Return an empty list, because this proxy is a process."""
+        """Return an empty list, because this proxy runs as a process."""
         return ()
 
     def check_command(self, binary: str, prefix: str, main: str) -> list[str]:  # noqa: ARG002 -- `-c` writes nothing

@@ -1,4 +1,4 @@
-"""Rejects clients by their address, which trusted peers may name (`set-src`)."""
+"""Rejects clients by address, which trusted peers may report (`set-src`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TRANSLATED = ("2002::/16", "::/96")
 
 
 def lines(route: Route, listener: Listener, acls: Acls) -> Iterator[Token]:
-    """Yield the lines that reject clients of a route."""
+    """Yield the lines that reject clients on a route."""
     condition, path = f"if route_{quote.name(route.name).text}", ("routes", route.name)
     return _lines(access(listener).of(route), condition, acls, path)
 
@@ -44,7 +44,7 @@ def _lines(lists: Access, condition: str, acls: Acls, path: tuple[str, ...]) -> 
 
 
 def _within(networks: tuple[str, ...], acls: Acls) -> tuple[str, str]:
-    """Return the ACLs for clients in the IPv4 and in the IPv6 networks; empty if there are none."""
+    """Return the ACLs for clients in the IPv4 and IPv6 networks; empty if there are none."""
     alike = list(client_identity.unmapped_networks(networks))
     families = ([item for item in alike if ":" not in item], [item for item in alike if ":" in item])
     four, six = (acls.name("src", "ip", family) if family else "" for family in families)
@@ -52,5 +52,5 @@ def _within(networks: tuple[str, ...], acls: Acls) -> tuple[str, str]:
 
 
 def _translated(acls: Acls) -> str:
-    """Return the ACL for IPv6 clients that HAProxy compares with IPv4 networks by a part of their address."""
+    """Return the ACL for IPv6 clients whose address HAProxy compares only in part with IPv4 networks."""
     return acls.name("src", "ip", _TRANSLATED)

@@ -1,10 +1,10 @@
-"""Agent checks: the port on which HAProxy queries a replica's weight, and the identification of the replica.
+"""Agent checks: the ports on which HAProxy queries the weights of replicas, and how a query identifies its replica.
 
-An agent check returns the percentage of its weight that a replica should have. Agent checks are for sites that do not
-allow access to the Runtime API. Every replica has one TCP port. Ports are numbered consecutively in the order of pools
-and replicas. When a replica is removed, the ports of those after it change in the next file, while HAProxy may still
-run the previous file. For this reason a port does not identify a replica: each query contains the replica's name,
-address and capacity as in the file that HAProxy runs.
+An agent check returns the percentage of its full weight that a replica should have. Agent checks are meant for sites
+that do not allow access to the Runtime API. Every replica has one TCP port. Ports are numbered consecutively in the
+order of pools and replicas. When a replica is removed, the ports of later replicas change in the next file, while
+HAProxy may still run the previous file. For this reason a port does not identify a replica. Each query contains the
+replica's name, address and capacity from the file that HAProxy runs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PORT = re.compile(r"(?m)^ +server .* agent-addr (\S+) agent-port (\d{1,5})\b")
 
 
 def places(view: View) -> Mapping[tuple[str, str], Address]:
-    """Map (pool, replica) to the address that HAProxy queries; empty if there is no agent.
+    """Map (pool, replica) to the address that HAProxy queries; empty if the proxy has no agent.
 
     Replicas without a free port are missing.
     """
@@ -38,12 +38,15 @@ def places(view: View) -> Mapping[tuple[str, str], Address]:
 
 
 def identity(pool: str, replica: Replica) -> str:
-    """Return the replica's identification in a query. A replica that has moved to another address counts as new."""
+    """Return the text that identifies the replica in a query.
+
+    A replica that has moved to another address counts as new.
+    """
     return f"{pool}/{replica.name} {replica.address}"
 
 
 def full_weight(replica: Replica) -> float:
-    """Return the weight to which the percentage in the agent's response refers.
+    """Return the weight that the percentage in the agent's response refers to.
 
     The weight in the file is proportional to it.
     """
@@ -51,11 +54,11 @@ def full_weight(replica: Replica) -> float:
 
 
 def question(pool: str, replica: Replica) -> str:
-    """Return the text that HAProxy sends first, without its final line feed."""
+    """Return the text that HAProxy sends first, without the final line feed."""
     return f"{identity(pool, replica)} {full_weight(replica):g}"
 
 
 def ports(text: str, first: Address) -> frozenset[int]:
-    """Return the ports that the configuration `text`, which may be older, uses for the agent at `first`."""
+    """Return the ports that the configuration `text`, which may be older, uses for agents on the host of `first`."""
     host = from_here(first.host)
     return frozenset(int(port) for address, port in _PORT.findall(text) if address == host and int(port) <= _LAST_PORT)

@@ -1,4 +1,4 @@
-"""Authentication by API keys, tokens, or either. Requests without valid credentials are rejected.
+"""Authentication by API keys, tokens, or both. Requests without valid credentials are rejected.
 
 Keys are stored as hashes in a separate file; a client's key is hashed before it is looked up. Credentials do not reach
 a replica unless the fleet forwards them, and only the tenant is logged.
@@ -28,14 +28,14 @@ _NOBODY = quote.error("the credentials do not identify a tenant", "forbidden")
 
 _WITH_KEY = f"^{websocket_key.BEFORE}({websocket_key.KEY}){websocket_key.BEHIND}"
 _MAX_PROTOCOL_LINES = 4
-"""Number of lines with subprotocols that are read. Browsers send one."""
+"""Maximum number of subprotocol lines that are read. Browsers send one."""
 _HAS_PROTOCOLS = f"{{ req.fhdr({websocket_key.HEADER}) -m found }}"
 _ALL_PROTOCOLS = Token(
     "'" + ",".join(f"%[req.fhdr({websocket_key.HEADER},{n + 1})]" for n in range(_MAX_PROTOCOL_LINES)) + "'"
 )
 _UPGRADES = "{ req.fhdr(upgrade) -m str -i websocket }"
 _BODY_STARTS = "10s"
-"""Timeout within which an HTTP/2 request without a length must end or its body must begin."""
+"""Timeout within which an HTTP/2 request without a length must end or start its body."""
 
 
 def files(view: View) -> Iterator[File]:
@@ -55,8 +55,8 @@ def diagnostics(view: View) -> Iterator[Diagnostic]:
 def lines(route: Route, view: View, acls: Acls) -> Iterator[Token]:
     """Yield the lines that authenticate a request of `route`.
 
-    They set txn.tenant if the credentials name a tenant. Other requests are answered 401 or 403, unless a valid token
-    without a tenant is sufficient.
+    They set txn.tenant if the credentials identify a tenant. Other requests are rejected with 401 or 403, unless a
+    valid token without a tenant is sufficient.
     """
     auth = route.auth
     if auth is None:
@@ -115,10 +115,10 @@ def _forwarded_tenant(auth: Auth, if_route: str, path: tuple[str, ...]) -> Itera
 def _without_trailers(route: Route, auth: Auth, view: View, if_route: str) -> Iterator[Token]:
     """Yield the lines that remove trailers from requests whose tenant is forwarded to HTTP/1 replicas.
 
-    Servers that read trailers as headers would take the tenant from one. HAProxy cannot remove trailers, but it
-    forwards none of a message with a length. An HTTP/2 message without a length passes only if it ends with its
-    headers. Only HAProxy's internal representation (HTX) shows that. From 3.0 on, a Content-Length that is set here
-    does not suppress trailers.
+    A server that treats trailers as headers would accept a tenant from them. HAProxy cannot remove trailers, but it
+    does not forward them if the message has a length. An HTTP/2 message without a length passes only if it ends with
+    its headers. This is visible only in HAProxy's internal representation (HTX). From 3.0 on, setting a Content-Length
+    here does not suppress trailers.
     """
     named = auth.forward_tenant or any("tenant" in variables(text) for _, text in route.request_headers.set)
     if not named or not isinstance(route.action, Forward):
@@ -150,7 +150,7 @@ def credential_removal(route: Route) -> Iterator[Token]:
 def _without_key_in_protocols(if_route: str, path: tuple[str, ...]) -> Iterator[Token]:
     """Yield the lines that remove keys from the subprotocols of a WebSocket.
 
-    The header is removed with its last item.
+    If the last item is removed, so is the header.
     """
     key = f'regsub("(^|,)[[:space:]]*{websocket_key.ITEM}[.][^,]*","","gi")'
     ends = 'regsub("^[[:space:],]+",""),regsub("[[:space:],]+$","")'
@@ -163,7 +163,7 @@ def _without_key_in_protocols(if_route: str, path: tuple[str, ...]) -> Iterator[
 
 
 def _hashed_keys(keys: Sequence[ApiKey]) -> str:
-    """Return the map file: one line for each key, with its SHA-256 in hex and its tenant."""
+    """Return the map file, with one line per key: its SHA-256 in hexadecimal and its tenant."""
     tenants = {key.sha256 or hashlib.sha256(key.key.encode()).hexdigest(): key.tenant for key in keys}
     return "".join(f"{digest} {quote.name(tenants[digest]).text}\n" for digest in sorted(tenants))
 

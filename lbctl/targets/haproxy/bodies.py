@@ -1,6 +1,6 @@
-"""Request bodies: the listeners that read them, how they are buffered, and the value that a pool hashes.
+"""Request bodies: which listeners read them, how they are buffered, and the value that a pool hashes.
 
-If the value is beyond the part of the body that HAProxy holds, the response is 413.
+If the value is beyond the part of the body that HAProxy buffers, the response is 413.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ READINGS = (
     ("req.body", ""),
     (r'req.body,regsub("^\xEF\xBB\xBF",""),regsub("\\\\/","/",g)', r"{ req.body -m reg '^\xEF\xBB\xBF|\\/' }"),
 )
-"""The ways to read a JSON body, with the additional condition under which they are tried, one after the other.
+"""Ways to read a JSON body, in the order in which they are tried, each with an additional condition.
 
-HAProxy's converter fails on a text with a byte order mark or an escaped slash, which some libraries write.
+HAProxy's converter fails on text with a byte order mark or an escaped slash, which some libraries write.
 """
 _PROMPT = "http-request set-var-fmt(txn.hashed)"
 
 
 def wait(*conditions: str, source: Path = ()) -> Iterator[Token]:
-    """Yield the lines that hold a request until its body is complete or fills the buffer, if it meets the conditions.
+    """Yield the lines that buffer a request that meets the conditions until its body is complete or fills the buffer.
 
-    There is no total timeout. The request ends after a period of silence, as it does when it is forwarded to a replica.
-    A WebSocket has no body in HTTP/1, and an endless one in HTTP/2.
+    There is no total timeout. The request ends after a period of silence, as it does while it is forwarded to a
+    replica. A WebSocket has no body in HTTP/1 and an endless one in HTTP/2.
     """
     for each in ("!{ req.ver -m beg 2 }", "!{ req.hdr(upgrade) -m str -i websocket }"):
         yield line(f"http-request wait-for-body time {quote.FOREVER}ms if", *conditions, each, source=source)
@@ -78,7 +78,7 @@ def _hashes_body(pool: Pool) -> bool:
 
 
 def _inspected_bytes(pool: Pool, view: View) -> int:
-    """Return the minimum number of body bytes that every listener leading to this pool holds."""
+    """Return the minimum number of body bytes that every listener of this pool buffers."""
     limits = [
         listener.inspect
         for listener in view.listeners

@@ -1,4 +1,4 @@
-"""Support of HAProxy for each feature, and the substitute for features without support."""
+"""HAProxy's support for each feature, and substitutes for unsupported features."""
 
 from __future__ import annotations
 

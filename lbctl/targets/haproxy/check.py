@@ -39,7 +39,7 @@ def _complaint(text: str, bundle: Bundle) -> Complaint:
 
 
 def _path(text: str) -> Path:
-    """Return the YAML path of the value that an alert names, as far as it names one."""
+    """Return the YAML path of the value that an alert refers to, as precisely as possible."""
     qualified_match = _SERVER.search(text)
     if qualified_match:
         return ("pools", locality_tiers.pool_name(qualified_match["pool"]), "replicas", qualified_match["server"])

@@ -1,8 +1,8 @@
-"""The digest with which a running HAProxy identifies its configuration.
+"""The digest that identifies a running HAProxy's configuration.
 
-The digest covers everything that needs a reload. It is part of the `description`, which `show info` returns. The driver
-of the proxy can thus determine whether weights and servers are the only differences, even if other programs have loaded
-or written configurations in the meantime.
+The digest covers everything that takes effect only after a reload. It is part of the `description` that `show info`
+returns. The proxy's driver can thus determine whether only weights and servers differ, even if other programs have
+loaded or written configurations in the meantime.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _MARK = "lbctl-"
 BLANK = f"description {_MARK}"
 """Line without the digest."""
 SECTION = "lbctl_config"
-"""Backend whose only server has the digest of a fragment as its name, because a fragment has no description."""
+"""Backend with a single server whose name is the digest of a fragment, because a fragment has no description."""
 SERVER = f"server {_MARK} 127.0.0.1:1 disabled"
-"""Line of that server without the digest."""
+"""Line of that server, without the digest."""
 _SERVER = re.compile(rf"(?m)^    server ({_MARK}[0-9a-f]*) 127\.0\.0\.1:1 disabled$")
 _CHANGEABLE = (
     "    server ",
@@ -29,14 +29,17 @@ _CHANGEABLE = (
     f"    {limits.FIT_PREFIX}",
     f"    {pick.SLOT_RULE}",
 )
-"""The beginnings of lines that follow the replicas."""
+"""Prefixes of lines that change with the replicas."""
 _OWN_PORT = re.compile(r"    server (\S+) .* (port [0-9]+)")
-"""Line of a server whose checks use another port than the others'. No command changes the port."""
+"""Line of a server with its own check port. No Runtime API command can change this port."""
 _LENGTH = 16
 
 
 def marked(text: str, others: Iterable[File]) -> str:
-    """Return the text with the digest in its `BLANK` line, if it has one; `others` are further files to cover."""
+    """Return the text with the digest in its `BLANK` line, if it has one.
+
+    `others` are further files that the digest covers.
+    """
     if f"    {BLANK}\n" not in text and f"    {SERVER}\n" not in text:
         return text
     digest = hashlib.sha256()
@@ -53,15 +56,16 @@ def marked(text: str, others: Iterable[File]) -> str:
 
 
 def _replaced(text: str, old: str, new: str) -> str:
-    """Return the text with another digest in the description, or in the name of the fragment's server."""
+    """Return the text with a different digest in the description or in the name of the fragment's server."""
     text = text.replace(f"    description {old}\n", f"    description {new}\n", 1)
     return text.replace(f"    server {old} 127.0.0.1:1 disabled\n", f"    server {new} 127.0.0.1:1 disabled\n", 1)
 
 
 def covering(bundle: Bundle, files: str) -> Bundle:
-    """Return the bundle with a digest that also covers `files`, the digest of further files that HAProxy reads.
+    """Return the bundle with a digest that also covers `files`, itself a digest of further files that HAProxy reads.
 
-    A renewed certificate is therefore a change that needs a reload. A configuration without a digest gets a comment.
+    A renewed certificate therefore counts as a change that needs a reload. In a configuration without a digest, a
+    comment is added instead.
     """
     description, text = of(bundle), bundle.main.text
     if not files:

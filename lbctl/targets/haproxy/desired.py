@@ -1,7 +1,7 @@
-"""The servers of a view, backend by backend, in the terms of the Runtime API.
+"""The servers of a view, listed by backend in the terms of the Runtime API.
 
-The rendered file and this list agree, because both are built from the same parts, weights and arguments. A replica in
-several backends is listed for each of them.
+The list agrees with the rendered file, because both are built from the same parts, weights and arguments. A replica
+that is in several backends is listed for each of them.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from lbctl.targets.replica_weights import quantise
 
 State = Literal["ready", "drain", "maint"]
 _AGENT_CHECK = {"agent-check": 1, "agent-addr": 2, "agent-port": 2, "agent-inter": 2, "agent-send": 2}
-"""Arguments of an agent check. `agent-send` ends with a line feed, which no command of the Runtime API can contain."""
+"""Arguments of an agent check. `agent-send` ends with a line feed, which Runtime API commands cannot contain."""
 _LEFT_OUT = {"track": 2, "init-addr": 2, "no-check": 1, **_AGENT_CHECK}
-"""Arguments that HAProxy does not accept for a server added at run time, each with its number of words."""
+"""Arguments that HAProxy does not accept for a server added at run time, with the number of words of each."""
 
 _OWN = {"weight": 2, "id": 2, "cookie": 2, "disabled": 1}
-"""Arguments in which a server may differ from a slot, each with its number of words."""
+"""Arguments in which a server may differ from a slot, with the number of words of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +42,17 @@ class DesiredServer:
     arguments: tuple[str, ...]
     """Arguments that follow the address in `add server`."""
     checked: bool = False
-    """Whether health checks decide if it is up."""
+    """Whether health checks determine if the server is up."""
     cookie: bool = False
-    """Whether an affinity cookie can lead to it. No command changes this."""
+    """Whether an affinity cookie can select this server. No command can change this."""
     backup: bool = False
-    """Whether it is a backup. No command changes this."""
+    """Whether the server is a backup. No command can change this."""
     picked: bool = False
-    """Whether `use-server` may lead to it, with any weight."""
+    """Whether `use-server` may select this server, regardless of its weight."""
     slottable: bool = False
-    """Whether a spare slot of the backend differs from it only in settings that commands can change."""
+    """Whether the server differs from a spare slot of its backend only in settings that commands can change."""
     needs_slot: bool = False
-    """Whether HAProxy cannot add it under its own name, because it has a cookie."""
+    """Whether HAProxy cannot add the server under its own name, because the server has a cookie."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +60,9 @@ class Desired:
     """All desired servers in the running HAProxy."""
 
     backends: frozenset[str]
-    """All backends for replicas, including empty ones."""
+    """All backends that contain replicas, including empty ones."""
     servers: tuple[DesiredServer, ...]
-    """Servers. A server that another one tracks comes before it."""
+    """Servers. If a server tracks another one, it comes after that server."""
     limits: tuple[tuple[str, int], ...] = ()
     """(variable, value) of the pools' limits."""
 
@@ -78,7 +78,7 @@ def desired(view: View) -> Desired:
 
 
 def pool_name(backend: str) -> str:
-    """Return the pool that a backend serves, regardless of which part of the pool it contains."""
+    """Return the pool that a backend serves, whichever part of the pool it contains."""
     return locality_tiers.pool_name(sections.bare(backend))
 
 
@@ -96,7 +96,7 @@ def _servers(part: TierBackend) -> Iterator[DesiredServer]:
 
 
 def _in_common(arguments: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the arguments of a server that all servers of the same backend share."""
+    """Return the arguments of a server that are common to all servers in its backend."""
     return tuple(_without(arguments, {**_LEFT_OUT, **_OWN}))
 
 
@@ -123,8 +123,8 @@ def _server(
 def _drain_state(pool: Pool) -> State:
     """Return the state of a drained replica.
 
-    A cookie, a session or the picker still leads to a replica in drain. In maintenance, a replica receives no new
-    requests, and its current requests continue.
+    In drain mode, a replica can still be reached through a cookie, a session or the picker. In maintenance mode, it
+    receives no new requests, but its current requests continue.
     """
     return "maint" if pool.affinity or pool.session or pool.balance.pick else "drain"
 

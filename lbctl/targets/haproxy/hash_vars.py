@@ -1,6 +1,6 @@
-"""Variables for hash keys in headers and cookies that are removed before the replica gets the request.
+"""Variables that store hash keys from headers and cookies that are removed before the replica gets the request.
 
-HAProxy chooses the replica after the frontend's rules have run, when such a header is already removed.
+HAProxy chooses the replica after the frontend's rules have run, when such a header has already been removed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OTHER = re.compile(r"[^A-Za-z0-9_]")
 
 
 def variable(pool: Pool, view: View) -> str | None:
-    """Return the variable with the pool's hash key, or None if the header itself reaches the pool."""
+    """Return the variable that stores the pool's hash key, or None if the header itself reaches the pool."""
     key = pool.balance.key
     if key is None or key.kind not in _FETCHES:
         return None
@@ -34,7 +34,7 @@ def variable(pool: Pool, view: View) -> str | None:
 
 
 def lines(route: Route, view: View) -> Iterator[Token]:
-    """Yield the lines that set the variables, for use before the route removes its headers."""
+    """Yield the lines that set the variables. They must run before the route removes its headers."""
     names = sorted({pool for item in [route.action] if isinstance(item, Forward) for pool in item.pools})
     pool_of_variable = {
         variable(pool, view): pool for pool in (view.pools[name] for name in names if name in view.pools)

@@ -19,15 +19,15 @@ from lbctl.targets.token import Token
 _SERVING = b"\x08\x01"
 """Message HealthCheckResponse{status: SERVING}."""
 _MIN_FAILURES = 2
-"""Minimum number of failed connections that eject a replica. A single failure may be a lost packet."""
+"""Minimum number of failed connections before a replica is ejected. A single failure may be a lost packet."""
 _RISE = 2
-"""Number of checks that an ejected replica has to pass if the pool has no active check."""
+"""Number of checks that an ejected replica must pass if the pool has no active check."""
 _INTERVAL = 10_000
-"""Milliseconds between the TCP checks that passive ejection needs if the pool has no active check."""
+"""Interval, in milliseconds, of the TCP checks that passive ejection needs if the pool has no active check."""
 
 
 def lines(pool: Pool, view: View) -> Iterator[Token]:
-    """Yield the lines of the backend that define a check."""
+    """Yield the lines of the backend that define its check."""
     if pool.active is None:
         if pool.passive:
             yield line("timeout check", duration(3_000))
@@ -41,10 +41,10 @@ def lines(pool: Pool, view: View) -> Iterator[Token]:
 
 
 def default_server_arguments(pool: Pool, size: int, retries: int) -> Iterator[str]:
-    """Yield the arguments of `default-server`: timing of checks, and counted failures in a pool of this `size`.
+    """Yield the `default-server` arguments for check timing and for the failures to count in a pool of this `size`.
 
-    `retries` is the number of retries of the pool's requests. After an ejection, a replica is readmitted by passing
-    checks. Without active checks, the interval is chosen so that two of them take the ejection time.
+    `retries` is the number of retries of the pool's requests. After an ejection, a replica is readmitted when it passes
+    checks. Without active checks, the interval is half the ejection time, so that two checks take that time.
     """
     active, passive = pool.active, pool.passive
     if active:
@@ -60,12 +60,12 @@ def default_server_arguments(pool: Pool, size: int, retries: int) -> Iterator[st
 
 
 def _half(passive: PassiveCheck) -> int:
-    """Return the milliseconds between the checks of an ejected replica in a pool without active check."""
+    """Return the interval, in milliseconds, of the checks on an ejected replica in a pool without an active check."""
     return max(1, passive.ejection_time // 2)
 
 
 def readmission(pool: Pool) -> str:
-    """Return when an ejected replica is readmitted; empty if HAProxy ejects none."""
+    """Return when an ejected replica is readmitted; empty if HAProxy does not eject replicas."""
     if pool.passive is None:
         return ""
     checks, interval = _RISE, _half(pool.passive)
@@ -78,13 +78,13 @@ def readmission(pool: Pool) -> str:
 
 
 def _observed(pool: Pool, passive: PassiveCheck, size: int, retries: int) -> str:
-    """Return the events that eject a replica: its responses, or failed connections, which a request cannot cause.
+    """Return the events that eject a replica: responses, or failed connections, which a request cannot cause.
 
-    HAProxy has no limit for the number of ejected replicas. For this reason, responses count only if the files set the
-    number, and never for the only replica of a pool.
+    HAProxy cannot limit the number of ejected replicas. For this reason, responses count only if the fleet file sets
+    the number of faults, and never for a pool's only replica.
 
-    With a bounded hash, all attempts of a request may go to one dead replica: it looks idle, and the others are at
-    their bound. For this reason it is ejected before the last attempt, but never after a single failure.
+    With a bounded hash, all attempts of a request may go to the same dead replica, which looks idle while the others
+    have reached their bound. It is therefore ejected before the last attempt, but never after a single failure.
     """
     if passive.ejects_without_bound and not _is_only(passive, size):
         return f"layer7 error-limit {passive.consecutive_5xx}"
@@ -95,14 +95,14 @@ def _observed(pool: Pool, passive: PassiveCheck, size: int, retries: int) -> str
 
 
 def _is_only(passive: PassiveCheck, size: int) -> bool:
-    """Return whether the pool has a single replica and no other pool could serve instead."""
+    """Return whether the pool has a single replica and no fallback pool."""
     return size == 1 and passive.max_ejection < 100
 
 
 def diagnostics(pool: Pool, size: int) -> Iterator[Diagnostic]:
-    """Yield HAProxy's limitations of ejections by responses.
+    """Yield HAProxy's limitations when responses cause ejections.
 
-    The ejections are unbounded, and share a counter with failed connections.
+    Such ejections are unbounded and share a counter with failed connections.
     """
     passive, path = pool.passive, ("pools", pool.name, "health", "passive")
     if passive is None or not passive.ejects_without_bound or _is_only(passive, size):
@@ -128,9 +128,9 @@ def diagnostics(pool: Pool, size: int) -> Iterator[Diagnostic]:
 
 
 def server_arguments(pool: Pool, replica: Replica | None = None) -> Iterator[str]:
-    """Yield the arguments that each server needs, because `default-server` does not support them.
+    """Yield the arguments that must be repeated for each server, because `default-server` does not support them.
 
-    A separate port for checks uses HTTP/1.1, as in model servers. `replica`: the replica of the server, if it is known.
+    A separate check port uses HTTP/1.1, as model servers do. `replica`: the server's replica, if known.
     """
     active = pool.active
     if active and replica is not None and pool.check_port(replica) != active.port:
@@ -140,10 +140,10 @@ def server_arguments(pool: Pool, replica: Replica | None = None) -> Iterator[str
 
 
 def agent_arguments(pool: Pool, proxy: Proxy, replica: Replica | None = None) -> Iterator[str]:
-    """Yield the arguments of the agent check, which asks the agent next to the replica.
+    """Yield the arguments of the agent check that queries the agent next to the replica.
 
-    `replica`: the replica of the server, if it is known. HAProxy connects to the server's own address. A server has at
-    most one agent check, and `agent_check` of the proxy takes precedence.
+    `replica`: the server's replica, if known. HAProxy connects to the server's own address. A server has at most one
+    agent check, and the proxy's `agent_check` takes precedence.
     """
     if pool.agent is None or pool.active is None or proxy.agent_check is not None:
         return
@@ -153,11 +153,11 @@ def agent_arguments(pool: Pool, proxy: Proxy, replica: Replica | None = None) ->
 
 
 def _answers_of_agent(pool: Pool, proxy: Proxy) -> str:
-    """Return the word that asks an agent for the answers that the servers need.
+    """Return the word that HAProxy sends to an agent to request the responses that the servers need.
 
-    `full` sets weights, drains and health. With the Runtime API, `serve` sets weights and drains, and an answer would
-    overwrite them: `health` marks servers only as up or down. An affinity and the picker lead to a server in drain, so
-    it needs maintenance.
+    `full` requests weights, drains and health. With the Runtime API, `serve` sets weights and drains, and a response
+    would overwrite them: `health` only marks servers as up or down. Affinity and the picker can still select a server
+    in drain mode, so it must be in maintenance mode instead.
     """
     if proxy.runtime_api:
         return "health"
@@ -179,20 +179,22 @@ def _http(pool: Pool, probe: HttpCheck, view: View) -> Iterator[Token]:
 
 
 def _host(pool: Pool) -> str:
-    """Return the host of an HTTP check.
+    """Return the Host header of an HTTP check.
 
-    HTTP/1.1 needs a host, and a check cannot read the address of the replica that it checks. The host is the common
-    host name of the replicas. Otherwise, it is independent of them, so that they can change without a reload.
+    HTTP/1.1 requires one, and a check has no access to the address of the replica that it checks. If all replicas share
+    a host name, the header is this name. Otherwise, it does not depend on the replicas, so that they can change without
+    a reload.
     """
     names = {str(item.address) for item in pool.replicas if item.address.host and not is_ip(item.address.host)}
     return names.pop() if len(names) == 1 else "localhost"
 
 
 def _grpc(pool: Pool, probe: GrpcCheck, view: View) -> Iterator[Token]:
-    """Yield the lines that call the standard gRPC health service with HTTP/2 frames.
+    """Yield the lines that call the standard gRPC health service by sending HTTP/2 frames.
 
-    HAProxy's HTTP checks can neither send nor match a zero byte, and every gRPC message begins with one. A response
-    other than SERVING is detected when the check times out. With a key, the frames are in the file of secrets.
+    HAProxy's HTTP checks can neither send nor match a zero byte, but every gRPC message begins with one. A response
+    other than SERVING is detected when the check times out. If the check sends a key, the frames are in the secrets
+    file.
     """
     path = ("pools", pool.name, "health", "active", "grpc")
     yield line("option tcp-check", source=path)
@@ -204,7 +206,7 @@ def _grpc(pool: Pool, probe: GrpcCheck, view: View) -> Iterator[Token]:
 
 
 def grpc_check_with_key(pool: Pool, view: View) -> str:
-    """Return the bytes of the gRPC check of a pool with credentials in hexadecimal; otherwise an empty string."""
+    """Return the bytes of a pool's gRPC check in hexadecimal if the pool has credentials; otherwise an empty string."""
     key = check_key(view, pool)
     if key is None or pool.active is None or not isinstance(pool.active.probe, GrpcCheck):
         return ""
@@ -214,7 +216,7 @@ def grpc_check_with_key(pool: Pool, view: View) -> str:
 def _request_bytes(pool: Pool, probe: GrpcCheck, header: str = "", value: str = "") -> bytes:
     """Return an HTTP/2 connection with one request, `HealthCheckRequest{service}`, and optionally an additional header.
 
-    The headers are HPACK literals; the last one is never to be indexed.
+    The headers are HPACK literals; the last one is marked as never indexed.
     """
     service_bytes = probe.service.encode()
     request = (b"\x0a" + _varint(len(service_bytes)) + service_bytes) if service_bytes else b""
@@ -238,7 +240,7 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def _message(body: bytes) -> bytes:
-    """Return a gRPC message: five bytes with its length, and the body."""
+    """Return a gRPC message: a five-byte prefix with the length, and the body."""
     return b"\x00" + len(body).to_bytes(4) + body
 
 

@@ -1,6 +1,6 @@
-"""Request settings for hosted APIs and replicas that require a key, in the backend of the pool.
+"""Request settings for hosted APIs and replicas that require a key, in the pool's backend.
 
-A secret is in a separate file that only its owner may read; haproxy.cfg looks it up.
+Secrets are in a separate file that only its owner may read; haproxy.cfg looks them up there.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def lines(pool: Pool, view: View) -> Iterator[Token]:
 
 
 def files(view: View) -> Iterator[File]:
-    """Yield the file with the secrets of all pools, if there are any."""
+    """Yield the file that contains the secrets of all pools, if there are any."""
     rows = [row for pool in view.pools.values() for row in _rows(pool, view)]
     if view.picker is not None and view.picker_key:
         rows.append(f"{sections.PICKER_ROW} {view.picker_key}\n")

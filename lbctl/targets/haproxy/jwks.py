@@ -1,7 +1,7 @@
-"""Converts the keys of a JSON Web Key Set for HAProxy: a PEM for each key, with the one algorithm that it may verify.
+"""Converts the keys of a JSON Web Key Set for HAProxy: one PEM per key, with the only algorithm that it may verify.
 
-A key without an algorithm verifies the usual algorithm of its type, never the algorithm in a token. An unusable key is
-left out with a reason, which does not contain any part of the key. Tokens signed with it are then rejected.
+A key without an algorithm verifies its type's usual algorithm, never the algorithm that a token names. Unusable keys
+are left out. The reason is reported, but never any part of the key. Tokens signed with such a key are rejected.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _RSA = {"RS256", "RS384", "RS512"}
 _PSS = {"PS256", "PS384", "PS512"}
 _PSS_SINCE = (2, 8)
 _MIN_RSA_BITS = 2048
-"""Minimum number of bits of an RSA key (RFC 7518, section 3.3)."""
+"""Minimum size of an RSA key in bits (RFC 7518, section 3.3)."""
 _BASE64 = re.compile(r"[A-Za-z0-9_-]{1,4096}", re.ASCII)
 _KID = re.compile(r"[ -~]{0,1024}", re.ASCII)
 
@@ -69,7 +69,7 @@ _INTEGER, _BITS, _SEQUENCE = 0x02, 0x03, 0x30
 
 
 class UnfitKeyError(Exception):
-    """HAProxy cannot verify with this key. The text gives the reason."""
+    """HAProxy cannot use this key for verification. The message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +80,13 @@ class VerificationKey:
     """Public key in PEM."""
     algorithm: str
     kid: str
-    """Key id of the tokens that it verifies; empty if it verifies tokens with any key id."""
+    """Key id of the tokens that the key verifies; empty if it verifies tokens with any key id."""
 
 
 def read(text: str, version: Version) -> tuple[VerificationKey | UnfitKeyError, ...]:
-    """Return, for each key of the set in its order, the key or the reason why HAProxy cannot use it.
+    """Return, for each key of the set in order, the converted key or the reason why HAProxy cannot use it.
 
-    `text` is a JSON object with a list of objects `keys`.
+    `text` is a JSON object whose `keys` is a list of objects.
     """
     return tuple(_key_or_error(item, version) for item in json.loads(text)["keys"])
 
@@ -146,12 +146,15 @@ def _bytes(item: Mapping[str, object], name: str) -> bytes:
 
 
 def rsa_pem(modulus: int, exponent: int) -> str:
-    """Return the PEM of an RSA key; both numbers are > 0."""
+    """Return the PEM of an RSA key. Both numbers must be positive."""
     return _pem(_RSA_OID, _der(_SEQUENCE, _integer(modulus), _integer(exponent)))
 
 
 def ec_pem(curve: str, x: bytes, y: bytes) -> str:
-    """Return the PEM of a key on `curve` (P-256, P-384 or P-521). The coordinates have the full length of its field."""
+    """Return the PEM of a key on `curve` (P-256, P-384 or P-521).
+
+    The coordinates are padded to the full length of the curve's field.
+    """
     return _pem(_EC_OID + _CURVE_OIDS[curve], b"\x04" + x + y)
 
 

@@ -1,7 +1,7 @@
-"""JSON Web Tokens: validity of the signature, the time, the issuer and the audience, and the tenant.
+"""JSON Web Tokens: signature, validity period, issuer, audience and tenant.
 
-Every key verifies exactly one algorithm, whatever the token states: a token "signed" with none, or with a public key as
-a secret, matches no key. Every requirement is checked explicitly, and a claim that cannot be read does not meet it.
+Every key verifies exactly one algorithm, whatever the token states. A token "signed" with none, or with a public key as
+the secret, matches no key. Every requirement is checked explicitly, and an unreadable claim does not meet it.
 """
 
 from __future__ import annotations
@@ -23,20 +23,21 @@ from lbctl.targets.token import Token
 _UNFIT = quote.error("the credentials do not identify a tenant", "forbidden")
 _NOT_FOR_US = quote.error("this token is for another audience", "forbidden")
 _TENANT = r"^(?![\[{])[!-~][ -~]*\z"
-"""Printable ASCII: HAProxy turns `\u00f6` into one byte. Later versions return arrays and objects as their JSON."""
+"""Matches printable ASCII, because HAProxy turns `\u00f6` into one byte. Later versions return arrays and objects as
+JSON."""
 _CONTROLS = "[[:cntrl:]]"
 _NUMBER = r"^[0-9]+\z"
 _NO_TIME = r'"(?:exp|nbf)"\s*+:\s*+(?![0-9]{1,15}(?:\.[0-9]+)?\s*+[,}])'
-"""A time that is not a plain number, in the text of the claims.
+"""Matches, in the text of the claims, a time that is not a plain number.
 
-HAProxy also reads the number in a string, and the 1 of `1e400`.
+HAProxy would also accept a number inside a string, and the 1 of `1e400`.
 """
 _CUT = r"\s*+:\s*+\x22(?:[^\x22\x5c]|\x5c(?!u0000).)*+\x5cu0000"
-"""A value with an escaped NUL, in the text of the claims. HAProxy reads only the part before it."""
+"""Matches, in the text of the claims, a value with an escaped NUL. HAProxy reads only the part before the NUL."""
 _WHOLE = r"\}\s*+\z"
-"""The end of the claims. HAProxy does not see text after an unescaped NUL."""
+"""Matches the end of the claims. HAProxy does not see text after an unescaped NUL."""
 _AUDIENCES = 8
-"""Number of audiences that are checked in a token with several audiences. HAProxy reads an array by position."""
+"""Maximum number of audiences that are checked if a token has several. HAProxy reads array elements by position."""
 _CLAIMS = "var(txn.token),field(2,.),ub64dec"
 _CLAIM = "var(txn.token),jwt_payload_query("
 
@@ -44,7 +45,7 @@ _CLAIM = "var(txn.token),jwt_payload_query("
 def files(route: Route, view: View) -> Iterator[File]:
     """Yield one file for each key.
 
-    The keys are public. They are separate files because HAProxy reads keys only from files.
+    The keys are public. They are in separate files because HAProxy can read keys only from files.
     """
     if route.auth and route.auth.jwt:
         for number, key in _keys(route, view):
@@ -66,10 +67,10 @@ def diagnostics(route: Route, view: View) -> Iterator[Diagnostic]:
 
 
 def lines(route: Route, jwt: Jwt, view: View, acls: Acls, if_route: str) -> Iterator[Token]:
-    """Yield the lines that verify the token of a request.
+    """Yield the lines that verify a request's token.
 
     They set txn.issued if the token is valid, and txn.tenant if it names a tenant. A valid token for another audience
-    or with an unusable tenant is answered 403. A request that already has a tenant needs no token.
+    or with an unusable tenant is rejected with 403. A request that already has a tenant does not need a token.
     """
     path = ("routes", route.name, "auth", "jwt")
     without_tenant = "!{ var(txn.tenant) -m found }"
@@ -118,9 +119,9 @@ def _verify_signature(route: Route, view: View, acls: Acls, if_route: str, verif
 
 
 def _read_times(if_route: str) -> Iterator[Token]:
-    """Yield the lines that read when the token expires and when its validity begins.
+    """Yield the lines that read when the token expires and when it becomes valid.
 
-    A claim that is not a number counts as 0: as expiry this is in the past, as start it is allowed.
+    A claim that is not a number counts as 0: such an expiry is in the past, and such a start is allowed.
     """
     yield line("http-request set-var(txn.now) date()", if_route)
     yield line("http-request set-var(txn.exp)", quote.word(f'{_CLAIM}"$.exp","int")'), if_route)
@@ -138,7 +139,7 @@ def _audience(jwt: Jwt, acls: Acls, if_route: str, path: tuple[str, ...]) -> Ite
 
 
 def _is_cut(name: str, acls: Acls) -> str:
-    """Return the ACL that holds if the claim contains a NUL."""
+    """Return the ACL that matches if the claim contains a NUL."""
     return acls.name(_CLAIMS, "reg", [rf"\x22{re.escape(name)}\x22{_CUT}"])
 
 
@@ -147,7 +148,7 @@ def _claim(name: str) -> str:
 
 
 def _keys(route: Route, view: View) -> Iterator[tuple[int, VerificationKey]]:
-    """Yield the usable keys with their positions in the set, from 1."""
+    """Yield the usable keys with their positions in the set, starting at 1."""
     for number, key in enumerate(read(view.jwks[route.name], view.proxy.version), 1):
         if isinstance(key, VerificationKey):
             yield number, key

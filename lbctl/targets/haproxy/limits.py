@@ -1,14 +1,14 @@
-"""Limits on requests: the rate limits of a route, and the circuit breaker and healthy replicas of a pool.
+"""Limits on requests: a route's rate limits, and a pool's circuit breaker and number of healthy replicas.
 
-A route's rate limits and limits of concurrent requests are stick tables. HAProxy counts in sliding windows. A window of
-burst ÷ rate in which `burst` requests pass never admits more than the token bucket in the fleet, and admits the same
-rate. Only admitted requests count, so that a client that keeps retrying is admitted again as soon as its window allows.
-HAProxy has three counters per request.
+Rate limits and concurrency limits of a route are stick tables. HAProxy counts in sliding windows. A window of burst ÷
+rate that admits `burst` requests never admits more than the fleet's token bucket, and sustains the same rate. Only
+admitted requests count, so a client that keeps retrying is admitted again as soon as its window allows. HAProxy has
+three counters per request.
 
-The limits of a pool follow from the number of its replicas, unless the fleet sets them. They are the maximum number of
-concurrent requests, and the number of healthy replicas that a backend needs to serve as the nearest tier or not to shed
-its load. If replicas are added and removed through the Runtime API, these limits are variables of the process, which
-that API can change; otherwise they are in the rules.
+Unless the fleet sets a pool's limits, they follow from the number of replicas. They are the maximum number of
+concurrent requests, and the number of healthy replicas that a backend needs in order to serve as the nearest tier, or
+not to shed load. If replicas are added and removed through the Runtime API, these limits are process variables, which
+that API can change; otherwise they are part of the rules.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from lbctl.targets.token import Token
 
 COUNTERS = 3
 REQUESTS_PREFIX, FIT_PREFIX = "set-var proc.most_", "set-var proc.least_"
-"""Prefixes of the lines in the section `global` that set the variables of pools."""
+"""Prefixes of the lines in the `global` section that set the pools' variables."""
 _WORDS = 40
 """Maximum number of names in one line. HAProxy accepts 64 words."""
 _UNLIMITED = 2**31 - 1
@@ -40,7 +40,7 @@ REFUSAL = quote.error("too many requests", "rate_limited")
 
 @dataclass(frozen=True, slots=True)
 class StickTable:
-    """A backend with a stick table and nothing else."""
+    """A backend that contains only a stick table."""
 
     name: Token
     """Name of the section."""
@@ -91,12 +91,12 @@ class _Part:
     """A limit with a separate table, for one tenant or for all clients without a separate rate."""
 
     index: int
-    """Number of the limit in the route, and of HAProxy's counter."""
+    """Number of the limit within the route, and of HAProxy's counter."""
     limit: RateLimit
     table: str
     tenant: str = ""
     condition: str = ""
-    """Additional condition under which it counts a request; it begins with a space."""
+    """Additional condition for counting a request, beginning with a space."""
 
 
 def _parts(route: Route, proxy: Proxy) -> Iterator[_Part]:
@@ -111,7 +111,7 @@ def _parts(route: Route, proxy: Proxy) -> Iterator[_Part]:
 
 
 def _own_rates(route: Route, route_acl: str) -> Iterator[Token]:
-    """Yield the lines that mark requests of tenants with separate rates."""
+    """Yield the lines that mark requests from tenants with separate rates."""
     for index, limit in enumerate(_counted(route)):
         names = [quote.name(tenant).text for tenant, _ in limit.tenants]
         for start in range(0, len(names), _WORDS):
@@ -125,7 +125,7 @@ def _counted(route: Route) -> tuple[RateLimit, ...]:
 
 
 def _track(part: _Part, route_acl: str) -> Iterator[Token]:
-    """Yield the lines that track a request. All requests without the header or tenant share one counter."""
+    """Yield the lines that track a request. All requests without the header or tenant share a counter."""
     index, limit = part.index, part.limit
     key = {"client_ip": "src", "all": "int(1)", "tenant": "var(txn.tenant)"}.get(limit.by, "")
     if limit.by in ("client_ip", "all"):
@@ -146,7 +146,7 @@ def _capacity(limit: RateLimit) -> int:
 
 
 def _window(limit: RateLimit) -> int:
-    """Return the milliseconds in which a burst passes at the configured rate."""
+    """Return how long a burst takes at the configured rate, in milliseconds."""
     return max(1, -(-_capacity(limit) * limit.per // limit.requests))
 
 
@@ -155,7 +155,7 @@ def _path(route: Route, index: int) -> tuple[str | int, ...]:
 
 
 def requests(pool: Pool) -> int | None:
-    """Return the limit, or None if the limits of the replicas together are within it.
+    """Return the limit, or None if the replicas' own limits do not add up to more.
 
     In that case requests wait for the replicas instead.
     """
@@ -166,10 +166,10 @@ def requests(pool: Pool) -> int | None:
 
 
 def value(part: TierBackend) -> int | None:
-    """Return the number with which the rule compares, or None without a rule.
+    """Return the number that the rule compares with, or None without a rule.
 
-    If replicas are added and removed through the Runtime API, there is always a rule, because with more of them the
-    limits of the replicas together may exceed the pool's.
+    If replicas are added and removed through the Runtime API, the rule always exists, because the limits of additional
+    replicas may add up to more than the pool's limit.
     """
     limit = requests(part.pool)
     return _UNLIMITED if limit is None and part.view.proxy.sets_variables else limit
@@ -184,12 +184,12 @@ def waiting(part: TierBackend) -> int | None:
 
 
 def backend(part: TierBackend) -> str:
-    """Return the name of the backend section."""
+    """Return the name of the pool's backend section."""
     return sections.pool(part.name, part.view.proxy)
 
 
 def variables(part: TierBackend) -> Iterator[tuple[str, int]]:
-    """Yield the variables of the process with the limits, and their values; none if they are in the rules."""
+    """Yield the process variables that contain the limits, with their values; none if the limits are in the rules."""
     yield from _request_variables(part)
     yield from _fit_variables(part)
 
@@ -219,7 +219,7 @@ def _fit_variables(part: TierBackend) -> Iterator[tuple[str, int]]:
 
 
 def above(part: TierBackend) -> str:
-    """Return the condition under which an additional request exceeds the limit.
+    """Return the condition under which one more request exceeds the limit.
 
     If requests can wait, txn.queued is the number of waiting requests.
     """
@@ -230,7 +230,7 @@ def above(part: TierBackend) -> str:
 
 
 def queue_full(part: TierBackend) -> str:
-    """Return the condition under which no additional request may wait."""
+    """Return the condition under which no further request may wait."""
     queued = f"queue({backend(part)})"
     if part.view.proxy.sets_variables:
         return f"{{ {queued},sub({_waiting_variable(part)}) ge 0 }}"
@@ -246,12 +246,12 @@ def _waiting_variable(part: TierBackend) -> str:
 
 
 def _variable(limit: str) -> str:
-    """Return the variable of a limit. Variable names must not contain `-`, which backend names may contain."""
+    """Return the name of a limit's variable. Variable names must not contain `-`, but backend names may."""
     return f"proc.most_{hashlib.sha256(limit.encode()).hexdigest()[:12]}"
 
 
 def _min_fit(part: TierBackend) -> int | None:
-    """Return the number of replicas of this backend that must be healthy; None if no rule needs it."""
+    """Return how many replicas of this backend must be healthy; None if no rule needs the number."""
     if part.min_fit:
         return part.min_fit
     shedding = part.pool.load_shedding
@@ -261,14 +261,14 @@ def _min_fit(part: TierBackend) -> int | None:
 
 
 def _fit_variable(name: str) -> str:
-    """Return the variable with the number of the backend `name`, which is without its `pool_`."""
+    """Return the variable that contains this number for the backend `name`, which lacks its `pool_` prefix."""
     return f"proc.least_{hashlib.sha256(name.encode()).hexdigest()[:12]}"
 
 
 def fit_compared(fit: str, name: str, number: int, view: View) -> tuple[str, str]:
-    """Return `fit`, a sample, together with its comparand, which compare it with the number of `name`.
+    """Return a sample and a comparand that compare the sample `fit` with the number for `name`.
 
-    `name` is a backend without its `pool_`; `number` is its number in the rendered file.
+    `name` is a backend without its `pool_` prefix; `number` is its number in the rendered file.
     """
     if view.proxy.sets_variables:
         return f"{fit},sub({_fit_variable(quote.name(name).text)})", "0"

@@ -1,4 +1,4 @@
-"""A listener as a frontend: its address, trusted client information, and the processing of a request by its rules."""
+"""A listener as a frontend: its address, trusted client information, and how its rules process a request."""
 
 from __future__ import annotations
 
@@ -48,31 +48,31 @@ _DEFINITIONS = (
     (line("acl chosen var(txn.pool) -m found"),),
     (line("acl drawn var(txn.draw) -m found"),),
 )
-"""Variables and ACLs that rules and routes may read, in groups whose lines are all rendered or all omitted."""
+"""Variables and ACLs that rules and routes may read, in groups that are rendered or omitted as a whole."""
 _WAITS_FOR_NO_STREAM = (3, 3)
-"""Version from which HAProxy does not wait for an HTTP/2 body without a length; observed with 3.4.7."""
+"""First version that does not wait for an HTTP/2 body without a length; observed with 3.4.7."""
 _TOO_LARGE = quote.error("the request body is too large", "too_large")
 _SPARE = 5 * 1024
-"""Bytes of a full buffer that contain no body: HAProxy's reserve for changes, and its metadata about the message."""
+"""Part of a full buffer that contains no body, in bytes: HAProxy's reserve for changes, and its metadata about the
+message."""
 _NO_LENGTH = quote.error("send a content-length", "no_length")
 
 
 @dataclass(frozen=True, slots=True)
 class Frontend:
-    """The parts of one frontend, in the order of the template."""
+    """The parts of one frontend, in template order."""
 
     name: Token
     """Name of the section."""
     bind: Token
-    """Address and its parameters."""
+    """Address and its bind parameters."""
     bind_from_33: Token | None
-    """Address and parameters for HAProxy 3.3 and later, for any rendered version; None: the same as for older
+    """Address and parameters for HAProxy 3.3 and later, whichever version is rendered; None: same as for older
     versions."""
     settings: tuple[Token, ...]
-    """Lines for its limits, timeouts and logs."""
+    """Lines for limits, timeouts and logs."""
     client: tuple[Token, ...]
-    """Lines that determine the client's address and the request's id, and remove headers that the client may not
-    set."""
+    """Lines that determine the client's address and the request id, and remove headers that clients may not set."""
     trusts: int
     """1 if client information from trusted peers is kept."""
     tls: int
@@ -92,7 +92,7 @@ class Frontend:
     queue_times: tuple[Token, ...]
     """Lines that compute the queue time for the access log, if requests may also wait at the picker."""
     filters: tuple[Token, ...]
-    """The last lines, which read other files: after them, paths are not relative to `default-path` any more."""
+    """The last lines, which refer to other files: after them, paths are no longer relative to `default-path`."""
 
 
 def frontend(listener: Listener, view: View, read_elsewhere: frozenset[str]) -> Frontend:
@@ -169,7 +169,7 @@ def diagnostics(listener: Listener, view: View) -> Iterator[Diagnostic]:
 
 
 def _held_streams(listener: Listener, view: View) -> Iterator[Diagnostic]:
-    """Report that streaming gRPC clients get no response, if the listener holds bodies until they are complete."""
+    """Report that streaming gRPC clients get no response if the listener buffers bodies until they are complete."""
     streams = {name for rule in listener.rules for name in _pools(view.routes[rule.route])}
     grpc = sorted(name for name in streams if view.pools[name].protocol == "grpc")
     feature = "listener.max_body" if listener.max_body is not None else "listener.inspect"
@@ -190,13 +190,13 @@ def _certificates(listener: Listener) -> tuple[Certificate, ...]:
 def _loses_bodies(listener: Listener, view: View) -> bool:
     """Return whether HAProxy 3.3 and later would read this listener's HTTP/2 bodies without a length as empty.
 
-    Its `wait-for-body` does not wait for them, so that limits and models in bodies would not apply.
+    `wait-for-body` does not wait for them there, so limits and models in bodies would have no effect.
     """
     return listener.max_body is not None or bodies.reads_bodies(listener, view)
 
 
 def _http1_alone(listener: Listener, view: View) -> Iterator[Diagnostic]:
-    """Report that a listener does not accept HTTP/2, because its limits would not apply there."""
+    """Report that a listener does not accept HTTP/2, because its limits would have no effect on HTTP/2 requests."""
     if listener.http2 and view.proxy.version >= _WAITS_FOR_NO_STREAM and _loses_bodies(listener, view):
         feature = "listener.max_body" if listener.max_body is not None else "listener.inspect"
         path = ("listeners", listener.name, feature.partition(".")[2])
@@ -254,7 +254,7 @@ def _pools(item: Route) -> tuple[str, ...]:
 
 
 def _forged_headers(listener: Listener, view: View) -> Iterator[Token]:
-    """Yield the lines that remove, from every request, the headers that only the gateway may set."""
+    """Yield the lines that remove headers that only the gateway may set from every request."""
     names = set(client_identity.given(view.routes.values()))
     if not _upgrades(listener, view):
         names |= {"connection", "upgrade"}
@@ -267,10 +267,9 @@ def _forged_headers(listener: Listener, view: View) -> Iterator[Token]:
 
 
 def _unasked_upgrade(routes: Iterable[Route]) -> Iterator[Token]:
-    """Yield the line that rejects an unsolicited protocol change by a replica.
+    """Yield the line that rejects a protocol change by a replica that did not receive an upgrade request.
 
-    HAProxy would open a tunnel for every client that has sent `upgrade`, even though the replica does not get that
-    header.
+    HAProxy would open a tunnel for every client that sent `upgrade`, even though the replica does not get that header.
     """
     if any(isinstance(item.action, Forward) for item in routes):
         asked = "!{ var(txn.upgraded) -m bool }" if any(item.websocket for item in routes) else ""
@@ -278,7 +277,7 @@ def _unasked_upgrade(routes: Iterable[Route]) -> Iterator[Token]:
 
 
 def _upgrades(listener: Listener, view: View) -> bool:
-    """Return whether requests for another protocol are marked after the first rules."""
+    """Return whether requests for another protocol are marked after the first rules have run."""
     routes = (view.routes[rule.route] for rule in listener.rules)
     return (
         any(item.websocket for item in routes) or listener.max_body is not None or bodies.reads_bodies(listener, view)
@@ -288,7 +287,7 @@ def _upgrades(listener: Listener, view: View) -> bool:
 def _address_headers(listener: Listener) -> Iterator[Token]:
     """Yield the lines that send the client's address to replicas.
 
-    They come after its determination from trusted peers.
+    They follow the lines that determine it from trusted peers.
     """
     path = ("listeners", listener.name, "client_address", "forward")
     for name in listener.address_headers:
@@ -296,10 +295,10 @@ def _address_headers(listener: Listener) -> Iterator[Token]:
 
 
 def _client(settings: ClientAddress | None) -> Iterator[Token]:
-    """Yield the lines that determine the client's address, and remove such headers from untrusted peers.
+    """Yield the lines that determine the client's address, and remove address headers from untrusted peers.
 
-    The header is read from its end: the last address is from the trusted peer itself, and each one before it counts
-    only if the one after it is trusted too. At most four load balancers in a row are considered.
+    The header is read from its end: the trusted peer itself added the last address, and each earlier one counts only if
+    the one after it is also trusted. At most four consecutive load balancers are considered.
     """
     if settings is None:
         return
@@ -331,7 +330,7 @@ def _request_id(listener: Listener) -> Iterator[Token]:
 def _body_limit(listener: Listener, view: View) -> Iterator[Token]:
     """Yield the lines that enforce `max_body`.
 
-    A body without a length is read completely first, because it cannot be counted in transit. A body that fills the
+    A body without a length is read completely first, because it cannot be measured in transit. A body that fills the
     buffer may be endless, so it must have a length.
     """
     if listener.max_body is None:
@@ -351,10 +350,10 @@ def _body_limit(listener: Listener, view: View) -> Iterator[Token]:
 
 
 def _model(listener: Listener, view: View, acls: Acls) -> Iterator[Token]:
-    """Yield the lines that set txn.model to the header x-model, else to the `model` of the body, or of a GET's query.
+    """Yield the lines that set txn.model from the header x-model, or else the `model` in the body or a GET's query.
 
-    Only the body of a request that a rule would take by its model is held, for as long as the client sends. gRPC calls
-    are not held, unless the model decides about protection.
+    A body is buffered, for as long as the client keeps sending, only if its model may make the request match a rule.
+    gRPC calls are not buffered, unless protection depends on the model.
     """
     if not by_model(listener):
         return
@@ -377,7 +376,7 @@ def _model(listener: Listener, view: View, acls: Acls) -> Iterator[Token]:
 
 
 def _unrouted(listener: Listener, routes: Iterable[Route], view: View, acls: Acls) -> Iterator[Token]:
-    """Yield the lines that answer a request without a route."""
+    """Yield the lines that respond to a request without a route."""
     yield from access.unrouted(listener, acls)
     if any(view.pools[name].protocol == "grpc" for item in routes for name in _pools(item)):
         is_grpc = "{ req.hdr(content-type) -m beg -i application/grpc }"
@@ -387,7 +386,7 @@ def _unrouted(listener: Listener, routes: Iterable[Route], view: View, acls: Acl
 
 
 def _no_model(listener: Listener, acls: Acls) -> Iterator[Token]:
-    """Yield the lines that answer requests that a rule would take with another model."""
+    """Yield the lines that respond to requests that would match a rule if they named another model."""
     if not by_model(listener):
         return
     decides = "{ var(txn.reads_model) -m found }" if any(_reads_model(listener, acls)) else ""
@@ -397,7 +396,7 @@ def _no_model(listener: Listener, acls: Acls) -> Iterator[Token]:
 
 
 def _reads_model(listener: Listener, acls: Acls) -> Iterator[Token]:
-    """Yield the lines that mark requests whose model may decide; none if all do."""
+    """Yield the lines that mark requests whose route may depend on the model; none if this applies to all requests."""
     conditions = list(dict.fromkeys(conditions_but_model(rule, acls) for rule in listener.rules if rule.models))
     if () in conditions:
         return

@@ -1,16 +1,17 @@
-"""The tiers of a pool as backends: replicas ranked by priority, own zone, own region and the rest.
+"""A pool's tiers as backends: replicas ranked by priority, own zone, own region and the rest.
 
-HAProxy has only servers and their backups. For this reason each rank except the last has a backend with the replicas of
-that rank and of all ranks before it; the pool's own backend has all replicas. A request goes to the first backend whose
-own rank is healthy: with `locality`, while `spill_below` percent of the rank are up; otherwise while at least one
-replica is. The change is a step, not a ramp: below that percentage, the next rank shares by weight.
+HAProxy only distinguishes servers and backup servers. For this reason, each rank except the last has a backend that
+contains the replicas of this rank and all earlier ranks; the pool's own backend contains all replicas. A request goes
+to the first backend whose own rank is healthy: with `locality`, while `spill_below` percent of the rank are up;
+otherwise, while at least one replica is up. The transition is a step, not a ramp: below that percentage, the next rank
+joins in proportion to its weight.
 
-With `fail_open`, an additional backend has all replicas without checks: it serves while no replica of the whole pool is
+With `fail_open`, an additional backend contains all replicas without checks and serves while no replica of the pool is
 up.
 
-A replica is checked once, in the first backend that has it; its servers in the other backends track that server. Each
-backend counts requests separately, so a replica can receive up to twice its limit while requests from before a step are
-still in flight.
+A replica is checked once, in the first backend that contains it; its servers in the other backends track that server.
+Each backend counts its requests separately, so a replica can receive up to twice its limit while earlier requests are
+still in flight after a step.
 """
 
 from __future__ import annotations
@@ -30,26 +31,26 @@ _MARK, _OPEN = ".NEAR.", ".OPEN"
 
 @dataclass(frozen=True, slots=True)
 class TierBackend:
-    """A backend of a pool; `pool` and `view` contain only its replicas."""
+    """One backend of a pool. `pool` and `view` contain only its replicas."""
 
     name: str
-    """Name of the backend without its `pool_`."""
+    """Backend name without its `pool_` prefix."""
     pool: Pool
     view: View
     whole: str
-    """Name of the backend with all replicas, without its `pool_`."""
+    """Name of the backend with all replicas, without its `pool_` prefix."""
     size: int
     """Number of replicas in the whole pool."""
     min_fit: int = 0
-    """Number of replicas in its last rank that must be up so that the backend serves; 0 for the whole pool."""
+    """Number of replicas in the backend's last rank that must be up for it to serve; 0 for the whole pool."""
     homes: Mapping[str, str] = field(default_factory=dict)
-    """Maps each replica to the backend that checks it, if this is a different backend."""
+    """Maps a replica to the backend that checks it, if that is another backend."""
     agents: Mapping[tuple[str, str], Address] = field(default_factory=dict)
     """Addresses from `agents.places`."""
 
 
 def all_parts(view: View) -> Iterator[TierBackend]:
-    """Yield every backend with servers. A backend that checks a replica comes before those that track it."""
+    """Yield every backend that contains servers. Backends that check a replica come before backends that track it."""
     agent_addresses = agents.places(view)
     for pool in view.pools.values():
         yield from (replace(part, agents=agent_addresses) for part in _with_open(pool, view, pool.name))
@@ -58,9 +59,9 @@ def all_parts(view: View) -> Iterator[TierBackend]:
 
 
 def parts(pool: Pool, view: View, name: str) -> tuple[TierBackend, ...]:
-    """Return the backends of a pool, the nearest first and the whole pool last.
+    """Return the backends of a pool, from the nearest to the whole pool.
 
-    `name` is the name of the backend with the whole pool, without its `pool_`.
+    `name` is the whole pool's backend, without its `pool_` prefix.
     """
     ranks = _ranks(pool, view.proxy)
     tiers: list[TierBackend] = []
@@ -85,7 +86,7 @@ def parts(pool: Pool, view: View, name: str) -> tuple[TierBackend, ...]:
 
 
 def open_name(whole: str) -> str:
-    """Return the name of the backend without checks, without its `pool_`."""
+    """Return the name of the backend without checks, without its `pool_` prefix."""
     return f"{whole}{_OPEN}"
 
 
@@ -112,7 +113,7 @@ def backups(pool: Pool) -> frozenset[str]:
 
 
 def pool_name(backend: str) -> str:
-    """Return the pool of a backend, both without their `pool_`."""
+    """Return the pool of a backend. Both names lack the `pool_` prefix."""
     return residency.pool_name(backend.partition(_MARK)[0].removesuffix(_OPEN))
 
 

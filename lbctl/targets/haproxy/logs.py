@@ -1,8 +1,8 @@
-"""The logs of HAProxy: the access log, timers for `serve`, and ends of requests for the picker.
+"""HAProxy's logs: the access log, timers for `serve`, and reports of ended requests for the picker.
 
-Timers and ends are reports by syslog, in the structured data of RFC 5424, of which a section has one; the access log
-that follows it is cut off. No value in it comes from a client. `lbctl.serve.traffic.timer_line` and
-`lbctl.picker.http_api` read it.
+Timers and ended requests are reported by syslog, as structured data (RFC 5424), of which a section can have only one.
+The access log entry after it is cut off. The structured data contains no values from clients.
+`lbctl.serve.traffic.timer_line` and `lbctl.picker.http_api` read it.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from lbctl.targets.token import Token
 _TARGETS = {"/dev/stdout": "stdout", "/dev/stderr": "stderr"}
 """Path of an access log → HAProxy's log target."""
 UNLOGGED = "http-request set-log-level debug"
-"""Level of requests without access log: above the log's level, and at most the reports' level."""
+"""Log level of requests without an access log: above the log's own level, but not above the level of reports."""
 _SAMPLE = " sample 1,4,9,12,17,22:23"
-"""About one in four requests. If exactly every fourth request were sampled, it would always go to the same one of two
-or four replicas."""
+"""Samples about one in four requests. Sampling exactly every fourth request would always pick the same one of two or
+four replicas."""
 _LENGTH = 700
-"""Maximum length of a report in bytes; the structured data is shorter."""
+"""Maximum length of a report in bytes. The structured data is shorter."""
 
 
 def lines(listener: Listener, view: View) -> Iterator[Token]:
-    """Yield the directives of a frontend for its access log and for reports."""
+    """Yield a frontend's directives for its access log and reports."""
     has_access_log = listener.access_log.format != "none"
     if has_access_log:
         target = _TARGETS.get(listener.access_log.path or "", "stdout")
@@ -104,7 +104,7 @@ def _json(fields: Mapping[str, str]) -> str:
 
 
 def _json_fields(listener: str, *, waits: bool) -> dict[str, str]:
-    """Return field → its value as JSON, in the order of the access log."""
+    """Return field → value as JSON, in the order of the access log."""
     return {
         "ts": f'"{_time("var(txn.start)")}"',
         "request_id": '"%[var(txn.request_id)]"',
@@ -131,9 +131,9 @@ def _json_fields(listener: str, *, waits: bool) -> dict[str, str]:
 
 
 def _queue_time(unknown: str, nothing: str, *, waits: bool) -> str:
-    """Return the queue time; `nothing` if it is unknown. `waits`: requests may also wait at the picker.
+    """Return the queue time, or `nothing` if it is unknown. `waits`: requests may also wait at the picker.
 
-    `unknown` is the default of the variable with the times, which HAProxy sets for a response.
+    `unknown` is the default value of the variable that stores the times, which HAProxy sets for a response.
     """
     if waits:
         return f"%[var({pick.QUEUE_TIME},{nothing})]"
@@ -147,7 +147,7 @@ def _time(milliseconds: str) -> str:
 
 
 def _reports(listener: Listener, view: View) -> tuple[Token, ...]:
-    """Return the directives of reports; empty if neither `serve` nor the picker needs them."""
+    """Return the directives for reports; empty if neither `serve` nor the picker needs them."""
     ends = pick.is_used(listener, view)
     logs = []
     if view.traffic_log is not None:
@@ -163,7 +163,7 @@ def _log(view: View, receiver: Token, part: str = "") -> Token:
 
 
 def _level(view: View) -> str:
-    """Return the level up to which requests are reported: also requests that the log leaves out."""
+    """Return the level up to which requests are reported, including requests that the access log omits."""
     return "info" if all(route.logged for route in view.routes.values()) else "debug"
 
 
