@@ -1,11 +1,11 @@
 """Finds the route of a request: the listener's table as ACLs, in the order of the table. The first match wins.
 
-The path is matched decoded, as the replicas will read it; otherwise `/a%3Ab` would bypass a rule for `/a:b` and match a
-wider one. The client's own path is forwarded; a path with two readings has been rejected before (`refusals`).
+Paths are matched in decoded form, as replicas will read them; otherwise `/a%3Ab` would bypass a rule for `/a:b` and
+match a wider one. The client's original path is forwarded; ambiguous paths have already been rejected (`refusals`).
 
-If an expression gives up (PCRE's limits, on a long path), HAProxy treats it like a mismatch, which would pass the
-request to a later, wider rule. For this reason each expression of the fleet becomes two ACLs: one holds only if it
-matches, the other only if it does not. If neither holds, the outcome is unknown and the response is 400.
+If an expression exceeds PCRE's limits, for example on a long path, HAProxy treats it as a mismatch. The request would
+then match a later, wider rule. For this reason, each expression of the fleet becomes two ACLs: one is true only if it
+matches, the other only if it does not. If neither is true, the result is unknown and the response is 400.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from lbctl.targets.token import Token
 
 _UNDECIDED = quote.error("the path is too complex to match", "bad_request")
 _HAS_PATH = "{ path -m found }"
-"""Condition that does not hold for `OPTIONS *`, which no expression matches."""
+"""Condition that is false for `OPTIONS *`, which no expression matches."""
 _WORDS = 48
 """Maximum number of values in one line. HAProxy accepts 64 words."""
 
 
 class Acls:
-    """The named ACLs of one frontend. The same criterion gets the same name.
+    """The named ACLs of one frontend. Equal criteria share a name.
 
-    Values are only in `acl` lines, never between braces: a value `}` there would end the condition.
+    Values occur only in `acl` lines, never between braces, where a value `}` would end the condition.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Acls:
         self._names: dict[tuple[str, str, tuple[str, ...]], str] = {}
 
     def name(self, criterion: str, method: str, values: Sequence[str]) -> str:
-        """Return the ACL that holds if the sample `criterion` matches (by `-m method`) one of `values`."""
+        """Return the ACL that is true if the sample `criterion` matches one of `values` (with `-m method`)."""
         key = (criterion, method, tuple(values))
         if key not in self._names:
             self._names[key] = acl = f"m{len(self._names)}"
@@ -45,15 +45,19 @@ class Acls:
 
 
 def equals(acls: Acls, criterion: str, value: str) -> str:
-    """Return the ACL for equality. An empty string is compared by length, because an empty word ends HAProxy's line."""
+    """Return the ACL that tests for equality.
+
+    An empty string is tested by length, because an empty word ends the line for HAProxy.
+    """
     return acls.name(criterion, "str", [value]) if value else acls.name(f"{criterion},length", "int", ["0"])
 
 
 def rules(listener: Listener, acls: Acls) -> Iterator[Token]:
-    """Yield the lines that set txn.route, and that reject requests on which an expression gave up.
+    """Yield the lines that set txn.route, and reject requests on which an expression exceeded PCRE's limits.
 
-    A request that a rule would take by its model is also rejected if the model is not in the part of the body that is
-    read: it belongs to no other route. Requests that no such rule would take may have bodies of any length.
+    A request that may match a rule because of its model is also rejected if the part of the body that is read does not
+    contain the model, since its route is then unknown. Requests that cannot match such a rule may have bodies of any
+    length.
     """
     unread: set[tuple[str, ...]] = set()
     for rule in listener.rules:
@@ -82,7 +86,7 @@ def _acl(acl: str, criterion: str, method: str, values: tuple[str, ...]) -> Iter
 
 
 def _conditions(rule: Rule, acls: Acls) -> Iterator[str]:
-    """Yield all conditions except the path's expression, which takes the most time and therefore comes last."""
+    """Yield all conditions except the path expression, which is the most expensive and therefore comes last."""
     if rule.host:
         yield _host(rule.host.lower(), acls)
     yield from _path(rule.path, acls)
@@ -95,7 +99,10 @@ def _conditions(rule: Rule, acls: Acls) -> Iterator[str]:
 
 
 def conditions_but_model(rule: Rule, acls: Acls) -> tuple[str, ...]:
-    """Return the conditions without the model. A path on which the expression gives up counts as a match."""
+    """Return the conditions without the model condition.
+
+    A path on which the expression exceeds PCRE's limits counts as a match.
+    """
     conditions = tuple(_conditions(replace(rule, models=()), acls))
     if rule.path.kind == "regex":
         return (*conditions, _HAS_PATH, f"!{_expression(rule.path.value, acls)[1]}")
@@ -116,17 +123,17 @@ def _path(path: PathMatch, acls: Acls) -> Iterator[str]:
 
 
 def _expression(pattern: str, acls: Acls) -> tuple[str, str]:
-    """Return two ACLs: one holds if the path certainly matches, the other if it certainly does not."""
+    """Return two ACLs: one is true if the path certainly matches, the other if it certainly does not."""
     whole = rf"(?s:{pattern})\z"
     matches, differs = (acls.name("var(txn.path)", "reg", [regex]) for regex in (f"^{whole}", f"^(?!{whole})"))
     return matches, differs
 
 
 def _model(models: tuple[str, ...], acls: Acls) -> str:
-    """Return the ACL for exact names and prefixes of models.
+    """Return the ACL for exact model names and prefixes.
 
-    Both are in one expression, because separate ones would need an `or` within the `and` of the conditions. The part
-    after a prefix may contain line feeds, because a body's JSON can escape one.
+    Both are in one expression, because separate expressions would need an `or` inside the `and` of the conditions. The
+    part after a prefix may contain line feeds, because JSON can escape them.
     """
     alternatives = [re.escape(item[:-1]) + ".*" if item.endswith("*") else re.escape(item) for item in models]
     return acls.name("var(txn.model)", "reg", [rf"^(?s:{'|'.join(alternatives)})\z"])

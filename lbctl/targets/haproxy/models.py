@@ -1,8 +1,8 @@
-"""The model in a request, if access depends on it: HAProxy and every replica must read the same model.
+"""The model in a request, if access depends on it: HAProxy and every replica must find the same model.
 
-HAProxy's own JSON converter returns the first of two equal keys, fails on deep bodies and accepts invalid JSON. For
-this reason the whole body must match the grammar of JSON first, as an expression with recursive groups. These are
-possessive and never backtrack, so the time is proportional to the body's length.
+If a key is repeated, HAProxy's own JSON converter returns the first value. It fails on deeply nested bodies and accepts
+invalid JSON. For this reason, the whole body must first match the JSON grammar, written as an expression with recursive
+groups. The groups are possessive and never backtrack, so matching time is proportional to the body's length.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ _GRAMMAR = "".join(
 )
 _MODEL = r'"model"(?&space):(?&space)"((?>[^"\\\x00-\x1f]|\\/)*+)"(?&space)(?&next)'
 _BODY = rf"^{_GRAMMAR}(?&space)\{{(?&space)(?&other)*+(?>{_MODEL}(?&other)*+)?+\}}(?&space)\z"
-"""An object whose keys have no escapes, with at most one `model` in any case; the ninth and last group is its text.
+"""An object whose keys contain no escapes, with at most one `model` in any case. The ninth and last group is the
+model's text.
 
-The grammar is first, because the old PCRE does not compile calls of groups that follow.
+The grammar comes first, because the old PCRE does not compile calls to groups that are defined later.
 """
 _TYPE = r'^application/(?:[a-z0-9._-]+\+)?json *(?:; *(?:charset="?utf-8"?)? *)?$'
 
@@ -48,8 +49,8 @@ _TOO_LARGE = quote.error("the request body is too large", "too_large")
 def lines(listener: Listener, held: int) -> Iterator[Token]:
     """Yield the lines that set txn.model to the model in the body, unless the header names one.
 
-    They also set txn.unclear and txn.unseen. `held` is the number of bytes of headers and body that certainly fit into
-    a buffer.
+    They also set txn.unclear and txn.unseen. `held` is the number of header and body bytes that always fit into a
+    buffer.
     """
     yield line("acl has_body req.body_size gt 0")
     yield line("acl has_length req.hdr(content-length) -m found")
@@ -69,7 +70,7 @@ def refusals(*conditions: str) -> Iterator[Token]:
 
 
 def unread(listener: Listener, *conditions: str) -> Iterator[Token]:
-    """Yield the lines that reject a request that meets `conditions` and has no model in its readable body."""
+    """Yield the lines that reject a request that meets `conditions` but has no model in the readable body."""
     path, without_model = ("listeners", listener.name, "inspect"), "!{ var(txn.model) -m found }"
     coded = f"{{ req.body_size gt 0 }} {{ {_CODING} -m found }} !{{ {_CODING} -m str -i identity }}"
     refuse = f"http-request return status 415 {_CODED} if !routed"
@@ -98,7 +99,7 @@ def _named() -> Iterator[Token]:
 
 
 def _unclear() -> Iterator[str]:
-    """Yield the conditions under which a replica may read another model than HAProxy.
+    """Yield the conditions under which a replica may find a different model than HAProxy.
 
     Messages in a WebSocket are not read at all.
     """
@@ -115,9 +116,9 @@ def _unclear() -> Iterator[str]:
 
 
 def _in_query() -> Iterator[str]:
-    """Yield the conditions under which a server may read a model in the query of a GET.
+    """Yield the conditions under which a server may find a model in a GET's query.
 
-    A query that HAProxy cannot decode may contain a model, and so may a query that HAProxy truncates.
+    A query that HAProxy cannot decode or that it truncates may contain a model.
     """
     yield f"{{ method GET }} {{ query,url_dec(1) -m reg -i -- {_QUERY} }}"
     yield "{ method GET } { query -m sub -- % } !{ query,url_dec(1) -m found }"

@@ -1,7 +1,7 @@
-"""Checks that own lines for HAProxy stay in their section: none begins another section, and none continues.
+"""Checks that own lines for HAProxy stay in their section: none begins a new section or continues on the next line.
 
-HAProxy removes quotes and backslashes from a word before it checks whether the word begins a section, so the first word
-of a line must be plain here.
+HAProxy removes quotes and backslashes from a word before it checks whether the word begins a section. The first word of
+a line must therefore be plain.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 @dataclass(frozen=True, slots=True)
 class OwnLine:
-    """One line of own lines that is not a comment."""
+    """An own line that is not a comment."""
 
     keyword: str
     text: str
@@ -54,7 +54,7 @@ class OwnLine:
 
 
 def tokens(proxy: Proxy, place: str, owner: str = "") -> tuple[Token, ...]:
-    """Return the own lines for a place, each as a line of the configuration that may read all names in it."""
+    """Return the own lines for a place, as configuration lines that may read any name that occurs in them."""
     lines_of_place = own_lines.tokens(proxy, place, owner)
     return tuple(replace(item, reads=frozenset(_NAME.findall(item.text))) for item in lines_of_place)
 

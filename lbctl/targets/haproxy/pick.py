@@ -1,15 +1,16 @@
 """Selects a replica for each request with the picker.
 
-HAProxy queries the picker by SPOE and follows its choice with `use-server`. The SPOE agent is the picker, at its HTTP
-port. Requests query it only while it passes HAProxy's check, and wait at most `pick.timeout`, and also `max_wait` if
-a pool has a queue. After a query without an answer, HAProxy sends no queries for a second. Then a single request
-queries again. After any fault, HAProxy chooses by its own algorithm. HAProxy also excludes replicas that must not be
-picked: it sends nothing to a server in maintenance, and ignores a name that none of its servers has.
+HAProxy queries the picker over SPOE and applies its choice with `use-server`. The picker is an SPOE agent on its HTTP
+port. Requests query it only while it passes HAProxy's check. They wait at most `pick.timeout`, plus `max_wait` if a
+pool has a queue. If a query is not answered, HAProxy sends none for a second. Then a single request queries again.
+After any failure, HAProxy's own algorithm chooses. HAProxy also excludes replicas that must not be picked: it sends
+nothing to a server in maintenance, and ignores names that match none of its servers.
 
-An engine of SPOE has one timeout, and a listener has one engine, with the longest timeout of its queries: HAProxy would
-not find the file of a second one (`engines`). Listeners with the same timeout share an engine. Each pool of a route has
-a group with one message, and a second one with the beginning of the body. Requests in a queue wait in this query. If
-the picker fails, HAProxy closes its connections, so that they go on.
+An SPOE engine has only one timeout. A listener has a single engine, with the longest timeout of its queries, because
+HAProxy would not find the file of a second engine (`engines`). Listeners with the same timeout share an engine. For
+each pool of a route, one group has a single message, and a second group also sends the beginning of the body. Queued
+requests wait for the response to this query. If the picker fails, HAProxy closes its connections, so that the waiting
+requests continue.
 """
 
 from __future__ import annotations
@@ -29,53 +30,54 @@ from lbctl.targets.target import File
 from lbctl.targets.token import Token, write
 
 SPOE = "picker.spoe"
-"""The file with the engines. Its name does not end in .cfg, because HAProxy reads such files in a directory as its own
-configuration."""
+"""The file that contains the engines. Its name does not end in .cfg, because HAProxy reads all .cfg files in a
+directory as its own configuration."""
 _BACKEND = "picker"
 _MAX_BODY_BYTES = 64 * 1024
-"""Maximum number of bytes at the beginning of a body that the picker receives."""
+"""Maximum number of bytes from the beginning of a body that the picker receives."""
 _AROUND_PROMPT = 8 * 1024
-"""Bytes of a body in addition to the beginning of the prompt, such as fields before it."""
+"""Allowance for body bytes outside the beginning of the prompt, such as preceding fields."""
 _MAX_HEADER_BYTES = 4096
-"""Maximum number of bytes at the beginning of a header that the picker receives."""
+"""Maximum number of bytes from the beginning of a header that the picker receives."""
 _REPLICA, _REFUSED, _FULL = "txn.picker.replica", "txn.picker.refused", "txn.picker.full"
-"""The variables of the picker's answer: the replica, or the seconds after which a rejected client should try again.
-The last one is set if the queue of the pool rejects the request."""
+"""Variables from the picker's response: the replica, or the seconds after which a rejected client should retry. The last
+one is set if the queue of the pool rejects the request."""
 _OVERLOADED = quote.json_answer(OVERLOADED)
 _ERROR, _WAITED = "txn.picker.error", "txn.picker.waited"
-"""The variables that HAProxy sets: the reason why the picker has not answered, and the milliseconds that the request
-has waited for the answer of an engine with queues."""
+"""Variables that HAProxy sets: the reason why the picker did not respond, and the milliseconds that the request waited
+for an engine with queues."""
 QUEUE_TIME = "txn.t_queue"
-"""The milliseconds that a request has waited for a replica, at the picker and at HAProxy, for the access log."""
+"""Milliseconds that a request has waited for a replica, at the picker and in HAProxy, for the access log."""
 _PAUSE = "proc.pick_pause"
-"""The time until which no request queries the picker, in milliseconds since 1970; unset if the picker answers."""
+"""Time until which requests do not query the picker, in milliseconds since 1970; unset while the picker responds."""
 _UNANSWERED = f"{{ var({_ERROR}) -m int 1 2 255: }}"
 """Reasons caused by the picker: a timeout, no connection, or an SPOP error, but not a client that has disconnected."""
 _ABANDONED = f"{{ var({_ERROR}) -m int 4 5 }}"
-"""The reason if the client disconnects: 5, and 4 from HAProxy 3.1 on. Before, 4 concerns fragments, which the picker
-does not support."""
+"""The reason if the client disconnects: 5, and from HAProxy 3.1 on also 4. In older versions, 4 refers to fragments,
+which the picker does not support."""
 _NOT_PAUSED, _WAS_PAUSED = f"!{{ var({_PAUSE}),sub(txn.start) gt 0 }}", f"{{ var({_PAUSE}) -m found }}"
 SLOT_RULE = f"http-request set-var(txn.pick) str({slots.PREFIX}"
-"""The beginning of a rule that finds the server slot of a picked replica; there is one for each slot."""
+"""Beginning of the rules that find the server slot of a picked replica, one rule per slot."""
 _ASKS = "{ var(txn.pick_id) -m found }"
 _JSON_BODY = "{ method POST } { req.fhdr(content-type) -m beg -i application/json } !{ req.hdr(upgrade) -m found }"
 _IDLE = 60_000
-"""Milliseconds for which a connection to the picker may be idle. HAProxy closes it earlier."""
+"""Milliseconds for which a connection to the picker may be idle. HAProxy closes idle connections earlier."""
 _AGENT_IDLE = 30_000
-"""Milliseconds after which HAProxy closes a connection to the picker without messages; more if requests wait longer."""
+"""Milliseconds without messages after which HAProxy closes a connection to the picker; longer if requests wait
+longer."""
 _CHECK = "check inter 500ms fall 1 rise 1 observe layer4 error-limit 1 on-error mark-down"
 _CHECK_WITH_QUEUES = _CHECK.replace("fall 1", "fall 2") + " on-marked-down shutdown-sessions"
-"""The check of a picker with queues. Waiting requests go on without a replica after two failed checks, not after a
-single one, because all of them would reach replicas that are full."""
+"""The check for a picker with queues. Waiting requests continue without a replica after two failed checks rather than
+one, because all of them would go to replicas that are full."""
 
 
 def _text(value: str) -> bytes:
-    """Return a short text as SPOP writes it."""
+    """Return a short text in SPOP encoding."""
     return bytes((len(value),)) + value.encode()
 
 
 def _frame(kind: int, *items: bytes) -> str:
-    """Return an SPOP frame with its length, in hexadecimal. `items` contains alternating names and values."""
+    """Return an SPOP frame, including its length, in hexadecimal. `items` contains alternating names and values."""
     body = bytes((kind, 0, 0, 0, 1, 0, 0)) + b"".join(items)
     return (len(body).to_bytes(4, "big") + body).hex()
 
@@ -86,12 +88,12 @@ HELLO = _frame(
     1, _text("supported-versions"), _STRING + _text("2.0"), *_SIZE, _text("capabilities"), _STRING + _text(""),
     _text("healthcheck"), _TRUE,
 )  # fmt: skip
-"""The check of HAProxy 3.0 and older. Their `option spop-check` puts `tune.bufsize` bytes on the stack, and so ends
-HAProxy with a segmentation fault if that is 8 MiB."""
+"""The check for HAProxy 3.0 and older. Their `option spop-check` allocates `tune.bufsize` bytes on the stack, so a
+value of 8 MiB crashes HAProxy with a segmentation fault."""
 ACCEPTED = _frame(
     101, _text("version"), _STRING + _text("2.0"), *_SIZE, _text("capabilities"), _STRING + _text("pipelining")
 )
-"""The picker's answer to `HELLO`."""
+"""The picker's response to `HELLO`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +107,13 @@ class Backend:
     server: Token
     """Its `server` line."""
     timeout: Token
-    """Maximum duration of a check and of a connection attempt."""
+    """Timeout of a check and of a connection attempt."""
     idle: Token
-    """Maximum time for which a connection may be without a message."""
+    """Maximum time without a message on a connection."""
     hello: Token
-    """The check of HAProxy 3.0 and older, in hexadecimal."""
+    """The check for HAProxy 3.0 and older, in hexadecimal."""
     accepted: Token
-    """The expected answer to this check."""
+    """The expected response to this check."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,21 +124,21 @@ class _Query:
     pool: Pool
     policy: PickPolicy
     name: str
-    """The name of the query's group and message."""
+    """Name of the query's group and message."""
 
     @property
     def with_body(self) -> str:
-        """The name of the group and message that also have the beginning of the body."""
+        """Name of the group and message that also send the beginning of the body."""
         return f"{self.name}-body"
 
 
 def policy(name: str, view: View) -> PickPolicy | None:
-    """Return the policy by which the picker chooses for this pool; None if the pool does not use the picker."""
+    """Return the policy that the picker applies to this pool; None if the pool does not use the picker."""
     return view.pools[name].balance.pick if view.picker is not None else None
 
 
 def files(view: View) -> Iterator[File]:
-    """Yield the file with the engines, if any pool uses the picker."""
+    """Yield the file that contains the engines, if any pool uses the picker."""
     queries = _queries(view)
     if not queries:
         return
@@ -166,13 +168,13 @@ def backend(view: View) -> Backend | None:
 def body_bytes(view: View) -> int:
     """Return the number of body bytes that must fit into a buffer.
 
-    The buffer also has room for the other arguments of a message.
+    The buffer also has room for the message's other arguments.
     """
     return max((_body_bytes(query.policy) for query in _queries(view)), default=0)
 
 
 def engines(listener: Listener, view: View) -> Iterator[Token]:
-    """Yield the filter of a frontend whose requests are picked.
+    """Yield the filter of a frontend that uses the picker.
 
     HAProxy looks for the file that such a filter names in the directory of `default-path`, and for all later files in
     the directory where it was started (`readcfgfile` of HAProxy 2.6).
@@ -183,9 +185,9 @@ def engines(listener: Listener, view: View) -> Iterator[Token]:
 
 
 def lines(route: Route, listener: Listener, view: View) -> Iterator[Token]:
-    """Yield the lines with which requests of the route query the picker, after their pool is chosen.
+    """Yield the lines that query the picker for the route's requests, after their pool has been chosen.
 
-    HAProxy assigns the ID of the pick before the query, so that the picker is notified of its end even if the client
+    HAProxy assigns the pick's ID before the query, so that the picker learns of the request's end even if the client
     disconnects in the meantime.
     """
     is_up = f"{{ nbsrv({_backend_name(view).text}) gt 0 }}"
@@ -213,9 +215,9 @@ def lines(route: Route, listener: Listener, view: View) -> Iterator[Token]:
 
 
 def answers(listener: Listener, view: View) -> Iterator[Token]:
-    """Yield the lines with which requests of the listener follow the picker, or record why it has not named a replica.
+    """Yield the lines that apply the picker's choice to the listener's requests, or record why it is missing.
 
-    A pick that arrives too late may still be made, but no request follows it. Its ID begins with `late-`.
+    If the response is too late, the picker may still have made a pick that no request uses. Its ID begins with `late-`.
     """
     queries = _queries_of(listener, view)
     if not queries:
@@ -238,9 +240,9 @@ def answers(listener: Listener, view: View) -> Iterator[Token]:
 
 
 def refusals(listener: Listener, view: View) -> Iterator[Token]:
-    """Yield the lines that reject a request if the picker does, by its queue or by a limit on prompt tokens.
+    """Yield the lines that reject a request if the picker does, because of its queue or a limit on prompt tokens.
 
-    A request whose client disconnected while it waited ends here: HAProxy would notice this only after the request's
+    A request whose client disconnected while waiting ends here: HAProxy would otherwise notice only after the request's
     next wait, for a replica.
     """
     if may_wait(listener, view):
@@ -256,7 +258,7 @@ def refusals(listener: Listener, view: View) -> Iterator[Token]:
 
 
 def queue_times(listener: Listener, view: View) -> Iterator[Token]:
-    """Yield the lines that add HAProxy's own queue time to the wait at the picker, for the access log."""
+    """Yield the lines that add HAProxy's own queue time to the time waited at the picker, for the access log."""
     if may_wait(listener, view):
         own, found = "var(txn.tries),field(1,/)", f"{{ var({QUEUE_TIME}) -m found }}"
         known = f"!{{ {own} -m str -- -1 }}"
@@ -265,24 +267,24 @@ def queue_times(listener: Listener, view: View) -> Iterator[Token]:
 
 
 def may_wait(listener: Listener, view: View) -> bool:
-    """Return whether requests of the listener may wait in a queue of the picker."""
+    """Return whether the listener's requests may wait in a picker queue."""
     return any(query.policy.queue for query in _queries_of(listener, view))
 
 
 def is_used(listener: Listener, view: View) -> bool:
-    """Return whether requests of the listener are picked, so that their ends must be reported to the picker."""
+    """Return whether the listener's requests use the picker, which then needs a report of each request's end."""
     return bool(_queries_of(listener, view))
 
 
 def use_server(pool: Pool, view: View) -> Iterator[Token]:
-    """Yield the line of a backend that follows the picker."""
+    """Yield a backend's line that applies the picker's choice."""
     if policy(pool.name, view) is not None:
         path = ("pools", pool.name, "balance", "pick")
         yield line("use-server %[var(txn.pick)] if { var(txn.pick) -m found }", source=path)
 
 
 def _queries(view: View) -> Sequence[_Query]:
-    """Return the routes with their picked pools, in a fixed order."""
+    """Return the routes with their picker pools, in a fixed order."""
     picked = (
         (route, view.pools[name], settings)
         for route in view.routes.values()
@@ -299,7 +301,7 @@ def _queries_of(listener: Listener, view: View) -> Sequence[_Query]:
 
 
 def _is_of(query: _Query) -> str:
-    """Return the beginning of the condition for the requests of a query."""
+    """Return the beginning of the condition that selects a query's requests."""
     route, pool = quote.name(query.route.name).text, quote.name(query.pool.name).text
     return f"if route_{route} {{ var(txn.pool) -m str -- {pool} }}"
 
@@ -344,7 +346,7 @@ def _messages(query: _Query, view: View) -> Iterator[dict[str, Token]]:
 
 
 def _arguments(query: _Query, view: View) -> Iterator[Token]:
-    """Yield the arguments of a message, as `lbctl.picker.spop` reads them."""
+    """Yield the arguments of a message in the form that `lbctl.picker.spop` reads."""
     if view.picker_key:
         yield Token("key=var(txn.pick_key)")
     yield quote.word(f'proxy=str("{quote.name(view.proxy.name).text}")')
@@ -365,7 +367,7 @@ def _arguments(query: _Query, view: View) -> Iterator[Token]:
 def _body_bytes(settings: PickPolicy) -> int:
     """Return the number of body bytes that the picker receives: the beginning of the prompt and the JSON around it.
 
-    Without `prefix`, a session key in the body is found in as many bytes as with the default of `prefix`.
+    Without `prefix`, a session key in the body is looked for in as many bytes as with the default `prefix`.
     """
     if not settings.reads_bodies:
         return 0

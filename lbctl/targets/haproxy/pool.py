@@ -1,7 +1,7 @@
 """A pool as a backend: balance, servers, checks, limits.
 
-HAProxy has no age limit for idle connections to a replica (`pool-purge-delay` only reduces their number, and requests
-were lost with it). Each HTTP/1 request therefore gets a separate connection, so that it never uses a connection that
+HAProxy cannot limit the age of idle connections to a replica. `pool-purge-delay` only reduces their number, and
+requests were lost with it. Each HTTP/1 request therefore gets a new connection, so that it never uses a connection that
 the replica has just closed. Connections are reused only if the servers keep idle ones open.
 """
 
@@ -37,14 +37,14 @@ from lbctl.targets.token import Token
 
 _BALANCE = {"least_request": "leastconn", "least_time": "leastconn", "random": "random(1)"}
 _SESSIONS = 200_000
-"""Maximum number of sessions that a pool remembers. Beyond it, the oldest is dropped."""
+"""Maximum number of sessions stored per pool. Beyond it, the oldest is dropped."""
 _POOL_FULL = quote.error("the pool is full", "overloaded")
 _TOO_FEW_HEALTHY = quote.error("too few replicas are healthy", "unavailable")
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """One backend section: its `lines` in their order, then its servers."""
+    """One backend section: its `lines` in order, followed by its servers."""
 
     name: Token
     """Name of the section."""
@@ -81,7 +81,7 @@ def backend(part: TierBackend) -> Backend:
 
 
 def diagnostics(part: TierBackend) -> Iterator[Diagnostic]:
-    """Yield the limitations of HAProxy for this particular pool."""
+    """Yield HAProxy's limitations for this particular pool."""
     yield from retries.diagnostics(part.pool, servers.routes_of(part.pool, part.view), part.view.proxy.version)
     yield from _client_key(part.pool)
     yield from servers.diagnostics(part)
@@ -130,7 +130,10 @@ def _affinity(pool: Pool, view: View) -> Iterator[Token]:
 
 
 def _session(pool: Pool) -> Iterator[Token]:
-    """Yield the lines that keep a session on the replica that named it. The table contains hashes of sessions."""
+    """Yield the lines that keep a session on the replica that assigned its id.
+
+    The table contains hashes of session ids.
+    """
     if pool.session is not None:
         path = ("pools", pool.name, "affinity")
         seconds = max(1, pool.session.ttl // 1000)
@@ -150,7 +153,7 @@ def _connections(pool: Pool) -> Iterator[Token]:
 
 
 def _keeps_connections(pool: Pool) -> bool:
-    """Return whether idle HTTP/1 connections are kept: if the servers keep them open, and if they are not counted.
+    """Return whether idle HTTP/1 connections are kept: servers must keep them open, and no limit may apply to them.
 
     HAProxy counts neither the requests of an HTTP/1 connection nor the idle connections of a server.
     """
@@ -172,7 +175,8 @@ def _timeouts(pool: Pool, routes: Sequence[Route]) -> Iterator[Token]:
 def _idle_timeout(route: Route) -> int | None:
     """Return the route's idle timeout.
 
-    HAProxy has no timeout of the whole request or of the beginning of a response, so these two at least limit it.
+    HAProxy cannot limit the time of a whole request or until a response begins, so these two timeouts at least limit
+    the idle timeout.
     """
     timeouts = (route.idle_timeout, route.request_timeout, route.attempt_timeout)
     return min((item for item in timeouts if item is not None), default=None)
@@ -184,7 +188,7 @@ def _longest(values: Sequence[int | None]) -> int | None:
 
 
 def _per_route(routes: Sequence[Route]) -> Iterator[Token]:
-    """Yield the lines for settings that a backend has once but its routes have separately."""
+    """Yield the lines for settings that differ between routes but that a backend has only once."""
     if len({_idle_timeout(route) for route in routes}) > 1:
         for route in routes:
             condition = f"if {{ var(txn.route) -m str -- {quote.name(route.name).text} }}"
@@ -196,7 +200,7 @@ def _per_route(routes: Sequence[Route]) -> Iterator[Token]:
 
 
 def _load_shedding(part: TierBackend, routes: Sequence[Route]) -> Iterator[Token]:
-    """Yield the line that sheds load if too few replicas of the whole pool are up, for any part that serves."""
+    """Yield the line that sheds load if too few replicas of the whole pool are up, whichever part serves."""
     pool = part.pool
     if pool.load_shedding and (pool.replicas or part.view.proxy.runtime_api):
         min_fit = int(-(-part.size * pool.load_shedding.min_healthy // 100))
@@ -217,8 +221,8 @@ def _load_shedding(part: TierBackend, routes: Sequence[Route]) -> Iterator[Token
 def _request_limit(part: TierBackend) -> Iterator[Token]:
     """Yield the lines that reject requests beyond the pool's limits.
 
-    Requests wait for replicas that have their own limits. If those limits together are within the pool's limit, they
-    replace it; otherwise a request above the pool's limit cannot wait and is rejected.
+    Requests wait only for replicas with their own limits. If the replicas' limits add up to at most the pool's limit,
+    they replace it; otherwise a request above the pool's limit cannot wait and is rejected.
     """
     pool, own_backend = part.pool, limits.backend(part)
     path = ("pools", pool.name, "circuit_breaker")
@@ -232,6 +236,6 @@ def _request_limit(part: TierBackend) -> Iterator[Token]:
 
 
 def _with_fallback(pool: Pool, routes: Sequence[Route]) -> list[str]:
-    """Return the routes that use another pool when this one is down. Their requests are shed there, not here."""
+    """Return the routes that use another pool when this one is down. Their requests are shed at that pool, not here."""
     fallbacks = [(item.name, item.action.fallback) for item in routes if isinstance(item.action, Forward)]
     return [name for name, fallback in fallbacks if fallback not in (None, pool.name)]

@@ -1,7 +1,7 @@
-"""Selects the pool and the backend of a request: by pins, by a sticky client's variant, by a draw or by the fallback.
+"""Selects the pool and backend of a request: by a pin, a sticky client's variant, a draw or the fallback.
 
-If a listener treats every request alike, the route, the pool and the backend are known in advance. In this case,
-nothing is looked up, and a variable is set only if it is read.
+If a listener treats all requests alike, the route, pool and backend are known in advance. In this case nothing is
+looked up, and a variable is set only if something reads it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BACKEND = "txn.backend"
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """The lines about the route and the pool that surround the lines of the routes themselves."""
+    """The route and pool lines that surround the routes' own lines."""
 
     route: Token
     """Line that saves the chosen route for the access log."""
@@ -37,7 +37,7 @@ class Destination:
 def pools(route: Route, action: Forward, view: View, acls: Acls, *, alone: bool) -> Iterator[Token]:
     """Yield the lines that set txn.pool for this route, and txn.variant if the route has a split.
 
-    `alone`: the listener has no other route, and this one takes every request.
+    `alone`: this is the listener's only route and matches every request.
     """
     route_acl = f"route_{quote.name(route.name).text}"
     for pin in action.pins:
@@ -91,7 +91,7 @@ def _sticky(
 ) -> Iterator[Token]:
     """Yield the lines that keep a client on its variant.
 
-    A cookie contains the pool's name; a header needs no memory, because its hash replaces the draw.
+    A cookie contains the pool's name. A header needs no storage, because its hash replaces the draw.
     """
     path = ("routes", route.name, "sticky_split")
     if sticky.kind == "header":
@@ -120,7 +120,7 @@ def _is_new_client(route: Route) -> str:
 
 
 def _regional_backend(route: Route, action: Forward, view: View, route_acl: str) -> Iterator[Token]:
-    """Yield the lines that set the backend of the chosen pool that this route may use."""
+    """Yield the lines that set the chosen pool's backend that this route may use."""
     for pool in action.pools:
         backend = residency.backend_name(view.pools[pool], route.regions)
         if backend != pool:
@@ -130,9 +130,9 @@ def _regional_backend(route: Route, action: Forward, view: View, route_acl: str)
 
 
 def _nearest_tier(route: Route, pool: str, view: View, route_acl: str) -> Iterator[Token]:
-    """Yield the lines that choose which tier of the pool serves.
+    """Yield the lines that choose the tier of the pool.
 
-    The line of the nearest tier is last, and therefore overrides the others.
+    The nearest tier's line comes last and therefore overrides the others.
     """
     backend = residency.backend_name(view.pools[pool], route.regions)
     pool_in_regions, view_in_regions = residency.within(view.pools[pool], route.regions, view)
@@ -150,7 +150,7 @@ def _nearest_tier(route: Route, pool: str, view: View, route_acl: str) -> Iterat
 
 
 def _opened(route: Route, pool: str, view: View, route_acl: str) -> Token:
-    """Return the line that chooses the backend without checks, if no replica of the pool is up."""
+    """Yield the line that chooses the backend without checks if no replica of the pool is up."""
     backend = residency.backend_name(view.pools[pool], route.regions)
     return line(
         f"http-request set-var(txn.backend) str({locality_tiers.open_name(backend)}) if",
@@ -183,14 +183,14 @@ def _variants(action: Forward, view: View, route_acl: str) -> Iterator[Token]:
 
 
 def only_route(listener: Listener) -> str | None:
-    """Return the route that takes every request of the listener, if there is no other rule."""
+    """Return the route that matches every request of the listener, if there is no other rule."""
     if len(listener.rules) != 1 or listener.rules[0] != Rule(listener.rules[0].route):
         return None
     return listener.rules[0].route
 
 
 def only_pool(route: Route) -> str | None:
-    """Return the pool that receives all requests of the route; None if the pool must be chosen for each request."""
+    """Return the pool that receives all requests of the route, or None if it differs between requests."""
     action = route.action
     if not isinstance(action, Forward) or action.pins or action.fallback:
         return None
@@ -199,7 +199,7 @@ def only_pool(route: Route) -> str | None:
 
 
 def destination(listener: Listener, view: View, lines: Sequence[Token]) -> Destination:
-    """Return the destination lines for a listener; `lines` are the listener's lines."""
+    """Return the destination lines of a listener, given its other `lines`."""
     route = only_route(listener)
     pool = only_pool(view.routes[route]) if route else None
     chosen = any(item.sets == _BACKEND for item in lines)

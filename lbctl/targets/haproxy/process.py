@@ -1,11 +1,11 @@
-"""HAProxy as a process: its section `global`, the files next to its configuration, and the limits of fragments.
+"""HAProxy as a process: its `global` section, the files next to its configuration, and the limits of fragments.
 
-A fragment has no `global` section: settings of the process belong to the host. If a route relies on one, the fleet is
-rejected, because HAProxy would serve it without the setting.
+A fragment has no `global` section, because process settings belong to the host. If a route depends on such a setting,
+the fleet is rejected, because HAProxy would serve the route without it.
 
 The configuration contains only the file name of a certificate. Either one file contains the certificate and its private
-key, or the key is next to its certificate: x.crt and x.key (with `ssl-load-extra-del-ext`), or any other name and the
-same name with the suffix .key.
+key, or the key is in a second file: x.key for x.crt (with `ssl-load-extra-del-ext`), or the certificate's full file
+name with .key appended.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lbctl.targets.token import Token
 _USUAL_BUFFER = 16 * 1024
 """Default size of HAProxy's buffers in bytes."""
 _HEADROOM = 16 * 1024
-"""Bytes of a buffer in addition to the body: the request's headers, and HAProxy's reserve for changes to them."""
+"""Buffer bytes that are not available to the body: the request's headers, and HAProxy's reserve for changes to them."""
 _DISTRIBUTION = "/etc/"
 _ACCOUNT = "haproxy"
 _CHROOT = "/var/lib/haproxy"
@@ -35,7 +35,7 @@ _WHOLE = "use form: whole, as a separate HAProxy"
 
 
 def global_lines(view: View, others: Sequence[File]) -> list[Token]:
-    """Return the lines of the section `global`; `others` are the files next to the configuration."""
+    """Return the lines of the `global` section. `others` are the files next to the configuration."""
     lines = list(_account(view))
     uses_tls = any(item.tls for item in view.listeners) or any(item.tls for item in view.pools.values())
     if others or view.proxy.include or uses_tls:
@@ -59,11 +59,11 @@ def global_lines(view: View, others: Sequence[File]) -> list[Token]:
 
 
 def _account(view: View) -> Iterator[Token]:
-    """Yield the user, the group and the root directory of HAProxy after root has started it.
+    """Yield the user, group and root directory that HAProxy switches to after root has started it.
 
-    A HAProxy below /etc is the distribution's: root starts it, and its package has a user and an empty directory for
-    it. A HAProxy in another directory is started by any user, and it does not start at all if it may not change its
-    user.
+    A HAProxy below /etc belongs to the distribution: root starts it, and the package provides a user and an empty
+    directory for it. Any user may start a HAProxy in another directory, and it would not start at all if it were not
+    allowed to change its user.
     """
     proxy, packaged = view.proxy, (view.proxy.config or "").startswith(_DISTRIBUTION)
     chroot = proxy.chroot or (_CHROOT if packaged and not _has_sockets(view) else None)
@@ -79,14 +79,14 @@ def _account(view: View) -> Iterator[Token]:
 
 
 def _has_sockets(view: View) -> bool:
-    """Return whether a replica is a unix socket, which HAProxy could not reach from its own root directory."""
+    """Return whether a replica is a unix socket, which HAProxy could not reach after changing its root directory."""
     return any(replica.address.path for pool in view.pools.values() for replica in pool.replicas)
 
 
 def buffer(view: View) -> int:
-    """Return the size of each of HAProxy's buffers in bytes.
+    """Return the size of HAProxy's buffers in bytes.
 
-    The part of a body that is read must fit into one, and so must HAProxy's own responses.
+    The part of a body that is read must fit into a buffer, and so must HAProxy's own responses.
     """
     held = [listener.inspect for listener in view.listeners if bodies.reads_bodies(listener, view)]
     held += filter(None, [pick.body_bytes(view), retries.body_bytes(view)])
@@ -98,7 +98,7 @@ def buffer(view: View) -> int:
 
 
 def companions(proxy: Proxy, pools: Sequence[Pool]) -> Sequence[str]:
-    """Return the file of the picker's engines and the map of server slots, if the proxy has them."""
+    """Return the file of the picker's engines and the map of server slots, if the proxy uses them."""
     files = {
         pick.SPOE: any(pool.balance.pick is not None for pool in pools),
         slots.MAP: any(slots.count(proxy, pool) for pool in pools),
@@ -107,7 +107,7 @@ def companions(proxy: Proxy, pools: Sequence[Pool]) -> Sequence[str]:
 
 
 def refusals(view: View) -> Iterator[Diagnostic]:
-    """Yield the errors that cause a fleet with this proxy to be rejected."""
+    """Yield the errors that make lbctl reject a fleet with this proxy."""
     proxy = view.proxy
     for item in proxy.include:
         yield from (refusal(proxy, item, each) for each in misplaced(item.place, item.text))
@@ -116,7 +116,7 @@ def refusals(view: View) -> Iterator[Diagnostic]:
 
 
 def _lacking(view: View, path: Path) -> Iterator[Diagnostic]:
-    """Yield the settings that this fragment would need in the `global` section."""
+    """Yield the settings of this fragment that belong in the `global` section."""
     size = buffer(view)
     if size != _USUAL_BUFFER:
         message = (
@@ -130,7 +130,7 @@ def _lacking(view: View, path: Path) -> Iterator[Diagnostic]:
 
 
 def _key_file_beside(certificate: str) -> str:
-    """Return the name of the file in which HAProxy looks for the key of `certificate`."""
+    """Return the file name under which HAProxy looks for the key of `certificate`."""
     return certificate.removesuffix(".crt") + ".key"
 
 
@@ -146,7 +146,7 @@ def unusable_key(certificate: str, key: str, path: Path, code: str) -> Iterator[
 
 
 def _needs_short_names(view: View) -> bool:
-    """Return whether a key is x.key next to x.crt."""
+    """Return whether the key's name is x.key for the certificate x.crt."""
     pairs = [
         (item.certificate, item.key)
         for listener in view.listeners

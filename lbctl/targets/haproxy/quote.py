@@ -1,11 +1,11 @@
-"""The tokens of haproxy.cfg: every user text is quoted here once, for the grammar of its place.
+"""The tokens of haproxy.cfg: all user text is quoted here, once, for the grammar of its place.
 
-HAProxy reads a line like a shell and then reads some words again: a log-format (`%` starts an expression) or the
+HAProxy splits a line like a shell and then parses some words again: as a log-format (`%` starts an expression) or as
 arguments of a sample (commas, parentheses). Each function below implements one of these grammars. Nothing here strips
-or repairs text: text that HAProxy cannot represent (control characters other than the line feeds and tabs of a body) is
+or repairs text. Text that HAProxy cannot represent (control characters other than a body's line feeds and tabs) is
 rejected.
 
-`line` finds the variables and ACLs that a line reads and sets in its text, because it knows HAProxy's syntax for them.
+`line` finds the variables and ACLs that a line reads and sets, because it knows HAProxy's syntax for them.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ _ANONYMOUS_ACL = re.compile(r"\{[^}]*\}")
 _NO_NAMES: frozenset[str] = frozenset()
 _ESCAPES = {"\n": '"\\n"', "\t": '"\\t"'}
 FOREVER = 24 * 24 * 3_600_000
-"""Maximum timeout in HAProxy, in milliseconds: 24 of the 24.8 days that fit into 31 bits."""
+"""HAProxy's maximum timeout in milliseconds: 24 of the 24.8 days that fit into 31 bits."""
 
 
 def word(text: str, source: Path = ()) -> Token:
-    """Return a single word that represents exactly `text`. Single quotes are literal in HAProxy, except for themselves.
+    """Return a single word that represents exactly `text`.
 
-    Raises UnquotedError for an empty text or a text with control characters.
+    In HAProxy, single quotes make everything except themselves literal. Raises UnquotedError for an empty text or a
+    text with control characters.
     """
     if not text or _CONTROL.search(text):
         raise UnquotedError(f"not a word of haproxy.cfg: {text!r}")
@@ -43,15 +44,15 @@ def word(text: str, source: Path = ()) -> Token:
 
 
 def text(value: str, source: Path = ()) -> Token:
-    """Return one word that may contain line feeds and tabs. Only double quotes have an escape for them."""
+    """Return one word that may contain line feeds and tabs. Only double quotes can escape them."""
     parts = re.split("([\n\t])", value)
     return Token("".join(_ESCAPES.get(part) or word(part).text for part in parts if part), source)
 
 
 def formatted(value: str, source: Path = ()) -> Token:
-    """Return a log-format that represents exactly `value`.
+    """Return a log-format that evaluates to exactly `value`.
 
-    For an empty value, it is an expression that is always empty, because a word cannot be empty.
+    For an empty value, return an expression that is always empty, because a word cannot be empty.
     """
     return word(value.replace("%", "%%") or "%[str()]", source)
 
@@ -59,7 +60,7 @@ def formatted(value: str, source: Path = ()) -> Token:
 def name(value: str) -> Token:
     """Return a name from the fleet.
 
-    The model already allows only names that HAProxy reads literally; this check is a second line of defence. Raises
+    The model only allows names that HAProxy reads literally; this check is a second line of defence. Raises
     UnquotedError for any other name.
     """
     if not _NAME.fullmatch(value):
@@ -68,9 +69,10 @@ def name(value: str) -> Token:
 
 
 def sample(fetch: str, argument: str, *converters: str, place: int | None = None) -> str:
-    """Return a sample with one user-defined argument (the name of a header or cookie, a JSON path), for use in `word`.
+    """Return a sample with a user-defined argument (the name of a header or cookie, or a JSON path), for use in `word`.
 
-    `place` selects one of several headers of that name; -1 is the last one. Raises UnquotedError for other characters.
+    `place` selects one of several headers with that name; -1 is the last one. Raises UnquotedError for unsupported
+    characters.
     """
     if not _ARGUMENT.fullmatch(argument):
         raise UnquotedError(f"not an argument of a sample: {argument!r}")
@@ -79,17 +81,20 @@ def sample(fetch: str, argument: str, *converters: str, place: int | None = None
 
 
 def error(message: str, kind: str) -> str:
-    """Return the body of the proxy's own error response, for `return`. The arguments are lbctl's own text."""
+    """Return the body of an error response by the proxy itself, for `return`.
+
+    The arguments must be lbctl's own text.
+    """
     return json_answer(error_body(message, kind))
 
 
 def json_answer(body: str) -> str:
-    """Return this body of the proxy's own response, for `return`. It is lbctl's own text."""
+    """Return `body` as the body of a response by the proxy itself, for `return`. It must be lbctl's own text."""
     return f"content-type application/json string {word(body).text}"
 
 
 def address(value: Address, source: Path = ()) -> Token:
-    """Return an address to bind or to connect to."""
+    """Return an address to bind or connect to."""
     return word(f"unix@{value.path}" if value.path else str(value), source)
 
 
@@ -99,16 +104,16 @@ def duration(milliseconds: int | None) -> Token:
 
 
 def line(*parts: str | Token | int, source: Path = ()) -> Token:
-    """Return the parts as one line. A plain `str` is HAProxy's own grammar and never a user's value."""
+    """Return the parts as one line. A plain `str` is HAProxy syntax and never a user's value."""
     first_source = source or next((part.source for part in parts if isinstance(part, Token) and part.source), ())
     text = " ".join(part.text if isinstance(part, Token) else str(part) for part in parts if part != "")
     return Token(text, first_source, *_names(text))
 
 
 def _names(text: str) -> tuple[frozenset[str], str]:
-    """Return the variables that a line evaluates with the ACLs of its condition, and the variable or ACL that it sets.
+    """Return the names that a line reads (variables, and ACLs in its condition), and the variable or ACL that it sets.
 
-    The second value is empty if the line sets none.
+    The second value is empty if the line sets nothing.
     """
     found = _SETS.match(text)
     name, rest = (found[1] or found[2], text[found.end() :]) if found else ("", text)

@@ -1,4 +1,4 @@
-"""How HAProxy reads a request: it decodes the whole path and reads JSON bodies as far as it holds them."""
+"""How HAProxy reads a request: it decodes the whole path and reads the part of a JSON body that it buffers."""
 
 from __future__ import annotations
 

@@ -37,11 +37,11 @@ _ERRORS = {
     "went_silent": Token(quote.error("the replica did not respond in time", "timeout")),
     "no_route": Token(listener.NO_ROUTE),
 }
-"""HAProxy's own responses, as the template writes them."""
+"""HAProxy's own responses, in the form that the template inserts."""
 
 
 def render(view: View) -> Bundle:
-    """Return haproxy.cfg and the files that it reads, with the diagnostics of this view."""
+    """Return haproxy.cfg, the files that it reads, and the diagnostics for this view."""
     parts = tuple(locality_tiers.all_parts(view))
     backends = [pool.backend(part) for part in parts]
     read = read_by(item for each in backends for item in (*each.lines, *each.own_lines))
@@ -91,10 +91,10 @@ def _resolves(settings: Pool) -> bool:
 
 
 def _resolver(settings: Pool, proxy: Proxy) -> tuple[Token, list[Token]]:
-    """Return the name and the lines of a `resolvers` section. Without resolvers in the fleet, it uses the system's.
+    """Return the name and lines of a `resolvers` section.
 
-    An address that is missing from a response is kept for one more response. More than about thirty addresses do not
-    fit into the 512 bytes that DNS allows by default.
+    Without resolvers in the fleet, it uses the system's resolvers. An address that is missing from one response is kept
+    until the next. More than about thirty addresses do not fit into 512 bytes, DNS's default limit.
     """
     assert isinstance(settings.discovery, DnsDiscovery)
     servers = [

@@ -1,8 +1,8 @@
-"""Requests that HAProxy rejects before it looks for a route: malformed, ambiguous, or with too large headers.
+"""Requests that HAProxy rejects before it looks for a route: malformed, ambiguous, or with headers that are too large.
 
-A replica could read an ambiguous request in another way. The limits of headers are compared with the client's original
-headers. HAProxy's parser has its own limits for the whole process. They are set slightly higher, so that a request
-above the listener's limit still gets a JSON response.
+A replica might interpret an ambiguous request differently. Header limits apply to the client's original headers.
+HAProxy's parser has its own process-wide limits. They are set slightly higher, so that a request above the listener's
+limit still gets a JSON response.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ HEADER_SIZES = (
     line("http-request set-var(txn.header_count) req.fhdr_cnt"),
     line("http-request set-var(txn.header_bytes) req.hdrs,length"),
 )
-"""Lines that measure the headers, before HAProxy adds some."""
+"""Lines that measure the headers before HAProxy adds its own."""
 
 
 def lines() -> Iterator[Token]:
-    """Yield the lines that reject such requests.
+    """Yield the lines that reject malformed and ambiguous requests.
 
-    All other requests are forwarded as written, but always without scheme and authority, which the Host header repeats.
-    HAProxy has already rejected Host lines that differ from each other or from the authority.
+    All other requests are forwarded as written, except that scheme and authority are dropped, which the Host header
+    repeats. HAProxy itself has already rejected Host lines that differ from each other or from the authority.
     """
     names, unusual_method = " ".join(request_grammar.REFUSED_METHODS), quote.word(request_grammar.UNFIT_METHOD)
     yield line(
@@ -56,7 +56,7 @@ def lines() -> Iterator[Token]:
 
 
 def header_limits(listener: Listener) -> Iterator[Token]:
-    """Yield the lines that enforce the limits, after the request has an id."""
+    """Yield the lines that enforce the limits. They run after the request has an id."""
     path = ("listeners", listener.name, "headers")
     limits = {"header_count": listener.max_header_count, "header_bytes": listener.max_header_bytes}
     for name, limit in limits.items():
@@ -66,12 +66,12 @@ def header_limits(listener: Listener) -> Iterator[Token]:
 
 
 def parser_lines(view: View) -> int:
-    """Return `tune.http.maxhdr`: the maximum number of lines in a message that HAProxy's parser accepts."""
+    """Return `tune.http.maxhdr`: the maximum number of header lines that HAProxy's parser accepts in a message."""
     return max((listener.max_header_count for listener in view.listeners), default=0) + _SPARE_LINES
 
 
 def diagnostics(listener: Listener, view: View) -> Iterator[Diagnostic]:
-    """Report that a fragment has the parser's limits of its host."""
+    """Report that a fragment uses the host's parser limits."""
     if view.proxy.is_fragment and _limits(listener) != (MAX_HEADER_COUNT, MAX_HEADER_BYTES):
         message = (
             "a fragment cannot set the limits of HAProxy's parser: `tune.http.maxhdr` and `tune.bufsize` of the host "

@@ -1,6 +1,7 @@
-"""Data residency: a route restricted to regions uses a separate backend that has only the replicas in those regions.
+"""Data residency: a route restricted to regions uses a separate backend with only the replicas in those regions.
 
-If all replicas of a pool are in these regions, the pool's own backend serves. A copy has its own checks and limits.
+If all replicas of a pool are in these regions, the route uses the pool's own backend. A separate backend has its own
+checks and limits.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from lbctl.ir.snapshot import View
 from lbctl.targets.haproxy import quote
 
 _MARK = ".IN."
-"""Marks a copy. Names in a fleet contain no capitals, so that no pool can have the name of a copy."""
+"""Marks a copy. Names in a fleet contain no capitals, so no pool can have the name of such a backend."""
 
 
 def backend_name(pool: Pool, regions: tuple[str, ...]) -> str:
-    """Return the backend, without its `pool_`, that serves this pool to a route with these regions."""
+    """Return the backend (without its `pool_` prefix) that serves this pool to routes with these regions."""
     name = quote.name(pool.name).text
     if not regions or (pool.replicas and all(in_regions(item, regions) for item in pool.replicas)):
         return name
@@ -28,12 +29,12 @@ def backend_name(pool: Pool, regions: tuple[str, ...]) -> str:
 
 
 def pool_name(backend: str) -> str:
-    """Return the pool of a backend, both without their `pool_`."""
+    """Return the pool of a backend. Both names lack the `pool_` prefix."""
     return backend.partition(_MARK)[0]
 
 
 def copies(view: View) -> Iterator[tuple[str, Pool, View]]:
-    """Yield the name of each additional backend, its pool, and its view.
+    """Yield the name, pool and view of each additional backend.
 
     In this view, the pool has only the replicas of this backend.
     """
@@ -52,14 +53,14 @@ def _pools(route: Route, pools: Mapping[str, Pool]) -> list[Pool]:
 
 
 def within(pool: Pool, regions: tuple[str, ...], view: View) -> tuple[Pool, View]:
-    """Return the pool with the replicas of `backend_name`, and the view with that pool."""
+    """Return the pool restricted to the replicas of `backend_name`, and the view with that pool."""
     if backend_name(pool, regions) == pool.name:
         return pool, view
     return with_replicas(pool, view, {item.name for item in pool.replicas if in_regions(item, regions)})
 
 
 def with_replicas(pool: Pool, view: View, names: Set[str]) -> tuple[Pool, View]:
-    """Return the pool and the view with only these replicas of the pool."""
+    """Return the pool and the view restricted to these replicas of the pool."""
     pairs = [pair for pair in zip(pool.replicas, view.weights[pool.name], strict=True) if pair[0].name in names]
     restricted = replace(pool, replicas=tuple(item for item, _ in pairs), discovery=None)
     weights = {**view.weights, pool.name: tuple(weight for _, weight in pairs)}

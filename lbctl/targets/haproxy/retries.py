@@ -1,7 +1,7 @@
-"""Retries of failed connections, of requests that may run twice, and of requests that busy replicas declined.
+"""Retries after failed connections, of requests that may run twice, and of requests that busy replicas declined.
 
-A backend has one number of retries and one list of conditions, so a route may get fewer than configured, and never
-more. A request that was sent can be repeated only if HAProxy held all of it before its first byte was sent.
+A backend has only one retry count and one list of conditions, so a route may get fewer retries than configured, but
+never more. A request that was sent can be retried only if HAProxy buffered all of it before sending the first byte.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from lbctl.targets.token import Token
 BUSY = frozenset({503})
 """Statuses of busy replicas that HAProxy can retry."""
 BODY = 64 * 1024
-"""Maximum bytes of a request's body if the request may continue after a busy replica."""
+"""Maximum body size in bytes of a request that can be retried after a busy replica declined it."""
 _CONNECTION, _BROKEN_OFF, _SILENCE = "conn-failure", "empty-response", "response-timeout"
 _COUNTS_RETRIED = (2, 7)
-"""Version from which passive checks also count a response that was retried instead of passed on (not in 2.6, but in
+"""First version whose passive checks also count responses that were retried instead of passed on (not in 2.6, but in
 2.8)."""
 _LOSES_REFUSED = (3, 1)
-"""Version from which a refused HTTP/2 connection counts as a broken response (not in 3.0.11, but in 3.2.26)."""
+"""First version in which a refused HTTP/2 connection counts as a broken response (not in 3.0.11, but in 3.2.26)."""
 
 
 def lines(pool: Pool, routes: Sequence[Route]) -> Iterator[Token]:
-    """Yield the lines with the number and the conditions of retries."""
+    """Yield the lines that set the number and conditions of retries."""
     repeats = _repeats(pool, routes)
     connections = [_CONNECTION] if all("connect_failure" in route.retry.when for route in routes) else []
     source = ("routes", routes[0].name, "retry") if routes else ()
@@ -47,9 +47,9 @@ def number(pool: Pool, routes: Sequence[Route]) -> int:
 
 
 def lines_by_route(pool: Pool, routes: Sequence[Route]) -> Iterator[Token]:
-    """Yield the lines for settings that a backend has once but its routes have separately.
+    """Yield the lines for settings that differ between routes but that a backend has only once.
 
-    A request waits for its body if it may be repeated; if it may not, it is not repeated.
+    A request that may be retried waits for its complete body; all other requests are exempt from retries.
     """
     repeats = _repeats(pool, routes)
     for route in routes if repeats else ():
@@ -131,7 +131,7 @@ def _warning(feature: str, route: Route, message: str, hint: str = "") -> Diagno
 def body_bytes(view: View) -> int:
     """Return the number of body bytes that must fit into a buffer.
 
-    A fragment has the buffers of the host's `global`.
+    A fragment uses the buffers configured in the host's `global`.
     """
     forwards = [(item, item.action) for item in view.routes.values() if isinstance(item.action, Forward)]
     retried = any(_leaves_busy(view.pools[name], route) for route, action in forwards for name in action.pools)
@@ -151,7 +151,7 @@ def _wanted(pool: Pool, routes: Sequence[Route]) -> dict[str, int]:
 
 
 def _repeats(pool: Pool, routes: Sequence[Route]) -> frozenset[str]:
-    """Return the conditions for repeating requests that were sent: those common to all routes that repeat any.
+    """Return the conditions for retrying requests that were sent, as far as all routes that retry any agree on them.
 
     If they have nothing in common, only busy replicas are retried.
     """
@@ -160,7 +160,7 @@ def _repeats(pool: Pool, routes: Sequence[Route]) -> frozenset[str]:
 
 
 def _repeats_of(pool: Pool, route: Route) -> frozenset[str]:
-    """Return the conditions under which this route's requests may be repeated after they were sent."""
+    """Return the conditions under which this route's requests may be retried after they were sent."""
     if not route.retry.attempts:
         return frozenset()
     statuses = map(str, BUSY.intersection(busy_statuses(route, pool)))

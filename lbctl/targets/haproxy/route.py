@@ -1,4 +1,4 @@
-"""A route's changes to a request and its response, and the proxy's own responses."""
+"""A route's changes to requests and responses, and the proxy's own responses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _EXPRESSIONS: Mapping[Variable, str] = {
 
 
 def own_response(route: Route, action: Respond | Redirect, listener: Listener, view: View) -> Iterator[Token]:
-    """Yield the lines with which the proxy itself answers a request of this route."""
+    """Yield the lines with which the proxy itself responds to requests on this route."""
     if_route, path = f"if {acl(route)}", ("routes", route.name, "respond")
     if isinstance(action, Redirect):
         location = "location 'https://%[req.hdr(host),host_only]%[pathq]'"
@@ -44,7 +44,7 @@ def own_response(route: Route, action: Respond | Redirect, listener: Listener, v
 
 
 def request_changes(route: Route, listener: Listener, view: View, *, upgrades: bool) -> Iterator[Token]:
-    """Yield the lines that change a request of this route before it is forwarded.
+    """Yield the lines that change a request on this route before it is forwarded.
 
     `upgrades`: the listener has not yet removed the headers that request another protocol.
     """
@@ -76,9 +76,9 @@ def request_changes(route: Route, listener: Listener, view: View, *, upgrades: b
 
 
 def _affinity_cookies(route: Route, view: View) -> Iterator[tuple[str, str, Path]]:
-    """Yield the affinity cookies that the route's rules would remove: name, condition that its pool serves, and source.
+    """Yield name, pool condition and source of each affinity cookie that the route's rules would remove.
 
-    HAProxy reads such a cookie in the backend, and removes it before the replica there.
+    HAProxy reads such a cookie in the backend, and removes it before it forwards the request.
     """
     if isinstance(route.action, Forward) and _COOKIE in _names(route.request_headers):
         for name in route.action.pools:
@@ -91,7 +91,8 @@ def _affinity_cookies(route: Route, view: View) -> Iterator[tuple[str, str, Path
 def response_changes(route: Route, listener: Listener, view: View) -> Iterator[Token]:
     """Yield the lines that change the responses of this route.
 
-    They also change the proxy's own responses. Their changes to the replica's cookies come before HAProxy adds its own.
+    They also apply to the proxy's own responses. Changes to the replica's cookies come before HAProxy adds its own
+    cookies.
     """
     if isinstance(route.action, Forward):
         yield from pool_selection.cookies(route, route.action, secure=listener.tls is not None)
@@ -115,9 +116,9 @@ def _header_lines(
     source: Path,
     added: Container[str] = (),
 ) -> Iterator[Token]:
-    """Yield the lines with which `action` (http-request, http-after-response) sets the headers of these rules.
+    """Yield the lines that set the headers of these rules by `action` (http-request, http-after-response).
 
-    A header in `added` does not replace an existing one of the same name.
+    A header in `added` does not replace existing headers with the same name.
     """
     for name, text in rules.set:
         value = quote.word("".join(_written(part, route, listener) for part in parts(text)))
@@ -138,7 +139,7 @@ def _written(part: HeaderPart, route: Route, listener: Listener) -> str:
 
 
 def _gives_cookies(route: Route, view: View) -> bool:
-    """Return whether HAProxy sets cookies for the replica or the variant for clients of the route."""
+    """Return whether HAProxy sets affinity or variant cookies for the route's clients."""
     action = route.action
     if not isinstance(action, Forward):
         return False
@@ -151,7 +152,7 @@ def _names(rules: HeaderRules) -> set[str]:
 
 
 def acl(route: Route) -> str:
-    """Return the ACL that holds for requests of this route."""
+    """Return the ACL that is true for requests on this route."""
     return f"route_{quote.name(route.name).text}"
 
 
@@ -170,7 +171,7 @@ def _rewrite_lines(route: Route, listener: Listener, if_route: str) -> Iterator[
 def _prefix(route: Route, replacement: str, listener: Listener, if_route: str) -> Iterator[Token]:
     """Yield the lines that replace the prefix of the path.
 
-    The prefix is searched in the path as the client wrote it. A path that has the prefix only when decoded is rejected.
+    The prefix must match the path as the client wrote it. A path that matches only when decoded is rejected.
     """
     path = ("routes", route.name, "rewrite", "path_prefix")
     prefixes = {rule.path.value for rule in listener.rules if rule.route == route.name and rule.path.kind == "prefix"}

@@ -1,7 +1,7 @@
 """The names of sections and files.
 
-In a fragment, the names of sections begin with `lbctl_`: all sections of a HAProxy share one namespace. Secrets that
-HAProxy sends are in a file that only its owner may read; haproxy.cfg looks them up in it.
+Section names in a fragment begin with `lbctl_`, because all sections of a HAProxy share one namespace. Secrets that
+HAProxy sends are in a file that only its owner may read; haproxy.cfg looks them up there.
 """
 
 from __future__ import annotations
@@ -16,34 +16,37 @@ OWN = "lbctl_"
 """Prefix of the section names in a fragment."""
 _POOL = "pool_"
 SECRETS = "haproxy-upstream-headers.map"
-"""Rows of POOL/HEADER and its value."""
+"""File whose rows contain POOL/HEADER and the header's value."""
 PICKER_ROW = ":picker"
-"""Row with the key for requests to the picker."""
+"""Row that contains the key for requests to the picker."""
 CHECK_ROW = ":check"
-"""Replaces the header in the row with the pool's gRPC check in hexadecimal."""
+"""Replaces the header's name in the row that contains a pool's gRPC check in hexadecimal."""
 
 
 def own(name: str, proxy: Proxy) -> str:
-    """Return the name of a section in this proxy's configuration."""
+    """Return a section's name in this proxy's configuration."""
     return f"{OWN}{name}" if proxy.is_fragment else name
 
 
 def pool(backend: str, proxy: Proxy) -> str:
-    """Return the section of a backend, whose name is without its `pool_`."""
+    """Return the section of a backend that is named without its `pool_` prefix."""
     return own(f"{_POOL}{quote.name(backend).text}", proxy)
 
 
 def bare(section: str) -> str:
-    """Return the backend of a section, without its `pool_`."""
+    """Return the backend of a section, without its `pool_` prefix."""
     return section.removeprefix(OWN).removeprefix(_POOL)
 
 
 def beside(name: str, proxy: Proxy) -> str:
-    """Return the path of a file next to the configuration. In a fragment it is complete, without `default-path`."""
+    """Return the path of a file next to the configuration.
+
+    In a fragment it is the full path, without `default-path`.
+    """
     return str(PurePosixPath(proxy.config or "").parent / name) if proxy.is_fragment else name
 
 
 def looked_up(pool: Pool, header: str, proxy: Proxy) -> str:
-    """Return the log-format of the file's value for a header of the pool, or for its `CHECK_ROW`."""
+    """Return the log-format that reads the file's value for a header of the pool, or for its `CHECK_ROW`."""
     name = header if header == CHECK_ROW else quote.name(header).text
     return f'%[str("{quote.name(pool.name).text}/{name}"),map_str("{beside(SECRETS, proxy)}")]'

@@ -22,7 +22,7 @@ from lbctl.targets.token import Token
 
 MAX_WEIGHT = 256
 _DEFAULT_RAMP = (SlowStart().min_weight, SlowStart().aggression)
-"""Initial weight and exponent of a ramp for which the fleet sets at most the window."""
+"""Initial weight and exponent of a ramp for which the fleet sets no more than the window."""
 
 
 def servers(part: TierBackend) -> tuple[Token, ...]:
@@ -36,7 +36,7 @@ def servers(part: TierBackend) -> tuple[Token, ...]:
 
 
 def diagnostics(part: TierBackend) -> Iterator[Diagnostic]:
-    """Yield the settings of the pool that the servers of a backend do not support."""
+    """Yield the pool settings that a backend's servers do not support."""
     pool, shares = part.pool, shares_of(part)
     errors = rounding_error(shares, quantise(shares, MAX_WEIGHT)) if shares else []
     yield from rounded("HAProxy", pool, pool.replicas, errors)
@@ -45,7 +45,7 @@ def diagnostics(part: TierBackend) -> Iterator[Diagnostic]:
 
 
 def shares_of(part: TierBackend) -> tuple[float, ...]:
-    """Return the shares to which the weights in the file are proportional.
+    """Return the shares that the weights in the file are proportional to.
 
     An agent responds with percentages of these shares. With agents, the shares are therefore the capacities, which do
     not change.
@@ -56,22 +56,22 @@ def shares_of(part: TierBackend) -> tuple[float, ...]:
 
 
 def target_shares(pool: Pool, weights: tuple[Weight, ...]) -> tuple[float, ...]:
-    """Return the shares to which HAProxy's weights are proportional."""
+    """Return the shares that HAProxy's weights are proportional to."""
     if pool.balance.algorithm in ("least_request", "least_time"):
         return replica_weights.in_flight(weights, few_slots=pool.few_slots)
     return replica_weights.rates(weights)
 
 
 def haproxy_weights(pool: Pool, weights: tuple[Weight, ...]) -> list[int]:
-    """Return HAProxy's weights for replicas of `pool` that have `weights`, in the same order."""
+    """Return HAProxy's weights for the replicas of `pool`, given their `weights`, in the same order."""
     return quantise(target_shares(pool, weights), MAX_WEIGHT)
 
 
 def _is_drained(part: TierBackend, replica: Replica) -> bool:
     """Return whether the replica has the weight 0.
 
-    If an agent sets the weights, only the fleet's own drain counts: the agent must be able to readmit a replica that it
-    has drained itself, and any percentage of 0 is 0.
+    If an agent sets the weights, only a drain configured in the fleet counts. The agent must be able to readmit a
+    replica that it has drained itself, and any percentage of 0 is 0.
     """
     if part.view.proxy.agent_check:
         return replica.drain
@@ -79,7 +79,7 @@ def _is_drained(part: TierBackend, replica: Replica) -> bool:
 
 
 def default(part: TierBackend) -> Token:
-    """Return the `default-server` line: the common arguments of all servers in the backend."""
+    """Return the `default-server` line: the arguments that all servers in the backend share."""
     pool = part.pool
     retried = retries.number(pool, routes_of(pool, part.view))
     return line(
@@ -100,9 +100,9 @@ def routes_of(pool: Pool, view: View) -> list[Route]:
 
 
 def server(part: TierBackend, replica: Replica, weight: int, ids: Mapping[str, int], backups: Collection[str]) -> Token:
-    """Return one server line; weight 0 means drained.
+    """Return one server line. Weight 0 means drained.
 
-    `ids` is from `ids_of`, `backups` from `locality_tiers.backups`.
+    `ids` comes from `ids_of`, and `backups` from `locality_tiers.backups`.
     """
     pool, path = part.pool, ("pools", part.pool.name, "replicas", replica.name)
     return line(
@@ -123,10 +123,10 @@ def server(part: TierBackend, replica: Replica, weight: int, ids: Mapping[str, i
 
 
 def slot(part: TierBackend, name: str) -> Token:
-    """Return the line of one spare slot: a server in maintenance with the common settings of the pool's replicas.
+    """Return the line of a spare slot: a server in maintenance with the settings that all replicas of the pool share.
 
-    It gets its address, its weight and its replica at run time. It has no agent check, as every server that is added at
-    run time: its health check asks the same agent.
+    Its address, weight and replica are set at run time. Like every server added at run time, it has no agent check; its
+    health check queries the same agent.
     """
     pool = part.pool
     return line(
@@ -151,8 +151,8 @@ def _track(part: TierBackend, replica: Replica) -> Iterator[str]:
 def _agent(part: TierBackend, replica: Replica, weight: int) -> Iterator[str]:
     """Yield the arguments of the agent check.
 
-    Every copy of a replica has its own agent check: a server that tracks another follows its health, but not its
-    agent's weight. A drained replica is not checked by the agent next to it, whose answer would end the drain.
+    Every copy of a replica has its own agent check: a server that tracks another follows its health, but not its agent
+    weight. A drained replica is not checked by the agent next to it, because the response would end the drain.
     """
     place = part.agents.get((part.pool.name, replica.name))
     if place is not None:
@@ -164,9 +164,9 @@ def _agent(part: TierBackend, replica: Replica, weight: int) -> Iterator[str]:
 
 
 def limit(pool: Pool) -> int | None:
-    """Return the limit of concurrent requests on one replica, or None.
+    """Return the concurrency limit of one replica, or None.
 
-    A connection carries one request in HTTP/1; in HTTP/2 only the limit of requests counts.
+    An HTTP/1 connection carries one request; with HTTP/2, only the request limit counts.
     """
     breaker = pool.circuit_breaker
     limits = [breaker.replica_max_requests]
@@ -182,7 +182,7 @@ def _maxconn(pool: Pool) -> Iterator[str]:
 
 
 def _ramp(pool: Pool) -> SlowStart | None:
-    """Return the slow start of the pool's servers; None with hash, where a growing server would move keys."""
+    """Return the slow start of the pool's servers; None with hashing, where a growing weight would move keys."""
     return None if pool.balance.algorithm == "hash" else pool.slow_start
 
 
@@ -205,8 +205,8 @@ def _protocol(pool: Pool) -> Iterator[str]:
 def _tls(settings: PoolTls, host: str) -> Iterator[str | Token]:
     """Yield the TLS arguments.
 
-    The name in the certificate must be `server_name`, else the host if that is a name. HAProxy cannot compare an IP
-    address with a certificate.
+    The certificate must contain `server_name`, or else the host if that is a name. HAProxy cannot verify an IP address
+    in a certificate.
     """
     server_name = settings.server_name or (host if host and not is_ip(host) else None)
     yield "ssl"
@@ -229,10 +229,10 @@ def _tls(settings: PoolTls, host: str) -> Iterator[str | Token]:
 
 
 def ids_of(pool: Pool) -> dict[str, int]:
-    """Return replica → server id for a pool that balances by hash, else an empty map.
+    """Return replica → server id for a pool that uses hashing, otherwise an empty map.
 
-    The id is a server's position on the ring. It depends only on the name, so that it stays when other replicas are
-    added or removed.
+    The id determines a server's position on the hash ring. It depends only on the name, so it does not change when
+    other replicas are added or removed.
     """
     if pool.balance.algorithm != "hash":
         return {}
@@ -246,7 +246,7 @@ def ids_of(pool: Pool) -> dict[str, int]:
 
 
 def _server_template(pool: Pool, proxy: Proxy) -> Iterator[Token]:
-    """Yield the line with which HAProxy resolves the name itself, for discovery without a control plane."""
+    """Yield the line that makes HAProxy resolve the name itself, for discovery without a control plane."""
     if isinstance(pool.discovery, DnsDiscovery) and not pool.replicas:
         discovery = pool.discovery
         yield line(

@@ -1,8 +1,8 @@
-"""Spare server slots: servers of a backend in maintenance, which replicas take and leave through the Runtime API.
+"""Spare server slots: servers in maintenance that replicas occupy and release through the Runtime API.
 
-A new replica is added under its own name if HAProxy supports it at run time. It does not if servers have a cookie: then
-a new replica takes a slot, and becomes a separate server at the next start. A map, whose file is next to the
-configuration, contains the replica of each slot, so that logs show the replica's name.
+If HAProxy supports it, a new replica is added at run time under its own name. This is not supported if servers have a
+cookie. The new replica then occupies a slot, and becomes a separate server at the next start. A map file next to the
+configuration maps each slot to its replica, so that logs show the replica's name.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from lbctl.targets.haproxy.locality_tiers import TierBackend
 from lbctl.targets.target import File
 
 PREFIX = "SLOT."
-"""Prefix of the names of slots. Names in a fleet contain no capitals, so that no replica has such a name."""
+"""Prefix of slot names. Names in a fleet contain no capitals, so no replica can have such a name."""
 MAP = "slots.map"
-"""File with the replica of each slot. A free slot is listed with its own name."""
+"""File that maps each slot to its replica. A free slot is mapped to its own name."""
 NOWHERE = "127.0.0.1:1"
 """Address of a slot that has never had a replica."""
 _MIN_SPARE = 4
@@ -31,10 +31,10 @@ def names(part: TierBackend) -> tuple[str, ...]:
 
 
 def count(proxy: Proxy, pool: Pool) -> int:
-    """Return the number of slots of a backend: the configured number, else half of the replicas if slots are needed.
+    """Return a backend's number of slots: the configured number, or half the number of replicas if slots are needed.
 
-    Agents only know the replicas in the file, and a standby cannot become an active server. The map is found by a path
-    relative to `default-path`, which a fragment cannot set.
+    Agents know only the replicas in the file, and a standby cannot become an active server. The map's path is relative
+    to `default-path`, which a fragment cannot set.
     """
     if not proxy.runtime_api or proxy.agent_check or proxy.is_fragment:
         return 0
