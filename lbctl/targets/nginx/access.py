@@ -1,4 +1,4 @@
-"""Rejects clients by their address, which trusted peers may name (the real-IP module)."""
+"""Rejects clients by address, which trusted peers may report (the real-IP module)."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.token import Token
 
 READS_ALL_LINES = "x-forwarded-for"
-"""Header of which the real-IP module reads every line. Of all other headers, it reads only the first line."""
+"""The only header of which the real-IP module reads every line. Of other headers, it reads only the first line."""
 _JOINS_HEADERS = (1, 23, 0)
-"""Version from which a variable `$http_name` contains all lines of a header; before, only the first line."""
+"""First version in which a variable `$http_name` contains all lines of a header; earlier versions contain only the
+first."""
 _LINES = "$http_x_forwarded_for"
-"""All lines of the header, separated by a comma and a space."""
+"""All lines of the header, joined by a comma and a space."""
 _UNREAD = r"^1\n(?:.*, )?,[^ ,]"
-"""A trusted peer's line that begins with a comma and an address. The real-IP module would use the peer as the
+"""Matches a trusted peer's line that begins with a comma and an address. The real-IP module would treat the peer as the
 client."""
 _CLIENT = Token("$remote_addr")
 _UNREADABLE = "255.255.255.255/32"
-"""A network that nginx ignores. No client has an address in it."""
+"""A network that no client address belongs to. nginx ignores it."""
 _NO_ADDRESS = Token("255.255.255.254/31")
-"""A network with the address that nginx uses for clients of a Unix socket."""
+"""A network that contains the address nginx uses for clients of a Unix socket."""
 
 
 def conditions(context: RenderContext, listener: Listener, lists: Access, trusted: str | None) -> tuple[Token, ...]:
-    """Return the conditions of `if` for a client that is rejected.
+    """Return the `if` conditions that match a client to reject.
 
-    `trusted` is the variable that is 1 for a trusted peer; None if the listener trusts no peer.
+    `trusted` is the variable that is 1 for a trusted peer, or None if the listener does not trust any.
     """
     unread = [Token(context.condition(f"{trusted}\n{_LINES}", (_UNREAD,)))] if _may_hide(listener, lists) else []
     denied = [Token(_within(context, lists.deny))] if lists.deny else []
@@ -44,7 +45,7 @@ def _may_hide(listener: Listener, lists: Access) -> bool:
 
 
 def reads_forged_line(context: RenderContext, listener: Listener) -> bool:
-    """Return whether nginx would use the first of several header lines with the client's address, unnoticed."""
+    """Return whether nginx would silently use the first of several header lines that contain the client's address."""
     client = listener.client_address
     return client is not None and client.header.lower() != READS_ALL_LINES and context.version < _JOINS_HEADERS
 
@@ -70,7 +71,7 @@ def unknown(context: RenderContext, listener: Listener, route: Route) -> bool:
 
 
 def _within(context: RenderContext, networks: tuple[str, ...]) -> str:
-    """Return the variable that is 1 for a client in these networks, else 0."""
+    """Return the variable that is 1 for clients in these networks, otherwise 0."""
     tokens = tuple(quote.plain(item) for item in networks if item != _UNREADABLE)
     for geo in context.geos:
         if geo.address == _CLIENT and geo.networks == tokens:

@@ -1,7 +1,7 @@
 """API keys: the key of a request determines its tenant, and a request without a valid key is rejected.
 
-The keys are in a separate file, included by name (`key_table`). nginx cannot compute SHA-256, so a key of which only
-the hash is known is rejected.
+The keys are in a separate file, included by name (`key_table`). nginx cannot compute SHA-256, so keys of which only the
+hash is known are rejected.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PROTOCOL_KEY, _OTHER_PROTOCOLS = "$lb_protocol_key", "$lb_other_protocols"
 
 
 def tenant(context: RenderContext, route: Route, number: int) -> Token | None:
-    """Return the variable with the tenant, empty without a valid key or response; None if the route has no tenant."""
+    """Return the variable for the tenant, empty without a valid key or response; None if the route has no tenant."""
     if route.auth is not None and route.auth.external is not None:
         return external.tenant(route.auth.external, number)
     if route.auth is None or route.auth.api_keys is None:
@@ -82,7 +82,7 @@ def _keys(context: RenderContext, route: Route, accepted: ApiKeys, variable: str
 
 
 def _source(context: RenderContext, route: Route, accepted: ApiKeys, variable: str) -> str | None:
-    """Return the variable with the first of the accepted headers in a request; None if nginx drops all of them."""
+    """Return the variable that contains the first accepted header of a request; None if nginx drops all of them."""
     sources: list[str] = []
     for name in accepted.headers:
         source = names.header(name)
@@ -106,7 +106,7 @@ def _source(context: RenderContext, route: Route, accepted: ApiKeys, variable: s
 
 
 def _key_in_protocols(context: RenderContext) -> str:
-    """Return the variable with the key among the subprotocols of a WebSocket."""
+    """Return the variable that contains the key from a WebSocket's subprotocols."""
     if not context.has_map(_PROTOCOL_KEY):
         key = names.group(_PROTOCOL_KEY, websocket_key.KEY)
         pattern = quote.plain(f"~*^websocket\\n{websocket_key.BEFORE}{key}{websocket_key.BEHIND}")
@@ -116,7 +116,7 @@ def _key_in_protocols(context: RenderContext) -> str:
 
 
 def _other_protocols(context: RenderContext) -> Token:
-    """Return the variable with the subprotocols of a WebSocket without the key; empty if there are several keys."""
+    """Return the variable that contains a WebSocket's subprotocols without the key; empty if it has several keys."""
     if not context.has_map(_OTHER_PROTOCOLS):
         item, space = f"{websocket_key.ITEM}[.][^,]*", "[[:space:]]*"
         group, captured = partial(names.group, _OTHER_PROTOCOLS), partial(names.captured, _OTHER_PROTOCOLS)
@@ -134,7 +134,7 @@ def _other_protocols(context: RenderContext) -> Token:
 
 
 def challenges(context: RenderContext, listener: Listener) -> Token:
-    """Return the challenge of a listener's 401: its text, or the variable with it if routes differ."""
+    """Return the challenge of a listener's 401: its text, or a variable if routes differ."""
     routes = [context.view.routes[name] for name in sorted({rule.route for rule in listener.rules})]
     if all(challenge(route.auth) == BEARER for route in routes):
         return Token(BEARER)

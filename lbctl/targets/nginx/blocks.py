@@ -1,4 +1,4 @@
-"""The parts of nginx.conf for the template: every text is a Token, every list is in its final order.
+"""The parts of nginx.conf for the template. Every text is a Token, and every list is in its final order.
 
 Locations are in `location_blocks`.
 """
@@ -19,15 +19,15 @@ class Map:
     """`map source variable { … }`; the entries are (key, value)."""
 
     source: Token
-    """Source of the lookup."""
+    """Expression that is looked up."""
     variable: Token
-    """Variable that gets the value."""
+    """Variable that receives the value."""
     entries: tuple[tuple[Token, Token], ...]
-    """(key, value), in the order of the file."""
+    """(key, value) pairs in file order."""
     volatile: bool = False
     """Whether nginx evaluates the variable at each use."""
     include: Token | None = None
-    """File with more entries."""
+    """File that contains more entries."""
     included: int = 0
     """Number of entries in that file."""
 
@@ -43,25 +43,25 @@ class Draw:
     """`split_clients`; the entries are (percentage or `*`, value)."""
 
     source: Token
-    """Source of the draw."""
+    """Expression that the draw is based on."""
     variable: Token
-    """Variable that gets the value."""
+    """Variable that receives the value."""
     entries: tuple[tuple[Token, Token], ...]
-    """(percentage or `*`, value); the last is `*`."""
+    """(percentage or `*`, value) pairs; the last one has `*`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Geo:
-    """`geo address variable`: the variable is 1 for an address in the networks, else 0."""
+    """`geo address variable`: the variable is 1 for addresses in the networks, otherwise 0."""
 
     address: Token
-    """Variable with the address."""
+    """Variable that contains the address."""
     variable: Token
-    """Variable that is set."""
+    """Variable to set."""
     networks: tuple[Token, ...]
     """Networks in CIDR notation."""
     outside: tuple[Token, ...] = ()
-    """Networks for which the variable is 0, although a larger one in `networks` contains them."""
+    """Networks for which the variable is 0, although a larger network in `networks` contains them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +69,17 @@ class Zone:
     """A `limit_req_zone` (with `rate`) or a `limit_conn_zone`; `size` is in KiB."""
 
     key: Token
-    """Key by which requests are counted."""
+    """Key that requests are counted by."""
     name: Token
     size: int
-    """Shared memory in KiB."""
+    """Shared memory size in KiB."""
     rate: Token | None = None
     """Rate of a `limit_req_zone`; None for a `limit_conn_zone`."""
 
 
 @dataclass(frozen=True, slots=True)
 class UpstreamServer:
-    """One `server` line of an upstream. Each parameter is a whole word such as weight=100."""
+    """One `server` line of an upstream. Each parameter is a complete word such as weight=100."""
 
     address: Token
     """Address, or host name and port."""
@@ -89,25 +89,25 @@ class UpstreamServer:
 
 @dataclass(frozen=True, slots=True)
 class UpstreamBlock:
-    """An `upstream` block. `zone` is in KiB, times are in milliseconds."""
+    """An `upstream` block. `zone` is in KiB; times are in milliseconds."""
 
     name: Token
     zone: int
-    """Shared memory in KiB."""
+    """Shared memory size in KiB."""
     method: Token | None
     """Balancing directive; None: round robin."""
     servers: tuple[UpstreamServer, ...]
-    """Servers, in the order of the pool."""
+    """Servers, in pool order."""
     keepalive: int
     """Number of idle connections that each worker keeps."""
     keepalive_timeout: int
-    """Time in milliseconds for which an idle connection is kept."""
+    """Time in milliseconds for which idle connections are kept."""
     keepalive_requests: int
     """Maximum number of requests on one connection."""
     resolver: Token | None = None
-    """Resolver of its host names; None: names are resolved at the start."""
+    """Resolver for its host names; None: names are resolved only at startup."""
     sticky: Token | None = None
-    """Cookie directive of newer versions; None: no cookie."""
+    """Cookie directive in newer versions; None: no cookie."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,18 +124,18 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class ServerBlock:
-    """One `server` block for each identity (one block without TLS), all with the same locations."""
+    """One `server` block per identity (one block without TLS), all with the same locations."""
 
     listen: Token
-    """Address and its parameters, without default_server."""
+    """Address and its parameters, except default_server."""
     http2: bool
     """Whether to write the directive `http2 on` (1.25.1 and later)."""
     identities: tuple[Identity, ...]
-    """One for each certificate; empty without TLS."""
+    """One per certificate; empty without TLS."""
     protocols: Token | None
     """Accepted TLS versions; None without TLS."""
     client_ca: Token | None
-    """CA bundle for client certificates; None: no client certificate is requested."""
+    """CA bundle for client certificates; None: client certificates are not requested."""
     verify: Token | None
     """Whether a client certificate is required or optional; None without `client_ca`."""
     challenge: Token
@@ -145,55 +145,55 @@ class ServerBlock:
     checks: tuple[CheckLocation, ...]
     """Locations that query external authorization services."""
     trusted: tuple[Token, ...]
-    """Networks whose header names the client."""
+    """Networks whose peers may report the client's address in a header."""
     address_header: Token | None
-    """Header that names the client; None: the address of the connection."""
+    """Header that contains the client's address; None: the address of the connection is used."""
     several_addresses: Token | None
-    """Variable that is 1 if more than one header line names the client."""
+    """Variable that is 1 if several header lines contain the client's address."""
     max_body: int
-    """Maximum size of a body in bytes; 0: unlimited."""
+    """Maximum body size in bytes; 0: unlimited."""
     header_timeout: int
     """Timeout for a request's headers, in milliseconds."""
     idle_timeout: int
-    """Time for which an idle client connection is kept, in milliseconds."""
+    """Time for which idle client connections are kept, in milliseconds."""
     log_path: Token | None
     """File of the access log; None: disabled."""
     logged: Token | None
-    """Variable that is 0 for requests that are not logged; None if all are logged."""
+    """Variable that is 0 for requests that are not logged; None if all requests are logged."""
     log_format: Token
     """Name of its `log_format`."""
     traffic_log: Token | None
     """Syslog server for the traffic log, as an argument of `access_log`."""
     request_id: tuple[Token, Token]
-    """Name of the header, and variable with its value."""
+    """Name of the header and the variable that contains its value."""
     target: Token | None
-    """Location of a request, by a map; None with `only`."""
+    """Variable, set by a map, that contains a request's location; None with `only`."""
     only: Location | None
-    """Handling of every request, if it is the same for all; None: the map finds its location."""
+    """Handling of every request, if it never differs; None: the map finds the location."""
     variables: tuple[Token, ...]
-    """Variables of the tenant, the variant and the copy, if the fleet uses them."""
+    """Variables for the tenant, the variant and the mirrored copy, if the fleet uses them."""
     has_grpc: bool
-    """Whether one of its pools uses gRPC, so that nginx answers gRPC clients with gRPC statuses."""
+    """Whether one of its pools uses gRPC, so that nginx sends gRPC statuses to gRPC clients."""
     max_header_bytes: int
-    """Maximum size of a line in the request's head, in bytes."""
+    """Maximum length of a line in the request's head, in bytes."""
     no_route: Token
     """Body of the response to a request without a route."""
     has_regex: bool
-    """Whether a rule has a regular expression, whose evaluation may give up."""
+    """Whether a rule has a regular expression whose evaluation may exceed PCRE's limits."""
     locations: tuple[Location, ...]
-    """Locations, in the order of the routes."""
+    """Locations, in route order."""
     refused: tuple[Token, ...] = ()
-    """Conditions for rejecting clients by their address if a request has no route."""
+    """Conditions for rejecting clients by address if a request has no route."""
     questions: tuple[PickSubrequest, ...] = ()
     """Locations that query the picker."""
     pick_log: Token | None = None
-    """Syslog server for the ends of picked requests; None if no pool uses the picker."""
+    """Syslog server for reports of ended picker requests; None if no pool uses the picker."""
     mirrors: tuple[Mirrored, ...] = ()
-    """Locations that send copies of requests."""
+    """Locations that send mirrored copies of requests."""
     own_lines: tuple[Token, ...] = ()
     """Operator's own lines."""
     own_headers: tuple[tuple[Token, Token], ...] = ()
-    """Headers that routes set on nginx's own responses: the name, and the variable with the route's value."""
+    """Headers that routes set on nginx's own responses: the name, and the variable that contains the route's value."""
 
     @property
     def handled(self) -> tuple[Location, ...]:
@@ -202,7 +202,7 @@ class ServerBlock:
 
     @property
     def refuses(self) -> bool:
-        """Whether clients are rejected by their address."""
+        """Whether clients are rejected by address."""
         return bool(self.refused) or any(item.refused for item in self.handled)
 
     @property
@@ -233,7 +233,7 @@ class ServerBlock:
 
 @dataclass(frozen=True, slots=True)
 class LogFormat:
-    """A `log_format`: its name and its text."""
+    """A `log_format`: its name and text."""
 
     name: Token
     text: Token

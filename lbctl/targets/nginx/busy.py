@@ -1,12 +1,12 @@
-"""Requests that continue on another replica if one is busy.
+"""Requests that continue on another replica when one is busy.
 
-nginx repeats a POST that was sent after all conditions of `next_upstream` or after none of them (`non_idempotent`). For
-this reason, a location that leaves busy replicas has only their statuses as conditions, and aborted or timed-out
-requests are never repeated. A request that cannot connect continues in a second location, whose conditions are the same
-as for other routes.
+With `non_idempotent`, nginx retries a POST that was sent after any condition of `next_upstream`; without it, after none
+of them. For this reason, a location in which requests leave busy replicas has only their statuses as conditions, and
+aborted or timed-out requests are never retried. A request that cannot connect continues in a second location, which has
+the same conditions as other routes.
 
-nginx counts a busy response as a failure of the replica (`max_fails`), and two locations share no state of failures.
-For this reason failed connections eject no replica from a pool with busy statuses.
+nginx counts a busy response as a failure of the replica (`max_fails`), and two locations do not share failure states.
+For this reason, failed connections do not eject replicas from a pool with busy statuses.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def statuses_of_route(route: Route, pool: Pool) -> tuple[int, ...]:
 
 
 def attempts_of_pool(view: View, pool: Pool) -> int:
-    """Return the number of busy replicas that a request to the pool may leave; 0 if nginx leaves none."""
+    """Return the number of busy replicas that a request to the pool may leave, or 0 if nginx does not retry them."""
     routes = (item for item in view.routes.values() if pool.name in getattr(item.action, "pools", ()))
     return max((item.retry.attempts for item in routes if statuses_of_route(item, pool)), default=0)
 
 
 def going_on(directives: Forwarding, retry: Retry, statuses: tuple[int, ...]) -> Forwarding:
-    """Return the directives for requests that continue on another replica after these statuses.
+    """Return the directives with which requests continue on another replica after these statuses.
 
     They need no time limit, because a busy replica has not begun to process the request.
     """
@@ -46,9 +46,9 @@ def going_on(directives: Forwarding, retry: Retry, statuses: tuple[int, ...]) ->
 
 
 def falling_back(context: RenderContext, directives: Forwarding, prefix: str, location: str) -> Forwarding:
-    """Return the directives for requests that continue in `location` if they cannot connect to a replica.
+    """Return the directives with which requests continue in `location` if they cannot connect to a replica.
 
-    `prefix` is the prefix of the variables that record this; `location` is without its `@`.
+    `prefix` is the prefix of the variables that record this, and `location` lacks its `@`.
     """
     for status, otherwise in (("502", directives.on_502), ("504", directives.on_504)):
         variable = f"{prefix}_{status}"
@@ -60,7 +60,7 @@ def falling_back(context: RenderContext, directives: Forwarding, prefix: str, lo
 
 
 def warn(context: RenderContext) -> None:
-    """Warn about statuses that nginx cannot retry, and about replicas that it no longer ejects."""
+    """Warn about statuses that nginx cannot retry and about replicas that it no longer ejects."""
     for route in context.view.routes.values():
         pools = [context.view.pools[name] for name in getattr(route.action, "pools", ())]
         path = ("routes", route.name, "retry", "busy_statuses")

@@ -1,4 +1,4 @@
-"""Support of open-source nginx for each feature, by version, and the substitute for features without support."""
+"""Open-source nginx's support for each feature, by version, and substitutes for unsupported features."""
 
 from __future__ import annotations
 

@@ -12,15 +12,15 @@ _PLACE = re.compile(r" in (?P<file>\S+):(?P<line>\d+)$")
 
 
 def command(binary: str, prefix: str, main: str) -> list[str]:
-    """Return the command that checks the configuration `main` within the directory `prefix`.
+    """Return the command that checks the configuration `main` in the directory `prefix`.
 
-    The pid file is below `prefix`, and so are nginx's directories for bodies if the proxy has no `config`.
+    The pid file is below `prefix`. If the proxy has no `config`, so are nginx's directories for bodies.
     """
     return [binary, "-t", "-q", "-e", "stderr", "-p", prefix, "-c", main, "-g", "pid lbctl-check.pid;"]
 
 
 def complaints(output: str, bundle: Bundle) -> Iterable[Complaint]:
-    """Return the errors in nginx's output. Warnings do not stop nginx and are left out."""
+    """Return the errors in nginx's output. Warnings do not prevent nginx from starting and are left out."""
     for line in output.splitlines():
         error = _ERROR.search(line)
         if error:

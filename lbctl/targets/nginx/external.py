@@ -1,7 +1,7 @@
-"""Authentication by an external service: nginx queries it by a subrequest without a body.
+"""Authentication by an external service, which nginx queries with a subrequest without a body.
 
-Only accepted requests are forwarded: a 2xx from the service sets the accepted headers, 401 and 403 go to the client,
-and everything else, including a timeout, is 503.
+Only accepted requests are forwarded: a 2xx from the service sets the accepted headers, 401 and 403 are passed to the
+client, and everything else, including a timeout, becomes 503.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from lbctl.targets.token import Token
 
 
 def check(route: Route, number: int) -> Check | None:
-    """Return how an external service checks requests of a route; None if the route has no service."""
+    """Return how an external service checks a route's requests; None if the route has no service."""
     external = route.auth.external if route.auth else None
     if external is None:
         return None
@@ -25,7 +25,10 @@ def check(route: Route, number: int) -> Check | None:
 
 
 def location(route: Route, number: int, scope: ListenerScope, limits: tuple[Limit, ...]) -> CheckLocation | None:
-    """Return the location that queries the service. `limits`: limits that prevent it from counting the request."""
+    """Return the location that queries the service.
+
+    `limits`: limits that keep this location from counting the request.
+    """
     external = route.auth.external if route.auth else None
     if external is None:
         return None
@@ -43,14 +46,14 @@ def location(route: Route, number: int, scope: ListenerScope, limits: tuple[Limi
 
 
 def forwarded(route: Route, number: int) -> dict[str, Token]:
-    """Return header → variable for the headers in the service's response that the replica gets."""
+    """Return header → variable for the headers of the service's response that are passed to the replica."""
     external = route.auth.external if route.auth else None
     accepted: tuple[str, ...] = external.accept if external else ()
     return {name: Token(_accepted(number, index)) for index, name in enumerate(accepted)}
 
 
 def tenant(external: External, number: int) -> Token | None:
-    """Return the variable with the tenant from the service; None if it names none."""
+    """Return the variable that contains the tenant from the service; None if the service does not name one."""
     if external.tenant_header is None:
         return None
     return Token(_accepted(number, external.accept.index(external.tenant_header)))

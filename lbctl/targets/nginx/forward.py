@@ -1,4 +1,4 @@
-"""Sends a request to a pool: address, headers, timeouts, attempts, TLS; with nginx's proxy or its gRPC module."""
+"""Sends a request to a pool, with nginx's proxy or gRPC module: address, headers, timeouts, attempts, TLS."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from lbctl.targets.token import Token
 FOREVER = 24 * 86_400_000
 """Maximum time in milliseconds: nginx stores times in 31 bits."""
 _REMOVED = "keep-alive"
-"""Header of the connection that nginx itself removes."""
+"""Connection header that nginx itself removes."""
 _LINE = 170
-"""Maximum length of a line of directives that remove headers, in characters."""
+"""Maximum length, in characters, of a line of directives that remove headers."""
 _SPEAKS_HTTP2 = (1, 29, 4)
 _KINDS_OF_PATHS = {"$request_uri": "path", "$uri": "uri", "$lb_sent_uri": "copied_uri"}
-"""Maps the source of a path to the name of its variable."""
+"""Maps the source of a path to the variable's name."""
 _NOT_PASSED = frozenset({"date", "server", "x-pad"})
-"""Response headers of a replica that nginx never forwards: it writes its own."""
+"""Response headers of replicas that nginx never forwards, because it writes its own."""
 
 
 def forwarding(
@@ -38,8 +38,8 @@ def forwarding(
 ) -> Forwarding | None:
     """Return the directives that send a request of `route` to `upstream`.
 
-    With `copy` they are for a mirrored request. Return None if the replicas' certificates cannot be verified as the
-    pool requires: then nothing may be sent there.
+    With `copy`, they are for a mirrored request. Return None if the replicas' certificates cannot be verified as the
+    pool requires, in which case nothing may be sent to them.
     """
     tls = _tls(context, pool)
     if pool.tls is not None and tls is None:
@@ -87,17 +87,17 @@ def _url(pool: Pool, upstream: UpstreamBlock, path: str) -> Token:
 
 
 def _rewritten_path(context: RenderContext, scope: ListenerScope, route: Route, rule: Rule, source: str) -> str:
-    """Return the variable with the rewritten path; empty if the path is not rewritten."""
+    """Return the variable that contains the rewritten path; empty if the path is not rewritten."""
     if route.rewrite is None or route.rewrite.path_prefix is None or rule.path.kind == "regex":
         return ""
     return _new_path(context, scope, route, rule, route.rewrite.path_prefix, source)
 
 
 def _new_path(context: RenderContext, scope: ListenerScope, route: Route, rule: Rule, prefix: str, source: str) -> str:
-    """Return the variable with the new path for the path in the variable `source`.
+    """Return the variable that contains the new path for the path in the variable `source`.
 
-    From `$request_uri` it also contains the query, both with the client's own escapes. In this case it is empty if the
-    client escapes the prefix differently than the rule (`/a%3Ab/` for `/a:b/`), so that nginx cannot find the part to
+    With `$request_uri` it also contains the query, both with the client's own escapes. In this case it is empty if the
+    client escapes the prefix differently than the rule (`/a%3Ab/` for `/a:b/`), because nginx cannot find the part to
     replace.
     """
     number, kind = list(context.view.routes).index(route.name), _KINDS_OF_PATHS[source]
@@ -130,7 +130,7 @@ def _request_headers(
 ) -> tuple[tuple[Token, Token], ...]:
     """Return the request headers for the replica, sorted by name.
 
-    The user's settings override nginx's own.
+    The user's settings override nginx's.
     """
     headers: dict[str, Token] = {
         "host": Token("$lb_host"),
@@ -159,7 +159,7 @@ def _request_headers(
 
 
 def _joined(module: str, names: list[Token]) -> tuple[Token, ...]:
-    """Return the directives that remove these request headers, as many per line as fit."""
+    """Return the directives that remove these request headers, with as many headers per line as fit."""
     lines: list[str] = []
     for name in names:
         directive = f'{module}_set_header {name.text} "";'
@@ -181,7 +181,7 @@ def map_claim_headers(context: RenderContext, scope: ListenerScope) -> None:
 
 
 def _hidden_headers(context: RenderContext, scope: ListenerScope, route: Route) -> tuple[Token, ...]:
-    """Return the response headers of a replica that are not forwarded: removed ones, and ones that are set anew."""
+    """Return the replica's response headers that are not forwarded, because they are removed or replaced."""
     rules = route.response_headers
     hidden = {*(name.lower() for name in rules.remove), *(name.lower() for name, _ in rules.set)}
     for name in sorted(hidden & _NOT_PASSED & {item.lower() for item in rules.remove}):
@@ -213,9 +213,9 @@ def _tls(context: RenderContext, pool: Pool) -> Tls | None:
 
 
 def _only_host(pool: Pool) -> str | None:
-    """Return the host of all replicas if it is the same.
+    """Return the replicas' common host.
 
-    Otherwise return None, or the pool's name if nothing is verified and any name is sufficient.
+    If hosts differ, return None, or the pool's name if nothing is verified and any name is sufficient.
     """
     discovered_name = getattr(pool.discovery, "name", None)
     hosts = {item.address.host for item in pool.replicas} | ({discovered_name} if discovered_name else set())

@@ -1,4 +1,4 @@
-"""The headers that a route sets, with their variables as nginx variables."""
+"""The headers that a route sets, with their variables converted to nginx variables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _POOL = "$lb_pool_name"
 def token(
     context: RenderContext, scope: ListenerScope, route: Route, pool: str | None, text: str, source: Path = ()
 ) -> Token:
-    """Return the value of a header for requests of `route` that go to `pool`; None: to any pool."""
+    """Return a header's value for requests of `route` to `pool`; None: to any pool."""
     used = variables(text)
     if not used:
         return quote.value(text, source)
@@ -46,12 +46,12 @@ def _value(context: RenderContext, scope: ListenerScope, route: Route, pool: str
 
 
 def _braced(variable: str) -> str:
-    """Return the variable in a form that letters may follow."""
+    """Return the variable in a form that can be followed by letters."""
     return f"${{{variable.removeprefix('$')}}}"
 
 
 def _pool(context: RenderContext) -> str:
-    """Return the variable with the name of the request's pool."""
+    """Return the variable that contains the name of the request's pool."""
     if not context.has_map(_POOL):
         entries = ((quote.plain(json.dumps(name)), quote.plain(name)) for name in context.view.pools)
         context.map("$lb_pool", _POOL, ((Token("default"), Token('""')), *entries))

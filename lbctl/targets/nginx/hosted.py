@@ -1,6 +1,6 @@
-"""Hosted APIs and replicas that require a key: headers and path of requests, in the locations of the pool.
+"""Hosted APIs and replicas that require a key: request headers and paths in the pool's locations.
 
-A secret is in a separate file that only its owner may read; nginx.conf includes it as the value of a variable.
+Secrets are in a separate file that only its owner may read; nginx.conf includes it as a variable's value.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def headers(context: RenderContext, pool: Pool, replica_headers: Headers) -> tup
 
 
 def url(pool: Pool, address: str, path: str) -> Token:
-    """Return the URL of requests to the pool: `address`, the pool's own prefix, then the variable `path`."""
+    """Return the URL of requests to the pool: `address`, the pool's own prefix, and the variable `path`."""
     if pool.upstream is None or not pool.upstream.path_prefix:
         return Token(f"{address}{path}")
     prefix = quote.embed(pool.upstream.path_prefix)

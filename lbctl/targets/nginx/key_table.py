@@ -1,8 +1,8 @@
-"""Maps a request's key to its tenant: one lookup in a hash table, for any number of keys.
+"""Maps a request's key to its tenant with a single hash table lookup, whatever the number of keys.
 
 nginx looks up strings case-insensitively, and a fragment cannot enlarge the table's buckets for long keys. For this
-reason the table maps the end of a key to its tenant and the whole key, and another map compares that with the request's
-key.
+reason, the table maps the end of a key to its tenant and the complete key, and another map compares the complete key
+with the request's key.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.token import Token
 
 END = 46
-"""Number of characters at the end of a key that are looked up: the maximum for nginx's default buckets."""
+"""Number of characters from the end of a key that are looked up, the maximum for nginx's default buckets."""
 _NOTHING = (Token("default"), Token('""'))
 
 
@@ -25,13 +25,13 @@ class KeyTable:
     """The lines of the file that nginx includes."""
 
     lines: tuple[str, ...]
-    """One line for each end of a key, with the keys that have it."""
+    """One line for each distinct key ending, with the keys that have it."""
     refused: int
-    """Number of keys that are left out, because too many keys have the same end."""
+    """Number of keys that are left out because too many keys have the same ending."""
 
 
 def table(keys: Iterable[ApiKey]) -> KeyTable:
-    """Return the table of these keys, all of which must be in clear text."""
+    """Return the table for these keys, which must all be in plain text."""
     by_end: dict[str, list[ApiKey]] = {}
     for item in keys:
         by_end.setdefault(item.key[-END:].lower(), []).append(item)
@@ -50,8 +50,8 @@ def add_maps(
 ) -> None:  # fmt: skip
     """Add the maps from the header `source` to the tenant in `variable`, empty without a valid key.
 
-    `scheme`: the expression in front of a key. `file`: the path of the table, which has `size` lines. An expression
-    that cannot match fails immediately, because a client chooses the length of the header.
+    `scheme`: expression for the text in front of a key. `file`: path of the table, which has `size` lines. Expressions
+    that cannot match fail immediately, because clients choose the length of the header.
     """
     name = variable.removesuffix("_tenant")
     key, end, found = f"{name}_key", f"{name}_key_end", f"{name}_found"

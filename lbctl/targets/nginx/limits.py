@@ -1,6 +1,6 @@
-"""Rate limits and limits of concurrent requests, as zones of shared memory.
+"""Rate limits and concurrency limits as shared memory zones.
 
-nginx does not limit an empty key at all. Every key here begins with a constant prefix, so that requests without the
+nginx does not limit requests with an empty key. Every key here begins with a constant prefix, so requests without the
 header share one bucket instead of being unlimited.
 """
 
@@ -21,11 +21,11 @@ _MINUTE = 60_000
 _PER_CLIENT = 10 * 1024
 _ONE = 64
 _MAX_CONNECTIONS = 65_535
-"""Maximum number that `limit_conn` accepts. The limit of a pool with a higher limit is reduced to this number."""
+"""Maximum number that `limit_conn` accepts. Higher limits of a pool are reduced to this number."""
 
 
 def of_route(context: RenderContext, route: Route, number: int) -> tuple[Limit, ...]:
-    """Return the route's limits in the order of the YAML. All locations of the route share the zones."""
+    """Return the route's limits in YAML order. All locations of the route share the zones."""
     zones = (names.own(f"lb_r{number}_limit{index}", context.view.proxy) for index in range(len(route.rate_limits)))
     return tuple(
         limit
@@ -35,7 +35,10 @@ def of_route(context: RenderContext, route: Route, number: int) -> tuple[Limit, 
 
 
 def uncountable(context: RenderContext, route: Route) -> bool:
-    """Return whether a limit of the route is below nginx's minimum of one request per minute. If so, add a warning."""
+    """Return whether one of the route's limits is below nginx's minimum of one request per minute.
+
+    If so, add a warning.
+    """
     every = [own for limit in route.rate_limits for own in (limit, *(own for _, own in limit.tenants))]
     too_slow = any(limit.requests and limit.requests * _MINUTE < limit.per for limit in every)
     if too_slow:
@@ -46,10 +49,10 @@ def uncountable(context: RenderContext, route: Route) -> bool:
 
 
 def breaker(context: RenderContext, pool: Pool) -> Limit:
-    """Return the limit of concurrent requests to a pool, which all routes share.
+    """Return a pool's concurrency limit, which all routes share.
 
-    nginx has no queue, so requests beyond the limit are answered 503. nginx also counts the requests that wait at the
-    picker, and those that the picker is about to reject because too many wait.
+    nginx has no queue, so requests beyond the limit get 503. nginx also counts requests that are waiting at the picker,
+    including those that the picker is about to reject because too many are waiting.
     """
     name = Token(names.own(f"lb_pool_{pool.name}", context.view.proxy))
     if all(zone.name != name for zone in context.zones):
@@ -60,9 +63,9 @@ def breaker(context: RenderContext, pool: Pool) -> Limit:
 
 
 def most(pool: Pool) -> int:
-    """Return the pool's maximum number of concurrent requests, which is at most the sum of its replicas' limits.
+    """Return the pool's maximum number of concurrent requests, at most the sum of its replicas' limits.
 
-    Replicas that are listed again as backups have a separate `max_conns` there, which this limit keeps unused.
+    Replicas that are also listed as backups have a separate `max_conns` there, which this limit keeps unused.
     """
     limits, each = pool.circuit_breaker, most_of_replica(pool)
     whole = min(limits.max_connections, limits.max_requests) if pool.protocol == "http1" else limits.max_requests
@@ -70,16 +73,16 @@ def most(pool: Pool) -> int:
 
 
 def most_of_replica(pool: Pool) -> int | None:
-    """Return the maximum number of concurrent requests of a replica; None: unlimited."""
+    """Return the maximum number of concurrent requests per replica, or None for no limit."""
     breaker = pool.circuit_breaker
     return min(filter(None, (breaker.replica_max_connections, breaker.replica_max_requests)), default=None)
 
 
 def uncounted(context: RenderContext) -> tuple[Limit, Limit]:
-    """Return one limit of each kind that counts no request, because its key is empty.
+    """Return one limit of each kind that never counts requests, because its key is empty.
 
-    nginx counts a request once for each kind, in the first location with such a limit, or uses the limit of the
-    enclosing blocks. A location that must leave the counting to a later one therefore has these limits.
+    nginx counts a request once per kind, in the first location with such a limit, or else with the limit of the
+    enclosing blocks. A location that must leave counting to a later location therefore has these limits.
     """
     rate, connections = (Token(names.own(name, context.view.proxy)) for name in ("lb_uncounted_rate", "lb_uncounted"))
     if all(zone.name != rate for zone in context.zones):
@@ -89,7 +92,7 @@ def uncounted(context: RenderContext) -> tuple[Limit, Limit]:
 
 
 def listener(context: RenderContext, number: int, maximum: int) -> Limit:
-    """Return the limit of concurrent requests on a listener."""
+    """Return a listener's concurrency limit."""
     name = Token(names.own(f"lb_l{number}", context.view.proxy))
     if all(zone.name != name for zone in context.zones):
         context.zones.append(Zone(Token('"all"'), name, _ONE))
@@ -99,7 +102,7 @@ def listener(context: RenderContext, number: int, maximum: int) -> Limit:
 def _limits(context: RenderContext, route: Route, number: int, name: str, limit: RateLimit) -> Iterator[Limit]:
     """Yield the directives of a limit: the limit itself, and one for each tenant with a separate rate.
 
-    nginx does not count an empty key, so each request is counted by one of them.
+    nginx does not count empty keys, so exactly one of them counts each request.
     """
     tenant = auth.tenant(context, route, number)
     size = _ONE if limit.by == "all" else _PER_CLIENT
@@ -150,7 +153,7 @@ def _key(context: RenderContext, route: Route, number: int, limit: RateLimit) ->
 
 
 def _rate(context: RenderContext, route: Route, limit: RateLimit) -> Token:
-    """Return the rate in nginx's units, whole requests per second or minute. Add a warning if it has to be rounded."""
+    """Return the rate in nginx's units: integer requests per second or minute. Add a warning if it must be rounded."""
     if limit.requests * 1000 % limit.per == 0:
         return Token(f"{limit.requests * 1000 // limit.per}r/s")
     exact = limit.requests * _MINUTE / limit.per

@@ -1,4 +1,4 @@
-"""A listener as `server` blocks, one for each certificate, and the trusted peers that may name the client."""
+"""A listener as `server` blocks, one per certificate, and the trusted peers that may report the client's address."""
 
 from __future__ import annotations
 
@@ -84,9 +84,9 @@ def _listen(context: RenderContext, listener: Listener) -> Token:
 
 
 def _warn_about_grpc(context: RenderContext, listener: Listener) -> None:
-    """Warn if gRPC routes are on a listener that only uses HTTP/1.1.
+    """Warn if a listener that only uses HTTP/1.1 has gRPC routes.
 
-    gRPC needs HTTP/2, and an old nginx cannot offer that together with HTTP/1.1 without TLS.
+    gRPC needs HTTP/2, and older versions of nginx cannot offer it together with HTTP/1.1 without TLS.
     """
     if listener.tls is not None or (listener.http2 and context.version >= _HAS_HTTP2_ON):
         return
@@ -97,7 +97,7 @@ def _warn_about_grpc(context: RenderContext, listener: Listener) -> None:
 
 
 def _is_http2_alone(context: RenderContext, listener: Listener) -> bool:
-    """Return whether a cleartext listener of an old nginx uses only HTTP/2, because all its routes are gRPC routes."""
+    """Return whether a cleartext listener of an older nginx uses only HTTP/2, because all its routes use gRPC."""
     if listener.tls is not None or not listener.http2 or context.version >= _HAS_HTTP2_ON:
         return False
     actions = [context.view.routes[rule.route].action for rule in listener.rules]
@@ -113,7 +113,7 @@ def _has_grpc(context: RenderContext, listener: Listener) -> bool:
 
 
 def _protocols(context: RenderContext, listener: Listener) -> set[str]:
-    """Return the protocols of the pools to which the listener's routes lead."""
+    """Return the protocols of the pools that the listener routes to."""
     actions = [context.view.routes[rule.route].action for rule in listener.rules]
     pools = {name for action in actions if isinstance(action, Forward) for name in action.pools}
     return {context.view.pools[name].protocol for name in pools}
@@ -134,7 +134,7 @@ def _identities(tls: ListenerTls | None, path: tuple[str, ...]) -> list[Identity
 
 
 def _log_path(context: RenderContext, listener: Listener) -> Token | None:
-    """Return the path of the access log, with a warning if a service cannot open it; None if it is disabled."""
+    """Return the path of the access log, with a warning if a service cannot open it; None if the log is disabled."""
     place = log_file(context.view.proxy, listener)
     path = ("listeners", listener.name, "access_log", "path")
     if place in STREAMS and is_system_wide(context.view.proxy):
@@ -149,7 +149,7 @@ def _log_path(context: RenderContext, listener: Listener) -> Token | None:
 
 
 def _trusted_peers(context: RenderContext, listener: Listener) -> tuple[Token, ...]:
-    """Return the networks of the peers from which nginx accepts the client's address."""
+    """Return the networks of peers that may report the client's address."""
     path = ("listeners", listener.name, "client_address")
     if listener.client_address is not None:
         if listener.proxy_protocol:
@@ -174,9 +174,9 @@ def _trusted_peers(context: RenderContext, listener: Listener) -> tuple[Token, .
 
 
 def _several_addresses(context: RenderContext, listener: Listener, number: int, trusted: str | None) -> Token | None:
-    """Return the variable that is 1 if a trusted peer names the client in several header lines.
+    """Return the variable that is 1 if a trusted peer reports the client in several header lines.
 
-    It exists only for headers of which nginx reads one line.
+    It exists only for headers of which nginx reads only one line.
     """
     client = listener.client_address
     if client is None or listener.proxy_protocol or client.header.lower() == clients.READS_ALL_LINES:
@@ -223,9 +223,9 @@ def _claim_headers(listener: Listener) -> tuple[str, ...]:
 
 
 def _request_id(context: RenderContext, listener: Listener, number: int, trusted: str | None) -> str:
-    """Return the variable with the request id.
+    """Return the variable that contains the request id.
 
-    A trusted peer's id is kept if it is plain text of at most 200 characters; otherwise nginx generates one.
+    A trusted peer's id is kept if it is plain text with at most 200 characters; otherwise nginx generates an id.
     """
     if trusted is None:
         return "$request_id"
@@ -243,7 +243,7 @@ def _request_id(context: RenderContext, listener: Listener, number: int, trusted
 
 
 def _forwarded_for(context: RenderContext, listener: Listener, number: int, trusted: str | None) -> str:
-    """Return the x-forwarded-for for replicas: a trusted peer's list, if any, with the peer appended."""
+    """Return the x-forwarded-for for replicas: a trusted peer's list, if any, followed by the peer's address."""
     peer = "$remote_addr" if listener.proxy_protocol else "$realip_remote_addr"
     if trusted is None:
         return peer

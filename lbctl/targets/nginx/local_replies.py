@@ -1,8 +1,7 @@
-"""nginx's own responses: their bodies as the templates write them, and the response headers that a route sets on them.
+"""nginx's own responses: their bodies, as the templates insert them, and the response headers that routes set on them.
 
-Their statuses are 401, 403, 413, 429, 502, 503 and 504. All routes share their locations, so each header there has a
-variable that depends on the route. Without its CORS headers, a browser would hide the status of a response from the
-page.
+Their statuses are 401, 403, 413, 429, 502, 503 and 504. All routes share their locations, so each header has a variable
+that depends on the route. Without its CORS headers, a browser would hide a response's status from the page.
 """
 
 from __future__ import annotations
@@ -56,7 +55,10 @@ ERRORS = {
 
 
 def headers_of(context: RenderContext, listener: Listener, scope: ListenerScope) -> tuple[tuple[Token, Token], ...]:
-    """Return the headers that the listener's routes set on nginx's own responses: (name, variable), sorted by name."""
+    """Return the headers that the listener's routes set on nginx's own responses:
+
+    (name, variable) pairs, sorted by name.
+    """
     values = _values(context)
     routes = {rule.route for rule in listener.rules}
     return tuple(
@@ -67,7 +69,7 @@ def headers_of(context: RenderContext, listener: Listener, scope: ListenerScope)
 
 
 def _values(context: RenderContext) -> dict[str, dict[str, str]]:
-    """Return name of a header → route → value, for all routes for which nginx itself may respond."""
+    """Return header name → route → value, for all routes on which nginx itself may respond."""
     values: dict[str, dict[str, str]] = {}
     lists = [access(listener) for listener in context.view.listeners]
     for route in context.view.routes.values():
@@ -79,7 +81,7 @@ def _values(context: RenderContext) -> dict[str, dict[str, str]]:
 
 
 def _variable(context: RenderContext, scope: ListenerScope, number: int, value_by_route: dict[str, str]) -> Token:
-    """Return the variable of a header. Each listener has its own if its value depends on the listener."""
+    """Return the variable for a header. If its value depends on the listener, each listener has its own variable."""
     suffix = f"_{scope.number}" if any(map(variables, value_by_route.values())) else ""
     variable = f"$lb_own{number}{suffix}"
     if not context.has_map(variable):

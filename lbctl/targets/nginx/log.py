@@ -1,9 +1,9 @@
-"""The documented access log: one JSON object per line, for any request.
+"""The documented access log: one JSON object per line, for every request.
 
-nginx escapes either every value of a format or none, and an escaped value can never be `null`. For this reason nothing
-is escaped, and every value comes from a map that passes only harmless text. A path is logged up to its first byte that
-JSON would have to escape. Clients usually percent-encode such bytes. Paths of other clients are logged in shortened
-form, but never incorrectly.
+nginx escapes either all values of a format or none, and an escaped value can never be `null`. For this reason nothing
+is escaped, and every value comes from a map that only passes harmless text. A path is logged up to the first byte that
+JSON would have to escape. Clients usually percent-encode such bytes. Paths from other clients are truncated in the log,
+but never incorrect.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from lbctl.targets.reading import by_model
 from lbctl.targets.token import Token
 
 HARMLESS = r" !#-\[\]-~"
-"""Content of a character class: the characters that need no escape in JSON."""
+"""Content of a character class: the characters that JSON does not escape."""
 _HARMLESS_PATH = r"!#->@-\[\]-~"
-"""The same characters, without the space and the question mark."""
+"""The same characters, except the space and the question mark."""
 _DEFAULT = Token("default")
 _NULL = Token("null")
 _LOGGED = Token("$lb_logged")
 _OWN_ERRORS = ("500", "502", "503", "504")
-"""Statuses of nginx's own responses if a pool has no replica for a request."""
+"""Statuses of nginx's own responses when a pool has no replica for a request."""
 _TS = "$lb_ts"
 _MAX_TRIES = 16
 _TENANT, _VARIANT, _COPIED = Token("$lb_tenant"), Token("$lb_variant"), Token("$lb_copied")
@@ -43,12 +43,12 @@ _PICK_TIME = Token("$lb_pick_time")
 
 
 def traffic_name(view: View) -> Token:
-    """Return the name of the format of the traffic log."""
+    """Return the name of the traffic log's format."""
     return Token(names.own("lb_traffic", view.proxy))
 
 
 def traffic_format(view: View) -> LogFormat:
-    """Return the format of the traffic log, which `lbctl.serve.traffic.log_line` reads.
+    """Return the traffic log's format, which `lbctl.serve.traffic.log_line` reads.
 
     No value in it comes from a client.
     """
@@ -58,14 +58,14 @@ def traffic_format(view: View) -> LogFormat:
 
 
 def traffic_server(view: View) -> Token | None:
-    """Return the syslog server for the traffic log; None if there is none."""
+    """Return the syslog server for the traffic log, or None."""
     if view.traffic_log is None:
         return None
     return quote.plain(f"syslog:server={view.traffic_log},nohostname,tag=lbctl", ("control", "logs", "bind"))
 
 
 def formats(view: View, listener: Listener, number: int, request_id: str) -> LogFormat:
-    """Return the log format of one listener. Its name is part of the text, so each listener has a separate format."""
+    """Return the log format of one listener. Its name is part of the text, so each listener has its own format."""
     name = Token(names.own(f"lb_log{number}", view.proxy))
     if listener.access_log.format == "text":
         text = (
@@ -77,7 +77,7 @@ def formats(view: View, listener: Listener, number: int, request_id: str) -> Log
 
 
 def condition(context: RenderContext) -> Token | None:
-    """Return the variable that is 0 for requests of routes without access log; None if all routes have one."""
+    """Return the variable that is 0 for requests on routes without an access log; None if all routes have one."""
     silent = [name for name, route in context.view.routes.items() if not route.logged]
     if not silent:
         return None
@@ -88,7 +88,7 @@ def condition(context: RenderContext) -> Token | None:
 
 
 def variables(view: View) -> tuple[Token, ...]:
-    """Return the variables in addition to route and pool that locations set, if the fleet needs them."""
+    """Return the variables that locations set in addition to route and pool, if the fleet needs them."""
     used = {
         _TENANT: any(route.auth is not None for route in view.routes.values()),
         _VARIANT: any(
@@ -128,7 +128,7 @@ def _json(listener: Listener, request_id: str, view: View) -> str:
 
 
 def maps(context: RenderContext) -> None:
-    """Add the maps whose variables the formats use."""
+    """Add the maps for the variables that the formats use."""
     day, zone, thousandths = (names.group(_TS, *each) for each in ((".{19}",), ("[^ ]*", "_zone"), ("[0-9]{3}", "_ms")))
     at = f"{names.captured(_TS)}.{names.captured(_TS, '_ms')}{names.captured(_TS, '_zone')}"
     entries = [(_DEFAULT, Token("$time_iso8601")), (quote.plain(rf"~^{day}{zone} \d+\.{thousandths}$"), _script(at))]
@@ -165,7 +165,7 @@ def _script(text: str) -> Token:
 
 
 def _text(context: RenderContext, source: str, variable: str, pattern: str, end: str = "") -> None:
-    """Add a map from a text to the quoted beginning of it that matches, or null."""
+    """Add a map from a text to its matching beginning in quotes, or to null."""
     key = quote.plain(f"~^{names.group(variable, pattern)}{end}")
     context.map(source, variable, [(_DEFAULT, _NULL), (key, _script(f'"{names.captured(variable)}"'))])
 
@@ -173,7 +173,7 @@ def _text(context: RenderContext, source: str, variable: str, pattern: str, end:
 def _milliseconds(context: RenderContext, source: str, variable: str) -> None:
     """Add a map from seconds with three decimals to milliseconds.
 
-    nginx lists one time per attempt, and the last time counts.
+    nginx lists one time per attempt; the last one is used.
     """
     below_one = names.group(variable, "[0-9]+", "_part")
     seconds, thousandths = names.group(variable, "[0-9]+"), names.group(variable, "[0-9]{3}", "_ms")
@@ -196,7 +196,7 @@ def _retries(context: RenderContext) -> None:
 
 
 def _most_tries(view: View) -> int:
-    """Return the maximum number of attempts of a request. A fallback tries each replica of two pools."""
+    """Return the maximum number of attempts per request. A fallback tries each replica of two pools."""
     actions = [route.action for route in view.routes.values()]
     if any(isinstance(action, Forward) and action.fallback for action in actions):
         return _MAX_TRIES
@@ -217,10 +217,10 @@ def _replicas(context: RenderContext) -> None:
 
 
 def _replica_keys(pool: Pool) -> Iterator[tuple[Replica, str]]:
-    """Yield the replicas with the key by which a logged upstream address identifies them.
+    """Yield the replicas with the key that identifies them in a logged upstream address.
 
-    The key is the address; for a replica with a host name it is the port, because nginx logs only the resolved address.
-    Replicas have no key if several of them have host names and the same port.
+    The key is the address. For a replica with a host name it is the port, because nginx logs only the resolved address.
+    Replicas with host names have no key if several of them use the same port.
     """
     name = json.dumps(pool.name)
     ports = Counter(item.address.port for item in pool.replicas if shown(item.address) is None)
