@@ -1,7 +1,7 @@
 """Checks that own lines for nginx stay in their place: whole directives, and balanced braces.
 
-The text is read as nginx itself reads it: quotes count only at the beginning of a word, `#` only between words, and a
-closing brace only where a directive could begin. A fleet whose own lines would leave their place is rejected.
+The text is parsed as nginx does: quotes count only at the beginning of a word, `#` only between words, and a closing
+brace only where a directive could begin. A fleet is rejected if its own lines would leave their place.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Word:
     """One word of a directive, and its position in the text."""
 
     text: str
-    """Word without its quotes."""
+    """Word without quotes."""
     start: int
     """Offset of its first character."""
     end: int
@@ -51,11 +51,11 @@ def statements(text: str) -> Iterator[list[Word]]:
 
 @dataclass(frozen=True, slots=True)
 class Directive:
-    """One directive of own lines."""
+    """One directive in own lines."""
 
     name: str
     line: int
-    """Line of its name, from 1."""
+    """Line number of its name, starting at 1."""
 
 
 def directives(text: str) -> Iterator[Directive | Misplaced]:
@@ -75,7 +75,7 @@ def directives(text: str) -> Iterator[Directive | Misplaced]:
 
 
 def lines_of(text: str, prefixes: tuple[str, ...]) -> set[int]:
-    """Return the line numbers of directives whose name has one of the prefixes, without those within blocks."""
+    """Return the line numbers of directives whose name has one of the prefixes, except directives inside blocks."""
     found: set[int] = set()
     name, first, line, depth = "", 1, 1, 0
     for piece in _PIECE.finditer(text):
@@ -98,7 +98,7 @@ class _Reader:
         self.name, self.line, self.depth = "", 1, 0
 
     def take(self, kind: str, text: str, line: int) -> Directive | Misplaced | None:
-        """Process the next piece of the text. Return the result that is complete with it."""
+        """Process the next piece of the text. Return the result that this piece completes."""
         if kind in ("quoted", "word"):
             self.name, self.line = (self.name, self.line) if self.name else (text.strip("\"'"), line)
         elif kind == "unclosed":
@@ -133,12 +133,12 @@ class _Reader:
 
 
 def misplaced(text: str) -> Iterator[Misplaced]:
-    """Yield the parts that would leave the place of the lines."""
+    """Yield the parts of the lines that would leave their place."""
     yield from (item for item in directives(text) if isinstance(item, Misplaced))
 
 
 def refusals(view: View) -> Iterator[Diagnostic]:
-    """Yield the errors that cause a fleet with this proxy to be rejected."""
+    """Yield the errors that make lbctl reject a fleet with this proxy."""
     proxy = view.proxy
     for item in proxy.include:
         yield from (refusal(proxy, item, each) for each in misplaced(item.text))

@@ -1,15 +1,15 @@
 """Selects a replica for each request with the picker.
 
-nginx queries the picker by a subrequest, and each replica is an upstream. nginx sends the query before it reads a body.
-If the picker needs the body, the request first passes through a location with `mirror`, which reads the body, and
-without content, so that its error page leads to the location that sends the query. If anything fails, the request goes
-to the pool's own upstream. After a failure, the picker gets no query for one second, because it is a server of an
-upstream with `max_fails=1`. If a picked replica does not accept the connection, the request does not fail: it goes to
-the pool, unless something of it was sent, and the picker gets this information with the end of the request.
+nginx queries the picker with a subrequest, and each replica is an upstream. nginx sends the query before it reads a
+body. If the picker needs the body, the request first passes through a location that reads the body because of `mirror`.
+This location has no content, so its error page leads to the location that sends the query. If anything fails, the
+request goes to the pool's own upstream. After a failure, the picker receives no queries for one second, because it is a
+server in an upstream with `max_fails=1`. If a picked replica does not accept the connection, the request does not fail:
+it goes to the pool, unless part of it was sent. The picker learns this when the request ends.
 
-nginx does not check the picker. If the pool has a queue, the first query therefore does not wait: the picker answers
-401 if the request has to wait, and the same subrequest then queries again, for as long as the request may wait. If the
-picker rejects the request, the subrequest ends with 403, and the client gets 429.
+nginx does not check the picker. If the pool has a queue, the first query therefore does not wait: the picker responds
+with 401 if the request must wait, and the same subrequest then queries again, for as long as the request may wait. If
+the picker rejects the request, the subrequest ends with 403, and the client gets 429.
 """
 
 from __future__ import annotations
@@ -31,37 +31,37 @@ from lbctl.targets.token import Token
 
 _REPLICA, _ID = "$lb_pick_replica", "$lb_pick_answered"
 LEFT = (Token("$lb_pick_left"), Token(_ID))
-"""ID of the pick in the pool that a request leaves for its fallback, as a variable and its value."""
+"""Variable (with value) for the ID of the pick in the pool that a request leaves for its fallback."""
 _MOVED = "$lb_pick_moved"
-"""Variable that is true if a different replica serves the request, because the picked replica was busy."""
+"""Variable that is true if a different replica serves the request because the picked replica was busy."""
 _UNREACHED = Token("$lb_pick_unreached")
 BODY = (Token("$lb_prompt"), Token("$lb_json_body"))
-"""Part of a JSON body for the picker, as a variable and its value."""
+"""Variable (with value) for the part of a JSON body that the picker needs."""
 _BEGINNING = "$lb_body_beginning"
-"""Variable with the beginning of a body of any type."""
+"""Variable that contains the beginning of a body of any type."""
 _DEFAULT_HEADERS = tuple(key.header for key in DEFAULT_SESSION_KEYS if key.header)
 _KEY_FILE = "nginx-picker-key.conf"
 _MAX_BODY_BYTES = 65_535
-"""Maximum number of body bytes that the picker receives. This is the maximum count in an expression, and about as much
-as the picker reads."""
+"""Maximum number of body bytes that the picker receives. This is the maximum repetition count in an expression, and
+about as much as the picker reads."""
 REACHED, UNREACHED = (_UNREACHED, Token("false")), (_UNREACHED, Token("true"))
-"""Report at the end of a request, as a variable and its value: whether its picked replica was not reached."""
+"""Variable (with value) for the report at the end of a request: whether the picked replica was not reached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Picked:
-    """The upstream for a request to one pool by its pick."""
+    """The upstream for a request to one pool, as chosen by its pick."""
 
     variable: str
-    """Variable with the upstream's name: the picked replica's upstream, else the pool's."""
+    """Variable that contains the upstream's name: the picked replica's upstream, or else the pool's."""
     upstream: UpstreamBlock
-    """Upstream of the pool, under the name of the variable."""
+    """Upstream of the pool, named after the variable."""
 
 
 def picked(
     context: RenderContext, pool: Pool, upstream: UpstreamBlock, replicas: tuple[tuple[str, UpstreamBlock], ...]
 ) -> Picked:
-    """Return the upstream for a pick; `replicas` has the name and the upstream of each replica that may be picked."""
+    """Return the upstream for a pick. `replicas` contains the name and upstream of each replica that may be picked."""
     variable = f"$lb_up_{upstream.name.text.replace('.', '_').replace('-', '_')}_{_number(context, upstream)}"
     if not context.has_map(variable):
         path = ("pools", pool.name, "balance", "pick")
@@ -80,7 +80,10 @@ def picked(
 
 
 def _check_headers(context: RenderContext, pool: Pool) -> None:
-    """Warn about headers for the picker that nginx drops. The default keys include one such header, for old clients."""
+    """Warn about headers that the picker needs but nginx drops.
+
+    The default keys include one such header, for old clients.
+    """
     policy = pool.balance.pick
     if policy is None:
         return
@@ -106,7 +109,7 @@ def _check_header(context: RenderContext, feature: str, path: Path, name: str, e
 
 
 def _number(context: RenderContext, upstream: UpstreamBlock) -> int:
-    """Return a number that distinguishes the variables of upstreams whose names differ only in signs."""
+    """Return a number that distinguishes the variables of upstreams whose names differ only in punctuation."""
     numbers = context.upstream_numbers
     return numbers.setdefault(upstream.name.text, len(numbers))
 
@@ -116,8 +119,8 @@ def falling_back(
 ) -> Forwarding:
     """Return the directives for a picked request.
 
-    If the replica does not accept the request, it continues in `location`. The name `location` is without its `@` and
-    leads to the pool. A failed query, which nginx answers with 500, leads there as well.
+    If the replica does not accept a request, the request continues in `location`. `location`, which lacks its `@`,
+    routes to the pool. A request whose query failed, for which nginx generates a 500, also continues there.
     """
     name, prefix = quote.plain(location), f"{chosen.variable}_r{route_number}"
     for status, otherwise in (("502", directives.on_502), ("504", directives.on_504)):
@@ -146,18 +149,18 @@ def reads_body(pool: Pool) -> bool:
 
 
 def question_path(route_number: int, pool: str) -> str:
-    """Return the path of the internal location that sends queries for requests of a route to a pool."""
+    """Return the path of the internal location that sends queries for a route's requests to a pool."""
     return f"/.lbctl/pick/{route_number}/{pool}"
 
 
 def questions(
     route: Route, route_number: int, pool: Pool, view: View, tenant: Token | None
 ) -> Iterator[PickSubrequest]:
-    """Yield the location that queries the picker, with the fleet's timeout, and the one in which a request waits.
+    """Yield the location that queries the picker with the fleet's timeout, and the location in which a request waits.
 
-    A request waits only if the pool has a queue and the picker has just answered that it has to. A picker that hangs
-    therefore delays other requests as little as without a queue. `tenant`: the variable with the tenant of the request;
-    None: the route has no tenant.
+    A request waits only if the pool has a queue and the picker has just responded that the request must wait. A hanging
+    picker therefore does not delay other requests longer than without a queue. `tenant`: the variable that contains the
+    request's tenant; None: the route has no tenant.
     """
     policy = pool.balance.pick
     assert policy is not None
@@ -186,7 +189,7 @@ def _target(view: View, question: str) -> Token:
 
 
 def _headers(route: Route, pool: Pool, policy: PickPolicy) -> Iterator[tuple[Token, Token]]:
-    """Yield the headers that the picker needs, and their variables."""
+    """Yield the headers that the picker needs, with their variables."""
     if picker.needs_client(pool, route):
         yield Token("x-lbctl-client"), Token("$remote_addr")
     for name in policy.question_headers:
@@ -220,12 +223,12 @@ def log_format(view: View) -> LogFormat:
 
 
 def _leaves_busy(view: View) -> bool:
-    """Return whether a picked request may leave its replica because the replica is busy."""
+    """Return whether a picked request may leave its replica if the replica is busy."""
     return any(pool.balance.pick and busy.attempts_of_pool(view, pool) for pool in view.pools.values())
 
 
 def maps(context: RenderContext) -> None:
-    """Add the maps with the validated ids of the picks, and with the content for the picker."""
+    """Add the maps for the validated pick ids and for the content sent to the picker."""
     for source, variable in ((_ID, "$lb_pick_id"), (LEFT[0].text, "$lb_pick_left_id")):
         key = quote.plain(rf"~^{names.group(variable, '[A-Za-z0-9._:-]{1,64}')}\z")
         context.map(source, variable, ((Token("default"), Token('""')), (key, Token(names.captured(variable)))))
@@ -250,7 +253,7 @@ def address(view: View) -> Token | None:
 
 
 def log_server(view: View) -> Token | None:
-    """Return the syslog server for the ends of picked requests; None if no pool uses the picker."""
+    """Return the syslog server for reports of ended picker requests; None if no pool uses the picker."""
     if view.picker is None:
         return None
     return quote.plain(f"syslog:server={picker.http_address(view)},nohostname,tag=lbctl")

@@ -1,7 +1,7 @@
-"""A pool as an `upstream`: its replicas, their weights, and the backups.
+"""A pool as an `upstream`: its replicas, their weights and the backups.
 
-nginx has two ranks, servers and `backup`, and does not support backups with hash and random. A pool that a route may
-use only in some regions is a separate upstream, without the replicas elsewhere.
+nginx has two ranks, servers and `backup`, and does not support backups with hash and random. If a route may use a pool
+only in some regions, the replicas there form a separate upstream.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from lbctl.targets.token import Token
 
 _MAX_WEIGHT = 1000
 _MAX_HASHED_WEIGHT = 100
-"""Maximum weight in a consistent hash, which has 160 points for each unit of weight."""
+"""Maximum weight in a consistent hash, which has 160 points per unit of weight."""
 _HAS_RESOLVER = (1, 27, 3)
 _HAS_STICKY = (1, 29, 6)
 _HAS_LEAST_TIME = (1, 31)
 _UNLIMITED = 1_000_000
 _SINGLE_ZONE = 64
-"""KiB of shared memory of an upstream with one replica."""
+"""Shared memory, in KiB, of an upstream with one replica."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class PooledReplica:
 
 @dataclass(slots=True)
 class Upstreams:
-    """The upstreams that routes use, built at first use, by pool and regions."""
+    """The upstreams that routes use, by pool and regions, each built when first used."""
 
     context: RenderContext
     built: dict[tuple[str, tuple[str, ...]], UpstreamBlock | None] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Upstreams:
         )
 
     def replicas(self, name: str, regions: tuple[str, ...]) -> tuple[tuple[str, UpstreamBlock], ...]:
-        """Return the replicas of the pool that may be picked in these regions, each as a separate upstream."""
+        """Return the pool's replicas that may be picked in these regions, each as a separate upstream."""
         key, pool = (name, regions), self.context.view.pools[name]
         if key not in self.singles:
             prefix = names.own(f"pick{len(self.singles)}_", self.context.view.proxy)
@@ -95,7 +95,7 @@ class Upstreams:
 
     @property
     def all(self) -> tuple[UpstreamBlock, ...]:
-        """Return the upstreams built so far, in the order of pool and regions."""
+        """Return the upstreams built so far, ordered by pool and regions."""
         pools = (upstream for _, upstream in sorted(self.built.items()) if upstream is not None)
         return (*pools, *(upstream for singles in self.singles.values() for _, upstream in singles))
 
@@ -121,7 +121,7 @@ def _upstream(context: RenderContext, pool: Pool, name: str, regions: tuple[str,
 def _single(pool: Pool, replicas: Sequence[Replica], name: str) -> UpstreamBlock:
     """Return the upstream of the first replica.
 
-    The other replicas receive requests if it is busy. No replica is ejected.
+    The other replicas receive requests when it is busy. Replicas are not ejected.
     """
     common = (Token("max_fails=0"), *_limit(pool))
     servers = tuple(_server(pool, PooledReplica(item, 1, min(rank, 1)), common) for rank, item in enumerate(replicas))
@@ -139,7 +139,7 @@ def _single(pool: Pool, replicas: Sequence[Replica], name: str) -> UpstreamBlock
 
 
 def _idle(pool: Pool) -> int:
-    """Return the milliseconds for which an idle connection is kept."""
+    """Return how long an idle connection is kept, in milliseconds."""
     return max(1, FOREVER if pool.connections.idle is None else pool.connections.idle)
 
 
@@ -190,7 +190,7 @@ def _with_zone_for(upstream: UpstreamBlock, replicas: int) -> UpstreamBlock:
 
 
 def _zone(replicas: int) -> int:
-    """Return the KiB of shared memory that an upstream needs: about two for each server, in steps of 64."""
+    """Return the shared memory that an upstream needs, in KiB: about two per server, in steps of 64."""
     return -(-(96 + replicas * 2) // 64) * 64
 
 
@@ -212,14 +212,14 @@ def _whole_weights(context: RenderContext, pool: Pool, eligible: list[tuple[Repl
 
 
 def target_shares(pool: Pool, weights: Sequence[Weight]) -> tuple[float, ...]:
-    """Return the shares to which nginx's weights are proportional."""
+    """Return the shares that nginx's weights are proportional to."""
     if pool.balance.algorithm in ("round_robin", "random") or _hashes(pool):
         return replica_weights.rates(weights)
     return replica_weights.in_flight(weights, few_slots=pool.few_slots)
 
 
 def nginx_weights(pool: Pool, weights: Sequence[Weight]) -> list[int]:
-    """Return nginx's weights for replicas that get requests, in the order of `weights`."""
+    """Return nginx's weights for the replicas that receive requests, in the order of `weights`."""
     if not _hashes(pool):
         return quantise(target_shares(pool, weights), _MAX_WEIGHT)
     whole = quantise(target_shares(pool, weights), _MAX_HASHED_WEIGHT)
@@ -232,7 +232,7 @@ def _hashes(pool: Pool) -> bool:
 
 
 def _ranks(context: RenderContext, pool: Pool, eligible: list[Replica]) -> dict[str, int | None]:
-    """Return the rank of each replica: by priority first, then by distance.
+    """Return each replica's rank, by priority first and then by distance.
 
     The best rank receives requests, and the other ranks are backups.
     """
@@ -296,10 +296,10 @@ def _server(pool: Pool, member: PooledReplica, common: tuple[Token, ...]) -> Ups
 
 
 def panics(pool: Pool) -> bool:
-    """Return whether all replicas serve again when failures have ejected all of them.
+    """Return whether all replicas serve again after failures have ejected all of them.
 
-    nginx has no limit for the number of ejections, and it also counts requests that a replica has received and aborted.
-    One client whose requests make replicas abort could eject the whole pool for all clients.
+    nginx cannot limit the number of ejected replicas, and it also counts requests that a replica has received and
+    aborted. A single client whose requests make replicas abort could eject the whole pool for all clients.
     """
     return pool.passive is not None and 0 < pool.passive.max_ejection < 100 and _has_backups(pool)
 
@@ -312,8 +312,8 @@ def _ejectable(pool: Pool, members: list[PooledReplica]) -> frozenset[str]:
     """Return the replicas that nginx may eject after failures.
 
     If backups are available (standbys, or the replicas listed again), all replicas may be ejected. Without backups,
-    only the first replicas may be ejected, as many as `max_ejection` allows. A failing replica that is not ejected
-    costs its requests another attempt.
+    only the first replicas may be ejected, up to the number that `max_ejection` allows. If a failing replica is not
+    ejected, each of its requests needs another attempt.
     """
     if pool.passive is None:
         return frozenset()
@@ -357,8 +357,8 @@ _KEYS = ("header", "cookie", "query", "source_ip")
 def _key(context: RenderContext, pool: Pool, key: HashKey) -> str:
     """Return the variable that is hashed.
 
-    A request without the key goes to any replica, because hashing the empty string would send all such requests to the
-    same replica.
+    A request without the key goes to any replica. Hashing the empty string would send all of these requests to the same
+    replica.
     """
     if key.kind == "source_ip":
         return "$remote_addr"
@@ -379,7 +379,7 @@ def _has_sticky(context: RenderContext, pool: Pool) -> bool:
 
 
 def _sticky_name(context: RenderContext, pool: Pool, replica: Replica) -> tuple[Token, ...]:
-    """Return the cookie value of a replica. Without it, nginx uses the MD5 of its address, which can be guessed."""
+    """Return a replica's cookie value. By default, nginx uses the MD5 of the address, which can be guessed."""
     name = replica_token.word(pool.name, replica.name)
     return (Token(f"route={name}"),) if _has_sticky(context, pool) else ()
 
@@ -394,7 +394,7 @@ def _sticky(context: RenderContext, pool: Pool) -> Token:
 
 
 def _sessions(context: RenderContext, pool: Pool, upstream: str) -> Token | None:
-    """Return the directive with which nginx learns the sessions that replicas name; None if it learns none."""
+    """Return the directive with which nginx learns the sessions that replicas assign; None if it learns none."""
     if pool.session is None or context.version < _HAS_STICKY:
         return None
     path = ("pools", pool.name, "affinity", "header")
@@ -408,7 +408,7 @@ def _sessions(context: RenderContext, pool: Pool, upstream: str) -> Token | None
 
 
 def shown(address: Address) -> str | None:
-    """Return the address as nginx logs it.
+    """Return the address as it appears in nginx's log.
 
     Return None for a host name, because the log contains the resolved address.
     """
@@ -418,9 +418,9 @@ def shown(address: Address) -> str | None:
 
 
 def warn_about_fallback_limits(context: RenderContext) -> None:
-    """Warn about fallback pools whose breaker is not enforced.
+    """Warn about fallback pools whose circuit breaker is not enforced.
 
-    nginx counts a request once, in the location of its first pool. `max_conns` applies everywhere, to each line of an
+    nginx counts a request only once, in the location of its first pool. `max_conns` always applies, to each line of an
     upstream.
     """
     routes = [(route, route.action) for route in context.view.routes.values() if isinstance(route.action, Forward)]

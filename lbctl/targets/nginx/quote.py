@@ -1,8 +1,8 @@
-"""Quotes a user's text in nginx's grammar, so that nginx reads it literally.
+"""Quotes a user's text so that nginx reads it literally.
 
-Inside `"…"` only the backslash and the quote are special to nginx's parser. If a directive expands variables, `$` is
-special too and has no escape, so one of lbctl's variables contains it. The model rejects control characters other than
-line feed and tab; a token is one line, so those two are written as nginx's own `\\n` and `\\t`.
+Inside `"…"`, only the backslash and the quote are special to nginx's parser. In directives that expand variables, `$`
+is special too and cannot be escaped, so it is replaced by a variable that contains it. The model rejects control
+characters other than line feed and tab. A token is a single line, so these two become nginx's own `\\n` and `\\t`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from lbctl.base.diagnostics import Path
 from lbctl.targets.token import Token
 
 DOLLAR = "${lb_dollar}"
-"""Variable that contains a dollar sign. The template defines it as a `geo`."""
+"""Variable that contains a dollar sign. The template defines it with `geo`."""
 NO_VARIABLE = "\x01"
-"""Placeholder for `$lb_` in a user's text while a configuration is rendered, because such text is not one of lbctl's
-variables."""
+"""Placeholder for `$lb_` in a user's text during rendering, because it does not refer to one of lbctl's variables
+there."""
 MAX_TOKEN_CHARACTERS = 3000
-"""Maximum length of one token in characters.
+"""Maximum length of a token in characters.
 
-nginx reads its file through a buffer of 4 KiB and rejects a token that does not fit.
+nginx reads its file through a 4 KiB buffer and rejects tokens that do not fit.
 """
 
 _SAFE = re.compile(r"[A-Za-z0-9_./:@,=*+\[\]-]+")
@@ -30,12 +30,12 @@ _GROUP_NAME = re.compile(r"\(\?P?<[A-Za-z_][A-Za-z0-9_]*>")
 
 
 def plain(text: str, source: Path = ()) -> Token:
-    """Return a parameter in which nginx expands nothing: a name, the path of a CA, the key of a map."""
+    """Return a parameter in which nginx does not expand variables: a name, the path of a CA, the key of a map."""
     return Token(text if _SAFE.fullmatch(text) else _no_variables(_quoted(text)), source)
 
 
 def map_key(text: str) -> Token:
-    """Return a string that a map compares, even if it is a keyword or a sign of the map, such as `default` or `~`."""
+    """Return a string that a map compares literally, even if it is a keyword or symbol such as `default` or `~`."""
     return plain(f"\\{text}")
 
 
@@ -45,12 +45,12 @@ def value(text: str, source: Path = ()) -> Token:
 
 
 def script(text: str, source: Path = ()) -> Token:
-    """Return lbctl's own text, in which `$name` means the variable."""
+    """Return lbctl's own text, in which `$name` is a variable."""
     return Token(_quoted(text), source)
 
 
 def embed(text: str) -> str:
-    """Return a user's text as part of a `script`, with every dollar sign replaced by its variable."""
+    """Return a user's text as part of a `script`, with every dollar sign replaced by the variable that contains it."""
     return text.replace("$", DOLLAR)
 
 
@@ -62,13 +62,13 @@ def literal(text: str) -> str:
 def whole(pattern: str) -> str:
     """Return an expression that matches if `pattern` (RE2) matches the whole subject; a dot matches line feeds too.
 
-    Group names are dropped: in nginx each would set a variable.
+    Group names are dropped, because nginx would set a variable for each.
     """
     return f"^(?s:{_without_names(pattern)})\\z"
 
 
 def chunks(text: str) -> Iterable[str]:
-    """Return `text` in parts, each of which fits into a token when quoted."""
+    """Return `text` split into parts, each of which fits into a token when quoted."""
     parts, size = [""], 0
     for character in text:
         width = len(_quoted(character).replace("$", DOLLAR).encode()) - 2

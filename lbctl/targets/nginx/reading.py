@@ -10,7 +10,7 @@ from lbctl.targets import reading as r
 
 _JOINS_HEADERS = (1, 23, 0)
 _PASSED = re.compile(r"[a-z0-9-]+")
-"""Regular expression for the names of headers that nginx does not drop."""
+"""Regular expression for header names that nginx does not drop."""
 _METHOD = re.compile(r"[A-Z_-]+")
 
 

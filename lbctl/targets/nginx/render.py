@@ -27,7 +27,7 @@ from lbctl.targets.token import Token, write
 _HOST = "$lb_host"
 _SAME, _PORT = names.group(_HOST, r"\k<lbn_first>"), names.group(_HOST, "(?::[0-9]+)?", "_port")
 _HOST_TWICE = rf"~*^(?<lbn_first>[^\n]+)\n(?={HOST}\z){_SAME}\.?{_PORT}\z"
-"""Matches the host that nginx reads from a request, followed by the same host in the header, with the port."""
+"""Matches the host that nginx found in a request, followed by the same host in the header, including the port."""
 _CONNECTIONS = 8192
 _SPARE = 512
 _MAX_CONNECTIONS = 65_536
@@ -37,17 +37,17 @@ _DOLLAR = "    geo $lb_dollar "
 _WITHOUT_PUSH = (1, 25, 1)
 """First nginx version that does not push responses for replicas' `Link` headers."""
 _FEW = 64
-"""Maximum number of map entries for nginx's default hash tables."""
+"""Maximum number of map entries that nginx's default hash tables can contain."""
 _MANY = 256
-"""Maximum number of map entries for which a table with the smaller buckets has at most two of the longest in a
-bucket."""
+"""Maximum number of map entries for which, with the smaller buckets, no bucket contains more than two of the longest
+entries."""
 _BUCKET = 128
-"""Bucket size of a map's hash table in bytes. nginx logs a warning at each reload if no size of the table fits."""
+"""Bucket size of a map's hash table in bytes. nginx logs a warning on each reload if no table size fits."""
 _TEMPORARY = ("client-body", "proxy", "fastcgi", "uwsgi", "scgi")
 
 
 def render(view: View) -> Bundle:
-    """Return nginx.conf and the files that it includes, with the diagnostics of this view."""
+    """Return nginx.conf, the files that it includes, and the diagnostics for this view."""
     context = RenderContext(view)
     text, sources = _without_dollar(*write("nginx", "nginx.conf.j2", _values(context)), context.files)
     _warn_about_sizes(context)
@@ -59,7 +59,7 @@ def render(view: View) -> Bundle:
 
 
 def _without_dollar(text: str, sources: dict[int, Path], files: Iterable[File]) -> tuple[str, dict[int, Path]]:
-    """Return the text and its sources without the variable of a dollar sign, if it is not used."""
+    """Return the text and its sources without the dollar sign variable if it is not used."""
     if any(quote.DOLLAR in each for each in (text, *(file.text for file in files))):
         return text, sources
     lines = text.split("\n")
@@ -88,7 +88,7 @@ def _of_view(view: View) -> tuple[Diagnostic, ...]:
 
 
 def _warn_about_sizes(context: RenderContext) -> None:
-    """Warn about hash tables of nginx that a fragment needs larger than the default. Only the host can set them."""
+    """Warn if a fragment needs larger hash tables than nginx's default. Only the host can set them."""
     hosts = [
         host for item in context.view.listeners if item.tls for each in item.tls.certificates for host in each.hosts
     ]
@@ -106,7 +106,8 @@ def _warn_about_sizes(context: RenderContext) -> None:
 def _temporary_paths(proxy: Proxy) -> Token | None:
     """Return the path of nginx's temporary files; None for nginx's default paths, which an installed nginx has.
 
-    Only root can create these paths, so an nginx whose configuration is elsewhere has its temporary files next to it.
+    Only root can create the default paths, so an nginx with its configuration elsewhere keeps its temporary files next
+    to it.
     """
     if is_system_wide(proxy):
         return None
@@ -186,14 +187,14 @@ def _lookups(context: RenderContext) -> list[dict[str, Token]]:
 
 
 def _connections(view: View) -> int:
-    """Return `worker_connections`: two for each client connection (one to the replica), and a reserve."""
+    """Return `worker_connections`: two for each client connection (one is to the replica), plus a reserve."""
     limits = [item.max_connections for item in view.listeners]
     total = sum(item for item in limits if item) if limits and all(limits) else _CONNECTIONS
     return min(_MAX_CONNECTIONS, 2 * total + _SPARE)
 
 
 def _map_hash(context: RenderContext) -> tuple[int, int] | None:
-    """Return the size of the hash tables of maps, and of their buckets; None if nginx's defaults are sufficient."""
+    """Return the sizes of the maps' hash tables and of their buckets; None if nginx's defaults are sufficient."""
     most, longest = max((len(item.entries) + item.included for item in context.maps), default=1), _longest(context)
     if most <= _FEW and longest <= _FITS:
         return None
@@ -206,5 +207,5 @@ def _longest(context: RenderContext) -> int:
 
 
 def _power(size: int, least: int = 1024) -> int:
-    """Return the smallest power of two that is at least `size` and `least`."""
+    """Return the smallest power of two that is not less than `size` and `least`."""
     return max(least, 1 << (size - 1).bit_length())

@@ -1,4 +1,4 @@
-"""The state of one rendering, to which all parts of a configuration add, and the variables of each listener.
+"""The state of one rendering, which all parts of a configuration add to, and the variables of each listener.
 
 Parts add maps, draws, zones and diagnostics.
 """
@@ -25,19 +25,19 @@ class ListenerScope:
     listener: str
     number: int
     request_id_header: str
-    """Header with the request's id."""
+    """Header that contains the request id."""
     request_id: str
-    """Variable with the request's id."""
+    """Variable that contains the request id."""
     forwarded_for: str
-    """Variable with the value of X-Forwarded-For."""
+    """Variable that contains the value of X-Forwarded-For."""
     forwarded_proto: str
-    """Variable with the value of X-Forwarded-Proto."""
+    """Variable that contains the value of X-Forwarded-Proto."""
     claim_headers: tuple[str, ...]
     """Headers that only a trusted peer may send, except x-forwarded-for and x-forwarded-proto."""
     address_headers: tuple[str, ...]
     """Headers that carry the client's address to replicas."""
     trusted: str | None
-    """Variable that is 1 for a trusted peer; None if the listener trusts no peer."""
+    """Variable that is 1 for a trusted peer; None if the listener does not trust any."""
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ class RenderContext:
     diagnostics: list[Diagnostic] = field(default_factory=list)
     files: list[File] = field(default_factory=list)
     upstream_numbers: dict[str, int] = field(default_factory=dict)
-    """Upstream → number in the variable of its picks."""
+    """Upstream → number in the variable for its picks."""
     conditions: dict[tuple[str, tuple[str, ...]], str] = field(default_factory=dict)
     """(source, expressions) → variable that is 1 if one of the expressions matches."""
     _mapped: set[str] = field(default_factory=set)
@@ -75,21 +75,21 @@ class RenderContext:
     ) -> str:
         """Add a map and return its variable.
 
-        `source` is lbctl's own text, in which `$name` means the variable. `include`: a file with `included` entries.
+        `source` is lbctl's own text, in which `$name` is a variable. `include`: a file with `included` entries.
         """
         self._mapped.add(variable)
         self.maps.append(Map(quote.script(source), Token(variable), tuple(entries), volatile, include, included))
         return variable
 
     def has_map(self, variable: str) -> bool:
-        """Return whether there is a map for this variable."""
+        """Return whether this variable has a map."""
         return variable in self._mapped
 
     def condition(self, source: str, patterns: tuple[str, ...], path: Path = (), may_give_up: bool = False) -> str:
-        """Return the variable that is 1 if `source` matches one of `patterns`, else 0.
+        """Return the variable that is 1 if `source` matches one of `patterns`, otherwise 0.
 
-        With `may_give_up` it is 2 if the evaluation of an expression gives up (PCRE's limits, on long text): then the
-        map uses its default and tries no later entry.
+        With `may_give_up`, it is 2 if an expression exceeds PCRE's limits on a long text: the map then uses its default
+        without trying later entries.
         """
         existing = self.conditions.get((source, patterns))
         if existing:
@@ -102,10 +102,10 @@ class RenderContext:
         return self.map(source, variable, ((Token("default"), Token("2")), *matches, (quote.plain("~^"), Token("0"))))
 
     def warn(self, feature: str, path: Path, message: str, hint: str = "") -> None:
-        """Add a warning about a feature, unless there is an equal one already."""
+        """Add a warning about a feature, unless an equal warning exists."""
         self.add(Diagnostic(BY_ID[feature].code, message, path=path, hint=hint, severity="warning"))
 
     def add(self, diagnostic: Diagnostic) -> None:
-        """Add a diagnostic, unless there is an equal one already."""
+        """Add a diagnostic, unless an equal one exists."""
         if diagnostic not in self.diagnostics:
             self.diagnostics.append(diagnostic)

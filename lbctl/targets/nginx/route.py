@@ -1,7 +1,7 @@
-"""The locations of a route: one for each pool that it may reach, or one with the proxy's own response.
+"""The locations of a route: one for each pool that it may reach, or one with nginx's own response.
 
-A location contains everything that its pool and its route require: nginx inherits headers and error pages only into a
-block without its own. The listener's table chooses the location by name; nothing is matched again here.
+A location contains everything that its pool and route require, because a block inherits headers and error pages only if
+it has none itself. The listener's table chooses the location by name; no matching happens here.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ from lbctl.targets.response_bodies import NO_REPLICA
 from lbctl.targets.token import Token
 
 _CONTENT_TYPE = "content-type"
-"""nginx adds such a header to its own `Content-Type`, so in its own responses `Content-Type` is set instead."""
+"""nginx adds such a header in addition to its own `Content-Type`, so `Content-Type` itself is set in nginx's own
+responses."""
 _COUNTING = frozenset({"limit_req", "limit_conn"})
 """Directives that count requests."""
 Pairs = tuple[tuple[Token, Token], ...]
-"""Maps names to their values."""
+"""Maps variable names to nginx variables."""
 _MEAN_A_LOCATION = frozenset({301, 302, 303, 307, 308})
 
 
@@ -49,7 +50,7 @@ class Routes:
     context: RenderContext
     upstreams: Upstreams
     numbers: dict[str, int]
-    """Route → number in its variables."""
+    """Route → number in its variable names."""
     targets: dict[str, str]
     """Route → name of its location, which may contain the variable that chooses the pool."""
 
@@ -61,14 +62,14 @@ class Routes:
         return cls(context, upstreams, numbers, targets)
 
     def locations(self, listener: Listener, scope: ListenerScope) -> tuple[Location, ...]:
-        """Return the locations of all routes of `listener`, in the order of their names."""
+        """Return the locations of all routes of `listener`, sorted by name."""
         used = sorted({rule.route for rule in listener.rules})
         return tuple(item for name in used for item in self._of_route(listener, scope, self.context.view.routes[name]))
 
     def only_location(self, listener: Listener, scope: ListenerScope) -> Location | None:
-        """Return the location of a listener that treats every request alike, so that none has to be chosen.
+        """Return the location of a listener that treats all requests alike, so that none has to be chosen.
 
-        It sends all of them to one pool. Return None for any other listener.
+        All requests go to the same pool. Return None for any other listener.
         """
         action = self.context.view.routes[listener.rules[0].route].action if listener.rules else None
         is_one = len(listener.rules) == 1 and listener.rules[0] == Rule(listener.rules[0].route)
@@ -86,7 +87,7 @@ class Routes:
         )
 
     def mirrors(self, listener: Listener, scope: ListenerScope) -> tuple[Mirrored, ...]:
-        """Return the locations to which requests of `listener` are copied."""
+        """Return the locations that receive copies of requests of `listener`."""
         used = sorted({rule.route for rule in listener.rules})
         mirrors = (self._mirror(listener, scope, self.context.view.routes[name]) for name in used)
         return tuple(item for item in mirrors if item is not None)
@@ -111,9 +112,10 @@ class Routes:
         return [item for pool in _reached(action) for item in self._to_pool(listener, scope, route, rule, pool)]
 
     def _guarded(self, route: Route, answering: Location) -> list[Location]:
-        """Return a location with nginx's own response, protected by credentials.
+        """Return a location with nginx's own response that requires credentials.
 
-        nginx responds before it queries a service, so the response is in a second location in this case.
+        nginx would respond before it queries an authorization service, so in this case the response is in a second
+        location.
         """
         number = self.numbers[route.name]
         check = external.check(route, number)
@@ -123,11 +125,11 @@ class Routes:
         return [_guard(replace(answering, answer=None, check=check), name.text, ()), replace(answering, name=name)]
 
     def _to_pool(self, listener: Listener, scope: ListenerScope, route: Route, rule: Rule, pool: str) -> list[Location]:
-        """Return the locations that lead to the pool.
+        """Return the locations that route to the pool.
 
-        The forwarding location is preceded by a location that queries the picker, or that leaves busy replicas. nginx
-        does certain things once in a location, and in a fixed order. For this reason separate locations query an
-        external service before the picker is queried or a tenant is limited, and read the body for the picker.
+        The forwarding location follows a location that queries the picker, or in which requests leave busy replicas.
+        nginx performs certain steps only once per location and in a fixed order. For this reason, separate locations
+        query an external service before the picker is queried or a tenant is limited, and read the body for the picker.
         """
         location = self._forwarding(listener, scope, route, rule, pool)
         picked = self._picked(scope, route, rule, pool, location)
@@ -140,7 +142,7 @@ class Routes:
         return [*self._in_steps(route, pool, first), last]
 
     def _in_steps(self, route: Route, pool: str, location: Location) -> list[Location]:
-        """Return the location as a sequence of locations that a request passes one after the other."""
+        """Return the location as a sequence of locations that a request passes through."""
         late = _counted_by_tenant(route) if location.check is not None else frozenset()
         checks = location.check is not None and (location.question is not None or bool(late))
         name = f"@{names.location(route.name, pool)}"
@@ -159,20 +161,20 @@ class Routes:
         return [*steps, rest]
 
     def _uncounted(self, directives: frozenset[str]) -> tuple[Limit, ...]:
-        """Return limits that leave the counting to a later location, for these kinds of limits."""
+        """Return limits of these kinds that leave counting to a later location."""
         found = limits.uncounted(self.context) if directives else ()
         return tuple(item for item in found if item.directive in directives)
 
     def _own_lines(self, route: Route, prefixes: frozenset[str]) -> tuple[Token, ...]:
-        """Return the operator's lines whose directives have one of the prefixes.
+        """Return the operator's lines with directives that have one of the prefixes.
 
-        They are for a location that needs only these.
+        They are for a location that needs no other lines.
         """
         wanted = partial(lines_of, prefixes=tuple(prefixes))
         return own_lines.tokens(self.context.view.proxy, "location", route.name, wanted)
 
     def _when_busy(self, route: Route, pool: str, location: Location) -> Location:
-        """Return the location, which requests leave if a replica is busy, if the route configures it."""
+        """Return the location that a request leaves if a replica is busy, if the route configures this."""
         statuses = busy.statuses_of_route(route, self.context.view.pools[pool])
         if location.forwarding is None or not statuses:
             return location
@@ -284,9 +286,9 @@ class Routes:
         return ((Token("Set-Cookie"), Token(variable)),)
 
     def _with_fallback(self, route: Route, directives: Forwarding, fallback: str | None, replicas: int) -> Forwarding:
-        """Return the directives with the fallback pool as last resort.
+        """Return the directives with the fallback pool as the last resort.
 
-        A request that no replica accepted continues to the fallback pool, after every replica has been tried.
+        A request that no replica accepted continues in the fallback pool, after all replicas were tried.
         """
         if fallback is None:
             return directives
@@ -341,7 +343,7 @@ def _target(context: RenderContext, route: Route, number: int) -> str:
 
 
 def _reached(action: Forward) -> list[str]:
-    """Return the pools that need a location: the possible choices, and the fallback."""
+    """Return the pools that need a location: all pools that may be chosen, and the fallback."""
     live = {share.pool for share in action.shares if share.weight > 0}
     return sorted(live | {pin.pool for pin in action.pins} | ({action.fallback} if action.fallback else set()))
 
@@ -360,7 +362,7 @@ def _at(route: Route, pool: str) -> Token:
 
 
 def _variables(route: Route, pool: str = "", context: RenderContext | None = None) -> Pairs:
-    """Return the variables for the access log, with their values as JSON."""
+    """Return the variables for the access log, with their values in JSON."""
     variables = [(Token("$lb_route"), _json(route.name))]
     if context is not None:
         variables.append((Token("$lb_pool"), _json(pool)))
@@ -387,7 +389,7 @@ def _counted_by_tenant(route: Route) -> frozenset[str]:
 
 
 def _guard(location: Location, name: str, own: tuple[Token, ...]) -> Location:
-    """Return the location as a check that forwards nothing: requests that pass it continue in `name`."""
+    """Return the location as a check that does not forward: requests that pass it continue in `name`."""
     variables = tuple(item for item in location.variables if item not in (pick.LEFT, pick.REACHED))
     return replace(
         location, variables=variables, response_headers=(), forwarding=None, question=None, picker_rejects=False,
@@ -403,7 +405,7 @@ def _unavailable(route: Route, pool: str, variables: Pairs, headers: Pairs, body
 def _answering(route: Route, action: Respond, own_headers: Pairs) -> list[Location]:
     """Return one or two locations that respond with the action's status and text.
 
-    nginx reads the text of a redirect as an address, so its status and text come from two locations.
+    nginx treats the text of a redirect as an address, so its status and text come from two locations.
     """
     path = ("routes", route.name, "respond", "body")
     texts = tuple(quote.value(part, path) for part in quote.chunks(action.body))

@@ -1,14 +1,15 @@
-"""A listener's table as one map: the first rule that matches decides which location handles the request.
+"""A listener's table as a map: the first matching rule determines which location handles the request.
 
-The map's source contains the values that rules compare: a digit for each header, regex and model condition, the method,
-the host and the decoded path, separated by line feeds. Only the path can contain a line feed itself, and it is last, so
-that no request can be read as another. nginx tries a map's regular expressions in order, so the order of the rules is
-kept.
+The map's source contains the values that rules compare, separated by line feeds: a digit for each header, regex and
+model condition, the method, the host and the decoded path. Only the path itself can contain a line feed, and it is
+last, so that no request can be mistaken for another. nginx tries a map's regular expressions in order, so the order of
+the rules is preserved.
 
-An expression of the fleet can give up on a long path (PCRE's limits). That is neither a match nor a mismatch: its digit
-is 2, and if all other conditions of its rule hold, the response is 400 instead of a later, wider rule.
+An expression of the fleet can exceed PCRE's limits on a long path. This is neither a match nor a mismatch: its digit is
+2. If all other conditions of its rule are met, the response is 400, so that the request does not match a later, wider
+rule.
 
-nginx finds the model of a request in the header x-model, else in the query of a GET. It does not read bodies.
+nginx takes a request's model from the header x-model, or else from the query of a GET. It does not read bodies.
 """
 
 from __future__ import annotations
@@ -33,14 +34,15 @@ _URI = "$uri"
 _ANY = "[^\\n]+"
 _ANY_FLAGS = re.compile(r"\.{5,}")
 _GROUP = 100
-"""Maximum number of condition variables in one value: the source of a map is one token, and tokens are short."""
+"""Maximum number of condition variables in one value, because the source of a map is a single token and tokens are
+short."""
 
 Condition = tuple[str, tuple[str, ...], Path]
-"""(source, regular expressions of which one must match, path in the YAML)."""
+"""(source, regular expressions of which at least one must match, path in the YAML)."""
 
 
 def table(context: RenderContext, listener: Listener, number: int, targets: dict[str, str]) -> str:
-    """Add the listener's table. Return the variable with the name of the location.
+    """Add the listener's table. Return the variable that contains the location's name.
 
     `targets` maps a route to that name, which may contain variables.
     """
@@ -60,12 +62,12 @@ def table(context: RenderContext, listener: Listener, number: int, targets: dict
 
 
 def no_route(number: int, listener: Listener) -> Token:
-    """Return the body of the response to a request without a route: a variable if a rule compares the model."""
+    """Return the body of the response to a request without a route: a variable if a rule has a model condition."""
     return Token(_reason(number)) if by_model(listener) else ERRORS["no_route"]
 
 
 def model_in_query(context: RenderContext) -> str:
-    """Return the variable with the model in the query of a GET, as it was sent.
+    """Return the variable that contains the model from the query of a GET, as it was sent.
 
     It is empty if the header is present.
     """
@@ -82,7 +84,7 @@ def _reason(number: int) -> str:
 def _but_model(
     rules: Sequence[tuple[Rule, list[Condition]]], order: dict[tuple[str, tuple[str, ...]], int]
 ) -> Iterator[str]:
-    """Yield the expressions of the rules that compare the model, without that condition."""
+    """Yield the expressions of the rules with a model condition, without that condition."""
     for rule, conditions in rules:
         if rule.models:
             digits = ["."] * len(order)
@@ -93,7 +95,7 @@ def _but_model(
 
 
 def _no_route(context: RenderContext, source: str, number: int, expressions: Iterable[str]) -> None:
-    """Add the map for the response to a request without a route, if a rule compares the model."""
+    """Add the map for the response to a request without a route, if a rule has a model condition."""
     distinct = [item.removeprefix("~^") for item in dict.fromkeys(expressions)]
     if distinct:
         entries = [(quote.plain(f"~^\\n{item}"), ERRORS["no_model"]) for item in distinct]
@@ -112,7 +114,7 @@ def _path_of(rules: Sequence[tuple[Rule, list[Condition]]], source: str, pattern
 
 
 def _conditions(context: RenderContext, rule: Rule) -> list[Condition] | None:
-    """Return the conditions of a rule in addition to host, method and path; None if they can never hold in nginx."""
+    """Return a rule's conditions other than host, method and path; None if nginx can never meet them."""
     match = ("routes", rule.route, "match")
     conditions: list[Condition] = []
     for name, value in rule.headers:
@@ -139,7 +141,7 @@ def _conditions(context: RenderContext, rule: Rule) -> list[Condition] | None:
 
 
 def _models(name: str) -> Iterator[str]:
-    """Yield the expressions for a model in the header, which a line feed follows, and in the query."""
+    """Yield the expressions for a model in the header, followed by a line feed, and in the query."""
     if name.endswith("*"):
         yield f"^{quote.literal(name[:-1])}"
         yield f"^\\n{query_model.expression(name[:-1])}"
@@ -161,7 +163,7 @@ def _joined_flags(context: RenderContext, flags: list[str], number: int) -> str:
 def _entries(
     rule: Rule, conditions: list[Condition], order: dict[tuple[str, tuple[str, ...]], int], target: str
 ) -> Iterator[tuple[Token, Token]]:
-    """Yield the rule's entry and, if the rule has an expression, the entry for an expression that gave up."""
+    """Yield the rule's entry and, if the rule has an expression, the entry for when it exceeded PCRE's limits."""
     path = ("routes", rule.route, "match")
     digits = ["."] * len(order)
     for source, patterns, _ in conditions:

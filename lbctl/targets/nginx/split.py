@@ -1,9 +1,9 @@
-"""Chooses the pool of a request for a route: by pins first, then by the client's variant, and then by a draw.
+"""Chooses the pool of a request for a route: first by pins, then by the client's variant, and then by a draw.
 
 The draw uses nginx's own `$request_id`, never a client's ID, because clients could use their own ID to choose the pool.
 
-nginx fails on a variable that needs a hundred nested others, so pins are not a chain of maps. Each run of pins for the
-same header or cookie is one map, and the first of these with a value decides.
+nginx fails on a variable that depends on a hundred nested variables, so pins are not a chain of maps. Each run of pins
+on the same header or cookie is one map, and the first map with a value decides.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from lbctl.targets.token import Token
 _WHOLE = 10_000
 """Unit of split_clients: a hundredth of a percent."""
 _TOGETHER = 100
-"""Maximum number of variables in the source of one map: it is one token, and tokens are short."""
+"""Maximum number of variables in the source of a map, because it is a single token and tokens are short."""
 
 
 def choice(context: RenderContext, route: Route, number: int) -> str:
-    """Return the variable with the pool of a request, or the pool's name itself if there is only one."""
+    """Return the variable that contains a request's pool, or the pool's name itself if there is only one."""
     action = route.action
     assert isinstance(action, Forward)
     active = [share for share in action.shares if share.weight > 0]
@@ -39,7 +39,7 @@ def choice(context: RenderContext, route: Route, number: int) -> str:
 
 
 def sets_cookie(route: Route) -> bool:
-    """Return whether the proxy sets a cookie with the client's variant."""
+    """Return whether the proxy sets a cookie that contains the client's variant."""
     action = route.action
     if not isinstance(action, Forward) or action.sticky is None or action.sticky.kind != "cookie":
         return False
@@ -47,9 +47,9 @@ def sets_cookie(route: Route) -> bool:
 
 
 def cookie(context: RenderContext, route: Route, number: int, pool: str, secure: bool) -> str:
-    """Return the variable with the Set-Cookie that keeps a client on `pool`.
+    """Return the variable that contains the Set-Cookie which keeps a client on `pool`.
 
-    It is empty if the client already has the cookie, or was pinned.
+    It is empty if the client already has the cookie or was pinned.
     """
     assert isinstance(route.action, Forward)
     sticky = route.action.sticky
@@ -70,7 +70,7 @@ def cookie(context: RenderContext, route: Route, number: int, pool: str, secure:
 
 
 def _draw(context: RenderContext, route: Route, number: int, active: Sequence[Share]) -> str:
-    """Return the variable with the drawn pool.
+    """Return the variable that contains the drawn pool.
 
     With a split sticky by header, the same value always draws the same pool; requests without the header are drawn at
     random.
@@ -104,7 +104,7 @@ def _entries(active: Sequence[Share], path: Path) -> tuple[tuple[Token, Token], 
 
 
 def _parts(active: Sequence[Share]) -> list[int]:
-    """Return the shares in hundredths of a percent, each at least 1, with the sum 10,000."""
+    """Return the shares in hundredths of a percent, each at least 1, with a sum of 10,000."""
     total = sum(share.weight for share in active)
     exact = [share.weight * _WHOLE / total for share in active]
     parts = [max(1, int(item)) for item in exact]
@@ -125,7 +125,7 @@ def _sticky_variant(
 
 
 def _pinned(context: RenderContext, route: Route, number: int, otherwise: str) -> str:
-    """Return the variable with the pool of the first pin that matches, else `otherwise`."""
+    """Return the variable that contains the pool of the first matching pin, or else `otherwise`."""
     assert isinstance(route.action, Forward)
     runs = [
         (source, list(pins))
@@ -140,7 +140,10 @@ def _pinned(context: RenderContext, route: Route, number: int, otherwise: str) -
 
 
 def _grouped(context: RenderContext, variables: Sequence[str]) -> Sequence[str]:
-    """Return few enough variables for a token, of which one is not empty if one of the given variables is not empty."""
+    """Combine the variables into few enough for a token.
+
+    If any of them is not empty, one of the results is not empty.
+    """
     while len(variables) > _TOGETHER:
         groups = [variables[start : start + _TOGETHER] for start in range(0, len(variables), _TOGETHER)]
         variables = [_first(context, group, '""') for group in groups]
@@ -159,14 +162,17 @@ def _pin_source(context: RenderContext, route: Route, pin: Pin) -> str | None:
 
 
 def _run(context: RenderContext, route: Route, source: str, pins: Sequence[Pin], variable: str) -> str:
-    """Return the variable with the pool of the first pin that matches, else empty. All `pins` compare `source`."""
+    """Return the variable that contains the pool of the first matching pin, or is empty.
+
+    All `pins` compare `source`.
+    """
     path = ("routes", route.name, "pin")
     lines = [(quote.plain(f"~^{quote.literal(pin.value)}\\z", path), quote.plain(pin.pool)) for pin in pins]
     return context.map(source, variable, ((Token("default"), Token('""')), *lines))
 
 
 def _first(context: RenderContext, variables: Sequence[str], otherwise: str) -> str:
-    """Return a variable with the value of the first of `variables` that is not empty, else `otherwise`."""
+    """Return a variable that contains the first value of `variables` that is not empty, or else `otherwise`."""
     variable = f"$lb_p{len(context.maps)}"
     key = quote.plain(f"~^ *{names.group(variable, '[^ ]+')}")
     entries = ((Token("default"), Token(otherwise)), (key, Token(names.captured(variable))))
@@ -174,7 +180,7 @@ def _first(context: RenderContext, variables: Sequence[str], otherwise: str) -> 
 
 
 def sample(context: RenderContext, number: int, percent: float) -> str | None:
-    """Return the variable that is 1 for `percent` of the requests, else 0; None for all requests."""
+    """Return the variable that is 1 for `percent` of the requests, otherwise 0; None for all requests."""
     part = min(_WHOLE, max(1, round(percent * 100)))
     if part == _WHOLE:
         return None

@@ -51,7 +51,7 @@ class Nginx:
 
     @property
     def capabilities(self) -> Mapping[str, Capability]:
-        """Map each feature id to whether and how nginx supports the feature."""
+        """Map each feature id to nginx's support for the feature."""
         return CAPABILITIES
 
     def sheds(self, pool: Pool, have_fallback: Sequence[bool]) -> Shedding:  # noqa: ARG002 -- for other kinds
@@ -69,11 +69,11 @@ class Nginx:
         return "nginx cannot open the access log /dev/stdout, which is a socket under systemd"
 
     def log_files(self, view: View) -> Sequence[str]:
-        """Return the paths of the access logs, which nginx opens by name."""
+        """Return the paths of the access logs, which nginx opens by path."""
         return installation.log_files(view)
 
     def companions(self, proxy: Proxy, pools: Sequence[Pool]) -> Sequence[str]:  # noqa: ARG002 -- for other kinds
-        """Return an empty list, because the files next to nginx's configuration are named after it."""
+        """Return an empty list, because the files next to nginx's configuration have names derived from its name."""
         return ()
 
     def render(self, view: View, form: str = "yaml") -> Bundle:  # noqa: ARG002 -- nginx.conf has one form
@@ -89,27 +89,27 @@ class Nginx:
         return diagnostics(view)
 
     def quantised_weights(self, pool: Pool, weights: tuple[Weight, ...]) -> list[int]:
-        """Return nginx's own weights for replicas of `pool` that have `weights`, in the same order."""
+        """Return nginx's own weights for the replicas of `pool`, given their `weights`, in the same order."""
         from lbctl.targets.nginx.pool import nginx_weights
 
         return nginx_weights(pool, weights)
 
     def balancing(self, view: View, shares: Mapping[str, float], pool: str) -> str:  # noqa: ARG002 -- for other kinds
-        """Return the pool's algorithm, which does not depend on the other pools of a split."""
+        """Return the pool's algorithm; for nginx, it does not depend on the other pools of a split."""
         return view.pools[pool].balance.name
 
     def refusals(self, view: View) -> Iterable[Diagnostic]:
-        """Yield the errors that cause a fleet with this proxy to be rejected."""
+        """Yield the errors that make lbctl reject a fleet with this proxy."""
         from lbctl.targets.nginx.own_lines import refusals
 
         return refusals(view)
 
     def served(self, view: View) -> View:
-        """Return the view, because this proxy serves all of it."""
+        """Return the view itself, because this proxy serves all of it."""
         return view
 
     def object_names(self, view: View) -> Collection[tuple[str, str, str]]:  # noqa: ARG002 -- for Kubernetes objects
-        """Return an empty list, because this proxy is a process."""
+        """Return an empty list, because this proxy runs as a process."""
         return ()
 
     def check_command(self, binary: str, prefix: str, main: str) -> list[str]:
@@ -117,7 +117,7 @@ class Nginx:
         return check.command(binary, prefix, main)
 
     def complaints(self, output: str, bundle: Bundle) -> Iterable[Complaint]:
-        """Return the errors in the output of the checker."""
+        """Return the errors in the checker's output."""
         return check.complaints(output, bundle)
 
 
