@@ -1,4 +1,4 @@
-"""Errors of `kubectl apply --dry-run=server` about rendered objects."""
+"""Errors that `kubectl apply --dry-run=server` reports about rendered objects."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from lbctl.targets.target import Bundle, Complaint
 
 _INVALID = re.compile(r'^The (?P<kind>[A-Za-z]+) "(?P<name>[^"]+)" is invalid:(?P<rest>.*)', re.MULTILINE)
 _OBJECT = re.compile(r'\b(?P<kind>[A-Za-z]+)(?:\.[a-z0-9.-]+)? "(?P<name>[a-z0-9.-]+)"', re.ASCII)
-"""A kind or resource, perhaps with its API group, and the name of an object."""
+"""A kind or resource, optionally with its API group, followed by an object's name."""
 _NO_MAPPING = re.compile(r'name: "(?P<name>[a-z0-9.-]+)".* no matches for kind "(?P<kind>[A-Za-z]+)"', re.ASCII)
 _TYPED = re.compile(r"\((?:[a-z0-9-]+/)?(?P<name>[a-z0-9.-]+); [^,()]*, Kind=(?P<kind>[A-Za-z]+)\)", re.ASCII)
-"""An object in an error of the types of its fields."""
+"""An object in an error about the types of its fields."""
 _FIELD = re.compile(
     r"(?:^|[\s\[\"(])\.?(?P<field>(?:spec|data|metadata|endpoints|ports)(?:\.[\w-]+|\[[^\]]*\])*)", re.ASCII
 )
-"""A field of an object. The server writes a key with dots in brackets."""
+"""A field of an object. The server writes keys that contain dots in brackets."""
 _STEP = re.compile(r"\.?([\w-]+)|\[([^\]]*)\]", re.ASCII)
 _UNREACHABLE = re.compile(
     r"connection to the server|unable to connect to the server|server API group list|failed to download openapi"
@@ -36,7 +36,7 @@ _KIND, _NAME = re.compile(r"^kind: (\w+)$", re.MULTILINE), re.compile(r'^  name:
 
 
 def unreachable(output: str) -> str:
-    """Return why kubectl found no API server that validates; empty if a server answered."""
+    """Return why kubectl did not find an API server to validate the objects; empty if a server responded."""
     if _UNREACHABLE.search(output) is None:
         return ""
     lines = (_ADVICE.sub("", line.strip()) for line in output.splitlines())
@@ -44,7 +44,7 @@ def unreachable(output: str) -> str:
 
 
 def complaints(output: str, bundle: Bundle) -> Iterator[Complaint]:
-    """Yield each error with the line of its field in the file; if the error has no field, the line of its object."""
+    """Yield each error with the line of its field in the file, or the line of its object if it names no field."""
     for line in dict.fromkeys(_lines(output)):  # a missing namespace is an error of each object
         match = _INVALID.search(line) or _NO_MAPPING.search(line) or _TYPED.search(line) or _OBJECT.search(line)
         field = _FIELD.search(line, match.start("rest") if match and match.re is _INVALID else 0)
@@ -55,9 +55,9 @@ def complaints(output: str, bundle: Bundle) -> Iterator[Complaint]:
 
 
 def _lines(output: str) -> Iterator[str]:
-    """Yield the errors. An error in several fields has a line for each of them, which begins with a star.
+    """Yield the errors. An error in several fields has one line per field, beginning with an asterisk.
 
-    A conflict with another field manager is one error. Its fields begin with a dash, and kubectl adds advice.
+    A conflict with another field manager is one error. Its field lines begin with a dash, and kubectl appends advice.
     """
     head, conflict, advice = "", "", False
     for line in filter(None, map(str.strip, output.splitlines())):
@@ -84,7 +84,7 @@ def _lines(output: str) -> Iterator[str]:
 def _line_of(text: str, kind: str, name: str, field: str) -> int | None:
     """Return the line of an object's field, or the first line of its metadata; None if the file has no such object.
 
-    `kind` is also accepted as the name of the resource, for example `httproutes`.
+    `kind` may also be a resource name, such as `httproutes`.
     """
     start = 1
     for document in re.split(r"^---\n", text, flags=re.MULTILINE):
@@ -96,7 +96,7 @@ def _line_of(text: str, kind: str, name: str, field: str) -> int | None:
 
 
 def _field_line(document: str, field: str) -> int:
-    """Return the number of lines above a field, or above its nearest parent that is written; 0 if none is."""
+    """Return the number of lines above a field or its nearest parent in the document; 0 if neither is present."""
     node: yaml.Node | None = yaml.compose(document, yaml.CSafeLoader) if field else None
     line = 0
     for key, index in _STEP.findall(field):
@@ -108,7 +108,7 @@ def _field_line(document: str, field: str) -> int:
 
 
 def _child(node: yaml.Node | None, step: str) -> tuple[int, yaml.Node] | None:
-    """Return the line and the value of a map's key or of a list's item; None if it is missing."""
+    """Return the line and value of a map's key or a list's item; None if it is missing."""
     if isinstance(node, yaml.MappingNode):
         pairs = ((key, value) for key, value in node.value if key.value == step)
         return next(((key.start_mark.line, value) for key, value in pairs), None)

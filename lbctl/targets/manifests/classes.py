@@ -1,7 +1,7 @@
 """Classes of replicas with equal weight.
 
-EndpointSlices have no weights, but the backends of a rule do. So each class is a backend, and its weight is the weight
-of its replicas together.
+EndpointSlices have no weights, but the backends of a rule do. Each class is therefore a backend, whose weight is the
+sum of its replicas' weights.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class WeightClass:
 
 @dataclass(frozen=True, slots=True)
 class WeightClasses:
-    """The classes of a pool, those with the largest weight for each replica first."""
+    """The classes of a pool, sorted by descending weight per replica."""
 
     classes: tuple[WeightClass, ...]
     error: float
-    """Largest relative error of a replica's share, because classes were joined: 0.02 is 2 %."""
+    """Largest relative error of a replica's share caused by joining classes: 0.02 is 2 %."""
 
 
 def _same(replica: Replica) -> tuple[()]:  # noqa: ARG001 -- all replicas may share a class
@@ -49,8 +49,9 @@ def weight_classes(
 ) -> WeightClasses:
     """Group the replicas into at most `max_classes` classes. Classes with the nearest weights are joined.
 
-    Only replicas of the same `kind` share a class, and classes are sorted by it first. So each kind has at least one
-    class, also above `max_classes`. There is always at least one class. `max_classes` must be at least 1.
+    Replicas share a class only if they are of the same `kind`, which is also the first sort key of the classes. Each
+    kind therefore has at least one class, even if this exceeds `max_classes`. The result is never empty. `max_classes`
+    must be at least 1.
     """
     by_key: dict[tuple[tuple[bool, ...], float], list[Replica]] = {}
     for replica, weight in replicas:
@@ -83,10 +84,10 @@ def _mean(group: Sequence[tuple[float, Replica]]) -> float:
 
 
 def limits(counts: Sequence[int], most: int) -> list[int]:
-    """Return the maximum number of classes of each pool, so that all pools of a rule have at most `most` together.
+    """Return the maximum number of classes per pool, so that all pools of a rule together have at most `most` classes.
 
-    `counts` has the number of classes that each pool would have. The pools with the most classes lose classes first.
-    There must be at most `most` pools.
+    `counts` contains the number of classes that each pool would have without a limit. Pools with the most classes are
+    reduced first. There must be at most `most` pools.
     """
     allowed = list(counts)
     while sum(allowed) > most:

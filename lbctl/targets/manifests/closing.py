@@ -1,4 +1,4 @@
-"""Routes that return 503 because a kind of gateway expresses their protection only in part.
+"""Routes that return 503 because a kind of gateway can express their protection only in part.
 
 `targets.assess` closes routes whose protection it cannot express at all.
 """
@@ -50,7 +50,7 @@ def closed_view(view: View, objects: KubernetesObjects, gaps: Iterable[Gap]) -> 
 
 
 def loopback(view: View) -> Iterator[Gap]:
-    """Yield the listeners that only processes of the same machine may reach."""
+    """Yield the listeners that are only reachable from the same machine."""
     for listener in view.listeners:
         if listener.bind.on_loopback and not listener.bind.path:
             reason = f"a Gateway has no listen addresses, so clients of other machines would reach {listener.bind}"
@@ -75,7 +75,7 @@ def is_verifiable(tls: PoolTls) -> bool:
 
 
 def several_certificates(pools: Sequence[Pool], objects: KubernetesObjects) -> Iterator[Gap]:
-    """Yield the pools, among those to which the Gateway presents its own certificate, that need a different one."""
+    """Yield the pools that need a different client certificate than the Gateway would present to them."""
     pairs = {key_pair(pool) for pool in pools}
     for pool in pools:
         if key_pair(pool) is None or (len(pairs) == 1 and objects.gateway is None):
@@ -89,7 +89,7 @@ def several_certificates(pools: Sequence[Pool], objects: KubernetesObjects) -> I
 
 
 def key_pair(pool: Pool) -> tuple[str, str] | None:
-    """Return the certificate and key that the pool's replicas require from their clients."""
+    """Return the certificate and key that the pool's replicas require of their clients."""
     if pool.tls is None or pool.tls.certificate is None or pool.tls.key is None:
         return None
     return pool.tls.certificate, pool.tls.key

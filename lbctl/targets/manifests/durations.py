@@ -10,7 +10,7 @@ _MAX = 99_999
 def duration(milliseconds: int) -> str:
     """Format a duration, in one unit if possible: 120000 → 120s, 100000000 → 27h46m40s, 0 → 0s.
 
-    A duration that the grammar cannot express becomes its maximum, 11 years.
+    Longer durations than the grammar can express become its maximum, 11 years.
     """
     for unit, size in _UNITS[2:]:
         if milliseconds % size == 0 and milliseconds // size <= _MAX:

@@ -1,4 +1,4 @@
-"""Changes of requests and responses: headers, rewrites, mirrors and redirects, as filters of an HTTPRoute rule."""
+"""Changes to requests and responses: headers, rewrites, mirrors and redirects, as filters of an HTTPRoute rule."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lbctl.targets.manifests.objects import Tree
 from lbctl.targets.manifests.precedence import Match
 
 MAX_HEADERS = 16
-"""Maximum number of headers that a filter sets, and that it removes."""
+"""Maximum number of headers that a filter can set, and maximum number that it can remove."""
 
 
 def redirect(status: int) -> Tree:
@@ -27,9 +27,9 @@ def redirect(status: int) -> Tree:
 def of_route(
     view: View, listener: Listener, rule: Rule, route: Route, pools: Sequence[str], match: Match, mirror: Tree | None
 ) -> list[Tree]:
-    """Return the filters for requests of `rule` that go to `pools`.
+    """Return the filters for requests of `rule` to `pools`.
 
-    `match` is the only match, if the path changes. `mirror` is the backend for copies of requests.
+    If the path changes, `match` is the only match. `mirror` is the backend for mirrored requests.
     """
     built: list[Tree] = []
     for direction in ("request", "response"):
@@ -40,7 +40,7 @@ def of_route(
 
 
 def of_response(view: View, listener: Listener, route: Route) -> list[Tree]:
-    """Return the filter for the headers of a response by the gateway itself."""
+    """Return the filter for the headers of the gateway's own response."""
     change = _headers(view, listener, route, (), "response")
     return [{"type": "ResponseHeaderModifier", "responseHeaderModifier": change}] if change else []
 
@@ -60,7 +60,7 @@ def _headers(view: View, listener: Listener, route: Route, pools: Sequence[str],
 
 
 def reserved(view: View, route: Route) -> list[str]:
-    """Return the headers by which only authentication names the tenant, so that no client may send them.
+    """Return the headers in which only authentication may name the tenant, so that no client may send them.
 
     On a route with authentication, policies or another component set these headers before the gateway's rules apply. On
     the other routes, nothing sets them.
@@ -70,7 +70,7 @@ def reserved(view: View, route: Route) -> list[str]:
 
 
 def _constant(value: str, listener: Listener, route: Route, pools: Sequence[str]) -> str | None:
-    """Return a value with its variables replaced; None if only the request determines one of them."""
+    """Return a value with its variables replaced; None if one of them depends on the request."""
     constants = {"route": route.name, "listener": listener.name, **({"pool": pools[0]} if len(pools) == 1 else {})}
     pieces = [part.text if part.variable is None else constants.get(part.variable) for part in parts(value)]
     return None if None in pieces else "".join(piece for piece in pieces if piece is not None)
@@ -103,7 +103,7 @@ def _rewrite(rule: Rule, route: Route, match: Match) -> Iterator[Tree]:
 
 
 def _path(prefix: str, replacement: str, match: Match) -> Tree:
-    """Return the new path. The match may be narrower than the prefix of the rule, because it is a conjunction."""
+    """Return the new path. The match may be narrower than the rule's prefix, because it is a conjunction."""
     rest = match.path.value.removeprefix(prefix.rstrip("/"))
     path = (replacement.rstrip("/") + rest) or "/" if match.path.value != prefix else replacement
     if match.path.kind == "exact":

@@ -22,7 +22,7 @@ def warning(feature: str, message: str, path: Path, hint: str = "") -> Diagnosti
 
 
 def assumptions(view: View, objects: KubernetesObjects, capabilities: Mapping[str, Capability]) -> Iterator[Diagnostic]:
-    """Yield the errors about features in `assume` that protect nothing, or that the kind supports."""
+    """Yield the errors about features in `assume` that do not protect anything, or that the kind supports."""
     protecting = [item.id for item in FEATURES if item.protects]
     assumable = [
         name for name in protecting if name == MODEL or not _is_complete(capabilities[name], view.proxy.version)
@@ -47,10 +47,10 @@ def _is_complete(capability: Capability, version: Version) -> bool:
 def same_services(
     pools: Iterable[Pool], differences: Callable[[Pool, Pool], str] = lambda _first, _other: ""
 ) -> Iterator[Diagnostic]:
-    """Yield the pools whose Service or InferencePool is also another pool's, which the gateway does not tell apart.
+    """Yield the pools whose Service or InferencePool also belongs to another pool, which gateways cannot distinguish.
 
-    Different settings for TLS are an error, because connections to one of the pools would not be protected as
-    configured. `differences` returns a text about other settings that only one of two pools can have.
+    Different TLS settings are an error, because connections to one of the pools would not be protected as configured.
+    `differences` describes other settings that only one of two pools can have.
     """
     owners: dict[str, Pool] = {}
     for pool in pools:
@@ -73,7 +73,7 @@ def same_services(
 
 
 def unused_secrets(view: View, objects: KubernetesObjects) -> Iterator[Diagnostic]:
-    """Yield the certificate files that `secrets` names, and that no listener or pool of the proxy has."""
+    """Yield the certificate files in `secrets` that no listener or pool of the proxy uses."""
     listed = [item.certificate for listener in view.listeners if listener.tls for item in listener.tls.certificates]
     listed += [pool.tls.certificate for pool in view.pools.values() if pool.tls and pool.tls.certificate]
     for file, _ in objects.secrets:
@@ -84,7 +84,7 @@ def unused_secrets(view: View, objects: KubernetesObjects) -> Iterator[Diagnosti
 
 
 def assumed_port(pool: Pool) -> Iterator[Diagnostic]:
-    """Yield a warning if the number of a Service's port is only known from its pods."""
+    """Yield a warning if a Service's port number is known only from its pods."""
     discovery = pool.discovery
     if not isinstance(discovery, KubernetesDiscovery):
         return
@@ -97,7 +97,7 @@ def assumed_port(pool: Pool) -> Iterator[Diagnostic]:
 
 
 def needed_protocol(pool: Pool) -> Iterator[Diagnostic]:
-    """Yield a warning if the gateway uses HTTP/2 only if the owner of the pool's Service marks its port."""
+    """Yield a warning if the gateway uses HTTP/2 only when the owner of the pool's Service marks its port."""
     if pool.protocol != "http1" and isinstance(pool.discovery, KubernetesDiscovery):
         message = "lbctl does not render this Service: its port needs the `appProtocol` kubernetes.io/h2c"
         path = ("pools", pool.name, "protocol")
@@ -105,7 +105,7 @@ def needed_protocol(pool: Pool) -> Iterator[Diagnostic]:
 
 
 def models(view: View, objects: KubernetesObjects) -> Iterator[Diagnostic]:
-    """Yield the open routes that depend on the header with the model, unless the fleet assumes that it is set."""
+    """Yield the open routes that depend on the model header, unless the fleet assumes that it is set."""
     names_of_routes = dict.fromkeys(rule.route for listener in view.listeners for rule in listener.rules if rule.models)
     for name in names_of_routes if MODEL not in objects.assume else ():
         if isinstance(view.routes[name].action, Forward):
@@ -115,7 +115,7 @@ def models(view: View, objects: KubernetesObjects) -> Iterator[Diagnostic]:
 
 
 def service_errors(pool: Pool, objects: KubernetesObjects, *, is_referenced: bool) -> Iterator[Diagnostic]:
-    """Yield the errors about the Service of a discovered pool, or its InferencePool.
+    """Yield the errors about a discovered pool's Service or InferencePool.
 
     `is_referenced`: whether routes refer to it.
     """
@@ -135,9 +135,9 @@ def service_errors(pool: Pool, objects: KubernetesObjects, *, is_referenced: boo
 
 
 def entry_of_namespace(namespace: str) -> str:
-    """Return the hint for a pool that only an entry of another namespace can have.
+    """Return the hint for a pool that requires a proxy entry for another namespace.
 
-    Without `listeners`, each entry would have the pools of all entries.
+    Without `listeners`, each entry would contain the pools of all entries.
     """
     return (
         f"put its routes on a separate listener, for an entry with `namespace: {namespace}`; set `listeners` in each "
@@ -156,7 +156,7 @@ def inference_pools(view: View) -> Iterator[Diagnostic]:
 
 
 def rewritten_hosts(view: View) -> Iterator[Diagnostic]:
-    """Yield the new hosts of requests that have a port."""
+    """Yield the rewritten hosts of requests that include a port."""
     for route in view.routes.values():
         if route.rewrite is not None and route.rewrite.host is not None and ":" in route.rewrite.host:
             message = "the Gateway API cannot set a port in the Host header, so only the name is set"

@@ -1,4 +1,4 @@
-"""The Gateway with its listeners, or the existing Gateway to which routes are attached."""
+"""The Gateway with its listeners, or the existing Gateway that routes are attached to."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Section:
     host: str
     """Empty: any host."""
     parent: Tree
-    """Reference by which an HTTPRoute is attached."""
+    """Reference with which an HTTPRoute is attached to the listener."""
     tree: Tree
     """The listener as part of the Gateway."""
 
@@ -83,7 +83,7 @@ def _tree(name: str, listener: Listener, host: str, secret: str | None) -> Tree:
 
 
 def add_gateway(objects: Objects, view: View, listed: Sequence[Section], gateway_class: str, tls: Tree) -> None:
-    """Add the Gateway. `tls` has its settings for certificates of clients and for connections to replicas."""
+    """Add the Gateway. `tls` contains its settings for clients' certificates and for connections to replicas."""
     for section in listed:
         objects.sources[id(section.tree)] = ("listeners", section.listener)
     spec: Tree = {"gatewayClassName": gateway_class, "listeners": [section.tree for section in listed]}
@@ -109,7 +109,7 @@ def secret_names(view: View, objects: KubernetesObjects) -> dict[tuple[str, str]
 
 
 def reserved_secrets(view: View, owner: Parts) -> Iterator[Parts]:
-    """Yield the parts of the names that Secrets of the Gateway, pools and routes may have, and listeners' may not."""
+    """Yield the name parts that Secrets of the Gateway, pools and routes may use, but Secrets of listeners must not."""
     yield (*owner[:-1], f"{owner[-1]}-client")
     yield from ((*owner, pool, part) for pool in view.pools for part in ("ca", "client", "credential"))
     yield from ((*owner, route, part) for route in view.routes for part in ("api-keys", "users"))
@@ -122,13 +122,13 @@ def create_tls_secret(objects: KubernetesObjects, name: str, certificate: str, k
 
 
 def prerequisites(view: View, objects: KubernetesObjects) -> Iterator[Prerequisite]:
-    """Yield the Secrets of the listeners. Secrets that the fleet names exist already."""
+    """Yield the listeners' Secrets. Secrets that the fleet names already exist."""
     for (certificate, key), name in sorted(_needed(view, objects).items(), key=lambda item: item[1]):
         yield create_tls_secret(objects, name, certificate, key)
 
 
 def needed_secrets(view: View, objects: KubernetesObjects) -> Iterator[tuple[str, str]]:
-    """Yield (kind, name) of the Secrets of the listeners whose names lbctl chooses."""
+    """Yield (kind, name) of the listeners' Secrets that lbctl names."""
     return (("Secret", name) for name in _needed(view, objects).values())
 
 

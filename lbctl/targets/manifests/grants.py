@@ -1,4 +1,4 @@
-"""References to existing Services, InferencePools and Gateways, also of other namespaces."""
+"""References to existing Services, InferencePools and Gateways, including references to other namespaces."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from lbctl.targets.manifests.names import Parts, names, object_name
 from lbctl.targets.manifests.objects import Objects, Tree
 
 _GRANT = "gateway.networking.k8s.io/v1beta1"
-"""The only version of a ReferenceGrant that all supported versions of the API have."""
+"""The only ReferenceGrant version that all supported versions of the API have."""
 INFERENCE_GROUP = "inference.networking.k8s.io"
 
 
 def existing(discovery: KubernetesDiscovery) -> Tree:
-    """Return the reference to the Service or InferencePool of a pool, without its namespace and port."""
+    """Return the reference to a pool's Service or InferencePool, without namespace and port."""
     if discovery.inference_pool:
         return {"name": discovery.inference_pool, "group": INFERENCE_GROUP, "kind": "InferencePool"}
     return {"name": discovery.service, "group": "", "kind": "Service"}
 
 
 def kind_of(discovery: KubernetesDiscovery) -> str:
-    """Return the kind of the existing object that has the pool's replicas."""
+    """Return the kind of the existing object that contains the pool's replicas."""
     return "InferencePool" if discovery.inference_pool else "Service"
 
 
@@ -47,7 +47,7 @@ def diagnostics(view: View, objects: KubernetesObjects) -> Iterator[Diagnostic]:
 
 
 def add_grants(objects: Objects, view: View, kubernetes: KubernetesObjects) -> None:
-    """Add the ReferenceGrants that let routes refer to Services and InferencePools of other namespaces."""
+    """Add the ReferenceGrants that allow routes to refer to Services and InferencePools in other namespaces."""
     wanted: dict[Parts, tuple[str, KubernetesDiscovery]] = {
         (kubernetes.namespace, view.proxy.name, pool): (pool, discovery)
         for pool, discovery in _foreign(view, kubernetes)

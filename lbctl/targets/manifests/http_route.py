@@ -1,7 +1,7 @@
-"""The rules of listeners as HTTPRoutes: one for each listener and host, which has every rule that can match there.
+"""The rules of listeners as HTTPRoutes: one for each listener and host, with every rule that can match there.
 
-Gateways select routes by their most specific host name, and most of them never consider another. So the HTTPRoute of a
-host repeats the rules of wider hosts, and is attached only where it is the most specific one.
+Gateways select routes by their most specific host name, and most of them never consider another. A host's HTTPRoute
+therefore repeats the rules of wider hosts, and is attached only where it is the most specific one.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from lbctl.targets.manifests.precedence import (
 )
 
 MAX_RULES, MAX_MATCHES, MAX_RULE_MATCHES = 16, 128, 64
-"""Maximum number of rules and of matches of an HTTPRoute, and of matches of a rule."""
+"""Maximum number of rules and of matches in an HTTPRoute, and of matches in a rule."""
 _MAX_PARENTS = 32
-"""Maximum number of listeners of a Gateway to which an HTTPRoute is attached."""
+"""Maximum number of Gateway listeners that an HTTPRoute is attached to."""
 _MAX_HEADERS = 16
-"""Maximum number of headers of a match."""
+"""Maximum number of headers in a match."""
 _RULE_NAME = NameGrammar("rule", 253, separator=".")
 _ROUTE_NAME = NameGrammar("HTTPRoute", 248)
-"""Grammar of names to which a number can be added."""
+"""Grammar of names that a number is appended to."""
 _SAFE = ("GET", "HEAD")
 _SIMPLER = "use fewer conditions on headers, methods and hosts for the same paths"
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way in which a gateway handles requests of a rule. Each rule of an HTTPRoute expresses one way."""
+    """One way in which a gateway handles a rule's requests. Each rule of an HTTPRoute expresses one way."""
 
     name: Parts
     route: Route
@@ -57,18 +57,18 @@ class Way:
     shares: dict[str, int] = field(default_factory=dict)
     """Pool → share, for requests that are forwarded."""
     redirect: int = 0
-    """Status of a redirect; 0: no redirect. Without shares and a redirect, the response is 503."""
+    """Status of a redirect, or 0 for no redirect. Without shares or a redirect, the response is 503."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostTable:
-    """The rules of a listener for one host, in the order in which lbctl compares them."""
+    """A listener's rules for one host, in the order in which lbctl compares them."""
 
     listener: Listener
     host: str
     """Empty: any host."""
     ways: tuple[tuple[Way, tuple[Match, ...]], ...]
-    """Each way, with the matches that select it in an HTTPRoute."""
+    """Each way with the matches that select it in an HTTPRoute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,27 +82,27 @@ class PlacedRule:
     name: str
     """Name of the rule, which policies state as `sectionName`."""
     copies: int = 1
-    """Number of its matches times the number of listeners of the Gateway to which it is attached."""
+    """Number of its matches times the number of Gateway listeners that it is attached to."""
 
 
 class Backends(Protocol):
     """The parts of a rule that differ between the kinds of gateways."""
 
     def references(self, route: Route, shares: Mapping[str, int]) -> list[Tree]:
-        """Return the backends of a rule that divides requests among pools by `shares`."""
+        """Return the backends of a rule that splits requests among pools by `shares`."""
 
     def mirror_reference(self, route: Route, pool: str) -> Tree:
-        """Return the backend for copies of requests."""
+        """Return the backend for mirrored requests."""
 
     def response(self, listener: Listener, way: Way) -> Tree:
-        """Return the part of a rule whose requests go to no pool: closed routes, and responses by the gateway."""
+        """Return the part of a rule for requests without a pool: closed routes, and the gateway's own responses."""
 
     def filters(self, listener: Listener, way: Way) -> list[Tree]:
         """Return further filters of a rule with shares."""
 
 
 def path_of(route: Route) -> Path:
-    """Return the path of a route in the fleet."""
+    """Return the fleet path of a route."""
     return "routes", route.name.removesuffix(PREFLIGHT)
 
 
@@ -112,7 +112,7 @@ def path_of(route: Route) -> Path:
 def tables(view: View, *, permanent_redirects: bool) -> tuple[list[HostTable], list[Diagnostic]]:
     """Return the rules of each listener and host, and the errors about rules that no HTTPRoute can express.
 
-    `permanent_redirects`: whether the API has the status 308.
+    `permanent_redirects`: whether the API supports status 308.
     """
     found: list[HostTable] = []
     errors: dict[tuple[object, ...], Diagnostic] = {}
@@ -133,7 +133,7 @@ def tables(view: View, *, permanent_redirects: bool) -> tuple[list[HostTable], l
 
 
 class RuleConflict(Exception):  # noqa: N818 -- it names the two routes
-    """The conditions of two rules, or of a rule and its pins, cannot be combined in one match."""
+    """One match cannot combine the conditions of two rules, or of a rule and its pins."""
 
     def __init__(self, route: Route, message: str) -> None:
         super().__init__(route, message)
@@ -152,9 +152,10 @@ def _order_conflict(first: Route, second: Route) -> RuleConflict:
 
 
 def ways_of(view: View, rule: Rule, *, permanent_redirects: bool) -> Iterator[Way]:
-    """Yield the ways of a rule, in order. Raises RuleConflict if a pin's condition cannot be combined with the rule's.
+    """Yield the ways of a rule, in order.
 
-    `permanent_redirects`: whether redirects may have the status 308.
+    Raises RuleConflict if a pin's condition cannot be combined with the rule's conditions. `permanent_redirects`:
+    whether redirects may use status 308.
     """
     route = view.routes[rule.route]
     route = replace(route, name=rule.closed_route or route.name)
@@ -192,7 +193,7 @@ def _redirects(route: Route, rule: Rule, matches: Sequence[Match]) -> Iterator[W
 
 
 def _closed(ways: Sequence[Way]) -> list[tuple[Way, tuple[Match, ...]]]:
-    """Return each way that is needed, with its matches. Raises RuleConflict and TooManyMatchesError."""
+    """Return each required way with its matches. Raises RuleConflict and TooManyMatchesError."""
     try:
         matches = closed([way.matches for way in ways])
     except Conflict as conflict:
@@ -205,7 +206,7 @@ def _closed(ways: Sequence[Way]) -> list[tuple[Way, tuple[Match, ...]]]:
 
 
 def errors(view: View) -> Iterator[Diagnostic]:
-    """Yield the conditions of rules that the API cannot express."""
+    """Yield the rule conditions that the API cannot express."""
     for listener in view.listeners:
         for rule in listener.rules:
             match = (*path_of(view.routes[rule.route]), "match")
@@ -220,7 +221,7 @@ def errors(view: View) -> Iterator[Diagnostic]:
 
 
 def warnings(view: View, found: Sequence[HostTable], *, longest_first: bool = False) -> Iterator[Diagnostic]:
-    """Yield the settings of routes that HTTPRoutes express only in part, and the rules that exceed the API's limits.
+    """Yield the route settings that HTTPRoutes can express only in part, and the rules that exceed the API's limits.
 
     `longest_first`: whether the gateway compares expressions before prefixes, and longer expressions first. Otherwise,
     their order is unknown.
@@ -239,7 +240,7 @@ def warnings(view: View, found: Sequence[HostTable], *, longest_first: bool = Fa
 def _regex_warnings(found: Sequence[HostTable], *, longest_first: bool) -> Iterator[Diagnostic]:
     """Yield a warning for each route whose regular expression overlaps a path of a later route that may come first.
 
-    The API leaves the order of expressions, and of an expression and a prefix, to the class.
+    The API leaves it to the class how two expressions, or an expression and a prefix, are ordered.
     """
     feature = BY_ID["route.match"]
     may_take = _is_longer if longest_first else _may_take
@@ -267,13 +268,16 @@ def _regex_warnings(found: Sequence[HostTable], *, longest_first: bool) -> Itera
 
 
 def _may_take(match: Match, expression: Rule) -> bool:
-    """Return whether a class may prefer a match to an expression. Equal expressions have the order of the rules."""
+    """Return whether a class may give a match precedence over an expression.
+
+    Equal expressions keep the order of the rules.
+    """
     is_other = match.path.kind == "prefix" or (match.path.kind == "regex" and match.path != expression.path)
     return is_other and overlaps(Rule("", path=expression.path), Rule("", path=match.path))
 
 
 def _is_longer(match: Match, expression: Rule) -> bool:
-    """Return whether a match has a longer expression than a rule that it overlaps."""
+    """Return whether a match has a longer expression than a rule that it overlaps with."""
     is_other = match.path.kind == "regex" and len(match.path.value) > len(expression.path.value)
     return is_other and overlaps(Rule("", path=expression.path), Rule("", path=match.path))
 
@@ -309,8 +313,8 @@ def add_routes(
 def _route_names(view: View, counts: Mapping[Parts, int]) -> dict[Parts, str]:
     """Return the name of the first HTTPRoute of each host.
 
-    Further ones have a number, so that the name decides between objects of the same age. A name that would equal such a
-    numbered name gets a digest.
+    Further HTTPRoutes get a number, so that the name determines the order of objects of the same age. A name that would
+    clash with such a numbered name gets a digest.
     """
     assert view.proxy.kubernetes is not None
     numbered = [(*parts, _number(index, count)) for parts, count in counts.items() for index in range(2, count + 1)]
@@ -331,7 +335,7 @@ def _pieces(
     backends: Backends,
     found: Sequence[HostTable],
 ) -> list[tuple[list[_Rule], list[Tree]]]:
-    """Return the rules and the parents of each HTTPRoute for one host."""
+    """Return the rules and parents of each HTTPRoute for one host."""
     hosts = [other.host for other in found if other.listener is table.listener]
     own = (section for section in sections if section.listener == table.listener.name)
     parents = [section.parent for section in own if is_attached(table.host, section.host, hosts)]
@@ -343,8 +347,8 @@ def _pieces(
 def is_attached(host: str, section: str, hosts: Sequence[str]) -> bool:
     """Return whether the routes of `host` belong to a section of a Gateway. `hosts` are all hosts of the listener.
 
-    It has requests for hosts within the section. Of the HTTPRoutes for wider hosts, only the most specific one belongs
-    to the section: the others' rules are part of it.
+    This applies to hosts within the section. Of the HTTPRoutes for wider hosts, only the most specific one belongs to
+    the section, because it contains the others' rules.
     """
     if host_covers(section, host):
         return True
@@ -353,7 +357,7 @@ def is_attached(host: str, section: str, hosts: Sequence[str]) -> bool:
 
 
 def _divided(ways: Sequence[tuple[Way, tuple[Match, ...]]]) -> list[list[tuple[Way, tuple[Match, ...]]]]:
-    """Divide ways into rules within the limits of the API, and these among HTTPRoutes."""
+    """Divide ways into rules within the API's limits, and divide the rules among HTTPRoutes."""
     groups: list[list[tuple[Way, tuple[Match, ...]]]] = [[]]
     for way, matches in ways:
         size = 1 if _replaces_prefix(way) else MAX_RULE_MATCHES
@@ -410,7 +414,7 @@ def _replaces_prefix(way: Way) -> bool:
 
 
 def _outcome(view: View, listener: Listener, way: Way, matches: Sequence[Match], backends: Backends) -> Tree:
-    """Return the part of a rule that handles its requests."""
+    """Return the part of a rule that determines how its requests are handled."""
     if way.redirect:
         return {"filters": [filters.redirect(way.redirect)]}
     if not way.shares:

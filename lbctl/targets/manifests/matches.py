@@ -1,4 +1,4 @@
-"""The matches of HTTPRoute rules: from lbctl's rules, and as trees."""
+"""The matches of HTTPRoute rules: derived from lbctl's rules, and as trees."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SPECIAL = re.compile(r"([\\.+*?()|\[\]{}^$])")
 
 
 def matches_of(rule: Rule) -> tuple[Match, ...]:
-    """Return the matches of a rule for any host: one for each method and model. The path and headers are the same."""
+    """Return a rule's matches for any host: one for each method and model. They have the same path and headers."""
     headers = tuple((name, HeaderMatch("exact", value)) for name, value in rule.headers)
     matches = [Match(rule.path, method, headers) for method in rule.methods or ("",)]
     if not rule.models:

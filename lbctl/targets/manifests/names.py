@@ -1,8 +1,8 @@
 """Names of Kubernetes objects, derived from the fleet's names.
 
 The same parts always give the same name. Kubernetes allows fewer characters than the fleet, and all separators may
-occur within the fleet's names. So a name is only readable if it is also unambiguous. Otherwise, it ends with a digest
-of its parts.
+occur within the fleet's names. A name is therefore readable only if it is also unambiguous. Otherwise, it ends with a
+digest of the parts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class NameGrammar:
     """Whether a name may contain dots, between labels."""
     starts_with_letter: bool = False
     separator: str = "-"
-    """Text between the parts."""
+    """Separator of the parts."""
 
 
 SERVICE = NameGrammar("Service", 63, dots=False, starts_with_letter=True)
@@ -43,7 +43,8 @@ def object_name(kind: str) -> NameGrammar:
 def names(grammar: NameGrammar, wanted: Iterable[Parts]) -> dict[Parts, str]:
     """Return a distinct name for each of `wanted`.
 
-    These must be the names of one proxy: another proxy may not change them, since renamed objects exist twice.
+    These must be all names of one proxy. Another proxy must not affect them, because a renamed object would exist
+    twice.
     """
     readable = {parts: grammar.separator.join(parts) for parts in wanted}
     counts = Counter(readable.values())

@@ -32,7 +32,7 @@ _ORDER = (
     "HTTPRoute",
     "VirtualService",
 )
-"""Kinds of objects in the order of the file, in which they are applied.
+"""Kinds of objects in file order, which is also the order in which they are applied.
 
 Routes come after their Services and after the policies that protect them.
 """
@@ -40,13 +40,13 @@ Routes come after their Services and after the policies that protect them.
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """The objects of one proxy. Their labels name it."""
+    """The objects of one proxy. Their labels contain the proxy's name."""
 
     proxy: str
     namespace: str
     trees: list[Tree] = field(default_factory=list)
     sources: dict[int, Path] = field(default_factory=dict)
-    """`id` of a map in a tree → path of the YAML value that it comes from."""
+    """`id` of a dictionary in a tree → path of the YAML value that it is derived from."""
 
     def add(
         self,
@@ -60,7 +60,10 @@ class Objects:
         labels: Mapping[str, str] | None = None,
         **content: object,
     ) -> None:
-        """Add an object. `component` (listener, route or pool) is the part of the fleet that it comes from."""
+        """Add an object.
+
+        `component` (listener, route or pool) is the part of the fleet that the object is derived from.
+        """
         all_labels = {
             "app.kubernetes.io/component": component,
             "app.kubernetes.io/instance": _label(self.proxy),
@@ -82,7 +85,7 @@ class Objects:
         self.sources[id(tree)] = source
 
     def own(self, source: Path, *trees: Tree) -> None:
-        """Record the YAML value from which parts of objects come."""
+        """Record the YAML value that parts of objects are derived from."""
         self.sources.update(dict.fromkeys(map(id, trees), source))
 
     def names(self) -> Iterator[tuple[str, str, str]]:
@@ -120,5 +123,8 @@ def _kustomization(resources: Sequence[str]) -> File:
 
 
 def _label(name: str) -> str:
-    """Return the name as the value of a label, which must end with a letter or a digit. The fleet's names are short."""
+    """Return the name as a label value, which must end with a letter or a digit.
+
+    Names in the fleet are short enough.
+    """
     return name if name[-1].isalnum() else names(_LABEL, [(name,)])[name,]

@@ -1,4 +1,4 @@
-"""The pickers to which a gateway's objects refer. lbctl does not render them: the operator installs them."""
+"""The pickers that a gateway's objects refer to. lbctl does not render them: the operator installs them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ PORT = ports.PICKER
 
 
 class Pickers:
-    """The pickers of some pools. A gateway does not name a pool, so each of several pools has its own picker."""
+    """The pickers of some pools.
+
+    A gateway does not send the pool's name, so each of several pools has its own picker.
+    """
 
     def __init__(self, objects: KubernetesObjects, pools: Iterable[str]) -> None:
         ordered = sorted(pools)

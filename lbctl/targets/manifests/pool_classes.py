@@ -1,4 +1,4 @@
-"""The classes of all pools whose replicas lbctl renders, within the number of backends of a rule."""
+"""The classes of all pools whose replicas lbctl renders, within the maximum number of backends per rule."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from lbctl.targets.manifests.classes import MAX_WEIGHT, WeightClasses, limits, w
 from lbctl.targets.replica_weights import quantise
 
 MAX_BACKENDS = 16
-"""Maximum number of backends of a rule."""
+"""Maximum number of backends in a rule."""
 _TOLERANCE = 0.02
-"""Maximum relative error of a replica's share without a warning."""
+"""Relative error of a replica's share above which a warning is given."""
 
 Group = tuple[str, tuple[str, ...]]
-"""A pool, and the regions of the replicas that may answer (empty: all)."""
+"""A pool, and the regions whose replicas may serve (empty: all)."""
 
 
 class PoolClasses:
@@ -32,10 +32,10 @@ class PoolClasses:
     def __init__(
         self, view: View, *, is_rendered: Callable[[Pool], bool], ranks: int = 1, by_host_name: bool = False
     ) -> None:
-        """Find the classes of the pools for which `is_rendered`. The others have one backend.
+        """Find the classes of pools for which `is_rendered` returns true. The others have one backend.
 
-        `ranks` is the number of priorities that get requests. Each priority has separate classes, and replicas with a
-        host name have separate classes if `by_host_name`.
+        `ranks` is the number of priorities that receive requests. Each priority has separate classes. With
+        `by_host_name`, replicas with a host name also have separate classes.
         """
         self._view = view
         self._is_rendered = is_rendered
@@ -51,11 +51,11 @@ class PoolClasses:
         return self.groups[group_of(route, pool)]
 
     def is_standby(self, group: Group, replica: Replica) -> bool:
-        """Return whether the replica gets requests only if the replicas of the first priority are unavailable."""
+        """Return whether the replica receives requests only while replicas of the first priority are unavailable."""
         return replica.priority != self._priorities(group)[0]
 
     def warnings(self) -> Iterator[Diagnostic]:
-        """Yield the warnings about replicas whose share is off because classes were joined."""
+        """Yield warnings about replicas whose share is inaccurate because classes were joined."""
         for (pool, _), found in self.groups.items():
             if found.error > _TOLERANCE:
                 message = (
@@ -70,7 +70,7 @@ class PoolClasses:
         return lambda replica: (replica.priority != first, by_host_name and not is_ip(replica.address.host))
 
     def _max_classes(self) -> dict[Group, int]:
-        """Return the maximum number of classes of each rendered group, over all rules that use it."""
+        """Return the maximum number of classes per rendered group, considering all rules that use it."""
         allowed: dict[Group, int] = {}
         for route in self._view.routes.values():
             for pools in _rules(route):
@@ -104,7 +104,7 @@ class PoolClasses:
 
 
 def group_of(route: Route, pool: str) -> Group:
-    """Return the group of a pool's replicas that may answer requests of a route."""
+    """Return the group of a pool's replicas that may serve a route's requests."""
     return pool, route.regions
 
 

@@ -1,13 +1,14 @@
-"""Matches of HTTPRoute rules that select the same rule as lbctl, whatever the precedence of the Gateway API.
+"""Matches of HTTPRoute rules that select the same rule as lbctl despite the Gateway API's own precedence.
 
-lbctl compares the rules of a listener in one order: the first rule that matches decides. In the Gateway API, the most
-specific *match* decides: exact before prefix, the longer prefix, a method, the number of headers. The order of the
-rules only decides between matches that are equally specific. Envoy Gateway counts the method as a header, and then
-prefers exact values to expressions.
+lbctl compares a listener's rules in order, and the first matching rule wins. In the Gateway API, the most specific
+*match* wins: exact before prefix, the longer prefix, a method, the number of headers. The order of the rules only
+decides between equally specific matches. Envoy Gateway counts the method as a header, and prefers exact values to
+expressions.
 
-If a later rule would win although an earlier rule also matches, the earlier rule gets an additional match: the
-conditions of both. It is at least as specific as the later rule's match, and exists only for requests that meet both.
-This is repeated until the order is the same. A match that an earlier rule covers is never needed, and is left out.
+If a later rule would win although an earlier rule also matches, the earlier rule gets an additional match that combines
+the conditions of both. It is at least as specific as the later rule's match, and matches only requests that meet both
+conditions. This is repeated until both orders agree. A match that an earlier rule covers is never needed and is left
+out.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from lbctl.ir.listeners import PathMatch, Rule
 from lbctl.ir.matching import covers, overlaps
 
 MAX_ADDED = 1000
-"""Maximum number of additional matches for one host, which bounds the time to find them."""
+"""Maximum number of additional matches for one host, which limits the time needed to find them."""
 _PATH_RANK = {"exact": 0, "regex": 1, "prefix": 2}
 
 
 @dataclass(frozen=True, slots=True)
 class HeaderMatch:
-    """A condition on the value of a header."""
+    """A condition on a header's value."""
 
     kind: Literal["exact", "prefix", "regex"]
     value: str
@@ -37,17 +38,17 @@ class HeaderMatch:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Conditions of a request that must all hold."""
+    """Conditions that a request must all meet."""
 
     path: PathMatch
     method: str = ""
     """Empty: any method."""
     headers: tuple[tuple[str, HeaderMatch], ...] = ()
-    """(lower-case name, condition), sorted, each name once."""
+    """(lower-case name, condition) pairs, sorted by name. Each name occurs once."""
 
 
 class InexpressibleError(Exception):
-    """No match has the conditions of both of these matches."""
+    """One match cannot combine the conditions of these two matches."""
 
     def __init__(self, first: Match, second: Match) -> None:
         super().__init__(first, second)
@@ -59,16 +60,16 @@ class TooManyMatchesError(Exception):
 
 
 class Conflict(Exception):  # noqa: N818 -- it names the two rules
-    """Requests that match both rules would go to the later one, and no match can prevent that."""
+    """Requests that match both rules would go to the later rule, and no match can prevent that."""
 
     def __init__(self, first: int, second: int) -> None:
         super().__init__(first, second)
         self.first, self.second = first, second
-        """Indexes of the rules."""
+        """Indexes of the two rules."""
 
 
 def closed(rules: Sequence[Sequence[Match]]) -> list[list[Match]]:
-    """Return the matches of each rule, so that the first rule that matches always wins.
+    """Return the matches of each rule, chosen so that the first matching rule always wins.
 
     The order of the rules decides between equally specific matches. Raises Conflict, or TooManyMatchesError if the
     rules overlap in too many ways.
@@ -104,12 +105,12 @@ class _Entry:
     envoy_gateway: tuple[int, ...]
 
     def wins(self, other: _Entry) -> bool:
-        """Return whether it takes precedence over `other`, in the Gateway API or in Envoy Gateway."""
+        """Return whether it takes precedence over `other` in the Gateway API or in Envoy Gateway."""
         return self.api < other.api or self.envoy_gateway < other.envoy_gateway
 
 
 class _Table:
-    """The matches of all rules. Conjunctions have the path of one of both matches, so all paths are known."""
+    """The matches of all rules. A conjunction has the path of one of its two matches, so all paths are known."""
 
     def __init__(self, paths: Collection[PathMatch]) -> None:
         self._near = {path: [other for other in paths if _may_meet(path, other)] for path in paths}
@@ -137,7 +138,7 @@ def _may_meet(one: PathMatch, other: PathMatch) -> bool:
 
 
 def _conflicts(table: _Table, added: Sequence[_Entry]) -> Iterator[tuple[_Entry, _Entry]]:
-    """Yield each pair (earlier, later) with an entry in `added` of which the later rule's match would win."""
+    """Yield each pair (earlier, later), including an entry in `added`, for which the later rule's match would win."""
     for entry in added:
         for other in table.near(entry.match):
             if entry.rule < other.rule and other.wins(entry):
@@ -156,7 +157,7 @@ def _conjunction(earlier: _Entry, later: _Entry) -> Match | None:
 def _is_decided(table: _Table, match: Match, rule: int) -> bool:
     """Return whether `match` is not needed for a rule.
 
-    An earlier rule covers it, or a match of the same rule is as specific and covers it.
+    This is the case if an earlier rule covers it, or if an equally specific match of the same rule does.
     """
     entry = _Entry(match, rule, api_order(match), _envoy_gateway_order(match))
     return any(
@@ -166,10 +167,10 @@ def _is_decided(table: _Table, match: Match, rule: int) -> bool:
 
 
 def api_order(match: Match) -> tuple[int, ...]:
-    """Return the sort key of a match: the smallest takes precedence.
+    """Return the sort key of a match; the smallest key takes precedence.
 
     https://gateway-api.sigs.k8s.io/reference/spec/#httprouterule. The API leaves the rank of a regular expression to
-    the implementation; lbctl and Envoy Gateway have it between exact paths and prefixes.
+    the implementation; lbctl and Envoy Gateway place it between exact paths and prefixes.
     """
     return (*_path_order(match.path), 0 if match.method else 1, -len(match.headers))
 
@@ -211,7 +212,7 @@ def _header_covers(wide: HeaderMatch, narrow: HeaderMatch) -> bool:
 
 
 def conjunction(one: Match, other: Match) -> Match | None:
-    """Return the match for exactly the requests that both match; None if there are none.
+    """Return a match for exactly the requests that both match; None if there are none.
 
     Raises InexpressibleError.
     """

@@ -1,7 +1,7 @@
-"""How the gateways of a cluster read a request. Bodies and queries are not read.
+"""How a cluster's gateways read a request. Bodies and queries are not read.
 
-The class or the mesh decides the escapes of a path that it decodes, and the requests that it rejects. Like Envoy,
-this prediction decodes all escapes.
+The class or the mesh determines which escapes in a path are decoded and which requests are rejected. Like Envoy, this
+prediction decodes all escapes.
 """
 
 from __future__ import annotations

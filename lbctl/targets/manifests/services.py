@@ -1,10 +1,11 @@
-"""Services without selector and their EndpointSlices, for replicas outside the cluster.
+"""Services without a selector and their EndpointSlices, for replicas outside the cluster.
 
 Kubernetes connects the two by the label `kubernetes.io/service-name` and by the name of the port. The label
 `endpointslice.kubernetes.io/managed-by` keeps Kubernetes' own controllers away from the slices.
 
-Applying new objects does not delete old ones. So the name of a Service states how many slices it has: either the new
-slices replace all old ones, or the routes refer to a Service with another name, and the old one gets no requests.
+Applying new objects does not delete old objects. The name of a Service therefore states how many slices it has: either
+the new slices replace all old slices, or the routes refer to a Service with another name, and the old one gets no
+requests.
 """
 
 from __future__ import annotations
@@ -51,7 +52,10 @@ def app_protocol(pool: Pool, *, websocket: bool) -> str:
 
 
 def shape(replicas: Iterable[Replica]) -> Parts:
-    """Return the last parts of a Service's name: its number of slices of each family. One IPv4 slice needs none."""
+    """Return the last parts of a Service's name: the number of slices for each address family.
+
+    A single IPv4 slice adds no parts.
+    """
     counts = {family: len(slices) for family, slices in _slices(replicas).items()}
     if counts == {"ipv4": 1}:
         return ()
@@ -61,7 +65,7 @@ def shape(replicas: Iterable[Replica]) -> Parts:
 def add_service(
     objects: Objects, service: PoolService, drained: Collection[str], source: Path, *, same_zone: bool
 ) -> None:
-    """Add a Service and its slices, which contain addresses: no replica may have a host name.
+    """Add a Service and its slices, which contain addresses, so replicas must not have host names.
 
     `same_zone`: whether clients prefer endpoints in their own zone.
     """
@@ -94,7 +98,7 @@ def add_service(
 
 
 def _slices(replicas: Iterable[Replica]) -> dict[str, list[tuple[int, Sequence[Replica]]]]:
-    """Map each address family to its slices, as (port, replicas). All endpoints of a slice have the same ports."""
+    """Map each address family to its slices, as (port, replicas). All endpoints in a slice have the same port."""
     groups: dict[tuple[str, int], list[Replica]] = {}
     for replica in replicas:
         family = "ipv6" if _is_ipv6(replica) else "ipv4"
@@ -114,12 +118,12 @@ def _is_ipv6(replica: Replica) -> bool:
 
 
 def _address(replica: Replica) -> str:
-    """Return the address. An IPv4-mapped one is IPv4, because slices of IPv6 addresses cannot contain it."""
+    """Return the address. An IPv4-mapped address counts as IPv4, because IPv6 slices cannot contain it."""
     return str(parse_ip(replica.address.host))
 
 
 def _endpoint(replica: Replica, *, drained: bool) -> dict[str, object]:
-    """Return an endpoint. A drained one finishes its requests and gets no new ones."""
+    """Return an endpoint. A drained endpoint finishes its requests and gets no new requests."""
     conditions = {"ready": not drained, "serving": True, "terminating": drained}
     hostname = {"hostname": replica.name} if _HOSTNAME.fullmatch(replica.name) else {}
     zone = {"zone": replica.zone} if replica.zone is not None else {}

@@ -1,4 +1,4 @@
-"""The base of targets whose configuration is Kubernetes objects."""
+"""The base of targets whose configuration consists of Kubernetes objects."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from lbctl.targets.target import Bundle, Complaint, Shedding
 
 
 class Renderer(Protocol):
-    """The module of a target that renders its objects."""
+    """The module of a target that renders the objects."""
 
     def render(self, view: View) -> Bundle:
-        """Render a view to one stream of objects and a kustomization."""
+        """Render a view as one stream of objects and a kustomization."""
 
     def diagnostics(self, view: View) -> tuple[Diagnostic, ...]:
         """Return the diagnostics of `render` for this view."""
@@ -32,7 +32,7 @@ class Renderer(Protocol):
 
 
 class ManifestTarget(ABC):
-    """A target without state. `kubectl` validates its objects, and no control plane drives its proxies."""
+    """A target without state. `kubectl` validates the objects, and no control plane drives the proxies."""
 
     binary = "kubectl"
     install_hint = "see https://kubernetes.io/docs/tasks/tools/"
@@ -54,10 +54,10 @@ class ManifestTarget(ABC):
     @property
     @abstractmethod
     def renderer(self) -> Renderer:
-        """The module that renders; it is imported only when something is rendered."""
+        """The rendering module, imported only when something is rendered."""
 
     def sheds(self, pool: Pool, have_fallback: Sequence[bool]) -> Shedding:  # noqa: ARG002 -- for other kinds
-        """Return `none`, because none of these APIs has load shedding."""
+        """Return `none`, because none of these APIs supports load shedding."""
         return "none"
 
     def readmission(self, pool: Pool) -> str:  # noqa: ARG002 -- for other kinds
@@ -65,7 +65,7 @@ class ManifestTarget(ABC):
         return ""
 
     def unfit_for_service(self, view: View) -> str:  # noqa: ARG002 -- for other kinds
-        """Return an empty string, because no service of a distribution reads the objects."""
+        """Return an empty string, because a distribution's service does not read the objects."""
         return ""
 
     def log_files(self, view: View) -> Sequence[str]:  # noqa: ARG002 -- for other kinds
@@ -73,11 +73,11 @@ class ManifestTarget(ABC):
         return ()
 
     def companions(self, proxy: Proxy, pools: Sequence[Pool]) -> Sequence[str]:  # noqa: ARG002 -- for other kinds
-        """Return an empty list, because no configuration file is next to the objects."""
+        """Return an empty list, because the objects have no further configuration files next to them."""
         return ()
 
     def render(self, view: View, form: str = "yaml") -> Bundle:  # noqa: ARG002 -- objects have one form
-        """Render a view to one stream of objects and a kustomization."""
+        """Render a view as one stream of objects and a kustomization."""
         return self.renderer.render(view)
 
     def diagnostics(self, view: View) -> tuple[Diagnostic, ...]:
@@ -85,14 +85,14 @@ class ManifestTarget(ABC):
         return self.renderer.diagnostics(view)
 
     def quantised_weights(self, pool: Pool, weights: tuple[Weight, ...]) -> list[int]:  # noqa: ARG002 -- for other kinds
-        """Return weights of replicas, in the same order, on the scale of the weights of an HTTPRoute's backends."""
+        """Return the replicas' weights, in the same order, on the scale of backend weights in an HTTPRoute."""
         from lbctl.targets.manifests.classes import MAX_WEIGHT
         from lbctl.targets.replica_weights import quantise, rates
 
         return quantise(rates(weights), MAX_WEIGHT)
 
     def refusals(self, view: View) -> Iterable[Diagnostic]:
-        """Yield the errors that cause a fleet with this kind to be rejected."""
+        """Yield the errors that make lbctl reject a fleet with this kind."""
         from lbctl.targets.manifests.findings import inference_pools
 
         errors = () if self.refers_to_inference_pools else tuple(inference_pools(view))

@@ -1,6 +1,6 @@
-"""TLS to replicas as BackendTLSPolicies, and the CA bundles of replicas and clients as ConfigMaps.
+"""TLS to replicas as BackendTLSPolicies, and CA bundles for replicas and clients as ConfigMaps.
 
-CA bundles are public, so lbctl renders them. A bundle that cannot be read is a prerequisite, like a Secret.
+CA bundles are public, so lbctl renders them. An unreadable bundle becomes a prerequisite, like a Secret.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _POLICY = object_name("BackendTLSPolicy")
 _CONFIG_MAP = object_name("ConfigMap")
 _SECRET = object_name("Secret")
 _MAX_TARGETS = 16
-"""Maximum number of Services of a BackendTLSPolicy."""
+"""Maximum number of Services in a BackendTLSPolicy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class _Bundle:
 
 
 class Certificates:
-    """The ConfigMaps, policies and Secrets that a closed view needs for TLS beyond the listeners' own certificates."""
+    """The ConfigMaps, policies and Secrets that a closed view needs for TLS, except the listeners' own certificates."""
 
     def __init__(
         self,
@@ -47,10 +47,10 @@ class Certificates:
         pools: Sequence[Pool],
         client: tuple[str, str] | None,
     ) -> None:
-        """Describe TLS of a view.
+        """Describe the TLS settings of a view.
 
-        `listeners` verify certificates of clients, and `pools` have certificates that are verified by a CA bundle.
-        `client` is the certificate and key with which the Gateway connects to replicas.
+        `listeners` verify client certificates. The certificates of `pools` are verified with a CA bundle. `client` is
+        the certificate and key that the Gateway uses for connections to replicas.
         """
         self._view = view
         self._objects = objects
@@ -59,7 +59,7 @@ class Certificates:
         self._client = client
 
     def gateway_tls(self) -> Tree:
-        """Return the settings of the Gateway for certificates of clients, and for its own certificate as a client."""
+        """Return the Gateway's settings for client certificates and for its own client certificate."""
         ports = [
             {"port": listener.bind.port, "tls": {"validation": {"caCertificateRefs": [self.of_listener(listener)]}}}
             for listener in self._view.listeners
@@ -69,23 +69,23 @@ class Certificates:
         return tls | self.client_tls()
 
     def client_tls(self) -> Tree:
-        """Return the settings of the Gateway for its own certificate as a client of the replicas."""
+        """Return the Gateway's settings for its own client certificate, which it presents to replicas."""
         if self._client is None:
             return {}
         return {"backend": {"clientCertificateRef": {"kind": "Secret", "name": self._client_secret(self._client)}}}
 
     def of_listener(self, listener: Listener) -> Tree:
-        """Return the reference to the CA bundle for the certificates of a listener's clients."""
+        """Return the reference to the CA bundle that verifies a listener's client certificates."""
         return self._reference((self._view.proxy.name, listener.name, "clients"))
 
     def of_pool(self, pool: Pool) -> Tree:
-        """Return the CA for the certificates of a pool's replicas, as part of a policy or backend."""
+        """Return the CA that verifies a pool's certificates, as part of a policy or backend."""
         if pool.tls is not None and pool.tls.ca in PLACES:
             return {"wellKnownCACertificates": "System"}
         return {"caCertificateRefs": [self._reference((self._view.proxy.name, pool.name, "ca"))]}
 
     def add(self, objects: Objects, targets: Mapping[str, Sequence[Tree]]) -> None:
-        """Add the ConfigMaps, and the policies by the targets of each pool."""
+        """Add the ConfigMaps, and the policies with the targets of each pool."""
         for key, bundle in self._bundles.items():
             text = self._view.ca_bundles.get(bundle.file)
             if text:
@@ -103,7 +103,7 @@ class Certificates:
             objects.add(GROUP, "BackendTLSPolicy", name, "pool", ("pools", pool.name), spec=spec)
 
     def prerequisites(self) -> Iterator[Prerequisite]:
-        """Yield the Secret of the Gateway, and the ConfigMaps whose file is missing here."""
+        """Yield the Gateway's Secret, and the ConfigMaps whose file is missing here."""
         for key, bundle in self._bundles.items():
             if not self._view.ca_bundles.get(bundle.file):
                 words = ("kubectl", "-n", self._objects.namespace, "create", "configmap", self._names[key])
@@ -112,7 +112,7 @@ class Certificates:
             yield create_tls_secret(self._objects, self._client_secret(self._client), *self._client)
 
     def needed(self) -> Iterator[tuple[str, str]]:
-        """Yield (kind, name) of the ConfigMaps, and of the Secret of the Gateway if lbctl chooses its name."""
+        """Yield (kind, name) of the ConfigMaps, and of the Gateway's Secret if lbctl chooses its name."""
         yield from (("ConfigMap", name) for name in self._names.values())
         if self._client is not None and self._client[0] not in dict(self._objects.secrets):
             yield "Secret", self._client_secret(self._client)
