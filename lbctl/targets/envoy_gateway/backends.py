@@ -1,6 +1,7 @@
 """The backends of rules: existing Services of discovered pools, and `Backend` objects for all other replicas.
 
-Endpoints of a Backend have no weights. So replicas of equal weight are one Backend, and the Backends have weights.
+Endpoints of a Backend have no weights. Therefore, replicas of equal weight form one Backend, and the weights belong to
+the Backends.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ _MAX_ENDPOINTS = 256
 _MAX_RANKS = 2
 """Number of priorities: a Backend either is a fallback or not."""
 _SEPARATE: Tree = {"type": "RequestHeaderModifier", "requestHeaderModifier": {"remove": [DESTINATION_HEADER]}}
-"""Filter of a backend. It changes nothing, but Envoy Gateway makes a separate cluster of a backend with a filter."""
+"""Filter of a backend. It has no effect itself, but Envoy Gateway creates a separate cluster for a backend with a
+filter."""
 _HOST_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
 
 
@@ -45,7 +47,7 @@ class _Endpoints:
     pool: str
     replicas: tuple[Replica, ...]
     weight: int
-    """Relative to the other Backends of the group with the same priority."""
+    """Relative to the other Backends with the same priority in the group."""
     is_standby: bool
 
 
@@ -65,7 +67,7 @@ class Backends:
         self._names = names(_BACKEND, self._listed)
         used = self._used()
         self._rendered = {parts: item for parts, item in self._listed.items() if self._names[parts] in used}
-        """The Backends to which a rule refers."""
+        """The Backends that rules refer to."""
         self._filters = route_filters.filter_names(view)
         rendered = dict.fromkeys(item.pool for item in self._rendered.values())
         certificates = [(view.proxy.name, name, "client") for name in rendered if _has_key(view.pools[name])]
@@ -73,7 +75,7 @@ class Backends:
         """Pool → name of the Secret with its client certificate."""
 
     def references(self, route: Route, shares: Mapping[str, int]) -> list[Tree]:
-        """Return the backends of a rule that divides requests among pools by `shares`."""
+        """Return the backends of a rule that splits requests among pools by `shares`."""
         backends = [(pool, *item) for pool in shares for item in self._of(route, pool)]
         if self._divided(route, shares):
             backends = [item for item in backends if not item[1]]
@@ -84,33 +86,33 @@ class Backends:
         return [{**tree, "weight": weight, **separate} for (*_, tree), weight in zip(backends, weights, strict=True)]
 
     def mirror_reference(self, route: Route, pool: str) -> Tree:
-        """Return the backend for copies of requests, which has all replicas of the pool."""
+        """Return the backend for mirrored requests, which contains all replicas of the pool."""
         mirror = self._parts(group_of(route, pool), "mirror")
         return self._reference(mirror) if mirror in self._listed else self._of(route, pool)[0][2]
 
     def response(self, listener: Listener, way: Way) -> Tree:
-        """Return the response by the gateway, or the filter that closes a route."""
+        """Return the filter for the gateway's own response, or for a closed route."""
         return route_filters.response(self._view, self._filters, listener, way)
 
     def filters(self, listener: Listener, way: Way) -> list[Tree]:  # noqa: ARG002 -- for other kinds
-        """Return the filters that change requests for pools."""
+        """Return the filters that change requests for the pools."""
         return route_filters.filters(self._view, self._filters, way)
 
     def add(self, objects: Objects, certificates: Certificates) -> None:
-        """Add the Backends. `certificates` has the CA bundles of their pools."""
+        """Add the Backends. `certificates` contains the CA bundles of their pools."""
         for parts, item in self._rendered.items():
             source, spec = ("pools", item.pool), self._spec(item, certificates)
             objects.add(API_VERSION, "Backend", self._names[parts], "pool", source, spec=spec)
 
     def services_of(self, pool: str) -> list[Tree]:
-        """Return the references by which a policy selects a pool's Service. Backends need no policy."""
+        """Return the references with which a policy selects a pool's Service. Backends need no policy."""
         discovery = self._view.pools[pool].discovery
         if not isinstance(discovery, KubernetesDiscovery) or discovery.namespace != self._objects.namespace:
             return []
         return [{"name": discovery.service, "group": "", "kind": "Service"}]
 
     def prerequisites(self) -> Iterator[Prerequisite]:
-        """Yield the Secrets with the client certificates of Backends."""
+        """Yield the Secrets that contain client certificates for Backends."""
         for pool, name in self._secrets.items():
             tls = self._view.pools[pool].tls
             if tls and tls.certificate and tls.key and tls.certificate not in dict(self._objects.secrets):
@@ -126,11 +128,11 @@ class Backends:
 
     @property
     def is_used(self) -> bool:
-        """Whether a rule needs Backends, which Envoy Gateway supports only if its configuration enables them."""
+        """Whether a rule needs Backends, which Envoy Gateway supports only if they are enabled in its configuration."""
         return bool(self._rendered)
 
     def diagnostics(self) -> Iterator[Diagnostic]:
-        """Yield the settings of pools that Backends cannot express."""
+        """Yield the pool settings that Backends cannot express."""
         yield from self.classes.warnings()
         yield from self._limits()
         losses = (item for route, shares in self._rules() for item in self._clusters(route, shares))
@@ -165,7 +167,7 @@ class Backends:
                 yield Diagnostic("LB172", message, path=("routes", route.name, "split"), hint="use fewer pools")
 
     def _rules(self) -> Iterator[tuple[Route, dict[str, int]]]:
-        """Yield the shares of the pools with replicas in each way in which a route forwards requests."""
+        """Yield the shares of pools with replicas, for each way in which a route forwards requests."""
         for route in self._view.routes.values():
             if isinstance(route.action, Forward):
                 shares = {share.pool: share.weight for share in route.action.shares}
@@ -173,7 +175,7 @@ class Backends:
                     yield route, {name: share for name, share in rule.items() if not _is_empty(self._view, route, name)}
 
     def _clusters(self, route: Route, shares: Mapping[str, int]) -> Iterator[Diagnostic]:
-        """Yield the settings of pools that Envoy Gateway loses in the clusters of a rule."""
+        """Yield the pool settings that Envoy Gateway loses in the clusters of a rule."""
         reason = self._divided(route, shares)
         picked = extension_policy.picked_pool(self._view, self._objects, shares)
         for pool in shares:
@@ -185,7 +187,7 @@ class Backends:
                 yield warning("pool.balance.pick", message, ("pools", pool, "balance"))
 
     def _divided(self, route: Route, shares: Mapping[str, int]) -> str:
-        """Return why Envoy Gateway makes a cluster of each backend of a rule; empty if they share one."""
+        """Return why Envoy Gateway creates a separate cluster for each backend of a rule; empty if they share one."""
         if sum(len(self._of(route, pool)) for pool in shares) < 2:
             return ""
         is_picked = extension_policy.picked_pool(self._view, self._objects, shares) is not None
@@ -202,7 +204,7 @@ class Backends:
         return len({self._view.pools[pool].protocol == "http1" for pool in shares}) > 1
 
     def _by_name(self, route: Route, pool: str) -> Iterator[bool]:
-        """Yield for each backend of a pool whether it has host names."""
+        """Yield, for each backend of a pool, whether it has host names."""
         discovery = self._view.pools[pool].discovery
         if isinstance(discovery, KubernetesDiscovery | DnsDiscovery):
             yield isinstance(discovery, DnsDiscovery)
@@ -224,7 +226,7 @@ class Backends:
         return [(item.is_standby, item.weight, self._reference(parts)) for parts, item in listed]
 
     def _used(self) -> set[str]:
-        """Return the names of the Backends to which rules and copies of their requests refer."""
+        """Return the names of the Backends that rules and their mirrors refer to."""
         trees = [tree for route, shares in self._rules() if shares for tree in self.references(route, shares)]
         forwards = [(route, route.action) for route in self._view.routes.values() if isinstance(route.action, Forward)]
         mirrors = [(route, action.mirror) for route, action in forwards if action.mirror and action.mirror.percent]
@@ -235,7 +237,10 @@ class Backends:
         return {"group": GROUP, "kind": "Backend", "name": self._names[parts]}
 
     def _backends(self) -> Iterator[tuple[Parts, _Endpoints]]:
-        """Yield each Backend with the parts of its name. Drained replicas get no requests, so they are left out."""
+        """Yield the parts of each Backend's name, with the Backend.
+
+        Drained replicas get no requests and are left out.
+        """
         for group, found in self.classes.groups.items():
             drained = self._view.drained[group[0]]
             everyone: list[Replica] = []
@@ -285,7 +290,7 @@ class Backends:
 
 
 def _divided_warnings(pool: Pool, standbys: Sequence[bool], reason: str, *, is_picked: bool) -> Iterator[Diagnostic]:
-    """Yield the losses of a pool in a rule with a cluster for each of its Backends."""
+    """Yield the features that a pool loses in a rule with a separate cluster for each of its Backends."""
     path = ("pools", pool.name, "replicas")
     if any(standbys):
         message = f"{reason}, so no Backend takes over for another: only replicas of the first priority are used"
@@ -300,7 +305,7 @@ def _divided_warnings(pool: Pool, standbys: Sequence[bool], reason: str, *, is_p
 
 
 def without_empty_mirrors(view: View) -> tuple[View, list[Diagnostic]]:
-    """Return the view without copies of requests for pools without a replica, and a warning for each such pool."""
+    """Return the view without request mirroring to pools that have no replica, and a warning for each such pool."""
     routes = dict(view.routes)
     warnings: dict[str, Diagnostic] = {}
     for name, route in view.routes.items():
@@ -316,7 +321,7 @@ def without_empty_mirrors(view: View) -> tuple[View, list[Diagnostic]]:
 
 
 def without_empty_pools(view: View, tables: Iterable[HostTable]) -> list[HostTable]:
-    """Return the tables without shares of pools that have no replica. A way without shares returns 503."""
+    """Return the tables without shares for pools that have no replica. A way without shares returns 503."""
     return [
         replace(table, ways=tuple((_without_empty_pools(view, way), matches) for way, matches in table.ways))
         for table in tables
@@ -342,7 +347,7 @@ def errors(view: View) -> Iterator[Diagnostic]:
 
 
 def verified_name(pool: Pool) -> str:
-    """Return the name in the certificates of a pool that is rendered as Backends; empty if no single name is known."""
+    """Return the name in the certificates of a pool rendered as Backends; empty if no single name is known."""
     assert pool.tls is not None
     if pool.tls.server_name is not None:
         return pool.tls.server_name if not is_ip(pool.tls.server_name) else ""
@@ -353,7 +358,7 @@ def verified_name(pool: Pool) -> str:
 
 
 def verifies_by_backend(pool: Pool) -> bool:
-    """Return whether Backends contain the pool's TLS settings, with a CA bundle."""
+    """Return whether Backends contain the pool's TLS settings, including a CA bundle."""
     if pool.tls is None or pool.tls.ca is None or isinstance(pool.discovery, KubernetesDiscovery):
         return False
     return bool(verified_name(pool))

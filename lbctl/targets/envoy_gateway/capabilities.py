@@ -1,4 +1,4 @@
-"""Support of Envoy Gateway for each feature, by the objects of the Gateway API and its own policies."""
+"""Envoy Gateway's support for each feature, through objects of the Gateway API and its own policies."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Settings of listeners as ClientTrafficPolicies: one for each listener, attached to its parts of the Gateway.
+"""Listener settings as ClientTrafficPolicies: one for each listener, attached to its sections of the Gateway.
 
-An existing Gateway has its owner's policies: lbctl attaches none, and the routes whose protection needs one are closed.
+The policies of an existing Gateway belong to its owner: lbctl attaches none, and closes the routes whose protection
+needs one.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ _FRAMING = ("content_length", "transfer_encoding")
 _OWN = "x-envoy-"
 """Prefix of the headers with which a client could change Envoy's timeouts and retries."""
 _MAX_MATCHES = 64
-"""Maximum number of conditions for the names of headers, one of which is `_OWN`."""
+"""Maximum number of header-name conditions, one of which is `_OWN`."""
 _BUFFER = "1Mi"
-"""Size of a request that can be repeated, and of the body that the picker gets. The default is 32 KiB."""
+"""Maximum size of requests that can be retried, and of the body that the picker gets. The default is 32 KiB."""
 _HEADERS_TIMEOUT, _CLIENT_MODES, _ROUTE_IDLE_TIMEOUT = (1, 9), (1, 8), (1, 8)
-"""First versions with a timeout for headers, with modes of client validation, and with idle timeouts of routes."""
+"""First versions with a header timeout, client validation modes, and idle timeouts for routes."""
 _OWNER = "lbctl does not render this Gateway, and only its owner can set this"
 _HINT = "set `gateway_class`, or ask the owner of the Gateway for a ClientTrafficPolicy"
 
@@ -110,7 +111,10 @@ def _settings(context: Context, listener: Listener, revoked: Mapping[str, str]) 
 
 
 def _headers(context: Context, listener: Listener) -> Tree:
-    """Return the removal of headers that no client may send. Headers with `_` are removed like those with `-`."""
+    """Return the filter that removes headers that no client may send.
+
+    Headers with `_` are removed like those with `-`.
+    """
     matches = [{"type": "RegularExpression", "value": expression} for expression in _expressions(context, listener)]
     return {
         "requestID": "Generate" if listener.client_address is None else "PreserveOrGenerate",
@@ -132,7 +136,7 @@ def _expressions(context: Context, listener: Listener) -> list[str]:
 
 
 def _claims(listener: Listener) -> list[str]:
-    """Return expressions for the headers by which a client could claim another address, scheme or host."""
+    """Return expressions for headers with which a client could claim another address, scheme or host."""
     if not trusts_load_balancers(listener):
         return claim_groups(listener.address_headers)
     return [*groups(sorted(claimed(listener))), *other_spellings([FORWARDED_FOR])]
@@ -168,7 +172,7 @@ def _client_validation(context: Context, listener: Listener, revoked: Mapping[st
 
 
 def gaps(view: View, objects: KubernetesObjects) -> Iterator[Gap]:
-    """Yield the protections of listeners that only policies of an existing Gateway's owner can express."""
+    """Yield listener protections that only policies of an existing Gateway's owner can express."""
     for listener in view.listeners if objects.gateway is not None else ():
         protections = (
             ("client_certificate", ("tls", "client_ca"), listener.tls is not None and listener.tls.client_ca),
@@ -181,7 +185,7 @@ def gaps(view: View, objects: KubernetesObjects) -> Iterator[Gap]:
 
 
 def diagnostics(context: Context) -> Iterator[Diagnostic]:
-    """Yield the settings of listeners that no policy expresses."""
+    """Yield the listener settings that no policy can express."""
     if context.objects.gateway is not None:
         yield from _of_existing_gateway(context.view)
         return

@@ -1,4 +1,4 @@
-"""Routes that return 503 because Envoy Gateway expresses the protection of their pools or rates only in part."""
+"""Routes that return 503 because Envoy Gateway expresses their rate limits or their pools' protection only in part."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from lbctl.targets.envoy_gateway.backends import verified_name
 from lbctl.targets.manifests.closing import Gap, key_pair, loopback, several_certificates, unverifiable
 
 GATEWAY_CERTIFICATES = (1, 8)
-"""First version in which a Gateway has a client certificate for its replicas."""
+"""First version in which a Gateway can have a client certificate for its replicas."""
 
 
 def gaps(view: View, objects: KubernetesObjects) -> Iterator[Gap]:
-    """Yield the protections of pools and the rates of routes that cannot be expressed."""
+    """Yield the pool protections and the rate limits of routes that cannot be expressed."""
     yield from loopback(view)
     discovered = [pool for pool in view.pools.values() if isinstance(pool.discovery, KubernetesDiscovery) and pool.tls]
     yield from unverifiable(discovered)

@@ -20,7 +20,7 @@ DESTINATION_HEADER = "x-gateway-destination-endpoint"
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """A closed view, and its rules as they are rendered."""
+    """A closed view and its rendered rules."""
 
     view: View
     objects: KubernetesObjects
@@ -32,7 +32,7 @@ class Context:
 
 
 def rule_reference(rule: PlacedRule) -> Tree:
-    """Return the target of a policy for one rule."""
+    """Return the target reference of a policy for one rule."""
     return {
         "group": "gateway.networking.k8s.io",
         "kind": "HTTPRoute",

@@ -1,6 +1,6 @@
-"""Pools whose replicas the picker chooses, as EnvoyExtensionPolicies: one for each route and pool.
+"""Picker pools as EnvoyExtensionPolicies: one for each route and pool.
 
-The picker names a replica in a header that the load balancing of the rule reads. If it does not answer, the pool's
+The picker names a replica in a header, which the rule's load balancing reads. If it does not respond, the pool's
 algorithm `otherwise` chooses. A BackendTLSPolicy verifies its certificate, because a picker beyond loopback requires
 TLS. It also requires a client certificate, which only an EnvoyProxy can name. lbctl does not render this object,
 because it would replace the EnvoyProxy of the class.
@@ -31,10 +31,10 @@ _CONFIG_MAP = object_name("ConfigMap")
 
 
 def picked_pool(view: View, objects: KubernetesObjects, shares: Mapping[str, float]) -> Pool | None:
-    """Return the pool of which the picker chooses a replica for requests of a rule; None if it chooses none.
+    """Return the pool whose replica the picker chooses for a rule's requests, or None.
 
-    A rule has one picker, although it may divide its requests among pools. On an existing Gateway, lbctl cannot remove
-    the header with the replica from the requests of clients.
+    A rule has only one picker, even if it splits requests among pools. On an existing Gateway, lbctl cannot remove the
+    replica header from clients' requests.
     """
     if len(shares) != 1 or objects.gateway is not None:
         return None
@@ -92,7 +92,7 @@ def _bundle(context: Context) -> str:
 
 
 def _pickers(context: Context) -> Pickers:
-    """Return the pickers of the pools to which a rule leads."""
+    """Return the pickers of the pools that a rule routes to."""
     found = (picked_pool(context.view, context.objects, rule.way.shares) for rule in context.placed)
     return Pickers(context.objects, {pool.name for pool in found if pool is not None})
 
@@ -110,7 +110,7 @@ def _processing(route: Route, pool: Pool, service: str) -> Tree:
 
 
 def diagnostics(context: Context) -> Iterator[Diagnostic]:
-    """Yield the pools with the picker to which a rule leads without it."""
+    """Yield the picker pools that a rule routes to without the picker."""
     view = context.view
     if context.objects.gateway is not None:
         for pool in view.pools.values():

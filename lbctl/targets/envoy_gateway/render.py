@@ -1,4 +1,4 @@
-"""Renders a view to the objects of the Gateway API and Envoy Gateway, and finds everything that they cannot express."""
+"""Renders a view as objects of the Gateway API and Envoy Gateway, and finds everything that they cannot express."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ MAIN = "envoy-gateway.yaml"
 _CLASS = "eg"
 """Class of the Gateway if the fleet does not name one: the class in the documentation of Envoy Gateway."""
 _PERMANENT_REDIRECT = (1, 8)
-"""First version whose Gateway API has the status 308."""
+"""First version whose Gateway API supports status 308."""
 _NO_PLACE = "the fleet has no entry of the kind envoy-gateway, and the rendered objects need a namespace"
 _ENTRY = "proxies: {edge: {kind: envoy-gateway, kubernetes: {namespace: NAMESPACE}}}"
 _BACKENDS_DISABLED = (
@@ -58,19 +58,19 @@ class Plan:
     """The objects of a view, and the findings about everything that they cannot express."""
 
     context: Context
-    """Its view lacks the routes that cannot be protected."""
+    """Contains a view without the routes that cannot be protected."""
     backends: backends.Backends
     rendered: Objects
     diagnostics: tuple[Diagnostic, ...]
 
     @property
     def has_errors(self) -> bool:
-        """Whether the objects are not usable."""
+        """Whether the objects are unusable."""
         return any(item.severity == "error" for item in self.diagnostics)
 
 
 def plan(view: View) -> Plan | Diagnostic:
-    """Prepare a view for rendering. Return the error if its proxy does not state where the objects belong."""
+    """Prepare a view for rendering. Return an error if its proxy does not state where the objects belong."""
     objects = view.proxy.kubernetes
     if objects is None:
         return Diagnostic("LB170", _NO_PLACE, hint=_ENTRY)
@@ -130,7 +130,7 @@ def served(view: View) -> View:
 
 
 def render(view: View) -> Bundle:
-    """Render a view to one stream of objects, and a kustomization."""
+    """Render a view as one stream of objects and a kustomization."""
     prepared = plan(view)
     if isinstance(prepared, Diagnostic):
         return Bundle((File(MAIN, ""),), (prepared,))
@@ -166,7 +166,7 @@ def _gaps(view: View, objects: KubernetesObjects) -> Iterator[Gap]:
 
 
 def _add(objects: Objects, context: Context, references: backends.Backends) -> None:
-    """Add the objects that routes need or that are attached to them."""
+    """Add the objects that routes need and the objects attached to routes."""
     if context.objects.gateway_class is not None:
         tls = context.certificates.client_tls()
         gateway.add_gateway(objects, context.view, context.sections, context.objects.gateway_class, tls)

@@ -1,7 +1,7 @@
-"""Changes of requests for a pool: headers, host and path.
+"""Request changes for a pool: headers, host and path.
 
-A policy for a listener removes headers before routing, and a rule removes further ones. A rule can remove few headers,
-so the policy removes all headers that no route needs.
+A listener's policy removes headers before routing, and a rule removes further headers. A rule can remove only a few
+headers, so the policy removes all headers that no route needs.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _SET_BY_ENVOY = frozenset((FORWARDED_FOR, _FORWARDED_PROTO, "x-envoy-external-ad
 
 
 def adapted(view: View, objects: KubernetesObjects) -> View:
-    """Return the view with the changes of requests that Envoy Gateway's policies and pools need.
+    """Return the view with the request changes that Envoy Gateway's policies and pools need.
 
-    Replicas do not get the credentials of clients. A hosted API gets its host, path and headers. `%` begins one of
+    Replicas do not receive the clients' credentials. A hosted API gets its host, path and headers. `%` begins one of
     Envoy's command operators, so it is doubled.
     """
     return replace(view, routes={name: adapted_route(view, objects, route) for name, route in view.routes.items()})
@@ -53,7 +53,7 @@ def adapted_route(view: View, objects: KubernetesObjects, route: Route) -> Route
 
 
 def only_pool(view: View, route: Route) -> Pool | None:
-    """Return the pool that gets all requests of a route, and their copies; None if there are several."""
+    """Return the pool that gets all requests of a route and their mirrored copies; None if there are several."""
     action = route.action
     if not isinstance(action, Forward) or action.mirror is not None or len(action.pools) != 1:
         return None
@@ -82,21 +82,22 @@ def _headers(values: Iterable[tuple[str, str]], removed: Iterable[str]) -> Heade
 
 
 def trusts_load_balancers(listener: Listener) -> bool:
-    """Return whether load balancers in front of the listener may send the client's address."""
+    """Return whether load balancers in front of the listener may report the client's address."""
     return listener.client_address is not None and listener.client_address.header == FORWARDED_FOR
 
 
 def claimed(listener: Listener) -> frozenset[str]:
-    """Return the headers about the client that the policy of a listener removes from requests.
+    """Return the client-related headers that a listener's policy removes from requests.
 
-    Envoy Gateway cannot distinguish peers. So load balancers may only send the header with the client's address.
+    Envoy Gateway cannot distinguish peers. Load balancers may therefore send only the header that contains the client's
+    address.
     """
     names = {*CLAIMS, FORWARDED_FOR, _FORWARDED_PROTO, *listener.address_headers}
     return frozenset(names - {FORWARDED_FOR} if trusts_load_balancers(listener) else names)
 
 
 def withheld_from_apis(view: View, objects: KubernetesObjects, listener: Listener) -> set[str]:
-    """Return the headers of clients that only rules of a listener remove, because other routes need them."""
+    """Return the client headers that only a listener's rules remove, because other routes need them."""
     routes = (view.routes[name] for name in dict.fromkeys(rule.route for rule in listener.rules))
     hosted = (route for route in routes if (pool := only_pool(view, route)) is not None and pool.upstream is not None)
     removed = {name for route in hosted for name in adapted_route(view, objects, route).request_headers.remove}
@@ -104,7 +105,7 @@ def withheld_from_apis(view: View, objects: KubernetesObjects, listener: Listene
 
 
 def _removed_before_routing(view: View, objects: KubernetesObjects, route: Route) -> set[str]:
-    """Return the headers that no request of a route has, whatever its listener. lbctl sets up only its own Gateway."""
+    """Return the headers that no request on a route has, on any listener. lbctl configures only its own Gateway."""
     if objects.gateway is not None:
         return set()
     listeners = [item for item in view.listeners if any(rule.route == route.name for rule in item.rules)]
@@ -116,9 +117,9 @@ def _removed_before_routing(view: View, objects: KubernetesObjects, route: Route
 
 
 def prepended(view: View, route: Route) -> str:
-    """Return the text in front of every path of a route of the view; empty if it only replaces a prefix, or nothing.
+    """Return the text to prepend to every path of a route in the view; empty if it only replaces a prefix, or nothing.
 
-    Envoy Gateway cannot replace the prefix `/` of a path: it would also replace the slash. So the new prefix is
+    Envoy Gateway cannot replace the prefix `/` of a path: it would also replace the slash. Instead, the new prefix is
     prepended.
     """
     own = route.rewrite.path_prefix if route.rewrite is not None else None
@@ -139,7 +140,7 @@ def _rewrite(view: View, route: Route) -> Rewrite | None:
 
 
 def _api_prefix(view: View, route: Route) -> str:
-    """Return the prefix of the hosted API to which a route leads; empty for other pools."""
+    """Return the path prefix of the hosted API that a route uses; empty for other pools."""
     pool = only_pool(view, route)
     return pool.upstream.path_prefix if pool is not None and pool.upstream is not None else ""
 
@@ -150,5 +151,5 @@ def _has_root(view: View, route: Route) -> bool:
 
 
 def _rules(view: View, route: str) -> Iterator[Rule]:
-    """Yield the rules of a route. All of them have the same path."""
+    """Yield the rules of a route. They all match the same path."""
     return (rule for listener in view.listeners for rule in listener.rules if rule.route == route)

@@ -1,7 +1,8 @@
-"""HTTPRouteFilters: responses by the gateway, closed routes, and keys for replicas and hosted APIs.
+"""HTTPRouteFilters: the gateway's own responses, closed routes, and keys for replicas and hosted APIs.
 
-A filter changes all requests of a rule. So a rule that sends a key leads to one pool, and has no mirror. Filters of a
-single backend are not enough: they do not change the path, and Envoy applies the headers of the rule after theirs.
+A filter changes all requests of a rule. A rule that sends a key therefore routes to only one pool and has no mirror.
+Filters on a single backend are not sufficient: they cannot change the path, and Envoy applies the rule's headers after
+theirs.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from lbctl.targets.target import Prerequisite
 
 _FILTER, _SECRET = object_name("HTTPRouteFilter"), object_name("Secret")
 _MAX_BODY = 4096
-"""Maximum size of a response's body in bytes, by Envoy's default."""
+"""Maximum size of a response body in bytes, Envoy's default."""
 _COMMANDS_IN_BODIES = (1, 8)
-"""First version in which a body contains Envoy's command operators."""
+"""First version in which a body may contain Envoy's command operators."""
 _FORWARDED_HOST = (1, 8)
 """First version in which a new host does not add the client's host to the request."""
 
@@ -39,9 +40,9 @@ _FORWARDED_HOST = (1, 8)
 
 
 def response(view: View, by_parts: Mapping[Parts, str], listener: Listener, way: Way) -> Tree:
-    """Return the part of a rule whose requests go to no pool: closed routes, and responses by the gateway.
+    """Return the part of a rule that handles requests without a pool: closed routes, and the gateway's own responses.
 
-    `by_parts` has the names of the filters.
+    `by_parts` contains the names of the filters.
     """
     if not _fits(view, listener, way.route):
         return {"filters": [_reference(by_parts[_closed(view)])]}
@@ -50,7 +51,7 @@ def response(view: View, by_parts: Mapping[Parts, str], listener: Listener, way:
 
 
 def filters(view: View, by_parts: Mapping[Parts, str], way: Way) -> list[Tree]:
-    """Return the filters that change requests of a rule: the new path, and the key of the only pool."""
+    """Return the filters that change a rule's requests: the new path, and the key of its only pool."""
     pool = only_pool(view, way.route)
     wanted = [_rewritten(view, way.route)] if _rewrite(view, way.route) else []
     wanted += [_credential(view, pool)] if pool is not None and key_of(pool) is not None else []
@@ -58,7 +59,7 @@ def filters(view: View, by_parts: Mapping[Parts, str], way: Way) -> list[Tree]:
 
 
 def add(objects: Objects, context: Context) -> None:
-    """Add the filters that rules use."""
+    """Add the filters that the rules use."""
     view = context.view
     by_parts = filter_names(view)
     specs: dict[Parts, tuple[Path, Tree]] = {}
@@ -83,7 +84,7 @@ def add(objects: Objects, context: Context) -> None:
 
 
 def prerequisites(context: Context) -> Iterator[Prerequisite]:
-    """Yield the Secrets with the keys of pools."""
+    """Yield the Secrets that contain the pools' keys."""
     for pool in _sent(context):
         key = key_of(pool)
         assert key is not None
@@ -97,7 +98,7 @@ def needed(context: Context) -> Iterator[tuple[str, str]]:
 
 
 def _sent(context: Context) -> list[Pool]:
-    """Return the pools whose keys the filters of rules send."""
+    """Return the pools whose keys are sent by filters of rules."""
     forwarded = (rule.way.route for rule in context.placed if rule.way.shares)
     pools = {pool.name: pool for route in forwarded if (pool := only_pool(context.view, route)) is not None}
     return [pools[name] for name in sorted(pools) if key_of(pools[name]) is not None]
@@ -126,7 +127,7 @@ def _closed(view: View) -> Parts:
 
 
 def _response(view: View, listener: Listener, route: Route) -> Parts:
-    """Return the parts of the name of a response. Lists of models differ between listeners."""
+    """Return the parts of a response's name. Model lists differ between listeners."""
     assert isinstance(route.action, Respond)
     if route.name.endswith(PREFLIGHT):
         return f"{view.proxy.name}-{route.name.removesuffix(PREFLIGHT)}", "options"
@@ -148,7 +149,7 @@ def _secret(view: View, pool: Pool) -> str:
 
 
 def _fits(view: View, listener: Listener, route: Route) -> bool:
-    """Return whether a filter can contain the response of a route. Other routes return 503."""
+    """Return whether a filter can contain a route's response. Other routes return 503."""
     action = route.action
     if not isinstance(action, Respond) or action == CLOSED:
         return False
@@ -171,7 +172,7 @@ def _body(action: Respond, text: str) -> Tree:
 
 
 def _rewrite(view: View, route: Route) -> Tree:
-    """Return the changes of a request that the filters of the Gateway API cannot express; empty if it needs none."""
+    """Return the request changes that the Gateway API's filters cannot express; empty if there are none."""
     route, pool = view.routes[route.name], only_pool(view, route)
     tree: Tree = {}
     if text := prepended(view, route):
@@ -191,7 +192,7 @@ def _injection(view: View, pool: Pool, key: UpstreamHeader) -> Tree:
 
 
 def gaps(view: View, objects: KubernetesObjects) -> Iterator[Gap]:
-    """Yield the hosted APIs, and the routes to them, that filters cannot express."""
+    """Yield the hosted APIs, and the routes that use them, that filters cannot express."""
     for pool in view.pools.values():
         if pool.upstream is not None and sum(header.file is not None for header in pool.upstream.headers) > 1:
             reason, path = "a rule can send only one secret header", ("pools", pool.name, "upstream", "headers")
@@ -220,7 +221,7 @@ def gaps(view: View, objects: KubernetesObjects) -> Iterator[Gap]:
 
 
 def _values(view: View) -> Iterator[Diagnostic]:
-    """Yield the headers whose value Envoy Gateway rejects together with the rule."""
+    """Yield the headers with a value for which Envoy Gateway rejects the whole rule."""
     for route in view.routes.values():
         for direction, rules in (("request", route.request_headers), ("response", route.response_headers)):
             for name in (name for name, value in rules.set if not can_set(value)):
@@ -236,7 +237,7 @@ def _values(view: View) -> Iterator[Diagnostic]:
 
 
 def _count_removed(view: View, objects: KubernetesObjects, route: Route) -> int:
-    """Return the number of headers that the rules of a route remove from its requests."""
+    """Return the number of headers that a route's rules remove from requests."""
     changed = adapted_route(view, objects, route)
     values = {name for name, _ in changed.request_headers.set}
     return len({*changed.request_headers.remove, *header_filters.reserved(view, changed)} - values)

@@ -1,7 +1,7 @@
-"""Authentication and lists of client addresses as SecurityPolicies: one for each listener and route that needs one.
+"""Authentication and client address lists as SecurityPolicies: one for each listener and route that needs one.
 
-A rule of an HTTPRoute has at most one policy, so it contains everything. API keys and passwords are in Secrets, which
-lbctl does not write.
+A rule of an HTTPRoute has at most one policy, which therefore contains everything. API keys and passwords are in
+Secrets, which lbctl does not write.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from lbctl.targets.target import Prerequisite
 _POLICY, _BACKEND, _SECRET = object_name("SecurityPolicy"), object_name("Backend"), object_name("Secret")
 FORWARDED_FOR = "x-forwarded-for"
 _MAX_AUDIENCES, _MAX_ISSUER = 8, 253
-"""Maximum number of audiences of a token, and length of its issuer in characters."""
+"""Maximum number of audiences of a token, and maximum length of its issuer in characters."""
 _STATUS_ON_ERROR = (1, 8)
-"""First version with a status for failures of an external service."""
+"""First version that supports a status for failures of an external service."""
 
 
 def add(objects: Objects, context: Context) -> None:
@@ -66,9 +66,9 @@ def has_backends(context: Context) -> bool:
 
 
 def prerequisites(context: Context) -> Iterator[Prerequisite]:
-    """Yield the Secrets with API keys and passwords.
+    """Yield the Secrets that contain API keys and passwords.
 
-    Envoy Gateway uses the content of a Secret unchanged. In files of lines, no newline becomes a part of a key.
+    Envoy Gateway uses the content of a Secret unchanged. For line-based files, newlines do not become part of a key.
     """
     view = context.view
     for route, name in _Names.of(view, context.objects).secrets.items():
@@ -82,7 +82,7 @@ def prerequisites(context: Context) -> Iterator[Prerequisite]:
 
 
 def _keys(words: tuple[str, ...], tenants: list[str]) -> Prerequisite:
-    """Return the Secret with the keys of tenants. Lines of a file cannot begin with a digit."""
+    """Return the Secret that contains the tenants' keys. Lines of a file cannot begin with a digit."""
     if any(tenant[0].isdigit() for tenant in tenants):
         files = (f"--from-file={tenant}=FILE-{index}" for index, tenant in enumerate(tenants, start=1))
         return Prerequisite((*words, *files), note="each file contains a key without a newline at its end")
@@ -97,7 +97,7 @@ def needed(context: Context) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """The names of the objects for the routes that policies authenticate."""
+    """The names of the objects that policies need to authenticate requests."""
 
     secrets: dict[str, str]
     """Route → Secret with its API keys or passwords."""
@@ -134,7 +134,7 @@ def _external(route: Route) -> External | None:
 
 
 def _settings(context: Context, named: _Names, rule: PlacedRule) -> Tree:
-    """Return the settings of the policy for the rules of a route on a listener; empty if it needs none."""
+    """Return the policy settings for a route's rules on a listener; empty if none are needed."""
     view, route = context.view, rule.way.route
     tree: Tree = {}
     if is_authenticated(view, context.objects, route):
@@ -147,7 +147,7 @@ def _settings(context: Context, named: _Names, rule: PlacedRule) -> Tree:
 
 
 def _authorization(lists: Access) -> Tree:
-    """Return the lists of clients: a client in both is rejected, because the first matching rule decides."""
+    """Return the client address lists. A client in both lists is rejected, because the first matching rule decides."""
     rules = [
         {"name": action.lower(), "action": action, "principal": {"clientCIDRs": list(unmapped_networks(networks))}}
         for action, networks in (("Deny", lists.deny), ("Allow", lists.allow or ()))
@@ -173,7 +173,7 @@ def _authentication(view: View, named: _Names, route: Route, auth: Auth) -> Tree
 
 
 def _provider(view: View, route: Route, jwt: Jwt) -> Tree:
-    """Return the verification of tokens. By default, Envoy would also accept a token in the query."""
+    """Return how to verify tokens. By default, Envoy would also accept a token in the query string."""
     tree: Tree = {"name": "jwt", "issuer": jwt.issuer}
     if jwt.audiences:
         tree["audiences"] = list(jwt.audiences)
@@ -208,7 +208,7 @@ def _ext_auth(view: View, backend: str, external: External) -> Tree:
 
 
 def is_authenticated(view: View, objects: KubernetesObjects, route: Route) -> bool:
-    """Return whether a policy authenticates the requests of a route. Other components may do it in its place."""
+    """Return whether a policy authenticates the requests of a route. Other components may do so instead."""
     return route.needs_credentials and next(_gaps(view, objects, route), None) is None
 
 
@@ -222,7 +222,7 @@ def reserved_headers(view: View, objects: KubernetesObjects) -> list[str]:
 
 
 def gaps(view: View, objects: KubernetesObjects) -> Iterator[Gap]:
-    """Yield the authentication and the lists of clients that no policy expresses."""
+    """Yield the authentication and client address lists that no policy can express."""
     for route in view.routes.values():
         if route.needs_credentials:
             yield from _gaps(view, objects, route)
@@ -232,7 +232,7 @@ def gaps(view: View, objects: KubernetesObjects) -> Iterator[Gap]:
 
 
 def finds_clients(listener: Listener, objects: KubernetesObjects) -> bool:
-    """Return whether the gateway finds the addresses of the listener's clients, as lists of networks need."""
+    """Return whether the gateway can determine the addresses of the listener's clients, as address lists require."""
     client = listener.client_address
     return client is None or (objects.gateway is None and client.header == FORWARDED_FOR)
 
@@ -316,7 +316,7 @@ def _reason_about_tokens(view: View, route: Route, jwt: Jwt) -> _Reason | None:
 
 
 def diagnostics(context: Context) -> Iterator[Diagnostic]:
-    """Yield the settings of authentication that policies lack."""
+    """Yield the authentication settings that policies do not support."""
     for route in _authenticated(context.view, context.objects):
         auth, path = route.auth, ("routes", route.name, "auth")
         assert auth is not None

@@ -21,18 +21,18 @@ class EnvoyGateway(ManifestTarget):
 
     @property
     def capabilities(self) -> Mapping[str, Capability]:
-        """Map each feature id to whether and how Envoy Gateway supports the feature."""
+        """Map each feature id to Envoy Gateway's support for the feature."""
         return CAPABILITIES
 
     @property
     def renderer(self) -> Renderer:
-        """The module that renders; it is imported only when something is rendered."""
+        """The rendering module, imported only when something is rendered."""
         from lbctl.targets.envoy_gateway import render
 
         return render
 
     def readmission(self, pool: Pool) -> str:
-        """Return the duration of an ejection, which grows with the number of ejections."""
+        """Return the duration of an ejection, which increases with the number of ejections."""
         if pool.passive is None:
             return ""
         return f"it receives requests again at least {pool.passive.ejection_time / 1000:g} s after its ejection"

@@ -1,7 +1,7 @@
-"""The settings of pools, retries and limits as BackendTrafficPolicies.
+"""Settings of pools, retries and limits as BackendTrafficPolicies.
 
-A policy is attached to a rule, never to a Service, and applies to all pools of the rule. Where the pools of a split
-differ, the smallest limits apply, and otherwise the settings of the pool with the largest share.
+A policy is attached to a rule, never to a Service, and applies to all of the rule's pools. If the pools of a split
+differ, the smallest limits apply; for other settings, the pool with the largest share decides.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _POLICY = object_name("BackendTrafficPolicy")
 _IDLE_TIMEOUTS = _RETRY_BUDGETS = _CHECK_PORTS = (1, 8)
 """First versions with these settings."""
 _ALGORITHMS = {"round_robin": "RoundRobin", "random": "Random"}
-"""All others, except hashes, are LeastRequest."""
+"""All other algorithms, except hashing, are LeastRequest."""
 _NAMES = {"RoundRobin": "round_robin", "Random": "random", "ConsistentHash": "hash", "LeastRequest": "least_request"}
-"""Name of each algorithm in a fleet file."""
+"""Name of each algorithm in the fleet file."""
 _TRIGGERS = {
     "connect_failure": "connect-failure",
     "refused_stream": "refused-stream",
@@ -54,7 +54,7 @@ _SIZES = ((1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki"))
 
 
 def add(objects: Objects, context: Context) -> None:
-    """Add a policy for each way in which a route forwards requests of a listener, with the rules that express it."""
+    """Add a policy for each way in which a route forwards a listener's requests, with the rules that express it."""
     counts = _counts(context)
     placed: dict[Parts, list[PlacedRule]] = {}
     for rule in context.placed:
@@ -68,7 +68,7 @@ def add(objects: Objects, context: Context) -> None:
 
 
 def _counts(context: Context) -> Counter[str]:
-    """Return the number of Envoy's routes for each route. Each of them counts its requests separately."""
+    """Return how many Envoy routes each route becomes. Each of them counts its requests separately."""
     counts: Counter[str] = Counter()
     for rule in context.placed:
         if rule.way.shares:
@@ -99,7 +99,7 @@ def _by_share(view: View, rule: PlacedRule) -> list[Pool]:
 
 
 def by_share(shares: Mapping[str, float]) -> list[str]:
-    """Return the pools of a rule, the one with the largest share first."""
+    """Return the pools of a rule, starting with the largest share."""
     return sorted(shares, key=lambda name: (-shares[name], name))
 
 
@@ -134,12 +134,12 @@ def _balance(pool: Pool) -> Tree:
 
 
 def prefers_zone(pool: Pool) -> bool:
-    """Return whether requests prefer replicas in the zone of the gateway. No hash does."""
+    """Return whether requests prefer replicas in the gateway's zone. No hash does."""
     return pool.locality is not None and pool.locality.prefer == "zone" and not _hash(pool)
 
 
 def _hash(pool: Pool) -> Tree:
-    """Return the key of a hash; empty for other algorithms. The cookie of an affinity is hashed too."""
+    """Return the hash key; empty for other algorithms. An affinity cookie is hashed too."""
     if pool.affinity is not None:
         cookie = {"name": pool.affinity.cookie, "ttl": duration(pool.affinity.ttl)}
         return {"type": "Cookie", "cookie": cookie}
@@ -167,7 +167,7 @@ def _timeout(view: View, route: Route, pool: Pool) -> Tree:
 
 
 def _circuit_breaker(view: View, route: Route, pools: Sequence[Pool]) -> Tree:
-    """Return the limits of the rule. The view has the part of one instance."""
+    """Return the limits of a rule. The view's limits are already one instance's part."""
     limits = [pool.circuit_breaker for pool in pools]
     tree: Tree = {
         "maxConnections": min(item.max_connections for item in limits),
@@ -188,20 +188,23 @@ def _circuit_breaker(view: View, route: Route, pools: Sequence[Pool]) -> Tree:
 
 
 def _replica_connections(pool: Pool) -> int | None:
-    """Return the maximum number of connections to a replica, each of which has one request in HTTP/1.1."""
+    """Return the maximum number of connections to a replica. In HTTP/1.1, each carries one request."""
     limits: CircuitBreaker = pool.circuit_breaker
     requests = None if _may_use_http2(pool) else limits.replica_max_requests
     return min((item for item in (requests, limits.replica_max_connections) if item is not None), default=None)
 
 
 def _may_use_http2(pool: Pool) -> bool:
-    """Return whether connections to the pool may have several requests. Only a Backend can restrict TLS to HTTP/1.1."""
+    """Return whether a connection to the pool may carry several requests.
+
+    Only a Backend can restrict TLS to HTTP/1.1.
+    """
     is_negotiated = pool.tls is not None and isinstance(pool.discovery, KubernetesDiscovery)
     return pool.protocol != "http1" or is_negotiated
 
 
 def _body_limit(listener: Listener, route: Route, pools: Sequence[Pool]) -> int | None:
-    """Return the maximum size of a body in bytes. Bodies are buffered for it, so streams are exempt."""
+    """Return the maximum size of a body in bytes. The limit requires buffering, so streams are exempt."""
     is_stream = route.websocket or any(pool.protocol == "grpc" for pool in pools)
     return None if is_stream else listener.max_body
 
@@ -272,7 +275,7 @@ def _lacking(view: View, pool: Pool, check: ActiveCheck) -> str:
 
 
 def _retry(route: Route, pools: Sequence[Pool]) -> Tree:
-    """Return the retries of a rule. Without triggers, Envoy Gateway would repeat requests after every 503."""
+    """Return the retries of a rule. Without triggers, Envoy Gateway would retry requests after every 503."""
     retry = route.retry
     triggers = [_TRIGGERS[item] for item in retry.when if item in _TRIGGERS]
     statuses: list[int] = []
@@ -343,7 +346,7 @@ def _picked_zones(context: Context) -> Iterator[Diagnostic]:
 
 
 def _slow_start(pool: Pool) -> Iterator[Diagnostic]:
-    """Yield the parts of a ramp that do not apply, unless it is the default."""
+    """Yield the parts of a ramp that are ignored, unless they are defaults."""
     ramp, default = pool.slow_start, SlowStart()
     path = ("pools", pool.name, "slow_start")
     if ramp is None or ramp == default:
@@ -384,7 +387,7 @@ def _rate_warnings(context: Context) -> Iterator[Diagnostic]:
 
 
 def _splits(context: Context) -> Iterator[Diagnostic]:
-    """Yield the pools of a split whose settings do not apply."""
+    """Yield the pools of a split whose settings are ignored."""
     for rule in context.placed:
         pools = _by_share(context.view, rule) if len(rule.way.shares) > 1 else []
         for pool in pools[1:]:

@@ -27,11 +27,11 @@ _POOL = object_name("InferencePool")
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """A Service or InferencePool that gets requests of a pool."""
+    """A Service or InferencePool that receives a pool's requests."""
 
     name: str
     namespace: str | None
-    """None: the namespace of the routes."""
+    """Namespace; None: the routes' namespace."""
     port: int
     weight: int = 1
     """Relative to the other Services of the pool."""
@@ -84,7 +84,7 @@ class Backends:
         ]
 
     def mirror_reference(self, route: Route, pool: str) -> Tree:
-        """Return the Service for copies of requests, which has all replicas of the pool."""
+        """Return the Service for mirrored requests, which contains all replicas of the pool."""
         discovery = self._view.pools[pool].discovery
         if isinstance(discovery, KubernetesDiscovery):
             return self._existing(discovery).tree()
@@ -94,7 +94,7 @@ class Backends:
         return Backend(self._names[self._mirror_parts(group_of(route, pool))], None, backends[0].port).tree()
 
     def response(self, listener: Listener, way: Way) -> Tree:  # noqa: ARG002 -- the response is the same everywhere
-        """Return the Service without endpoints: the API has no responses by the gateway."""
+        """Return the Service without endpoints, because the API cannot express responses by the gateway."""
         return {"backendRefs": [self.closed.tree()]}
 
     def filters(self, listener: Listener, way: Way) -> list[Tree]:  # noqa: ARG002 -- for other kinds
@@ -103,11 +103,11 @@ class Backends:
 
     @property
     def closed(self) -> Backend:
-        """Return the Service without endpoints: the backend of routes that return 503."""
+        """Return the Service without endpoints, which is the backend of routes that return 503."""
         return Backend(self._names[self._view.proxy.name, _CLOSED], None, CLOSED_PORT)
 
     def references(self, route: Route, shares: Mapping[str, int]) -> list[Tree]:
-        """Return the backends of a rule that divides requests among pools by `shares`."""
+        """Return the backends of a rule that splits requests among pools by `shares`."""
         backends = [(pool, backend) for pool in shares for backend in self.of(route, pool)]
         if len(backends) == 1:
             return [backends[0][1].tree()]
@@ -150,7 +150,7 @@ class Backends:
         }
 
     def targets_of(self, pool: str) -> list[Tree]:
-        """Return the references by which a policy selects a pool's Services, or its InferencePool."""
+        """Return the references with which a policy selects a pool's Services or its InferencePool."""
         discovery = self._view.pools[pool].discovery
         if pool in self._pools:
             return [{"name": self._pools[pool], "group": INFERENCE_GROUP, "kind": "InferencePool"}]
@@ -185,7 +185,7 @@ class Backends:
         return group in self._mirrored and len(self._groups[group].classes) > 1
 
     def _class_parts(self, group: Group) -> list[Parts]:
-        """Return the parts of the names of the group's Services, by class."""
+        """Return the parts of the names of a group's Services, by class."""
         classes = enumerate(self._groups[group].classes, start=1)
         return [self._parts(group, str(index), item.replicas) for index, item in classes]
 
@@ -213,7 +213,7 @@ def has_inference_pool(pool: Pool) -> bool:
 
 
 def without_copies(view: View) -> tuple[View, list[Diagnostic]]:
-    """Return the view without copies of requests for existing InferencePools, and a warning for each such route."""
+    """Return the view without request mirroring to existing InferencePools, and a warning for each such route."""
     routes = dict(view.routes)
     warnings: list[Diagnostic] = []
     for name, route in view.routes.items():

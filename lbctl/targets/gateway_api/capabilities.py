@@ -1,4 +1,4 @@
-"""Support of the Gateway API's standard channel for each feature, whatever the class of the gateway."""
+"""Support for each feature by the Gateway API's standard channel, whichever class the gateway has."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Features that the implementations of known Gateway classes lack.
+"""Features that known Gateway classes do not implement.
 
 The table contains the extended features that lbctl renders, according to the conformance reports in the repository of
 the Gateway API at commit 4564255a (2026-08-21) and, for InferencePools, in the repository of the Inference Extension.
-The rewrite of the prefix / is issue 5256 of Envoy Gateway.
-An operator can choose any name for a class. The table contains the names that the implementations create by default.
+For rewriting the prefix /, see issue 5256 of Envoy Gateway. An operator can give a class any name. The table uses the
+names that the implementations create by default.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from lbctl.ir.routes import Forward, Redirect
 from lbctl.ir.snapshot import View
 
 _SINCE_CLIENT_CERTIFICATES = _SINCE_308 = (1, 5)
-"""First versions of the API with the features; earlier, lbctl does not render them."""
+"""First versions of the API that support these features. lbctl does not render them for earlier versions."""
 _OTHER_CLASS = "use another Gateway class, or another kind of proxy"
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A feature that an implementation lacks."""
+    """A feature that an implementation does not support."""
 
     text: str
-    """The feature, and what happens without it, if known."""
+    """The feature and, if known, the consequence of its absence."""
     hint: str
     uses: Callable[[View], Iterator[Path]]
     """Yields the paths of the settings that need the feature."""
@@ -38,12 +38,12 @@ class Implementation:
     """An implementation of the Gateway API."""
 
     title: str
-    """Name and version of the report."""
+    """Name and version in the conformance report."""
     gaps: tuple[Gap, ...]
 
 
 def _request_timeouts(view: View) -> Iterator[Path]:
-    """Yield the total timeout of each route to a pool: an HTTPRoute always contains it, even if it is unlimited."""
+    """Yield the total timeout of each route to a pool. An HTTPRoute always sets one, even if it is unlimited."""
     for route in view.routes.values():
         if isinstance(route.action, Forward):
             yield "routes", route.name, "timeouts", "request"
@@ -180,4 +180,4 @@ CLASSES: Mapping[str, Implementation] = {
     "gke-l7-gxlb": _GKE,
     "gke-l7-gxlb-mc": _GKE,
 }
-"""Name of a class → its implementation."""
+"""Class name → its implementation."""

@@ -17,7 +17,7 @@ from lbctl.targets.target import Unsupported
 
 
 def gaps(view: View, objects: KubernetesObjects) -> Iterator[Gap]:
-    """Yield the protections that the API cannot express for some objects of the view."""
+    """Yield the protections that the API cannot express for objects of the view."""
     yield from loopback(view)
     yield from _client_certificates(view, objects)
     yield from unverifiable(pool for pool in view.pools.values() if not isinstance(pool.discovery, DnsDiscovery))
@@ -26,7 +26,10 @@ def gaps(view: View, objects: KubernetesObjects) -> Iterator[Gap]:
 
 
 def without_host_names(view: View) -> View:
-    """Return the view without replicas that have host names, which slices cannot contain. Others get their share."""
+    """Return the view without replicas that have host names, which slices cannot contain.
+
+    The other replicas receive their share.
+    """
     pools, weights = {}, {}
     for name, pool in view.pools.items():
         pairs = zip(pool.replicas, view.weights[name], strict=True)
@@ -37,7 +40,7 @@ def without_host_names(view: View) -> View:
 
 
 def _is_unsupported(view: View, feature: str) -> bool:
-    """Return whether `assess` has handled the feature, because the version of the API does not have it."""
+    """Return whether `assess` has already handled the feature, because this version of the API does not support it."""
     return isinstance(capability_at(CAPABILITIES[feature], view.proxy.version), Unsupported)
 
 

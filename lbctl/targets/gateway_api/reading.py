@@ -1,4 +1,4 @@
-"""How a gateway reads a request, as far as the API defines it. The class of the gateway decides the rest."""
+"""How a gateway reads requests, as far as the API defines it. The rest depends on the gateway's class."""
 
 from lbctl.targets.manifests.reading import read
 

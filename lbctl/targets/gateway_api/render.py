@@ -1,4 +1,4 @@
-"""Renders a view to the objects of the Gateway API, and finds everything that they cannot express."""
+"""Renders a view as objects of the Gateway API, and finds everything that they cannot express."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from lbctl.targets.target import Bundle, File
 
 MAIN = "gateway-api.yaml"
 _PERMANENT_REDIRECT = (1, 5)
-"""First version of the API with the status 308."""
+"""First version of the API that supports status 308."""
 _NO_PLACE = "the rendered objects need a namespace and a Gateway"
 _ENTRY = "proxies: {edge: {kind: gateway-api, kubernetes: {namespace: NAMESPACE, gateway_class: CLASS}}}"
 
@@ -56,7 +56,7 @@ class Plan:
 
 
 def plan(view: View) -> Plan | Diagnostic:
-    """Prepare a view for rendering. Return the error if its proxy does not state where the objects belong."""
+    """Prepare a view for rendering. Return an error if its proxy does not state where the objects belong."""
     objects = view.proxy.kubernetes
     if objects is None:
         return Diagnostic("LB170", f"the fleet has no entry of the kind gateway-api, and {_NO_PLACE}", hint=_ENTRY)
@@ -109,7 +109,7 @@ def served(view: View) -> View:
 
 
 def render(view: View) -> Bundle:
-    """Render a view to one stream of objects, and a kustomization."""
+    """Render a view as one stream of objects and a kustomization."""
     prepared = plan(view)
     if isinstance(prepared, Diagnostic):
         return Bundle((File(MAIN, ""),), (prepared,))
@@ -177,7 +177,7 @@ def _pool_errors(view: View, objects: KubernetesObjects) -> Iterator[Diagnostic]
 
 
 def _picked_errors(pool: Pool, objects: KubernetesObjects) -> Iterator[Diagnostic]:
-    """Yield what an InferencePool lacks."""
+    """Yield the features that an InferencePool does not support."""
     discovery = pool.discovery
     if not is_picked(pool) or not isinstance(discovery, KubernetesDiscovery):
         return
@@ -246,7 +246,10 @@ def _pools(view: View) -> Iterator[Diagnostic]:
 
 
 def _protocol(pool: Pool) -> Iterator[Diagnostic]:
-    """Yield a warning if the gateway may not use HTTP/2. With TLS, the gateway and the replicas negotiate it."""
+    """Yield a warning if the gateway may not use HTTP/2.
+
+    With TLS, the gateway and the replicas negotiate the protocol.
+    """
     if pool.tls is not None:
         return
     if is_picked(pool) and pool.protocol != "http1":
@@ -258,7 +261,7 @@ def _protocol(pool: Pool) -> Iterator[Diagnostic]:
 
 
 def _websockets(view: View) -> Iterator[Diagnostic]:
-    """Yield the routes with WebSockets to Services whose ports lbctl does not mark for them."""
+    """Yield the WebSocket routes to Services whose ports lbctl does not mark for WebSockets."""
     for route in view.routes.values():
         if not route.websocket or not isinstance(route.action, Forward):
             continue
@@ -272,7 +275,7 @@ def _websockets(view: View) -> Iterator[Diagnostic]:
 
 
 def _preflights(view: View) -> Iterator[Diagnostic]:
-    """Yield the open routes for browsers whose preflights lbctl would answer, which the API cannot do."""
+    """Yield the open browser routes whose preflight requests lbctl would answer, because the API cannot do so."""
     for name in view.routes:
         route = view.routes.get(name.removesuffix(PREFLIGHT))
         if name.endswith(PREFLIGHT) and route is not None and isinstance(route.action, Forward):

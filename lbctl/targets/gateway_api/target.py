@@ -21,18 +21,18 @@ class GatewayApi(ManifestTarget):
 
     @property
     def capabilities(self) -> Mapping[str, Capability]:
-        """Map each feature id to whether and how the API supports the feature."""
+        """Map each feature id to the API's support for the feature."""
         return CAPABILITIES
 
     @property
     def renderer(self) -> Renderer:
-        """The module that renders; it is imported only when something is rendered."""
+        """The rendering module, imported only when something is rendered."""
         from lbctl.targets.gateway_api import render
 
         return render
 
     def balancing(self, view: View, shares: Mapping[str, float], pool: str) -> str:  # noqa: ARG002 -- for other kinds
-        """Return `pick` for an InferencePool. Otherwise, the Gateway class decides."""
+        """Return `pick` for an InferencePool. For other pools, the Gateway class decides."""
         from lbctl.targets.gateway_api.backends import is_picked
 
         return "pick" if is_picked(view.pools[pool]) else ""

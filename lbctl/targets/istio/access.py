@@ -1,9 +1,9 @@
 """Access lists of listeners as an AuthorizationPolicy for the gateway's pods.
 
 A policy applies to the pods of its namespace, or of all namespaces if it is in the mesh's root namespace. It sees the
-ports of the pods, which may differ from the Gateway's ports. So it has no ports, and all listeners must have the same
-lists. It has the hosts of the routes, so that other hosts of the same pods are not affected. Pods with other labels
-than the default gateway's belong to the fleet, so there it may apply to all hosts.
+ports of the pods, which may differ from the Gateway's ports. The policy therefore specifies no ports, and all listeners
+must have the same lists. It specifies the routes' hosts, so that other hosts on the same pods are not affected. Pods
+whose labels differ from the default gateway's belong to the fleet, so the policy may apply to all of their hosts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def gaps(view: View, objects: KubernetesObjects) -> Iterator[Gap]:
 
 
 def _reason(view: View, objects: KubernetesObjects) -> tuple[str, str] | None:
-    """Return why no policy has the effect of the lists, and a hint; None if one has."""
+    """Return the reason why no policy can enforce the lists, and a hint; None if a policy can."""
     limited = _limited(view)
     if objects.gateway is not None:
         return "a policy selects the pods of the gateway by labels, which lbctl does not know", "remove `gateway`"
@@ -61,7 +61,7 @@ def _reason(view: View, objects: KubernetesObjects) -> tuple[str, str] | None:
 
 
 def _limited(view: View) -> list[Listener]:
-    """Return the listeners with lists. All routes of a loopback listener return 503."""
+    """Return the listeners with lists. On a loopback listener, all routes return 503."""
     return [listener for listener in view.listeners if access(listener).is_limited and not listener.bind.on_loopback]
 
 
@@ -89,7 +89,7 @@ def policy(view: View, objects: KubernetesObjects) -> Access | None:
 
 
 def add_policy(objects: Objects, view: View, kubernetes: KubernetesObjects) -> None:
-    """Add the policy, if the listeners have lists."""
+    """Add the policy if the listeners have lists."""
     lists = policy(view, kubernetes)
     if lists is None:
         return
@@ -116,7 +116,7 @@ def add_policy(objects: Objects, view: View, kubernetes: KubernetesObjects) -> N
 def _hosts(view: View) -> list[str]:
     """Return the hosts of the listeners; empty for all hosts.
 
-    A pattern with a wildcard would not match a host with a port, with which clients could evade the policy.
+    A wildcard pattern would not match a host with a port, which clients could use to evade the policy.
     """
     hosts = sorted({rule.host for listener in _affected(view) for rule in listener.rules})
     if any(not host or host.startswith("*") for host in hosts):

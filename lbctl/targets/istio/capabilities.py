@@ -1,4 +1,4 @@
-"""Support of Istio's own API for each feature."""
+"""Support for each feature by Istio's own API."""
 
 from __future__ import annotations
 

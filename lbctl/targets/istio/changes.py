@@ -1,4 +1,4 @@
-"""Changes of requests and responses: headers, rewrites and retries, as parts of a VirtualService rule."""
+"""Changes to requests and responses: headers, rewrites and retries, as parts of a VirtualService rule."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ _RETRY_ON = {
     "reset_before_request": "reset-before-request",
 }
 _STATUSES = (429, 503)
-"""Statuses that Istio accepts in `retryOn`. It rejects those that Go's net/http does not name."""
+"""Statuses that Istio accepts in `retryOn`. It rejects statuses that Go's net/http does not name."""
 _BACKOFF_FACTOR = 10
-"""Envoy's longest pause between retries, relative to the first one, unless it is configured."""
+"""Envoy's longest pause between retries relative to the first pause, unless configured."""
 
 # ── Headers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def headers(view: View, listener: Listener, route: Route, pools: Sequence[str]) -> Tree:
-    """Return the changes of headers for requests of a route that go to `pools`, and for their responses."""
+    """Return the header changes for a route's requests to `pools` and for the responses."""
     own = _change(view, listener, route, pools, "request")
     request = _tree(own, {*route.request_headers.remove, *reserved(view, route)} - own.keys())
     response = _tree(_change(view, listener, route, pools, "response"), route.response_headers.remove)
@@ -47,7 +47,7 @@ def headers(view: View, listener: Listener, route: Route, pools: Sequence[str]) 
 
 
 def response_headers(view: View, listener: Listener, route: Route, content_type: str) -> Tree:
-    """Return the headers of a response by the gateway itself. An empty `content_type` means a response without body."""
+    """Return the headers of the gateway's own response. An empty `content_type` means a response without a body."""
     known: dict[str, str | None] = {"content-type": content_type} if content_type else {}
     known |= _change(view, listener, route, (), "response")
     change = _tree(known, route.response_headers.remove)
@@ -57,7 +57,10 @@ def response_headers(view: View, listener: Listener, route: Route, content_type:
 def _change(
     view: View, listener: Listener, route: Route, pools: Sequence[str], direction: Direction
 ) -> dict[str, str | None]:
-    """Return the headers that are set. If a value has an unknown variable, it is None, and the header is removed."""
+    """Return the headers to set.
+
+    If a value contains an unknown variable, the result is None, and the header is removed.
+    """
     return {
         name: None if _unknown(view, text, route, pools, direction) else _value(text, listener, route, pools)
         for name, text in _rules(route, direction).set
@@ -76,7 +79,7 @@ def _rules(route: Route, direction: Direction) -> HeaderRules:
 
 
 def _unknown(view: View, text: str, route: Route, pools: Sequence[str], direction: Direction) -> Variable | None:
-    """Return the first variable of a value that Istio cannot replace; None if it knows them all."""
+    """Return the first variable in a value that Istio cannot replace; None if it can replace all of them."""
     is_changed = new_host(route) is not None or any(view.pools[pool].upstream for pool in pools)
     lacking: dict[Variable, bool] = {
         "tenant": True,
@@ -98,14 +101,14 @@ def _value(text: str, listener: Listener, route: Route, pools: Sequence[str]) ->
 
 
 def new_host(route: Route) -> str | None:
-    """Return the Host header that replicas get; None for the client's. A header rule takes precedence."""
+    """Return the Host header that replicas receive; None for the client's own Host. A header rule takes precedence."""
     return dict(route.request_headers.set).get(_HOST) or (route.rewrite.host if route.rewrite else None)
 
 
 def paths(path: PathMatch, route: Route) -> list[tuple[list[Tree], str | None]]:
-    """Return the conditions on a path, as alternatives for each rule, with the rule's new path or prefix.
+    """Return the path conditions, as alternatives for each rule, with the rule's new path or prefix.
 
-    A prefix consists of whole segments, but a prefix of Istio does not.
+    In lbctl, a prefix consists of whole segments; in Istio, it need not.
     """
     replacement = route.rewrite.path_prefix if route.rewrite else None
     if path.kind != "prefix":
@@ -123,7 +126,7 @@ def paths(path: PathMatch, route: Route) -> list[tuple[list[Tree], str | None]]:
 
 
 def retries(view: View, route: Route, pools: Sequence[str]) -> Tree:
-    """Return the retries of requests that go to `pools`. They are always written, because Istio retries by default."""
+    """Return the retry settings for requests to `pools`. They are always written, because Istio retries by default."""
     retry, targets = route.retry, [view.pools[pool] for pool in pools]
     words = [_RETRY_ON[item] for item in retry.when if item in _RETRY_ON]
     if "replica_busy" in retry.when:

@@ -1,6 +1,6 @@
-"""How a gateway of Istio treats a pool, as the traffic policy of a DestinationRule.
+"""How an Istio gateway treats a pool, as the traffic policy of a DestinationRule.
 
-A setting that is left out has the mesh's default, so everything that the mesh could configure is written.
+Omitted settings take the mesh's defaults, so everything that the mesh could configure is written.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from lbctl.targets.manifests.objects import Tree
 MIN_AGGRESSION = 1.0
 """Minimum `aggression` of a warm-up that Istio accepts."""
 _MAGLEV_SIZE = 65_537
-"""Size of the table for consistent hashing, which Istio requires: Envoy's default."""
+"""Size of the consistent-hashing table, which Istio requires: Envoy's default."""
 _UNLIMITED = 365 * 24 * 3_600_000
-"""Idle timeout of connections without a limit, in milliseconds. Without it, Envoy closes them after an hour."""
+"""Idle timeout, in milliseconds, of connections without a limit. Without it, Envoy closes them after an hour."""
 _MIN_RETRIES = 3
 LEAST_REQUEST = "LEAST_REQUEST"
-"""Algorithm of pools that neither hash nor have another one."""
+"""Algorithm of pools that neither use hashing nor set another algorithm."""
 _WARMED_UP = (LEAST_REQUEST, "ROUND_ROBIN")
 
 
 def traffic_policy(pool: Pool, host: str, failover: Failover, budget: float | None, credential: str | None) -> Tree:
     """Return the traffic policy of a pool.
 
-    `budget` limits the retries, as a percentage of requests. `credential` is the Secret with the certificates for TLS.
+    `budget` limits retries to a percentage of requests. `credential` is the Secret that contains the TLS certificates.
     """
     tree: Tree = {
         "loadBalancer": _load_balancer(pool, failover),
@@ -42,7 +42,7 @@ def traffic_policy(pool: Pool, host: str, failover: Failover, budget: float | No
 
 
 def needs_secret(tls: PoolTls) -> bool:
-    """Return whether the gateway needs a Secret: with a client certificate, or with the CA of the replicas."""
+    """Return whether the gateway needs a Secret, for a client certificate or the replicas' CA."""
     return tls.certificate is not None or (tls.ca is not None and tls.ca not in PLACES)
 
 
@@ -55,7 +55,7 @@ def is_uneven(pool: Pool) -> bool:
 
 
 def consistent_hash(pool: Pool) -> Tree | None:
-    """Return the key of a request's hash; None if the pool does not hash. Affinity replaces the algorithm."""
+    """Return a request's hash key; None if the pool does not use hashing. Affinity replaces the algorithm."""
     if pool.affinity is not None:
         return {"httpCookie": {"name": pool.affinity.cookie, "path": "/", "ttl": _duration(pool.affinity.ttl)}}
     if pool.balance.algorithm != "hash" or pool.balance.key is None:
@@ -74,9 +74,9 @@ def _hash_key(key: HashKey) -> Tree | None:
 
 
 def algorithm(pool: Pool) -> str:
-    """Return the algorithm of a pool; empty if it hashes.
+    """Return the algorithm of a pool; empty if it uses hashing.
 
-    RANDOM ignores weights, and ROUND_ROBIN keeps the shares that random choices would give.
+    RANDOM ignores weights, and ROUND_ROBIN yields the same shares that weighted random choices would.
     """
     if consistent_hash(pool) is not None:
         return ""
@@ -124,8 +124,8 @@ def _connection_pool(pool: Pool) -> Tree:
 def _outlier_detection(check: PassiveCheck | None) -> Tree:
     """Return the outlier detection, without panic: an ejected replica gets no requests, even if few replicas are left.
 
-    Without a check, it ejects no replica, but Istio only uses further priorities if it exists. A maximum of 0 % would
-    be Istio's default, 10 %.
+    Without a check it ejects no replica, but Istio uses lower priorities only if outlier detection is configured. A
+    maximum of 0 % would mean Istio's default, 10 %.
     """
     if check is None or not check.max_ejection:
         return {"consecutive5xxErrors": 0, "consecutiveGatewayErrors": 0, "minHealthPercent": 0}
@@ -145,10 +145,10 @@ def _outlier_detection(check: PassiveCheck | None) -> Tree:
 
 
 def _tls(pool: Pool, tls: PoolTls, host: str, credential: str | None) -> Tree:
-    """Return the TLS settings to the replicas of a pool.
+    """Return the TLS settings for connections to the replicas of a pool.
 
-    Without `ca`, the certificate of a replica is not verified. With it, the certificate must also name one of the
-    hosts. Without a name for SNI, Istio would use the client's Host header, also to verify the certificate.
+    Without `ca`, the certificate of a replica is not verified. With it, the certificate must also contain one of the
+    host names. Without an SNI name, Istio would use the client's Host header, even to verify the certificate.
     """
     names = _server_names(pool, tls)
     tree: Tree = {"mode": "SIMPLE" if tls.certificate is None else "MUTUAL"}
@@ -163,7 +163,7 @@ def _tls(pool: Pool, tls: PoolTls, host: str, credential: str | None) -> Tree:
 
 
 def _server_names(pool: Pool, tls: PoolTls) -> list[str]:
-    """Return the configured server name, or else the hosts of the replicas; empty if one of them is an IP address."""
+    """Return the configured server name, or else the replicas' host names; empty if one of them is an IP address."""
     if tls.server_name:
         return [tls.server_name]
     hosts = {item.address.host for item in pool.replicas}
@@ -173,7 +173,7 @@ def _server_names(pool: Pool, tls: PoolTls) -> list[str]:
 
 
 def _duration(milliseconds: int) -> str:
-    """Format a duration. Istio accepts none below one millisecond."""
+    """Format a duration. Istio does not accept durations below one millisecond."""
     return duration(max(1, milliseconds))
 
 

@@ -1,7 +1,7 @@
 """The destinations of routes: existing Services of discovered pools, and ServiceEntries for all other replicas.
 
-Each destination has a DestinationRule. Istio reads it in the namespace of the destination. The replicas of a pool that
-a route may use only in some regions are a separate ServiceEntry, without the replicas elsewhere.
+Each destination has a DestinationRule. Istio reads it from the destination's namespace. If a route may use a pool's
+replicas only in some regions, these replicas form a separate ServiceEntry.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NAME = NameGrammar("ServiceEntry", 63, dots=False, starts_with_letter=True)
 _RULE = object_name("DestinationRule")
 _SECRET = object_name("Secret")
 _DOMAIN = "lbctl.internal"
-"""Domain of the hosts of ServiceEntries. Only Istio knows them; no name server does."""
+"""Domain of the hosts in ServiceEntries. Only Istio knows these hosts; they do not exist in DNS."""
 
 
 class Destinations:
@@ -48,7 +48,7 @@ class Destinations:
         self._secrets = self._secret_names()
 
     def of(self, route: Route, shares: Mapping[str, int]) -> list[Tree]:
-        """Return the `route` of a rule that divides requests among pools by `shares`, in their order.
+        """Return the `route` of a rule that splits requests among pools by `shares`, in their order.
 
         Istio scales weights. If the route changes the host, its rule must do so unless a pool has its own host.
         """
@@ -64,7 +64,7 @@ class Destinations:
         ]
 
     def mirror(self, route: Route, pool: str) -> Tree:
-        """Return the destination of copies of a route's requests."""
+        """Return the destination of a route's mirrored requests."""
         return self._destination(route, pool)
 
     def add(self, objects: Objects) -> None:
@@ -88,7 +88,7 @@ class Destinations:
             objects.add(GROUP, "DestinationRule", name, "pool", source, namespace=namespace, spec=rule)
 
     def _foreign_names(self) -> dict[Group, str]:
-        """Map the pools with a Service of another namespace, where other fleets may also have rules, to their rule."""
+        """Map each pool whose Service is in another namespace to its rule. Other fleets may also have rules there."""
         discoveries = {group: self._view.pools[group[0]].discovery for group in self._members}
         wanted = {
             group: (self._objects.namespace, *self._parts(group))
@@ -103,7 +103,10 @@ class Destinations:
         yield from pool_findings.diagnostics(self._view, self._objects, self._members)
 
     def prerequisites(self) -> Iterator[Prerequisite]:
-        """Yield the Secrets with the certificates for connections to replicas. Secrets of `secrets` exist already."""
+        """Yield the Secrets that contain certificates for connections to replicas.
+
+        Secrets listed in `secrets` already exist.
+        """
         for pool in self._own_secrets():
             name, tls = self._secrets[pool.name], pool.tls
             assert tls is not None
@@ -135,7 +138,7 @@ class Destinations:
         return f"{self._names[group]}.{self._objects.namespace}.{_DOMAIN}"
 
     def _headers(self, pool: str, host: str | None) -> Tree:
-        """Return the changes of requests to a pool: those for a hosted API, or another host."""
+        """Return the changes to a pool's requests: for a hosted API, or for another host."""
         hosted = hosted_pool(self._view, pool) if self._view.pools[pool].upstream else None
         if hosted is None:
             return {"headers": {"request": {"set": {":authority": host}}}} if host is not None else {}
@@ -162,7 +165,7 @@ class Destinations:
         ]
 
     def _secret_names(self) -> dict[str, str]:
-        """Map each pool to the name of the Secret with its certificates."""
+        """Map each pool to the name of the Secret that contains its certificates."""
         pools = [pool for pool in self._view.pools.values() if pool.tls is not None and needs_secret(pool.tls)]
         owner = secret_owner(self._view, self._objects)
         parts = {pool.name: (*owner, pool.name, "client" if _certificate(pool) else "ca") for pool in pools}
@@ -177,21 +180,24 @@ class Destinations:
 
 
 def secret_owner(view: View, objects: KubernetesObjects) -> Parts:
-    """Return the first parts of the names of Secrets.
+    """Return the first parts of Secret names.
 
-    Fleets of other namespaces may also have Secrets in the namespace of the gateway's pods.
+    Fleets in other namespaces may also have Secrets in the namespace of the gateway's pods.
     """
     namespace = (objects.namespace,) if objects.pods_namespace != objects.namespace else ()
     return (*namespace, view.proxy.name)
 
 
 def _group(route: Route, pool: Pool) -> Group:
-    """Return the group of a pool's replicas that may answer requests of a route. Only the fleet's have regions."""
+    """Return the group of a pool's replicas that may serve a route's requests.
+
+    Only replicas in the fleet file have regions.
+    """
     return pool.name, () if isinstance(pool.discovery, KubernetesDiscovery) else route.regions
 
 
 def _budgets(view: View) -> dict[str, float]:
-    """Return the retry budget of each pool: the smallest of its routes, because Istio has one for each destination."""
+    """Return the retry budget of each pool: its routes' smallest, because Istio has one budget per destination."""
     by_destination: dict[Parts, float] = {}
     for route in view.routes.values():
         for pool in pools_of(route) if route.retry.budget is not None else ():
@@ -203,7 +209,7 @@ def _budgets(view: View) -> dict[str, float]:
 
 
 def _destination_key(pool: Pool) -> Parts:
-    """Return what the pools that share a DestinationRule have in common."""
+    """Return the settings that pools with a common DestinationRule share."""
     discovery = pool.discovery
     if isinstance(discovery, KubernetesDiscovery):
         return (discovery.namespace, discovery.service or "")

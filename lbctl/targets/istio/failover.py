@@ -1,7 +1,7 @@
 """The order in which Istio uses the replicas of a pool: by priority, then by distance.
 
-Istio compares the labels in `failoverPriority` one after another, and an endpoint ranks by the first label that does
-not match. A label with a value is compared with the endpoint alone, any other one with the gateway's own pod.
+Istio compares the labels in `failoverPriority` one by one, and an endpoint's rank is its first label that does not
+match. A label with a value is compared only with the endpoint; other labels are compared with the gateway's own pod.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from lbctl.ir.pools import KubernetesDiscovery, Pool, Replica
 from lbctl.targets.manifests.objects import Tree
 
 _REGION, _ZONE = "topology.kubernetes.io/region", "topology.kubernetes.io/zone"
-"""Labels that Istio sets for its pods and for the pods of a Service, from their nodes."""
+"""Labels that Istio derives from nodes, for its own pods and the pods of a Service."""
 _PRIORITY = "lbctl.internal/priority-at-most-"
-"""Prefix of the labels of replicas with this or a better priority."""
+"""Prefix of the labels for replicas with at least this priority."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +23,12 @@ class Failover:
     """Labels that rank the replicas of a pool."""
 
     priorities: tuple[int, ...]
-    """Priorities of the replicas, sorted; empty for replicas that only the cluster knows."""
+    """Priorities of the replicas, sorted; empty if only the cluster knows the replicas."""
     places: tuple[str, ...]
-    """Labels by which the distance is compared, in order."""
+    """Labels that determine the distance, in order."""
 
     def setting(self) -> Tree:
-        """Return the `localityLbSetting`. The mesh's own setting never applies."""
+        """Return the `localityLbSetting`. The mesh's own setting is never used."""
         labels = [*(f"{_PRIORITY}{priority}=true" for priority in reversed(self.priorities[:-1])), *self.places]
         return {"enabled": True, "failoverPriority": labels} if labels else {"enabled": False}
 
@@ -41,7 +41,7 @@ class Failover:
 
 
 def failover(pool: Pool, replicas: Sequence[Replica]) -> Failover:
-    """Return the labels that rank these replicas of a pool. A place that no replica states is not compared."""
+    """Return the labels that rank these replicas of a pool. Locations that no replica states are not compared."""
     priorities = tuple(sorted({replica.priority for replica in replicas}))
     if pool.locality is None:
         return Failover(priorities, ())

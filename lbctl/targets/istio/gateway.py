@@ -1,7 +1,7 @@
-"""Istio's Gateways with their servers, or the existing Gateway to which VirtualServices are bound.
+"""Istio's Gateways with their servers, or the existing Gateway that VirtualServices are bound to.
 
-Istio joins all VirtualServices of a Gateway that meet the same server and host, the oldest first. So the server for a
-host with its own certificate is a separate Gateway, to which only the most specific VirtualServices are bound.
+Istio merges all VirtualServices of a Gateway that match the same server and host, oldest first. The server for a host
+with its own certificate is therefore a separate Gateway, which only the most specific VirtualServices are bound to.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from lbctl.targets.target import Prerequisite
 
 GROUP = "networking.istio.io/v1"
 _LABELS = (("istio", "ingressgateway"),)
-"""Labels of the pods of Istio's default gateway."""
+"""Pod labels of Istio's default gateway."""
 _SERVER = NameGrammar("server", 57, dots=False)
-"""Grammar of names to which a protocol can be added."""
+"""Grammar of names that a protocol is appended to."""
 _SECRET = object_name("Secret")
 _MIN_TLS = {"1.2": "TLSV1_2", "1.3": "TLSV1_3"}
 
@@ -38,7 +38,7 @@ class Section:
     host: str
     """Empty: any host."""
     gateway: str
-    """Name of its Gateway, as VirtualServices refer to it."""
+    """Name of its Gateway in VirtualServices."""
     tree: Tree
 
 
@@ -111,7 +111,7 @@ def add_gateways(objects: Objects, view: View, kubernetes: KubernetesObjects, li
 # ── Secrets ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _Key = tuple[str, ...]
-"""The files of a Secret: certificate, key, and the CA bundle and revocation lists for clients."""
+"""The files of a Secret: certificate, key, and the clients' CA bundle and revocation lists."""
 
 
 def _key(listener: Listener, certificate: Certificate | None) -> _Key:
@@ -123,7 +123,7 @@ def _key(listener: Listener, certificate: Certificate | None) -> _Key:
 
 
 def _secrets(view: View, objects: KubernetesObjects) -> dict[_Key, str]:
-    """Map the files of each Secret to its name."""
+    """Map each Secret's files to its name."""
     wanted: dict[_Key, Parts] = {}
     owner = secret_owner(view, objects)
     for listener in view.listeners:
@@ -137,7 +137,7 @@ def _secrets(view: View, objects: KubernetesObjects) -> dict[_Key, str]:
 
 
 def _needed(view: View, objects: KubernetesObjects) -> list[tuple[str, _Key]]:
-    """Return the names and the files of the Secrets whose names lbctl chooses. Others exist already."""
+    """Return the names and files of the Secrets that lbctl names. Others exist already."""
     given = dict(objects.secrets)
     secrets = _secrets(view, objects) if objects.gateway is None else {}
     return sorted((name, key) for key, name in secrets.items() if key[0] not in given)
@@ -164,7 +164,7 @@ _ENTRIES = ("tls.crt", "tls.key", "ca.crt", "ca.crl")
 
 
 def _contradictory_secrets(view: View, objects: KubernetesObjects) -> Iterator[Diagnostic]:
-    """Yield the Secrets of `secrets` that would need different files for several listeners or pools."""
+    """Yield the entries of `secrets` that would need different files for several listeners or pools."""
     keys = list(_secrets(view, objects)) if objects.gateway is None else []
     pools = (pool.tls for pool in view.pools.values() if pool.tls is not None and pool.tls.certificate is not None)
     keys += [tuple(filter(None, (tls.certificate, tls.key, tls.ca))) for tls in pools]

@@ -1,4 +1,4 @@
-"""Settings of pools that Istio cannot express, although it supports each feature by itself."""
+"""Pool settings that Istio cannot express, although it supports each feature by itself."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from lbctl.targets.manifests.pool_classes import Group
 from lbctl.targets.replica_weights import rounded
 
 _SPILL_BELOW = 70.0
-"""Default of `spill_below`, near the 72 % of Envoy's overprovisioning factor, which Istio does not set."""
+"""Default of `spill_below`, close to 72 %, which follows from Envoy's overprovisioning factor. Istio does not set that
+factor."""
 
 
 def diagnostics(
@@ -26,7 +27,7 @@ def diagnostics(
 ) -> Iterator[Diagnostic]:
     """Yield the findings about the pools of a view.
 
-    `members` maps each group to the replicas that get requests, with their weights.
+    `members` maps each group to the replicas that receive requests, with their weights.
     """
     for pool in view.pools.values():
         yield from _errors(pool)
@@ -73,11 +74,11 @@ def _foreign(pool: Pool, objects: KubernetesObjects) -> Iterator[Diagnostic]:
 
 
 _POLICIES = {"loadBalancer": "load balancing", "connectionPool": "connections", "outlierDetection": "passive checks"}
-"""Parts of a traffic policy, and their settings."""
+"""Parts of a traffic policy and the settings that they express."""
 
 
 def _differences(first: Pool, other: Pool) -> str:
-    """Return which settings of `first` both pools have, because Istio has one DestinationRule for a Service."""
+    """Return which of `first`'s settings apply to both pools, because Istio has one DestinationRule per Service."""
     policies = [traffic_policy(pool, "", failover(pool, ()), None, None) for pool in (first, other)]
     differing = [text for key, text in _POLICIES.items() if policies[0][key] != policies[1][key]]
     return f": pool {first.name} decides about {', '.join(differing)}" if differing else ""
@@ -118,7 +119,7 @@ def _locality(pool: Pool) -> Iterator[Diagnostic]:
 
 
 def _faults(view: View, pool: Pool) -> Iterator[Diagnostic]:
-    """Yield the checks that count declined requests. Istio cannot exclude statuses from them."""
+    """Yield the checks that count declined requests as failures. Istio cannot exclude statuses from them."""
     routes = [
         route for route in view.routes.values() if isinstance(route.action, Forward) and pool.name in route.action.pools
     ]

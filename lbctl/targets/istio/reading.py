@@ -1,4 +1,4 @@
-"""How Istio's gateway reads a request. The mesh's settings decide the escapes of a path that it decodes."""
+"""How Istio's gateway reads a request. The mesh's settings determine which escapes in a path are decoded."""
 
 from lbctl.targets.manifests.reading import read
 

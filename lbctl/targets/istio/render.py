@@ -1,4 +1,4 @@
-"""Renders a view to the objects of Istio, and finds everything that they cannot express."""
+"""Renders a view as Istio objects, and finds everything that they cannot express."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Plan:
 
 
 def plan(view: View) -> Plan | Diagnostic:
-    """Prepare a view for rendering. Return the error if its proxy does not state where the objects belong."""
+    """Prepare a view for rendering. Return an error if its proxy does not state where the objects belong."""
     objects = view.proxy.kubernetes
     if objects is None:
         message = "the fleet has no entry of the kind istio, and the rendered objects need a namespace"
@@ -75,7 +75,7 @@ def served(view: View) -> View:
 
 
 def render(view: View) -> Bundle:
-    """Render a view to one stream of objects, and a kustomization."""
+    """Render a view as one stream of objects and a kustomization."""
     prepared = plan(view)
     if isinstance(prepared, Diagnostic):
         return Bundle((File(MAIN, ""),), (prepared,))
@@ -112,7 +112,7 @@ def _objects(prepared: Plan) -> Objects:
 
 
 def _gaps(view: View, objects: KubernetesObjects) -> Iterator[Gap]:
-    """Yield the protections that Istio expresses only in part."""
+    """Yield the protections that Istio can express only in part."""
     yield from loopback(view)
     yield from gateway.gaps(view, objects)
     yield from access.gaps(view, objects)
@@ -129,7 +129,7 @@ def _gaps(view: View, objects: KubernetesObjects) -> Iterator[Gap]:
 
 
 def _hosts(view: View) -> Iterator[Diagnostic]:
-    """Yield the routes for addresses, because the hosts of a VirtualService are names."""
+    """Yield the routes for IP addresses, because VirtualService hosts are names."""
     for listener in view.listeners:
         for rule in listener.rules:
             if is_ip(rule.host):

@@ -14,11 +14,11 @@ from lbctl.targets.manifests.objects import Tree
 from lbctl.targets.replica_weights import deadlines, quantise, rates, rounding_error
 
 PORT = 80
-"""Port of every ServiceEntry. The endpoints have the ports of the replicas."""
+"""Port of every ServiceEntry. The endpoints have the replicas' ports."""
 MAX_ENDPOINTS = 4096
 _MAX_WEIGHT = 2**24
 _MAX_SUM = 2**32 - 1
-"""Maximum sum of the weights of a pool that Envoy accepts."""
+"""Maximum sum of a pool's weights that Envoy accepts."""
 _PORT_NAME = "http"
 _PROTOCOLS = {"http1": "HTTP", "http2": "HTTP2", "grpc": "GRPC"}
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?", re.ASCII)
@@ -27,13 +27,13 @@ Member = tuple[Replica, Weight]
 
 
 def endpoint_weights(pool: Pool, weights: Sequence[Weight]) -> list[int]:
-    """Return the weights of endpoints for replicas of `pool` that have `weights`, in the same order."""
+    """Return the endpoint weights for the replicas of `pool`, given their `weights`, in the same order."""
     targets = _targets(pool, weights)
     return quantise(targets, min(_MAX_WEIGHT, _MAX_SUM // max(1, len(targets))))
 
 
 def rounding(pool: Pool, weights: Sequence[Weight]) -> list[float]:
-    """Return, for each replica, the relative error of its share due to rounding of the weight."""
+    """Return the relative error of each replica's share that is caused by rounding the weights."""
     return rounding_error(_targets(pool, weights), endpoint_weights(pool, weights))
 
 
@@ -46,8 +46,8 @@ def _targets(pool: Pool, weights: Sequence[Weight]) -> tuple[float, ...]:
 def spec(host: str, pool: Pool, members: Sequence[Member], failover: Failover) -> Tree:
     """Return the specification of a ServiceEntry.
 
-    `members` are the replicas that get requests, with their weights. A weight of 0 would count as 1, so drained
-    replicas must not be among them.
+    `members` are the replicas that receive requests, with their weights. A weight of 0 would count as 1, so `members`
+    must not contain drained replicas.
     """
     weights = endpoint_weights(pool, [weight for _, weight in members])
     endpoints = [
@@ -74,6 +74,6 @@ def _endpoint(host: str, port: int, weight: int | None, labels: dict[str, str]) 
 
 
 def _labels(replica: Replica, failover: Failover) -> dict[str, str]:
-    """Return the labels of an endpoint: its name, by which Istio's metrics tell replicas apart, and its rank."""
+    """Return an endpoint's labels: its name, which identifies the replica in Istio's metrics, and its rank."""
     name = {"app.kubernetes.io/name": replica.name} if _LABEL.fullmatch(replica.name) else {}
     return {**name, **failover.labels(replica)}

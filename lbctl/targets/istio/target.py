@@ -22,18 +22,18 @@ class Istio(ManifestTarget):
 
     @property
     def capabilities(self) -> Mapping[str, Capability]:
-        """Map each feature id to whether and how Istio supports the feature."""
+        """Map each feature id to Istio's support for the feature."""
         return CAPABILITIES
 
     @property
     def renderer(self) -> Renderer:
-        """The module that renders; it is imported only when something is rendered."""
+        """The rendering module, imported only when something is rendered."""
         from lbctl.targets.istio import render
 
         return render
 
     def quantised_weights(self, pool: Pool, weights: tuple[Weight, ...]) -> list[int]:
-        """Return weights of replicas, in the same order, as the endpoints of a ServiceEntry have them."""
+        """Return the replicas' weights in the endpoints of a ServiceEntry, in the same order."""
         from lbctl.targets.istio.service_entry import endpoint_weights
 
         return endpoint_weights(pool, weights)

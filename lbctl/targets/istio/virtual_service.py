@@ -1,8 +1,8 @@
-"""The rules of listeners as VirtualServices: one for each listener and host, which has every rule that can match there.
+"""The rules of listeners as VirtualServices: one for each listener and host, with every rule that can match there.
 
-Gateways select a VirtualService by the most specific host name, and never consider another. So the VirtualService of a
-host repeats the rules of wider hosts, and is bound only where it is the most specific one. The first rule that matches
-decides, as in lbctl. Rules that an earlier one covers are never needed, and are left out.
+Gateways select a VirtualService by the most specific host name, and never consider another. A host's VirtualService
+therefore repeats the rules of wider hosts, and is bound only where it is the most specific one. The first matching rule
+wins, as in lbctl. Rules that an earlier rule covers are never needed and are left out.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _DEFAULT_PORT = 80
 
 @dataclass(frozen=True, slots=True)
 class HostTable:
-    """The rules of a listener for one host, in the order in which they are compared."""
+    """A listener's rules for one host, in the order in which they are compared."""
 
     listener: Listener
     host: str
@@ -141,14 +141,14 @@ def _match(match: Match, listener: Listener, path: Tree) -> Tree:
 
 
 def _condition(condition: HeaderMatch) -> Tree:
-    """Return the condition on a header. Envoy rejects an empty prefix, which any value has."""
+    """Return the condition on a header. Envoy rejects an empty prefix, which would match any value."""
     if condition.kind == "prefix" and not condition.value:
         return {"regex": ".*"}
     return {condition.kind: condition.value}
 
 
 def _outcome(view: View, listener: Listener, way: Way, new_path: str | None, destinations: Destinations) -> Tree:
-    """Return the part of a rule that handles its requests."""
+    """Return the part of a rule that determines how its requests are handled."""
     route, pools = way.route, list(way.shares)
     if way.redirect:
         return {"redirect": {"scheme": "https", "redirectCode": way.redirect}}
