@@ -1,4 +1,4 @@
-"""The kinds of proxies for which lbctl renders.
+"""The kinds of proxies that lbctl renders for.
 
 A new kind is a package in this directory and one line in `PACKAGES`, or in `MANIFESTS` if it is rendered as Kubernetes
 objects. lbctl can run and drive only the kinds in `PACKAGES`.
@@ -29,18 +29,18 @@ MANIFESTS = Registry(
     }
 )
 TARGETS = (*KINDS, *MANIFESTS.names)
-"""All kinds for which lbctl renders."""
+"""All kinds that lbctl renders for."""
 
 
 def is_kubernetes(kind: str) -> bool:
-    """Return whether the kind is rendered as Kubernetes objects, so that lbctl cannot start it."""
+    """Return whether the kind is rendered as Kubernetes objects, which lbctl cannot start."""
     return kind in MANIFESTS.names
 
 
 def target(kind: str) -> Target:
-    """Return the target for a kind of proxy. Its package is imported at the first call.
+    """Return the target for a kind of proxy. Its package is imported on the first call.
 
-    Raises UnknownName if there is no such kind.
+    Raises UnknownName if the kind does not exist.
     """
     implementation: Target = import_module(_package(kind)).TARGET
     return implementation
@@ -57,9 +57,9 @@ def reader(kind: str) -> Reader:
 
 
 def uncounted(proxy: Proxy) -> str:
-    """Return the settings that a proxy lacks for `lbctl serve` to read its request counts; empty if there are none.
+    """Return the settings that a proxy lacks but `lbctl serve` needs to read its request counts; empty if complete.
 
-    For a kind without counts, the result is the kind itself.
+    For a kind that does not count requests, the result is the kind itself.
     """
     settings = target(proxy.kind).counted_with
     if settings is None:
@@ -68,9 +68,9 @@ def uncounted(proxy: Proxy) -> str:
 
 
 def untimed(proxy: Proxy, logs_written: bool) -> str:
-    """Return the settings that a proxy lacks for `lbctl serve` to measure its requests; empty if there are none.
+    """Return the settings that a proxy lacks but `lbctl serve` needs to measure its requests; empty if complete.
 
-    `logs_written`: the files have `control.logs`, so that every proxy sends its traffic log there.
+    `logs_written`: the rendered files include `control.logs`, so every proxy sends its traffic log there.
     """
     if missing := uncounted(proxy):
         return missing
@@ -80,5 +80,5 @@ def untimed(proxy: Proxy, logs_written: bool) -> str:
 
 
 def xds_kinds() -> dict[str, tuple[int, ...]]:
-    """Return the oldest supported version of every kind that the xDS server serves."""
+    """Map each kind that the xDS server serves to its oldest supported version."""
     return {kind: target(kind).versions[0] for kind in KINDS if target(kind).served_by_xds}

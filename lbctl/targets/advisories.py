@@ -1,9 +1,9 @@
-"""Published faults of proxies that lbctl's rendered configuration can trigger, by kind, with the fixed versions.
+"""Published proxy vulnerabilities that lbctl's rendered configuration can trigger, by kind, with the fixed versions.
 
-A distribution may fix a fault without a new version number, so a finding does not prove it. The sources are nginx's
-page of security advisories and its CVE records, HAProxy's announcements, and Envoy's release notes (`changelogs/` of
-its repository). If a CVE record names an earlier fix than the release notes, the release notes apply. A branch of Envoy
-without a fix is no longer maintained.
+A distribution may fix a vulnerability without changing the version number, so a finding is not proof. The sources are
+nginx's security advisories and CVE records, HAProxy's announcements, and Envoy's release notes (`changelogs/` in its
+repository). If a CVE record and the release notes name different fixed versions, the release notes apply. An Envoy
+branch without a fix is no longer maintained.
 """
 
 from __future__ import annotations
@@ -18,21 +18,24 @@ Version = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Advisory:
-    """A published fault of a proxy."""
+    """A published vulnerability of a proxy."""
 
     name: str
     """CVE number."""
     about: str
     """Affected feature, as a noun phrase."""
     fixed: tuple[Version, ...]
-    """First version with the fix in each branch, newest last."""
+    """First fixed version of each branch, newest last."""
     reached: Callable[[View], bool]
-    """Function that returns whether the rendered configuration of a view uses the affected feature."""
+    """Returns whether the rendered configuration of a view uses the affected feature."""
     since: Version = ()
-    """First version with the fault; empty: all versions before the fix."""
+    """First affected version; empty: all versions before the fix."""
 
     def affects(self, version: Version) -> bool:
-        """Return whether this version has the fault. A branch without a fix has it up to the newest fixed version."""
+        """Return whether this version is affected.
+
+        In a branch without a fix, every version older than the newest fixed version is affected.
+        """
         own = next((item for item in self.fixed if item[:2] == version[:2]), self.fixed[-1])
         return self.since <= version < own
 
@@ -128,12 +131,12 @@ _BY_KIND: Mapping[str, tuple[Advisory, ...]] = {
 
 
 def known_faults(kind: str, version: Version, view: View) -> Iterator[Advisory]:
-    """Yield the faults of this version of a proxy that its rendered configuration can trigger."""
+    """Yield the vulnerabilities of this proxy version that its rendered configuration can trigger."""
     return (item for item in _BY_KIND.get(kind, ()) if item.affects(version) and item.reached(view))
 
 
 def described(faults: list[Advisory], version: Version) -> tuple[str, str]:
-    """Return the faults and their fixes as a finding and a hint, with the fix in this version's branch first."""
+    """Return a finding and a hint that list the vulnerabilities and fixes, the fix in this version's branch first."""
     finding = ", ".join(f"{item.name} ({item.about})" for item in faults)
     branches = {version[:2]: version for version in sorted(version for item in faults for version in item.fixed)}
     has_own = all(any(fix[:2] == version[:2] for fix in item.fixed) for item in faults)

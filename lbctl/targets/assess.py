@@ -3,7 +3,7 @@
 Every feature that the YAML uses is looked up in the target's table of capabilities. An unsupported feature becomes a
 warning with the reason, the replacement, and the position in the YAML. If that feature *protects* the routes that it
 covers, they are closed: on this proxy they return 503 instead of being served without protection. A proxy that does not
-read bodies also closes the routes by which a client could reach a protected model without its protection.
+read bodies also closes any route through which a client could reach a protected model unprotected.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _MOOT = {
         ("pool.health.http", "pool.health.http.body", "pool.health.grpc", "pool.health.tcp"), ("pool.health.agent",)
     ),
 }
-"""Maps a feature to the features without which it has no effect. A bound on an uncomputed hash needs no warning, and
-with agents, proxies do not check the engines."""
+"""Maps a feature to the features without which it has no effect. A load bound on a hash that is not computed needs no
+separate warning. With agents, proxies do not check the engines."""
 _CLOSED_ROUTE = "CLOSED"
 """Name of the route that returns 503. User-defined names contain no capitals."""
 MODEL = "route.match.model"
-"""Feature on which protection may depend although the proxy supports it, if the proxy does not read bodies."""
+"""Feature that protection may depend on even if the proxy supports it, when the proxy does not read bodies."""
 _TWO_FEATURES = "listener.http2"
-"""The key of this feature represents two features; `cleartext` decides between them."""
+"""This feature's key stands in for two features; `cleartext` selects one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Assessment:
 
     diagnostics: tuple[Diagnostic, ...]
     closed: Mapping[str, frozenset[str]]
-    """Scope (listener, route, pool) → names of the objects whose routes must not be served."""
+    """Scope (listener, route, pool) → names of the objects that must not be served."""
     ways_around: frozenset[tuple[str, str]] = frozenset()
     """(listener, route) pairs that must not be served, because they bypass another route's protection."""
 
@@ -102,7 +102,7 @@ def assess(target: Target, version: Version, view: View, sources: SourceMap) -> 
 
 
 def assumption(kind: str, proxy: Proxy, feature: Feature) -> Diagnostic:
-    """Return the warning that routes of a proxy stay open, because its entry assumes a feature that it lacks."""
+    """Return the warning that a proxy's routes stay open because its entry assumes a feature that it lacks."""
     index = proxy.kubernetes.assume.index(feature.id) if proxy.kubernetes else 0
     message = (
         f"{kind} does not support {feature.title}: the affected routes stay open, because the fleet assumes that "
@@ -113,7 +113,7 @@ def assumption(kind: str, proxy: Proxy, feature: Feature) -> Diagnostic:
 
 
 def _ways_around(view: View) -> dict[tuple[str, str], str]:
-    """Map (listener, route) to the route whose protection it bypasses for a model that is named only in the body."""
+    """Map (listener, route) to the route whose protection it bypasses when only the body names the model."""
     bypasses_by_listener = ((item.name, ways_around(item, view.routes)) for item in view.listeners)
     return {(name, way): protected for name, ways in bypasses_by_listener for way, protected in sorted(ways.items())}
 
@@ -129,7 +129,7 @@ def _way_around(target: Target, sources: SourceMap, listener: str, route: str, p
 
 
 def _refused_websockets(target: Target, sources: SourceMap, view: View) -> Iterator[Diagnostic]:
-    """Yield the routes whose WebSockets this proxy always rejects, because none names its model unambiguously."""
+    """Yield the routes whose WebSockets this proxy always rejects because none names its model unambiguously."""
     for listener in view.listeners:
         for route, other in refused_websockets(listener, view.routes).items():
             message = (
@@ -144,7 +144,7 @@ def _refused_websockets(target: Target, sources: SourceMap, view: View) -> Itera
 
 
 def _kinds_of_defaults(root: Node) -> dict[Position | None, str]:
-    """Map the position of every value in `defaults` to its kind: pool or route."""
+    """Map the position of each value in `defaults` to the kind that it applies to: pool or route."""
     defaults = root.value.get("defaults") if isinstance(root.value, dict) else None
     kinds = defaults.value if defaults is not None and isinstance(defaults.value, dict) else {}
     return {position: kind for kind, node in kinds.items() for position in _positions_below(node)}
@@ -162,7 +162,7 @@ def _moot(feature: str, owner: Path, warnings: Mapping[tuple[str, Path], Diagnos
 
 
 def close(view: View, assessed: Assessment) -> View:
-    """Return `view` with the routes that must not be served answering 503."""
+    """Return `view`, in which routes that must not be served return 503."""
     closed = _closed_names(view, assessed)
     if not any(closed.values()) and not assessed.ways_around:
         return view
@@ -178,7 +178,7 @@ def close(view: View, assessed: Assessment) -> View:
 
 
 def without_fallbacks(view: View) -> View:
-    """Return the view without fallbacks, and without the pools that only they use."""
+    """Return the view without fallbacks and without pools that are only used as fallbacks."""
     routes = {
         name: replace(route, action=replace(route.action, fallback=None))
         if isinstance(route.action, Forward)

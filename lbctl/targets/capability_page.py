@@ -1,6 +1,6 @@
-"""The page docs/reference/capabilities.md, generated from the features and from every target's table of capabilities.
+"""The page docs/reference/capabilities.md, generated from the features and the capability table of each target.
 
-The page contains only data from the tables. To change the text about a feature, change the table of the proxy.
+The page contains only data from the tables. To change what it reports about a feature, change the proxy's table.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ open.
 
 
 def page(run_with: str = "") -> str:
-    """Return the text of docs/reference/capabilities.md. The section `run_with` follows the oldest versions."""
+    """Return the text of docs/reference/capabilities.md.
+
+    The section `run_with` comes after the oldest supported versions.
+    """
     proxies, manifests = map(target, KINDS), map(target, MANIFESTS.names)
     targets, objects = list(proxies), list(manifests)
     oldest = "".join(map(_oldest, [*targets, *objects]))
@@ -59,7 +62,7 @@ def page(run_with: str = "") -> str:
 
 
 def _protections(targets: Iterable[Target]) -> str:
-    """Return the IDs of the features that protect routes, and that some target does not support completely."""
+    """Return the IDs of the features that protect routes and that at least one target does not fully support."""
     partial = {
         name
         for item in targets
@@ -153,7 +156,7 @@ def _with_note(note: str) -> str:
 
 
 def _sentence(clause: str) -> str:
-    """Return the clause as a sentence. The names of kinds and lbctl stay in lower case."""
+    """Return the clause as a sentence. Proxy names and lbctl stay in lower case."""
     begins_with_name = clause.startswith((*KINDS, "lbctl"))
     return f"{clause if begins_with_name else clause[:1].upper() + clause[1:]}."
 

@@ -1,9 +1,9 @@
 """The identity of a client: the headers that could claim it, its networks, and the challenge of a 401.
 
-Some request headers would let a client claim the identity of a proxy. They are removed from untrusted peers. They state
-an identity of the client, how and for which host its request arrived, or a method or path that differs from the one by
-which the proxy chose a route. A peer in `client_address.trusted` may send them; without `client_address` no peer may.
-Names are compared with `_` equal to `-`, because many servers (CGI, WSGI) treat the two alike.
+Some request headers would let a client claim the identity of a proxy. They are removed from untrusted peers. Some of
+them identify the client, or state how and for which host its request arrived. Others give a method or path that differs
+from the one used to choose a route. A peer in `client_address.trusted` may send them; without `client_address` no peer
+may. In names, `_` is treated as `-`, because many servers (CGI, WSGI) do not distinguish them.
 
 A client with an IPv4 address may use an IPv4-mapped IPv6 address. It is treated as IPv4 everywhere: IPv4 networks
 include it, and IPv6 networks, including `::/0`, do not.
@@ -19,7 +19,8 @@ from lbctl.ir.routes import Auth, Route
 from lbctl.targets.response_bodies import error_body
 
 FORWARDED_PREFIX = "x-forwarded-"
-"""All headers with this prefix are removed. nginx removes headers by complete names, those in `CLAIMS`."""
+"""All headers with this prefix are removed. nginx removes headers only by their full name; these names are in
+`CLAIMS`."""
 CLAIMS = (
     "cf-connecting-ip",
     "forwarded",
@@ -48,24 +49,25 @@ CLAIMS = (
     "x-rewrite-url",
     "x-ssl-client-cert",
 )
-"""Additional headers of this kind, besides `x-forwarded-for` and `x-forwarded-proto`, which every proxy sets itself."""
+"""Further headers of this kind, in addition to `x-forwarded-for` and `x-forwarded-proto`, which every proxy sets
+itself."""
 INTERNAL_PREFIX = "x-lbctl-internal-"
 """Prefix of headers that only lbctl's own filters write and read. They are removed from every request."""
 INTERNAL = tuple(f"{INTERNAL_PREFIX}{name}" for name in ("anyone", "tenant", "token"))
 HOP_BY_HOP = ("http2-settings", "keep-alive", "proxy-connection")
-"""Headers that concern only the connection between client and proxy. They are removed from every request.
+"""Headers that apply only to the connection between client and proxy. They are removed from every request.
 
-`upgrade` to anything except WebSocket is removed too. `te` is kept, because gRPC needs it.
+`upgrade` to anything but WebSocket is removed too. `te` is kept, because gRPC needs it.
 """
 _ESCAPED = re.compile(r"\[-_\]|\\.")
-"""One character of a header name in a pattern. The pattern writes `-` and `_` as a character class."""
+"""One character of a header name in a pattern. Patterns write `-` and `_` as a character class."""
 _FRAMING = ("content_length", "transfer_encoding")
 """Headers that some servers would read as framing, because they treat `_` as `-`. They are removed from every
 request."""
 _MAX_GROUP_CHARACTERS = 64
-"""Maximum number of characters of all names in one of the `claim_groups`.
+"""Maximum total length, in characters, of the names in one of the `claim_groups`.
 
-Envoy rejects an expression of more than 100 instructions unless its bootstrap sets another limit. A character is one
+Envoy rejects expressions of more than 100 instructions unless its bootstrap sets another limit. A character takes one
 instruction, or two as `[-_]`.
 """
 REFUSED_ADDRESS_MESSAGE = "requests from this client address are not allowed"
@@ -84,12 +86,12 @@ def claim_groups(names: Iterable[str] = ()) -> list[str]:
 
 
 def groups(names: Iterable[str]) -> list[str]:
-    """Return expressions for the whole names of these headers, each short enough for an Envoy with any bootstrap."""
+    """Return expressions for the full names of these headers, each short enough for an Envoy with any bootstrap."""
     return list(_alternatives(map(_name_pattern, names)))
 
 
 def _alternatives(patterns: Iterable[str]) -> Iterator[str]:
-    """Join patterns of whole names to expressions, each short enough for an Envoy with any bootstrap."""
+    """Join patterns for full names into expressions, each short enough for an Envoy with any bootstrap."""
     group: list[str] = []
     size = 0
     for pattern in patterns:
@@ -104,12 +106,12 @@ def _alternatives(patterns: Iterable[str]) -> Iterator[str]:
 
 
 def forged_claims(names: Iterable[str] = ()) -> str:
-    """Return the expressions of `claims` and of `forgeries` as one, for a listener without trusted peers."""
+    """Return the expressions of `claims` and `forgeries` combined into one, for a listener without trusted peers."""
     return forgeries({FORWARDED_PREFIX, *_whole_names(()), *names})
 
 
 def claims(names: Iterable[str] = ()) -> str:
-    """Return a regular expression for the whole name of a header that only a trusted peer may send.
+    """Return a regular expression that matches the full name of a header that only a trusted peer may send.
 
     `names` contains additional headers of this kind.
     """
@@ -117,7 +119,7 @@ def claims(names: Iterable[str] = ()) -> str:
 
 
 def forgeries(names: Iterable[str] = ()) -> str:
-    """Return a regular expression for the whole name of a header that no client may send.
+    """Return a regular expression that matches the full name of a header that no client may send.
 
     `names` contains additional headers of this kind.
     """
@@ -129,17 +131,17 @@ def forgeries(names: Iterable[str] = ()) -> str:
 
 
 def given(routes: Iterable[Route]) -> list[str]:
-    """Return the headers that only authentication gives to replicas. No client may send them on any listener."""
+    """Return the headers that only authentication may pass to replicas. No client may send them on any listener."""
     auths = [route.auth for route in routes if route.auth is not None]
     tenants = {auth.forward_tenant.lower() for auth in auths if auth.forward_tenant}
     return sorted(tenants.union(*(auth.external.accept for auth in auths if auth.external is not None)))
 
 
 def lookalikes(routes: Iterable[Route], other: Iterable[str] = ()) -> list[str]:
-    """Return expressions for headers that a server may mistake for a header that a route uses, or for an `other` one.
+    """Return expressions for headers that a server may confuse with a header that a route uses, or with one in `other`.
 
-    The route sets or removes that header, or reads a key from it. The names differ only in `-` and `_`. The route
-    changes only the header with the name itself.
+    A route uses a header if it sets it, removes it, or reads a key from it. The confusable names differ only in `-` and
+    `_`. The route itself changes only the header with the exact name.
     """
     names = set(other)
     for route in routes:
@@ -151,7 +153,7 @@ def lookalikes(routes: Iterable[Route], other: Iterable[str] = ()) -> list[str]:
 
 
 def other_spellings(names: Iterable[str]) -> list[str]:
-    """Return expressions for the names that differ from one of these headers only in `-` and `_`."""
+    """Return expressions for names that differ from one of these headers only in `-` and `_`."""
     return list(_alternatives(spelling for name in sorted(names) for spelling in _spellings(name)))
 
 
@@ -188,7 +190,7 @@ def mapped_network(network: str) -> str | None:
 
 
 def challenge(auth: Auth | None) -> str:
-    """Return the challenge of a route: a user and a password, or a key or token.
+    """Return a route's challenge, which asks for a user and a password, or for a key or token.
 
     It is empty if an external service sends its own challenge.
     """
@@ -200,7 +202,7 @@ def challenge(auth: Auth | None) -> str:
 
 
 def credential_headers(auth: Auth | None) -> list[str]:
-    """Return the headers with the client's credentials that are removed before a replica gets the request."""
+    """Return the headers that carry the client's credentials and are removed before a replica gets the request."""
     if auth is None or auth.forward_credentials:
         return []
     if auth.external is not None:

@@ -1,8 +1,8 @@
-"""The features of the model, each with the YAML keys that use it: the rows of the capability table.
+"""The features of the model, each with the YAML keys that use it. They are the rows of the capability table.
 
 A key pattern is a path with `*` for a name and without list positions (`routes.*.pin.header`). It covers all keys below
-it that no longer pattern claims. `=value` limits it to one value of a scalar. Every key of the schema belongs to a
-feature (a test walks the schema), and every target has a `Capability` for every feature (another test).
+it that no longer pattern claims. `=value` restricts a pattern to one value of a scalar. Every key of the schema belongs
+to a feature (a test walks the schema), and every target has a `Capability` for every feature (another test).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Feature:
     code: str
     """LB4xx code of the warning for a proxy that does not support the feature."""
     protects: bool = False
-    """Whether the routes that the feature covers return 503 on a proxy that does not support it."""
+    """Whether routes that use the feature return 503 on a proxy that does not support it."""
     neutral: tuple[object, ...] = ()
-    """Values of its keys that do not use the feature, such as false."""
+    """Values of its keys for which the feature is not used, such as false."""
 
     @property
     def scope(self) -> Scope:
@@ -45,7 +45,7 @@ def _f(
 
 
 def _algorithm(name: str) -> tuple[str, str]:
-    """Return the keys that select an algorithm of the proxy itself."""
+    """Return the keys that select one of the proxy's own algorithms."""
     return f"pools.*.balance.algorithm={name}", f"pools.*.balance.pick.otherwise={name}"
 
 

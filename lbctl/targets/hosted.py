@@ -1,9 +1,8 @@
 """Pools with their own headers: hosted APIs, and replicas that require a key.
 
-The replicas' key replaces the client's header of that name, and nothing else changes. A hosted API receives less
-information about the client: the client's credentials are for this gateway, and its address and its tenant must not be
-disclosed. Each proxy removes these headers, even if the route forwards them to self-hosted replicas, and then sets the
-pool's headers.
+For replicas that require a key, only the header of that name is replaced. A hosted API receives less information about
+the client: the client's credentials are meant for this gateway, and its address and tenant must not be disclosed. Each
+proxy removes these headers, even if the route forwards them to self-hosted replicas, and then sets the pool's headers.
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ _OF_PROXIES = ("x-forwarded-for", "x-forwarded-proto")
 
 @dataclass(frozen=True, slots=True)
 class HostedPool:
-    """A pool with its own headers, and the headers that are removed from its requests."""
+    """A pool with its own headers, and the headers removed from its requests."""
 
     pool: str
     upstream: Upstream
-    """Replacements for parts of the requests to the pool."""
+    """Replacements for parts of requests to the pool."""
     headers: tuple[UpstreamHeader, ...]
-    """Headers that are set, without those whose file could not be read."""
+    """Headers to set, except headers whose file could not be read."""
     removed: tuple[str, ...]
-    """Lower-case names of the headers that are removed, sorted; including those that are then set."""
+    """Lower-case names of the headers to remove, sorted, including headers that are then set."""
 
 
 def hosted_pool(view: View, name: str) -> HostedPool | None:
-    """Return the pool with its own headers; None for a pool that gets the client's headers."""
+    """Return the pool if it has its own headers; None if it gets the client's headers."""
     pool = view.pools[name]
     upstream = pool.sent
     if upstream is None:
@@ -56,9 +55,9 @@ def _withheld(view: View) -> set[str]:
 
 
 def check_key(view: View, pool: Pool) -> tuple[str, str] | None:
-    """Return the header with the key that HTTP and gRPC checks of the pool send, and its value; None without a key.
+    """Return the name and value of the key header in the pool's HTTP and gRPC checks; None without a key.
 
-    The key is for the engines: it is not sent to agents.
+    The key is meant for the engines and is not sent to agents.
     """
     if pool.credentials is None or pool.agent is not None:
         return None

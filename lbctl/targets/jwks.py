@@ -1,4 +1,4 @@
-"""JSON Web Key Sets, the public keys by which Envoy verifies tokens."""
+"""JSON Web Key Sets: the public keys with which Envoy verifies tokens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ _KEY_FIELDS = {"RSA": ("n", "e"), "EC": ("crv", "x", "y"), "OKP": ("crv", "x")}
 
 
 def has_usable_key(text: str) -> bool:
-    """Return whether a set has a key with which Envoy can verify a token. Envoy rejects a set without such a key."""
+    """Return whether a set contains a key with which Envoy can verify tokens.
+
+    Envoy rejects a set without such a key.
+    """
     public_keys = json.loads(text)["keys"]
     return any(
         all(public_key.get(field) for field in _KEY_FIELDS.get(public_key["kty"], ("",))) for public_key in public_keys

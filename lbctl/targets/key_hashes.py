@@ -1,4 +1,4 @@
-"""API keys whose key file contains only the hash. A proxy that compares keys in clear text rejects them."""
+"""API keys whose key file contains only the hash. A proxy that compares keys in plain text rejects them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _FIX = "run lbctl key new TENANT --plain -f FILE; the file is then readable only
 
 @dataclass(frozen=True, slots=True)
 class HashOnly:
-    """The API keys of a route of which only the hash is known."""
+    """API keys of a route for which only the hash is known."""
 
     route: str
     count: int
-    """Number of such keys."""
+    """Number of these keys."""
     total: int
     """Total number of keys of the route."""
 
@@ -35,13 +35,13 @@ def hash_only(view: View) -> Iterator[HashOnly]:
 
 
 def of_route(route: str, keys: Sequence[ApiKey]) -> HashOnly | None:
-    """Return the keys of a route of which only the hash is known; None if there are none."""
+    """Return the keys of a route for which only the hash is known; None if there are none."""
     count = sum(1 for item in keys if not item.key)
     return HashOnly(route, count, len(keys)) if count else None
 
 
 def warning(title: str, keys: HashOnly) -> Diagnostic:
-    """Return the warning for a proxy that does not compare hashes; `title` is the name of its kind."""
+    """Return the warning for a proxy that cannot compare hashes. `title` is the name of its kind."""
     refused = f"it rejects {keys.count} of {keys.total} keys, because the file contains only their hashes"
     message = f"{title} cannot compare hashes: {refused}"
     path = ("routes", keys.route, "auth", "api_keys", "file")

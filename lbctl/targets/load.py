@@ -1,6 +1,6 @@
 """Loads a fleet for rendering: reads and compiles its files, and opens its key files.
 
-Every command starts here. Loading never prints anything or ends the program. Problems are added to the caller's
+Every command starts here. Loading never prints anything or exits the program. Problems are added to the caller's
 `Diagnostics`.
 """
 
@@ -66,10 +66,10 @@ def complete(
     require_own_lines: bool = True,
     cache: SectionCache | None = None,
 ) -> Loaded | None:
-    """Compile a fleet whose YAML has been read; return None if it has errors.
+    """Compile a fleet whose YAML has already been read; return None if it has errors.
 
     `secrets` is the content of the key files, if the caller has read them. Without `require_own_lines`, a missing file
-    of own lines is a warning, for callers that render nothing. `cache` is the cache with which it was read.
+    of own lines is only a warning, for callers that do not render. `cache` is the cache with which the YAML was read.
     """
     compiled = compile_fleet(source, proxy_kinds(), diagnostics, require_own_lines, cache)
     check_files(source, require_files, diagnostics)
@@ -90,7 +90,7 @@ def _refusals(compiled: Compiled, snapshot: Snapshot) -> Iterator[Diagnostic]:
 
 
 def _shared_objects(compiled: Compiled, snapshot: Snapshot) -> Iterator[Diagnostic]:
-    """Yield an error for each proxy that would have a Kubernetes object of an earlier one."""
+    """Yield an error for each proxy that would overwrite a Kubernetes object of an earlier proxy."""
     proxies = [proxy for proxy in compiled.topology.proxies if proxy.kubernetes]
     owners: dict[tuple[str, str, str], str] = {}
     for proxy in proxies if len(proxies) > 1 else ():

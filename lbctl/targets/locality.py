@@ -13,7 +13,7 @@ from lbctl.targets.features import BY_ID
 
 
 def rank(replica: Replica, pool: Pool, proxy: Proxy) -> tuple[int, int]:
-    """Return (priority, distance) of a replica. The lowest rank serves first.
+    """Return (priority, distance) of a replica. Replicas with the lowest rank serve first.
 
     The distance is 0 in the proxy's zone, 1 in its region and 2 elsewhere; without `locality` it is 0 for all replicas.
     """
@@ -24,7 +24,7 @@ def rank(replica: Replica, pool: Pool, proxy: Proxy) -> tuple[int, int]:
 
 
 def placeless(view: View) -> Iterator[Diagnostic]:
-    """Yield a warning for each pool with `locality` if the proxy has neither region nor zone.
+    """Yield a warning for each pool with `locality` if the proxy has neither a region nor a zone.
 
     Envoys with `nodes` are exempt: each reports its own location when it connects.
     """

@@ -1,7 +1,8 @@
-"""The operator's own lines in a rendered configuration: unchanged, between two comments that name their file.
+"""The operator's own lines in a rendered configuration, inserted unchanged between two comments that name their file.
 
-They are written into the configuration itself, so that it is complete, can be reviewed as one text, and changes in one
-step. Each line carries its position, so that an error of the proxy's checker is reported at the line of the file.
+They are part of the configuration itself, so that it is complete, can be reviewed as one text, and changes in one step.
+Each line carries its position, so that an error from the proxy's checker is reported at the line in the operator's
+file.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from lbctl.targets.target import Bundle, Complaint
 from lbctl.targets.token import Token
 
 _SECTIONS = {"server": "listeners", "location": "routes", "frontend": "listeners", "backend": "pools"}
-"""Place → section of the fleet that follows the own lines."""
+"""Place → section of the fleet that comes after the own lines."""
 
 _BEGIN = "# Own lines of "
 
 
 @dataclass(frozen=True, slots=True)
 class Misplaced:
-    """A line that would leave the place in which own lines are inserted."""
+    """A line that would leave the place where own lines are inserted."""
 
     line: int
-    """Line number in its file, from 1."""
+    """Line number in its file, starting at 1."""
     message: str
     """Problem with the line."""
     hint: str = ""
@@ -36,7 +37,7 @@ class Misplaced:
 def tokens(
     proxy: Proxy, place: str, owner: str = "", only: Callable[[str], Collection[int]] | None = None
 ) -> tuple[Token, ...]:
-    """Return the own lines for a place, each as one line of the configuration.
+    """Return the own lines for a place, one configuration line each.
 
     `only` returns the numbers of the lines to include; the others become empty. None: all lines.
     """
@@ -62,7 +63,10 @@ def refusal(proxy: Proxy, item: OwnLines, misplaced: Misplaced) -> Diagnostic:
 
 
 def complaint_text(complaint: Complaint, bundle: Bundle) -> str:
-    """Return a complaint of the proxy's checker with its position: `file:line` of an own line, else of the bundle."""
+    """Return the position and text of a complaint by the proxy's checker:
+
+    `file:line` of an own line, or else of the bundle.
+    """
     if complaint.line is None or complaint.file is None:
         return complaint.message
     own = located(complaint, bundle)[1]
@@ -70,7 +74,7 @@ def complaint_text(complaint: Complaint, bundle: Bundle) -> str:
 
 
 def located(complaint: Complaint, bundle: Bundle) -> tuple[Path, str]:
-    """Return the path in the YAML and `file:line` of the own line in a complaint; (), "" for any other complaint."""
+    """Return the YAML path and `file:line` of the own line that a complaint is about; (), "" for other complaints."""
     for item in bundle.files:
         path = item.sources.get(complaint.line or 0, ()) if complaint.file in {None, item.name} else ()
         if path[2:3] == ("include",) and isinstance(path[-1], int) and isinstance(path[-2], int):

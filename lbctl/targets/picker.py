@@ -1,4 +1,4 @@
-"""The address, the queries and the key with which HAProxy and nginx query the picker, which are the same for both.
+"""The address, queries and key with which HAProxy and nginx query the picker. Both use the same.
 
 If the fleet does not name a key file, `lbctl serve` generates a key. Proxies whose files are rendered elsewhere, and
 the pickers of other members, do not have this key.
@@ -17,11 +17,11 @@ from lbctl.ir.topology import Topology
 from lbctl.targets import is_kubernetes, target
 
 PAUSE = 1_000
-"""Milliseconds for which a proxy sends no queries after the picker was unreachable or too slow."""
+"""Milliseconds during which a proxy sends no queries after the picker was unreachable or too slow."""
 KEY_HEADER = "x-lbctl-pick-key"
-"""The header of a query that contains the picker's key."""
+"""Header of a query that contains the picker's key."""
 FULL_HEADER = "x-lbctl-full"
-"""The header of a response with which the picker rejects a request, if the queue of the pool is the reason."""
+"""Header of a response that rejects a request because the pool's queue is full or the wait was too long."""
 
 
 def http_address(view: View) -> Address:
@@ -32,9 +32,9 @@ def http_address(view: View) -> Address:
 
 
 def question(pool: Pool, route: Route, proxy: Proxy, *, waits: bool = False) -> str:
-    """Return the path and the query string with which this proxy queries the picker about a pool, for a route.
+    """Return the path and query string with which this proxy queries the picker about a pool, for a route.
 
-    `waits`: whether this is the second query of a request, with which it waits in the pool's queue.
+    `waits`: whether this is a request's second query, during which it waits in the pool's queue.
     """
     values = {
         "busy": "1" if busy_statuses(route, pool) else "",
@@ -50,34 +50,34 @@ def question(pool: Pool, route: Route, proxy: Proxy, *, waits: bool = False) -> 
 
 
 def queue_priority(pool: Pool, route: Route) -> str:
-    """Return the route's priority in the pool's queue at the picker; empty if it is normal or the pool has no queue."""
+    """Return the route's priority in the pool's picker queue; empty if it is normal or the pool has no queue."""
     return route.queue_priority if pool.balance.queue and route.queue_priority != "normal" else ""
 
 
 def rejects(view: View) -> bool:
-    """Return whether the picker may reject requests, by a queue or by limits on prompt tokens."""
+    """Return whether the picker may reject requests because of a queue or limits on prompt tokens."""
     return has_queue(view) or any(route.prompt_limits for route in view.routes.values())
 
 
 def has_queue(view: View) -> bool:
-    """Return whether a pool has a queue at the picker."""
+    """Return whether any pool has a queue at the picker."""
     return any(pool.balance.queue is not None for pool in view.pools.values())
 
 
 def may_reject(pool: Pool, route: Route) -> bool:
-    """Return whether the picker may reject a route's requests to a pool, by its queue or by limits on prompt tokens."""
+    """Return whether the picker may reject a route's requests to a pool because of its queue or prompt token limits."""
     return pool.balance.pick is not None and bool(pool.balance.queue or route.prompt_limits)
 
 
 def needs_client(pool: Pool, route: Route) -> bool:
-    """Return whether the picker needs the addresses of clients, for the pool's queue or for limits on prompt tokens."""
+    """Return whether the picker needs client addresses, for the pool's queue or for limits on prompt tokens."""
     queue = pool.balance.queue
     by_client = queue is not None and queue.by == "client_ip"
     return by_client or any(limit.by == "client_ip" for limit in route.prompt_limits)
 
 
 def missing_key(topology: Topology) -> str:
-    """Return the reason why queries to the picker have no key; empty if they have a key."""
+    """Return why queries to the picker have no key; empty if they have one."""
     if topology.control.picker_key_file is not None:
         return ""
     if topology.control.store is not None:

@@ -1,6 +1,6 @@
 """Prepares the view of a compiled fleet that a target renders.
 
-The view is one proxy's part of the fleet; routes that the proxy cannot protect are closed in it. `render` and the
+The view is one proxy's part of the fleet, in which routes that the proxy cannot protect are closed. `render` and the
 control plane both prepare their views here.
 """
 
@@ -29,14 +29,14 @@ class Prepared:
     """Warnings about features that the target does not support."""
 
     def rooted(self, root: str) -> View:
-        """Return the view with `root` in front of every relative file path."""
+        """Return the view with every relative file path prefixed with `root`."""
         return with_files(self.view, lambda path, _kind: posixpath.join(root, path)) if root else self.view
 
 
 def prepare(target: Target, compiled: Compiled, proxy: Proxy, snapshot: Snapshot) -> Prepared:
     """Return the view of `proxy` for `target`.
 
-    `snapshot` contains the compiled topology, the content of the key files and the live state, if any.
+    `snapshot` contains the compiled topology, the contents of the key files and the live state, if any.
     """
     whole = view(snapshot, proxy)
     if isinstance(capability_at(target.capabilities["route.fallback"], proxy.version), Unsupported):
@@ -46,7 +46,7 @@ def prepare(target: Target, compiled: Compiled, proxy: Proxy, snapshot: Snapshot
 
 
 def refused_keys(target: Target, compiled: Compiled, proxy: Proxy, snapshot: Snapshot) -> tuple[HashOnly, ...]:
-    """Return the API keys of each route that the proxy rejects, because the key file contains only their hashes."""
+    """Return the API keys, by route, that the proxy rejects because the key file contains only their hashes."""
     if target.compares_hashes or all(key.key for keys in snapshot.secrets.api_keys.values() for key in keys):
         return ()
     return tuple(hash_only(prepare(target, compiled, proxy, snapshot).view))

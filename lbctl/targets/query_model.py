@@ -1,7 +1,8 @@
 """The model in the query of a GET, as in realtime sessions: `/v1/realtime?model=NAME`.
 
-nginx and Envoy compare a query as it was sent, so an expression accepts each byte as itself and as `%XX`. Clients never
-escape unreserved characters (RFC 3986), and such an escape remains unchanged. HAProxy decodes the whole query.
+nginx and Envoy compare queries as they were sent, so an expression accepts each byte both literally and as `%XX`.
+Clients never escape unreserved characters (RFC 3986), so such escapes are left as they are. HAProxy decodes the whole
+query.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _NAMES_MODEL = re.compile(r"(?:^|[&;])\s*model\s*(?:[=\[&;]|$)", re.IGNORECASE)
 
 
 def expression(text: str) -> str:
-    """Return an expression (RE2 and PCRE) that matches a text in a query in each escaped form, and nothing else."""
+    """Return an expression (RE2 and PCRE) that matches every escaped form of a text in a query, and nothing else."""
     return "".join(map(_character, text))
 
 
@@ -30,7 +31,7 @@ def first(query: str, *, decoded: bool) -> str | None:
 
 
 def may_name_model(query: str) -> bool:
-    """Return whether some server may read a parameter `model` in the query, in any spelling."""
+    """Return whether some server may find a parameter `model` in the query, in any spelling."""
     return _NAMES_MODEL.search(unquote_plus(query)) is not None
 
 

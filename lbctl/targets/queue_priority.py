@@ -1,4 +1,4 @@
-"""Queue priorities of routes on a proxy that supports them only in the queues of the picker."""
+"""Route priorities on proxies that support them only in the picker's queues."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from lbctl.targets.features import BY_ID
 
 
 def without_queue(view: View, title: str) -> Iterator[Diagnostic]:
-    """Yield a warning for each route with a priority that has no effect in at least one of the route's pools.
+    """Yield a warning for each route whose priority has no effect in at least one of its pools.
 
-    `title`: name of the proxy.
+    `title`: the proxy's name.
     """
     for route in view.routes.values():
         if route.queue_priority == "normal" or not isinstance(route.action, Forward):

@@ -1,7 +1,7 @@
-"""A request as it is sent, and the common steps of all proxies to read it before they match rules.
+"""A request as it was sent, and the steps with which every proxy reads it before it matches rules.
 
-Each `targets.<kind>.reading` has one function `read`: the kinds differ in the escapes of a path that they decode, in
-the requests that they reject, and in whether they read a model from a body. Nothing here chooses a route.
+Each `targets.<kind>.reading` has a function `read`. The kinds differ in which path escapes they decode, which requests
+they reject, and whether they read a model from the body. Nothing here chooses a route.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ MODEL_HEADER = "x-model"
 UNCLEAR = (
     "the model is ambiguous: send the body as a plain JSON object with exactly one model, and no other model in x-model"
 )
-"""Error message for a client whose request is ambiguous about its model."""
+"""Error message for a request that does not make clear which model it wants."""
 CODED = (
     "the model in this compressed body cannot be read: send the body without content-encoding, or send the model in "
     "x-model"
 )
-"""Error message for a client whose body has a content coding that the proxy does not decode."""
+"""Error message for a request whose body has a content coding that the proxy does not decode."""
 _ESCAPE = re.compile("%([0-9A-Fa-f]{2})")
 
 
@@ -34,17 +34,17 @@ class Message:
 
     method: str
     host: str
-    """Value of the Host header; empty for a host that no rule names."""
+    """Value of the Host header; empty for a host that does not occur in any rule."""
     path: str
-    """Path as in the request line, with its escapes and without the query."""
+    """Path as in the request line, including escapes, without the query."""
     headers: tuple[tuple[str, str], ...] = ()
     """Headers in order, with names in lower case."""
     body: bytes = b""
     query: str = ""
-    """Query as in the request line, without its question mark."""
+    """Query as in the request line, without the question mark."""
 
     def values(self, name: str) -> list[str]:
-        """Return the values of all header lines with that name, which must be in lower case."""
+        """Return the values of all header lines with this name, which must be in lower case."""
         return [value for header, value in self.headers if header == name]
 
 
@@ -76,13 +76,13 @@ def refused(message: Message) -> Refusal | None:
 
 
 def host_of(message: Message) -> str:
-    """Return the host in lower case, without the port and without a final dot."""
+    """Return the host in lower case, without the port and a final dot."""
     host = re.sub(r":[0-9]*\Z", "", message.host.lower())
     return host.removesuffix(".")
 
 
 def decoded(path: str) -> str | None:
-    """Return the path with every escape decoded, or None if it is ambiguous: every proxy rejects such a path."""
+    """Return the path with every escape decoded, or None if it is ambiguous and therefore rejected by every proxy."""
     if request_grammar.is_ambiguous(path):
         return None
     return _ESCAPE.sub(lambda escape: chr(int(escape[1], 16)), path)
@@ -101,7 +101,7 @@ def wants_clear_model(listener: Listener) -> bool:
 def model_in(body: bytes, first: bool) -> str | None:
     """Return the string `model` of a JSON object, or None.
 
-    If the key is repeated, `first` selects its first value, otherwise the last one is used.
+    If the key is repeated, the first value is used with `first`, otherwise the last.
     """
 
     def pairs(items: list[tuple[str, object]]) -> dict[str, object]:
@@ -125,18 +125,18 @@ def model_in_query(message: Message, listener: Listener, *, decoded: bool) -> st
 
 
 def coding(message: Message) -> str | None:
-    """Return the content codings of a body in lower case, or None without one."""
+    """Return a body's content codings in lower case, or None if it has none."""
     names = [name.strip() for name in ",".join(message.values("content-encoding")).lower().split(",")]
     return ", ".join(name for name in names if name not in ("", "identity")) or None if message.body else None
 
 
 def headers(message: Message) -> dict[str, tuple[str, ...]]:
-    """Return name → values of the headers, with one value for each header line."""
+    """Return header name → values, with one value per header line."""
     return {name: tuple(message.values(name)) for name, _ in message.headers}
 
 
 def body_too_large(message: Message, limit: int | None) -> Refusal | None:
-    """Return the rejection of a body with more than `limit` bytes, or None. A limit of None allows any size."""
+    """Return the rejection of a body of more than `limit` bytes, or None. With a limit of None, any size is allowed."""
     if limit is None or len(message.body) <= limit:
         return None
     return Refusal(413, f"the body has {len(message.body)} bytes, but at most {limit} are allowed or buffered")

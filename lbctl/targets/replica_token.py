@@ -1,6 +1,6 @@
-"""The token that clients see in place of a replica's name or address.
+"""The token that clients see instead of a replica's name or address.
 
-It is the same on every proxy, and useless elsewhere.
+It is the same on every proxy and useless elsewhere.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The JSON bodies of a proxy's own responses: errors and the list of models.
 
-An error has the fields that the SDKs of OpenAI read: `message`, `type`, `param` and `code`. `code` repeats `type`,
-because clients branch on either of them. For an unknown model, however, `code` has the value of OpenAI's API.
+An error has the fields that OpenAI's SDKs read: `message`, `type`, `param` and `code`. `code` repeats `type`, because
+clients check either of them. For an unknown model, however, `code` has the value from OpenAI's API.
 
-The list has the models that clients of a listener can use, in the format of the OpenAI API. A name is listed if a
-request with it reaches replicas: the names that routes match, and the model and the adapters of each pool to which a
-route leads. A pattern of a route lists the names of its pools that it covers.
+The list contains the models that a listener's clients can use, in the format of the OpenAI API. A name is listed if
+requests with it reach replicas: the names that routes match, and the model and adapters of each pool that a route uses.
+A route's pattern lists the matching names of its pools.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lbctl.ir.snapshot import View
 
 
 def error_body(message: str, kind: str) -> str:
-    """Return the body as one line of JSON. The arguments are lbctl's own text."""
+    """Return the body as a single line of JSON. The arguments must be lbctl's own text."""
     return json.dumps({"error": {"message": message, "type": kind, "param": None, "code": kind}}, separators=(",", ":"))
 
 
@@ -30,7 +30,7 @@ OVERLOADED = error_body("all replicas are busy", "overloaded")
 
 
 def model_not_found(message: str) -> str:
-    """Return the body for a request that a route would take with another model."""
+    """Return the body for a request that would match a route if it named another model."""
     error = {"message": message, "type": "not_found", "param": "model", "code": "model_not_found"}
     return json.dumps({"error": error}, separators=(",", ":"))
 

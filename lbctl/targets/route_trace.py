@@ -1,8 +1,8 @@
-"""The rule that matches a request, with the reason: a prediction for one kind of proxy.
+"""The rule that matches a request and the reason, as a prediction for one kind of proxy.
 
-`targets.<kind>.reading` predicts how that proxy reads the request; the listener's rules determine the rest. A test
-compares the prediction with the real proxies. No random draw is made: if chance decides, the result contains the
-probabilities.
+`targets.<kind>.reading` predicts how the proxy reads the request; the listener's rules determine everything else. A
+test compares the prediction with the real proxies. Nothing is drawn at random: if chance decides, the result contains
+the probabilities.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ _COOKIE = re.compile(r"[;,] *")
 
 @dataclass(frozen=True, slots=True)
 class RuleCandidate:
-    """A rule that might be expected to match the request."""
+    """A rule that one might expect to match the request."""
 
     rule: Rule
     failed: tuple[Criterion, ...] = ()
     """Conditions of the rule that the request does not meet."""
     beaten_by: str = ""
-    """If the rule matches but another one wins: the criterion by which the winner is more specific."""
+    """Criterion by which the winning rule is more specific, if this rule matches too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """The handling of a request by one kind of proxy."""
+    """How one kind of proxy handles a request."""
 
     kind: str
     request: Request | None
-    """Request as the rules see it; None if it is rejected before any rule is matched."""
+    """Request as the rules see it; None if it is rejected before rules are matched."""
     refusal: Refusal | None
     """Proxy's own response in place of a rule."""
     winner: Rule | None
-    """Rule that takes the request; None if no rule matches (404) or the request is rejected."""
+    """Rule that handles the request; None if no rule matches (404) or the request is rejected."""
     matched: tuple[RuleCandidate, ...]
-    """All rules that match, the winner first."""
+    """All matching rules, the winner first."""
     missed: tuple[RuleCandidate, ...]
-    """Rules that do not match, those with the fewest failed conditions first."""
+    """Rules that do not match, starting with the fewest failed conditions."""
 
 
 def explain(listener: Listener, message: Message, kind: str, version: Version) -> Explained:
-    """Return the handling of a message on `listener` by a proxy of `kind` in `version`."""
+    """Return how a proxy of `kind` in `version` handles a message on `listener`."""
     request = reader(kind)(message, listener, version)
     if isinstance(request, Refusal):
         return Explained(kind, None, request, None, (), ())
@@ -75,12 +75,12 @@ def explain(listener: Listener, message: Message, kind: str, version: Version) -
 
 @dataclass(frozen=True, slots=True)
 class PoolChoice:
-    """How a request's pool is chosen among the pools of its route."""
+    """How a request's pool is chosen from the pools of its route."""
 
     by: Literal["pin", "kept", "kept_by_hash", "draw", "only"]
-    """`pin` and `kept` are certain; `kept_by_hash` is one of `shares`, always the same for this client.
+    """`pin` and `kept` are certain; `kept_by_hash` is one of `shares`, always the same one for this client.
 
-    `draw` is one of `shares` by chance; `only` means that there is no other pool.
+    `draw` is a random choice from `shares`; `only` means that the route has no other pool.
     """
     shares: dict[str, float]
     """Pool → its probability, 0…1."""
@@ -89,7 +89,7 @@ class PoolChoice:
 
 
 def choice(action: Forward, request: Request) -> PoolChoice:
-    """Return how the pool is chosen: by the first pin that matches, else by the client's variant, else by draw."""
+    """Return how the pool is chosen: by the first matching pin, or else by the client's variant, or else by a draw."""
     for index, pin in enumerate(action.pins):
         if _pin_matches(pin, request):
             return PoolChoice("pin", {pin.pool: 1.0}, index)

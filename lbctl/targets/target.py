@@ -1,8 +1,8 @@
-"""The interface that a kind of proxy must implement, and the types by which it describes itself.
+"""The interface that a kind of proxy must implement, and the types with which it describes itself.
 
-A target turns a `View` into a `Bundle`. A target never omits anything silently: for every feature of the model it has a
-`Capability`, and a feature that the fleet uses and the proxy does not support becomes a diagnostic with the reason and
-the replacement.
+A target turns a `View` into a `Bundle`. A target never omits anything silently. It has a `Capability` for every feature
+of the model, and a used feature that the proxy does not support becomes a diagnostic with the reason and the
+replacement.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lbctl.ir.weight import Weight
 
 Version = tuple[int, ...]
 Shedding = Literal["none", "all", "not drained"]
-"""Replicas that count for `load_shedding`."""
+"""Replicas that are counted for `load_shedding`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,9 @@ class Rendered:
     """The proxy supports the feature and lbctl renders it."""
 
     note: str = ""
-    """Extent of the support, if it is not obvious from the key."""
+    """Extent of the support, if not obvious from the key."""
     in_part: bool = False
-    """Whether the target itself reports the missing part with the feature's code if a fleet uses it."""
+    """Whether the target itself reports an unsupported part, with the feature's code, if a fleet uses it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Unsupported:
     """The proxy does not support the feature."""
 
     reason: str
-    """Why the proxy does not support it."""
+    """Reason why the proxy does not support it."""
     instead: str
     """lbctl's replacement, or an alternative for the user."""
 
@@ -90,14 +90,14 @@ SERVED: Mapping[str, Capability] = {
     ),
     "control": Unsupported("this setting configures the control plane, not a proxy", "`lbctl serve` uses this setting"),
 }
-"""Features that no proxy supports by itself, and that `lbctl serve` provides for every kind."""
+"""Features that no proxy supports by itself, but that `lbctl serve` provides for every kind."""
 CONTROL_PLANE: Mapping[str, Capability] = {
     **SERVED,
     "proxies.identity": Unsupported("this setting applies only to HAProxy", "lbctl ignores this setting"),
     "proxies.weights": Unsupported("only HAProxy has this interface", "lbctl ignores this setting"),
     "proxies.slots": Unsupported("only HAProxy has server slots", "lbctl ignores this setting"),
 }
-"""Features of the control plane, or of the one kind of proxy that overrides them. Every table includes these."""
+"""Features of the control plane, or of the only kind of proxy that overrides them. They are part of every table."""
 
 
 _SYSTEM_DIRECTORIES = ("/etc/", "/usr/", "/opt/")
@@ -116,26 +116,26 @@ class File:
     """Path, relative to the main file."""
     text: str
     sources: Mapping[int, Path] = field(default_factory=dict)
-    """Line number (from 1) → YAML path of the value from which the line comes, with replicas by name."""
+    """Line number (starting at 1) → YAML path of the value that the line is derived from, with replicas by name."""
     secret: bool = False
     """Whether only the owner may read the file (mode 0600)."""
     optional: bool = False
-    """Whether the file is left out if only one file is wanted, because the main file is complete without it."""
+    """Whether the file is left out when only one file is wanted, because the main file is complete without it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prerequisite:
-    """An object that must exist, as the command that creates it."""
+    """An object that must exist, described by the command that creates it."""
 
     words: tuple[str, ...]
-    """The command without its files."""
+    """The command without its file options."""
     files: tuple[tuple[str, str], ...] = ()
-    """(option, path as the fleet writes it)."""
+    """(option, path as written in the fleet) pairs."""
     note: str = ""
-    """Content of FILE in the command, which keeps secrets out of the command line."""
+    """Describes the content of FILE in the command. The file keeps secrets out of the command line."""
 
     def command(self, locate: Callable[[str], str]) -> str:
-        """Return the command for a shell. `locate` returns the place of a file of the fleet."""
+        """Return the command as a shell command line. `locate` returns the location of a file of the fleet."""
         return shlex.join((*self.words, *(f"{option}={locate(path)}" for option, path in self.files)))
 
 
@@ -144,17 +144,17 @@ class Bundle:
     """The files that a target renders for one proxy."""
 
     files: tuple[File, ...]
-    """Files, with the main configuration first."""
+    """Files, starting with the main configuration."""
     diagnostics: tuple[Diagnostic, ...] = ()
-    """Parts of this particular fleet that the target could not render.
+    """Parts of the given fleet that the target could not render.
 
-    Paths contain replicas by name, and there are no positions: the caller, which has the YAML, adds them.
+    Paths contain replicas by name. Positions are missing, and the caller, which has the YAML, adds them.
     """
 
     notes: tuple[str, ...] = ()
     """Statements about the whole bundle for standard error."""
     prerequisites: tuple[Prerequisite, ...] = ()
-    """Objects to which the files refer and that lbctl does not render, such as Secrets."""
+    """Objects that the files refer to and that lbctl does not render, such as Secrets."""
 
     @property
     def main(self) -> File:
@@ -164,16 +164,16 @@ class Bundle:
 
 @dataclass(frozen=True, slots=True)
 class Complaint:
-    """One error of a proxy's own checker: its message and, if the checker reports it, the position."""
+    """One error reported by a proxy's own checker: its message and, if known, the position."""
 
     message: str
-    """Message of the checker."""
+    """Message from the checker."""
     file: str | None = None
     """Name of the file in the bundle."""
     line: int | None = None
-    """Line in the rendered file; None if the checker reports none."""
+    """Line in the rendered file; None if the checker does not report one."""
     path: Path = ()
-    """YAML path of the value that the error concerns."""
+    """YAML path of the value that caused the error."""
 
 
 class Target(Protocol):
@@ -185,7 +185,7 @@ class Target(Protocol):
 
     @property
     def title(self) -> str:
-        """Name of the proxy as its project spells it."""
+        """Name of the proxy in its project's own spelling."""
 
     @property
     def binary(self) -> str:
@@ -193,7 +193,7 @@ class Target(Protocol):
 
     @property
     def install_hint(self) -> str:
-        """Command that installs the program."""
+        """Command to install the program."""
 
     @property
     def wheel(self) -> str:
@@ -205,15 +205,15 @@ class Target(Protocol):
 
     @property
     def served_by_xds(self) -> bool:
-        """Whether the proxy connects to the xDS server of `lbctl serve`; any other kind needs a driver."""
+        """Whether the proxy connects to the xDS server of `lbctl serve`; all other kinds need a driver."""
 
     @property
     def counted_with(self) -> Sequence[str] | None:
-        """Settings of its entry that `lbctl serve` needs to read its request counts; None: not supported."""
+        """Settings of its entry that `lbctl serve` needs in order to read its request counts; None: not supported."""
 
     @property
     def done_by_control_plane(self) -> frozenset[str]:
-        """Features that this proxy lacks and `lbctl serve` provides while it drives the proxy.
+        """Features that this proxy does not support, but that `lbctl serve` provides while it drives the proxy.
 
         Features that `lbctl serve` provides for every kind are not included.
         """
@@ -231,21 +231,21 @@ class Target(Protocol):
         """Whether `least_request` prefers an idle replica regardless of the weights."""
 
     def sheds(self, pool: Pool, have_fallback: Sequence[bool]) -> Shedding:
-        """Return the replicas that count for the pool's `load_shedding`; `none`: it never rejects requests.
+        """Return the replicas that are counted for the pool's `load_shedding`; `none`: it never rejects requests.
 
         `have_fallback`: whether another pool follows, for each route to this pool.
         """
 
     def readmission(self, pool: Pool) -> str:
-        """Return when an ejected replica is readmitted, as a sentence; empty if unknown."""
+        """Return a sentence that states when an ejected replica is readmitted; empty if unknown."""
 
     @property
     def versions(self) -> Sequence[Version]:
-        """Versions from which the rendered configuration differs; the first is the oldest supported one."""
+        """Versions at which the rendered configuration changes, starting with the oldest supported version."""
 
     @property
     def capabilities(self) -> Mapping[str, Capability]:
-        """Maps each feature id (`targets.features.FEATURES`) to whether and how this proxy supports the feature."""
+        """Maps each feature id (`targets.features.FEATURES`) to this proxy's support for the feature."""
 
     @property
     def reads_bodies(self) -> bool:
@@ -253,18 +253,21 @@ class Target(Protocol):
 
     @property
     def own_line_places(self) -> Mapping[str, OwnLinesPlace]:
-        """Maps the keys of `include` that this kind of proxy supports to the places in its configuration."""
+        """Maps the keys of `include` that this kind of proxy supports to places in its configuration."""
 
     @property
     def fragment_example(self) -> str:
-        """Example of the path of a fragment, which another configuration includes; empty if not supported."""
+        """Example path of a fragment, which another configuration includes; empty if fragments are not supported."""
 
     @property
     def service_config(self) -> str:
-        """Configuration that the distribution's service of this proxy reads; empty: `config` changes no default."""
+        """Configuration file that the distribution's service for this proxy reads; empty:
+
+        `config` changes no default.
+        """
 
     def unfit_for_service(self, view: View) -> str:
-        """Return why the distribution's service cannot run the configuration of this view, whose proxy has no `config`.
+        """Return why the distribution's service cannot run this view's configuration, whose proxy has no `config`.
 
         Return an empty string if the service can run it.
         """
@@ -273,35 +276,34 @@ class Target(Protocol):
         """Return the paths of the access logs that the proxy opens when it starts."""
 
     def companions(self, proxy: Proxy, pools: Sequence[Pool]) -> Sequence[str]:
-        """Return the files with fixed names that the proxy has next to its configuration."""
+        """Return the files with fixed names that the proxy needs next to its configuration."""
 
     def render(self, view: View, form: str = "yaml") -> Bundle:
-        """Render a view to files. The same view gives the same bytes.
+        """Render a view to files. The same view always yields the same bytes.
 
-        `form` (yaml, json) is for a target whose configuration supports several formats.
+        `form` (yaml, json) is for targets whose configuration supports several formats.
         """
 
     def diagnostics(self, view: View) -> tuple[Diagnostic, ...]:
         """Return the diagnostics of `render` for this view without rendering files."""
 
     def quantised_weights(self, pool: Pool, weights: tuple[Weight, ...]) -> list[int]:
-        """Return the proxy's own weights for replicas of `pool` that have `weights`, in the same order."""
+        """Return the proxy's own weights for the replicas of `pool`, given their `weights`, in the same order."""
 
     def balancing(self, view: View, shares: Mapping[str, float], pool: str) -> str:
         """Return the name of the algorithm that chooses a replica of `pool`; empty if lbctl does not configure it.
 
-        `shares` maps each pool among which requests are divided to its share.
+        `shares` maps each pool that requests are split among to its share.
         """
 
     def refusals(self, view: View) -> Iterable[Diagnostic]:
-        """Yield the errors that cause a fleet with this proxy to be rejected.
+        """Yield the errors that make lbctl reject a fleet with this proxy.
 
-        They concern own lines that leave their place, and settings on which a fragment relies but which it cannot
-        contain.
+        They are about own lines that leave their place, and settings that a fragment depends on but cannot contain.
         """
 
     def served(self, view: View) -> View:
-        """Return the part of a prepared view that the rendered proxy serves; for most kinds, all of it."""
+        """Return the part of a prepared view that the rendered proxy serves; for most kinds, this is the whole view."""
 
     def object_names(self, view: View) -> Collection[tuple[str, str, str]]:
         """Return (kind, namespace, name) of the Kubernetes objects of this view; empty for processes."""

@@ -1,9 +1,9 @@
-"""The values that a template may write: a `Token`, quoted by its target's own rules, or an int.
+"""The values that a template may write: a `Token`, quoted according to its target's own rules, or an int.
 
-Templates only define the layout, and Python makes all decisions. `finalize` rejects every other value, so a forgotten
-quote is an error at the first render, not a vulnerability. A Token may carry the YAML path of the value that it comes
-from; the rendered text then has, for each line, its origin in the YAML. It also knows which variables of the proxy it
-reads and sets, so that a renderer leaves out unused definitions.
+Templates only define the layout; Python makes all decisions. `finalize` rejects every other value, so a forgotten quote
+is an error on the first render, not a vulnerability. A Token may carry the YAML path of the value that it is derived
+from, so that each line of the rendered text has its origin in the YAML. It also records which of the proxy's variables
+it reads and sets, so that a renderer can omit unused definitions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Token:
 
     text: str
     source: Path = ()
-    """YAML path of the value that the text comes from, with replicas by name."""
+    """YAML path of the value that the text is derived from, with replicas by name."""
     reads: frozenset[str] = frozenset()
     """Variables and named conditions that the text evaluates."""
     sets: str = ""
@@ -38,18 +38,18 @@ class Token:
 
 
 def read_by(tokens: Iterable[Token]) -> frozenset[str]:
-    """Return the variables and named conditions that any of the tokens evaluates."""
+    """Return the variables and named conditions that the tokens evaluate."""
     return frozenset().union(*(token.reads for token in tokens))
 
 
 class UnquotedError(TypeError):
-    """A template wrote a value that no target has quoted: an error in lbctl, never in the user's file."""
+    """A template wrote a value that no target has quoted: a bug in lbctl, never an error in the user's file."""
 
 
 def finalize(value: object) -> str:
-    """Return the text for `value` in a template, with a mark for the value's source.
+    """Return the text of `value` in a template, with a mark for its source.
 
-    Raises UnquotedError for anything except a Token of one line or an int.
+    Raises UnquotedError for anything except a single-line Token or an int.
     """
     if type(value) is Token:
         if "\x00" in value.text or "\n" in value.text:
@@ -62,7 +62,7 @@ def finalize(value: object) -> str:
 
 @cache
 def environment(folder: str) -> Environment:
-    """Return the Jinja environment for the templates of one proxy, which ship with lbctl."""
+    """Return the Jinja environment for one proxy's templates, which ship with lbctl."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     return Environment(
@@ -80,7 +80,7 @@ def environment(folder: str) -> Environment:
 def write(folder: str, template: str, values: Mapping[str, object]) -> tuple[str, dict[int, Path]]:
     """Render a template.
 
-    Return the text and, for each line (from 1) that comes from the YAML, the path of the first value on it.
+    Return the text and, for each line (starting at 1) that is derived from the YAML, the path of the first value on it.
     """
     marked = environment(folder).get_template(template).render(values)
     sources: dict[int, Path] = {}
@@ -94,7 +94,7 @@ def write(folder: str, template: str, values: Mapping[str, object]) -> tuple[str
 
 
 def _encoded_path(path: Path) -> str:
-    """Return the path as one string. A prefix character marks a list position, so that it differs from a name."""
+    """Return the path as a single string. A prefix character marks list positions, so that they differ from names."""
     return "\x1f".join(f"\x1e{step}" if isinstance(step, int) else step for step in path)
 
 

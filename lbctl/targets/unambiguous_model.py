@@ -1,6 +1,6 @@
-"""The model in a request, if every replica must read the same model.
+"""The model in a request, for routing where every replica must find the same model.
 
-HAProxy and Envoy decide this by the grammar of JSON; this module predicts their decision.
+HAProxy and Envoy decide this according to the JSON grammar; this module predicts their decision.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _TYPE = re.compile(r'application/(?:[a-z0-9._-]+\+)?json *(?:; *(?:charset="?utf
 
 
 class _UnclearError(ValueError):
-    """The body is ambiguous: it can be read in more than one way."""
+    """The body is ambiguous and can be interpreted in more than one way."""
 
 
 def clear_model(message: Message) -> tuple[bool, str | None]:
-    """Return whether the request is unambiguous about its model, and the model in its body."""
+    """Return whether the request names its model unambiguously, and the model in its body."""
     header_models = message.values(MODEL_HEADER)
     upgrades = [value.lower() for value in message.values("upgrade")]
     if len(header_models) > 1 or "websocket" in upgrades:
@@ -69,7 +69,7 @@ def _model(text: str) -> str | None:
 
 
 def _skip(text: str, position: int, character: str) -> int:
-    """Return the position after `character` and the whitespace around it. Raises _UnclearError if it is not there."""
+    """Return the position after `character` and the surrounding whitespace. Raises _UnclearError if it is not there."""
     match = re.compile(rf"[ \t\r\n]*{re.escape(character)}[ \t\r\n]*").match(text, position)
     if match is None:
         raise _UnclearError

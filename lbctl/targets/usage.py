@@ -1,4 +1,4 @@
-"""The features that a fleet uses, and where: its YAML is matched against the key patterns of the features."""
+"""The features that a fleet uses, and where. Its YAML is matched against the features' key patterns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lbctl.targets.features import BY_ID, FEATURES, Feature
 
 @dataclass(slots=True)
 class _Pattern:
-    """One key of the patterns: the feature that claims it, and the longer patterns below it."""
+    """One key in the patterns: the feature that claims it, and the longer patterns below it."""
 
     feature: Feature | None = None
     below: dict[str, _Pattern] = field(default_factory=dict)
@@ -24,9 +24,10 @@ _NO_PATTERN = _Pattern()
 
 
 def used(root: Node, feature_ids: Collection[str] = BY_ID.keys()) -> list[tuple[Feature, Path]]:
-    """Return each feature in `feature_ids` with every position that uses it, in the order of the file.
+    """Return each feature in `feature_ids` with every position that uses it, in file order.
 
-    Parts of the file that can contain none of these features are skipped: replicas are many and have few features.
+    Parts of the file that cannot contain these features are skipped, because replicas are numerous and use few
+    features.
     """
     uses: list[tuple[Feature, Path]] = []
     _walk(root, _patterns(frozenset(feature_ids)), (), None, uses)
@@ -51,9 +52,9 @@ def _patterns(feature_ids: frozenset[str]) -> _Pattern:
 
 
 def _prune(pattern: _Pattern, feature_ids: frozenset[str]) -> bool:
-    """Remove the patterns that lead to none of the features. Return whether anything is left.
+    """Remove the patterns that do not lead to any of the features. Return whether anything is left.
 
-    Patterns below a wanted feature stay, because a longer pattern takes a key away from it.
+    Patterns below a wanted feature remain, because a longer pattern claims a key instead of it.
     """
     if pattern.feature and pattern.feature.id in feature_ids:
         return True
@@ -99,7 +100,7 @@ def _walk(node: Node, pattern: _Pattern, path: Path, feature: Feature | None, us
 
 
 def _requested(node: Node, pattern: _Pattern, feature: Feature | None) -> Feature | None:
-    """Return the feature that the value of this node uses, or None."""
+    """Return the feature that this node's value uses, or None."""
     requested = pattern.values.get(str(node.value), feature) if pattern.values else feature
     return None if requested is None or _is_neutral(node.value, requested) else requested
 

@@ -1,8 +1,8 @@
-"""Configuration as readable YAML: block style, and, for Envoy, short values on one line.
+"""Configuration as readable YAML in block style, with short values on one line for Envoy.
 
-PyYAML would need most of a render's time for ten thousand endpoints, and could not report the line of a value. The
-values have JSON types (maps with known keys, lists, texts, numbers, booleans), so a small part of the
-grammar suffices. A text is written without quotes only if every YAML reader reads it as a text, else in double quotes.
+PyYAML would take most of the rendering time for ten thousand endpoints, and could not report a value's line. The values
+have JSON types (maps with known keys, lists, strings, numbers, booleans), so a small part of the grammar is sufficient.
+A string is written without quotes only if every YAML reader would read it as a string, and otherwise in double quotes.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ _LINES = re.compile(r"[!-~](?:[ -~]*[!-~])?\n(?:[ -~]*[!-~]\n)+")
 _ESCAPED = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff\ufffe\uffff]")
 
 Sources = Mapping[int, Path]
-"""Maps the `id` of a map in the tree to the path of the YAML value that it came from."""
+"""Maps the `id` of a map in the tree to the path of the YAML value that it is derived from."""
 
 
 class Writer:
     """Writes trees of plain values line by line, and records the owner of each line."""
 
     def __init__(self, sources: Sources, *, block: bool = False) -> None:
-        """`block`: whether each key and each list item has a separate line, as in Kubernetes manifests."""
+        """`block`: whether each key and each list item is on a separate line, as in Kubernetes manifests."""
         self._sources = sources
         self._width = 0 if block else WIDTH
         self._lines: list[str] = []
         self._owners: dict[int, Path] = {}
         self._written: dict[tuple[int, int], range] = {}
-        """(`id` of a list's map, column) → the lines to which it was written. One map may occur in many lists."""
+        """(`id` of a map in a list, column) → the lines that it was written to. A map may occur in several lists."""
 
     def write(self, tree: Mapping[str, object]) -> tuple[str, dict[int, Path]]:
-        """Return the text, and the owner of each line by its number, from 1 on."""
+        """Return the text, and the owner of each line by line number, starting at 1."""
         self._map(tree, 0, "", ())
         return "\n".join(self._lines) + "\n", self._owners
 
@@ -80,7 +80,7 @@ class Writer:
                 self._item(item, column, owner)
 
     def _item(self, item: Mapping[str, object], column: int, owner: Path) -> None:
-        """Write a map in a list. A map that has an owner and was written before is copied."""
+        """Write a map in a list. A map with an owner that was written before is copied."""
         written = self._written.get((id(item), column)) if id(item) in self._sources else None
         if written is not None:
             for number in written:
@@ -91,7 +91,7 @@ class Writer:
         self._written[id(item), column] = range(start, len(self._lines))
 
     def _literal(self, head: str, value: str, column: int, owner: Path) -> None:
-        """Write a text of several lines as it is."""
+        """Write a multi-line string as it is."""
         self._line(f"{head} |", owner)
         for line in value.splitlines():
             self._line(f"{' ' * (column + 2)}{line}", owner)
@@ -100,26 +100,26 @@ class Writer:
         return self._sources.get(id(value), owner)
 
     def _short(self, value: object, room: int) -> str | None:
-        """Return the value on one line, or None if it is too long for that or a list of maps."""
+        """Return the value on one line, or None if it is too long or a list of maps."""
         if isinstance(value, list) and value and isinstance(value[0], dict):
             return None
         return flow(value, room)
 
 
 def _is_literal(value: str) -> bool:
-    """Return whether a text consists of several complete lines of printable ASCII that need no indentation sign."""
+    """Return whether a string is several complete lines of printable ASCII that need no indentation indicator."""
     return _LINES.fullmatch(value) is not None
 
 
 def _name_first(tree: Mapping[str, object]) -> Iterable[tuple[str, object]]:
-    """Return the items of a map with its name first, for readability."""
+    """Return the items of a map, starting with its name for readability."""
     if "name" not in tree:
         return tree.items()
     return [("name", tree["name"]), *(item for item in tree.items() if item[0] != "name")]
 
 
 def flow(value: object, room: int) -> str | None:
-    """Return the value on one line, or None as soon as it certainly needs more than `room` characters."""
+    """Return the value on one line, or None as soon as it is certain to need more than `room` characters."""
     if isinstance(value, dict):
         return _joined("{", [(f"{scalar(key)}: ", item) for key, item in value.items()], "}", room)
     if isinstance(value, list):
@@ -142,7 +142,7 @@ def _joined(first: str, items: list[tuple[str, object]], last: str, room: int) -
 
 
 def scalar(value: object) -> str:
-    """Return a text, number or boolean as YAML."""
+    """Return a string, number or boolean as YAML."""
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, bool):
@@ -151,7 +151,7 @@ def scalar(value: object) -> str:
 
 
 def _number(text: str) -> str:
-    """Return a number that every reader reads as a number: in YAML 1.1 `1e-05` is a text and `1.0e-05` is a number."""
+    """Return a number that every reader parses as one: in YAML 1.1, `1e-05` is a string and `1.0e-05` is a number."""
     return text.replace("e", ".0e") if "e" in text and "." not in text else text
 
 
