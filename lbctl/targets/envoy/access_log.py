@@ -135,7 +135,7 @@ def _loggers(view: View, listener: Listener) -> list[dict[str, object]]:
 def request_log(view: View) -> list[dict[str, object]]:
     """Return the loggers that report requests to the control plane; empty if no pool can be measured.
 
-    One logger reports successful requests for their latencies: all of them during a rollout analysis, otherwise a
+    One logger reports requests without an error for their latencies: all of them during a rollout analysis, otherwise a
     sample. For each pool in an analysis, another logger reports the requests for which Envoy generated an error,
     because its load reports omit them. Envoy buffers these entries and drops them if they are not read in time.
     """

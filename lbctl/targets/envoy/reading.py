@@ -71,7 +71,7 @@ def held(listener: Listener) -> int:
 
 
 def reads_body(listener: Listener, rule: Rule) -> bool:
-    """Return whether the model in the body can decide if a request without x-model matches `rule` or an earlier rule.
+    """Return whether a body's model may decide that a request matches `rule`, or an earlier rule that overlaps it.
 
     Bodies of other requests are not buffered.
     """
