@@ -34,7 +34,7 @@ def placeless(view: View) -> Iterator[Diagnostic]:
         if pool.locality:
             yield Diagnostic(
                 BY_ID["pool.locality"].code,
-                "this proxy has no region and no zone, so it treats all replicas as equally near",
+                "this proxy has neither a region nor a zone, so it treats all replicas as equally near",
                 path=("pools", pool.name, "locality"),
                 hint="set proxies.NAME.region and proxies.NAME.zone",
                 severity="warning",

@@ -126,7 +126,7 @@ CAPABILITIES: dict[str, Capability] = {
         "Envoy uses its filter for API keys, and accepts the scheme `Basic`, `basic` or `BASIC`. The listener's "
         "file contains the passwords (mode 0600)"
     ),
-    "route.headers": Rendered("In a request, {pool} is the pool that the split chose, even if the fallback answers"),
+    "route.headers": Rendered("In a request, {pool} is the pool that the split chose, even if the fallback responds"),
     "route.regions": Rendered(),
     "route.access": Rendered(),
     "route.access_log": Rendered(),
@@ -208,7 +208,7 @@ CAPABILITIES: dict[str, Capability] = {
     "pool.health.passive.consecutive_5xx": Rendered(),
     "pool.health.passive.connect_failures": Rendered("Resets and timeouts before a response also count"),
     "pool.health.passive.error_rate": Rendered("Each Envoy measures the rate in consecutive windows"),
-    "pool.health.passive.ejection": Rendered("The ejection lasts a whole number of error_rate windows"),
+    "pool.health.passive.ejection": Rendered("The ejection always lasts for complete error_rate windows"),
     "pool.health.passive.max_ejection": Rendered(),
     "pool.health.fail_open": Rendered(
         "Envoy enters panic mode if less than 1 % of the replicas are healthy. In a pool of more than 100 "
@@ -219,8 +219,8 @@ CAPABILITIES: dict[str, Capability] = {
         "replicas are down. Drained replicas do not count"
     ),
     "pool.discovery.dns": Rendered(
-        "The pool has every address of the name, because Envoy has no max_replicas. If the name is removed "
-        "(NXDOMAIN) or has no address, the pool becomes empty, but `lbctl serve` keeps the last answer"
+        "The pool contains every address of the name, because Envoy does not support max_replicas. If the name is "
+        "removed (NXDOMAIN) or has no address, the pool becomes empty, but `lbctl serve` keeps the last response"
     ),
     "pool.discovery.file": Rendered("The file is read when the configuration is rendered"),
     "pool.tls": Rendered(
@@ -245,7 +245,7 @@ CAPABILITIES: dict[str, Capability] = {
         "HTTP filters of known types can be included in front of the router. They also apply to WebSockets"
     ),
     "pool.balance.pick": Rendered(
-        "`ext_authz` queries the picker. Its answer is used only if it names hosts of the cluster, and `otherwise` "
+        "`ext_authz` queries the picker. Its response is used only if it names hosts in the cluster, and `otherwise` "
         "is the policy for all other requests"
     ),
     "pool.balance.pick.body": Rendered(

@@ -66,7 +66,7 @@ def parse(text: str) -> HttpFilter:
         raise NoFilterError("this is not a typed HTTP filter")
     others = sorted(map(str, document.keys() - _KEYS))
     if others:
-        raise NoFilterError(f"an HTTP filter has no {others[0]}")
+        raise NoFilterError(f"an HTTP filter cannot have the key {others[0]}")
     if config["@type"].endswith(f"/{_TERMINAL}"):
         raise NoFilterError("lbctl adds the router itself, as the last filter")
     parsed = _message(document)

@@ -151,8 +151,8 @@ class Backends:
                 hint = "use several pools, or `discovery.kubernetes`"
                 yield Diagnostic("LB172", message, path=("pools", item.pool, "replicas"), hint=hint)
             if len({is_ip(replica.address.host) for replica in item.replicas}) > 1:
-                message = "copies of requests go to one Backend, which cannot contain both addresses and host names"
-                hint = "use only addresses in the pool of the mirror"
+                message = "mirrored requests go to one Backend, which cannot contain both addresses and host names"
+                hint = "use only addresses in the mirror's pool"
                 yield Diagnostic("LB172", message, path=("pools", item.pool, "replicas"), hint=hint)
         for route in self._view.routes.values():
             if not isinstance(route.action, Forward):
@@ -183,7 +183,7 @@ class Backends:
             if reason:
                 yield from _divided_warnings(self._view.pools[pool], standbys, reason, is_picked=picked is not None)
             elif picked is not None and standbys.count(False) > 1:
-                message = "while the picker does not answer, Envoy Gateway ignores the weights of the replicas"
+                message = "while the picker does not respond, Envoy Gateway ignores the weights of the replicas"
                 yield warning("pool.balance.pick", message, ("pools", pool, "balance"))
 
     def _divided(self, route: Route, shares: Mapping[str, int]) -> str:
@@ -192,11 +192,11 @@ class Backends:
             return ""
         is_picked = extension_policy.picked_pool(self._view, self._objects, shares) is not None
         if not is_picked and traffic_policy.prefers_zone(self._view.pools[traffic_policy.by_share(shares)[0]]):
-            return "with `locality`, Envoy Gateway makes a cluster of each Backend"
+            return "with `locality`, Envoy Gateway creates a cluster for each Backend"
         if len({by_name for pool in shares for by_name in self._by_name(route, pool)}) > 1:
-            return "Envoy Gateway makes separate clusters of addresses and of host names"
+            return "Envoy Gateway creates separate clusters for addresses and host names"
         if self._mixes_protocols(shares):
-            return "in a split of pools with HTTP/1.1 and HTTP/2, Envoy Gateway makes a cluster of each Backend"
+            return "in a split of pools with HTTP/1.1 and HTTP/2, Envoy Gateway creates a cluster for each Backend"
         return ""
 
     def _mixes_protocols(self, shares: Mapping[str, int]) -> bool:

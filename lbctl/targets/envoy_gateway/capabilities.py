@@ -105,7 +105,7 @@ _ROUTES: Mapping[str, Capability] = {
         in_part=True,
     ),
     "route.pin.header": _DONE,
-    "route.pin.cookie": Rendered("The cookie is found by a regular expression for the header cookie"),
+    "route.pin.cookie": Rendered("The cookie is matched by a regular expression on the Cookie header"),
     "route.sticky_split.cookie": _missing("a choice of the pool by a cookie", "each request is assigned at random"),
     "route.sticky_split.header": _missing("a choice of the pool by a hash", "each request is assigned at random"),
     "route.mirror": Rendered("All replicas of the pool get equal shares of the copies"),
@@ -150,12 +150,14 @@ _ROUTES: Mapping[str, Capability] = {
     "route.rate_limit.concurrent": _protection("concurrent requests"),
     "route.rate_limit.prompt_tokens": _protection("prompt tokens"),
     "route.auth.api_keys": Rendered(
-        "The keys are in a Secret, with one key for each tenant. `Bearer` must be written in this case. Routes with "
-        "several keys for a tenant, with hashes of keys, or that also accept tokens return 503",
+        "The keys are in a Secret, with one key for each tenant. `Bearer` must be written with exactly "
+        "this capitalization. Routes with several keys for a tenant, with hashes of keys, or that also accept tokens "
+        "return 503",
         in_part=True,
     ),
     "route.auth.jwt": Rendered(
-        "The key set is in the policy. A token without an expiry time is accepted, and an expired one for a minute",
+        "The key set is in the policy. A token without an expiry time is accepted, and an expired token is still "
+        "accepted for a minute",
         in_part=True,
     ),
     "route.auth.external": Rendered(
@@ -168,8 +170,9 @@ _ROUTES: Mapping[str, Capability] = {
         in_part=True,
     ),
     "route.headers": Rendered(
-        "At most 16 headers can be set and 16 removed. The variables {route}, {listener} and, for a route to one "
-        "pool, {pool} are replaced; a header with another variable, or with two spaces in a row, is not set (LB445)",
+        "At most 16 headers can be set, and at most 16 removed. The variables {route}, {listener} and, for a route to "
+        "one pool, {pool} are replaced; a header with another variable, or with two spaces in a row, is not set "
+        "(LB445)",
         in_part=True,
     ),
     "route.regions": _DONE,
@@ -179,8 +182,8 @@ _ROUTES: Mapping[str, Capability] = {
 
 _POOLS: Mapping[str, Capability] = {
     "pool.replicas": Rendered(
-        "Replicas of equal weight are a Backend, which has at most 256 (LB172), and the Backends have weights. A pool "
-        "without a replica that is not drained gets no requests",
+        "Replicas of equal weight form a Backend, which has at most 256 of them (LB172), and each Backend has a weight. A "
+        "pool without a replica that is not drained gets no requests",
         in_part=True,
     ),
     "pool.model": _DONE,
@@ -200,9 +203,9 @@ _POOLS: Mapping[str, Capability] = {
     "pool.balance.hash": Rendered("The hash does not follow the weights of Backends"),
     "pool.balance.hash.json_body": _missing("hashes of the request body", "Envoy uses least_request"),
     "pool.balance.hash.prompt_prefix": _missing("hashes of the request body", "Envoy uses least_request"),
-    "pool.balance.hash.bounded_load": _missing("bounded load", "the hash alone decides"),
+    "pool.balance.hash.bounded_load": _missing("bounded load", "only the hash decides"),
     "pool.balance.pick": Rendered(
-        "The picker answers through an EnvoyExtensionPolicy, which may fail: then `otherwise` chooses, without "
+        "The picker is queried through an EnvoyExtensionPolicy. If the query fails, `otherwise` chooses, without "
         "weights. In a split of several pools and on an existing Gateway, `otherwise` always chooses",
         in_part=True,
     ),
@@ -214,8 +217,8 @@ _POOLS: Mapping[str, Capability] = {
     ),
     "pool.affinity.header": _missing("sessions that replicas start", "each request is balanced independently"),
     "pool.replicas.priority": Rendered(
-        "Two priorities are supported. The second one takes a share if less than 72 % of the first are healthy. It is "
-        "not used with `locality`, and in a route with both addresses and host names, or both HTTP/1.1 and HTTP/2",
+        "Two priorities are supported. The second priority takes a share if less than 72 % of the first are healthy. "
+        "It is not used with `locality`, or in a route with both addresses and host names, or both HTTP/1.1 and HTTP/2",
         in_part=True,
     ),
     "pool.replicas.drain": Rendered("A drained replica is left out of its Backend"),
@@ -237,19 +240,19 @@ _POOLS: Mapping[str, Capability] = {
     "pool.slow_start": Rendered("Only with round_robin and least_request, as a linear ramp", in_part=True),
     "pool.health.http": Rendered("Checks cannot send the key that replicas require", in_part=True),
     "pool.health.http.body": _DONE,
-    "pool.health.grpc": Rendered("A pool without HTTP/2 is checked by a connection", in_part=True),
+    "pool.health.grpc": Rendered("A pool without HTTP/2 is checked by opening a connection", in_part=True),
     "pool.health.tcp": Rendered("Since 1.8 on a separate port", in_part=True),
     "pool.health.agent": Rendered("Since 1.8, if all agents of the pool have the same port", in_part=True),
     "pool.health.passive.consecutive_5xx": _DONE,
     "pool.health.passive.connect_failures": Rendered("Resets and timeouts before a response also count"),
     "pool.health.passive.error_rate": Rendered(
-        "A replica with at least 50 requests in an interval counts, and only in a pool with at least 5 such replicas"
+        "Only replicas with at least 50 requests in an interval count, and only if the pool has at least 5 of them"
     ),
     "pool.health.passive.ejection": Rendered("The duration grows with the number of ejections"),
     "pool.health.passive.max_ejection": _DONE,
     "pool.health.fail_open": Rendered("Envoy enters panic mode if less than 1 % of the replicas are healthy"),
     "pool.load_shedding": _missing("load shedding", "requests are rejected only if no replica is healthy"),
-    "pool.discovery.dns": Rendered("A Backend has the name, which the gateway resolves"),
+    "pool.discovery.dns": Rendered("A Backend contains the name, which the gateway resolves"),
     "pool.discovery.file": Rendered("The file is read when the objects are rendered"),
     "pool.discovery.kubernetes": Rendered(
         "The routes refer to the Service by `service_port`, and the gateway follows its pods", in_part=True

@@ -116,8 +116,8 @@ def diagnostics(context: Context) -> Iterator[Diagnostic]:
         for pool in view.pools.values():
             if pool.balance.pick is not None:
                 message = (
-                    "lbctl does not render this Gateway, so clients could choose their replica: `otherwise` chooses in "
-                    "place of the picker"
+                    "lbctl does not render this Gateway, so clients could choose their replica: `otherwise` chooses "
+                    "instead of the picker"
                 )
                 yield warning("pool.balance.pick", message, ("pools", pool.name, "balance"), "set `gateway_class`")
         return

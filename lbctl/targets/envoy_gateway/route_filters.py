@@ -207,8 +207,8 @@ def gaps(view: View, objects: KubernetesObjects) -> Iterator[Gap]:
             continue
         if only_pool(view, route) is None:
             reason = f"the filters with the key, the headers and the host of pool {hosted[0]} apply to all requests of "
-            reason += "the route, also to those for other pools and to copies"
-            hint = f"use a separate route for pool {hosted[0]}; nginx, HAProxy and Envoy change requests for each pool"
+            reason += "the route, including requests to other pools and mirrored requests"
+            hint = f"use a separate route for pool {hosted[0]}; nginx, HAProxy and Envoy change requests per pool"
             yield Gap("pool.upstream", "route", route.name, ("routes", route.name), reason, hint)
         elif (count := _count_removed(view, objects, route)) > header_filters.MAX_HEADERS:
             reason = f"{count} headers must not reach pool {hosted[0]}, but a rule removes at most "
@@ -254,7 +254,7 @@ def diagnostics(context: Context) -> Iterator[Diagnostic]:
             continue
         yield from header_filters.diagnostics(view, rule.listener, route, ())
         if not _fits(view, rule.listener, route):
-            message = f"the body of a response has at most {_MAX_BODY} bytes, so the route returns 503"
+            message = f"a response body can have at most {_MAX_BODY} bytes, so the route returns 503"
             yield warning("route.respond", message, (*path_of(route), "respond"), "use a shorter body")
     for pool in view.pools.values():
         if pool.upstream is not None and pool.upstream.server_name != pool.upstream.host:
@@ -266,7 +266,7 @@ def diagnostics(context: Context) -> Iterator[Diagnostic]:
         others = [item.name for item in routes if pool.name in pools_of(item) and only_pool(view, item) is None]
         if others:
             message = (
-                f"all pools and copies of route {others[0]} would get the key of pool {pool.name}, so its requests "
+                f"all pools and mirrors of route {others[0]} would get the key of pool {pool.name}, so its requests "
                 "are sent without the key"
             )
             hint = f"use a separate route for pool {pool.name}"

@@ -238,7 +238,7 @@ def finds_clients(listener: Listener, objects: KubernetesObjects) -> bool:
 
 
 def _unknown_clients(view: View, listener: Listener) -> Iterator[Gap]:
-    reason = f"the gateway does not find the addresses of the clients of listener {listener.name}"
+    reason = f"the gateway cannot determine the client addresses of listener {listener.name}"
     hint = "use `client_address` with the header x-forwarded-for, and `gateway_class`"
     if access(listener).is_limited:
         key = "allow_from" if listener.allow_from is not None else "deny_from"
@@ -310,7 +310,7 @@ def _reason_about_tokens(view: View, route: Route, jwt: Jwt) -> _Reason | None:
         reason = f"a SecurityPolicy has at most {_MAX_AUDIENCES} audiences"
         return "jwt", ("jwt", "audiences"), reason, "use fewer audiences"
     if len(jwt.issuer) > _MAX_ISSUER:
-        reason = f"the issuer has at most {_MAX_ISSUER} characters in a SecurityPolicy"
+        reason = f"an issuer has at most {_MAX_ISSUER} characters in a SecurityPolicy"
         return "jwt", ("jwt", "issuer"), reason, "use a shorter issuer"
     return None
 

@@ -268,9 +268,9 @@ def _lacking(view: View, pool: Pool, check: ActiveCheck) -> str:
     if any(replica.agent_port is not None for replica in pool.replicas):
         return "all replicas of a pool are checked on the same port"
     if check_key(view, pool) is not None:
-        return "checks have no headers, so replicas would reject them without the key"
+        return "checks cannot send headers, so replicas that require a key would reject them"
     if isinstance(check.probe, HttpCheck) and check.probe.host is not None and ":" in check.probe.host:
-        return "the host of a check has no port"
+        return "the host of a check cannot contain a port"
     return ""
 
 
@@ -328,10 +328,10 @@ def _pool_warnings(view: View, pool: Pool) -> Iterator[Diagnostic]:
         message = "Envoy Gateway does not prefer zones with a hash"
         yield warning("pool.locality", message, (*path, "locality"))
     elif pool.locality is not None and pool.locality.spill_below != 70:
-        message = "Envoy decides by its own rule when requests leave the zone"
+        message = "Envoy's own rule decides when requests leave the zone"
         yield warning("pool.locality", message, (*path, "locality", "spill_below"))
     if pool.circuit_breaker.replica_max_requests is not None and _may_use_http2(pool):
-        message = "Envoy Gateway limits only the connections to a replica, and HTTP/2 has many requests on each"
+        message = "Envoy Gateway limits only connections to a replica, and an HTTP/2 connection carries many requests"
         yield warning("pool.circuit_breaker.per_replica", message, (*path, "circuit_breaker"))
     yield from needed_protocol(pool)
     yield from _slow_start(pool)
@@ -352,7 +352,7 @@ def _slow_start(pool: Pool) -> Iterator[Diagnostic]:
     if ramp is None or ramp == default:
         return
     if _hash(pool) or pool.balance.algorithm == "random":
-        message = "Envoy Gateway has slow start only with round_robin and least_request"
+        message = "Envoy Gateway supports slow start only with round_robin and least_request"
         yield warning("pool.slow_start", message, path)
     elif (ramp.min_weight, ramp.aggression) != (default.min_weight, default.aggression):
         message = "Envoy Gateway has no setting for the shape of the ramp: only the window applies"
@@ -382,7 +382,7 @@ def _rate_warnings(context: Context) -> Iterator[Diagnostic]:
                 hint = "use fewer hosts, methods, models, pins and listeners for the route"
                 yield warning("route.rate_limit", message, path, hint)
             if limit.burst and limit.burst != limit.requests:
-                message = "Envoy Gateway has no bursts: a client may use the requests of a whole period at once"
+                message = "Envoy Gateway does not support bursts: a client may send a whole period's requests at once"
                 yield warning("route.rate_limit", message, (*path, "burst"), "use a shorter period")
 
 

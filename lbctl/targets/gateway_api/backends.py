@@ -220,7 +220,7 @@ def without_copies(view: View) -> tuple[View, list[Diagnostic]]:
         action = route.action
         if isinstance(action, Forward) and action.mirror and has_inference_pool(view.pools[action.mirror.pool]):
             message = (
-                f"copies of requests go to Services, and pool {action.mirror.pool} is an InferencePool: no requests "
+                f"mirrored requests go to Services, but pool {action.mirror.pool} is an InferencePool: no requests "
             )
             message += "are copied"
             warnings.append(warning("route.mirror", message, ("routes", name, "mirror"), "use a pool with `service`"))

@@ -93,9 +93,9 @@ _ROUTES: Mapping[str, Capability] = {
     "route.pool": _DONE,
     "route.split": Rendered("Weights above 1,000,000 are scaled down"),
     "route.pin.header": _DONE,
-    "route.pin.cookie": Rendered("The cookie is found by a regular expression for the header cookie"),
+    "route.pin.cookie": Rendered("The cookie is matched by a regular expression on the Cookie header"),
     "route.sticky_split.cookie": Unsupported(
-        "session persistence is not in the standard channel", "each request is assigned to a pool at random"
+        "the standard channel does not include session persistence", "each request is assigned to a pool at random"
     ),
     "route.sticky_split.header": Unsupported(
         "the API cannot choose a backend by a hash", "each request is assigned to a pool at random"
@@ -107,7 +107,7 @@ _ROUTES: Mapping[str, Capability] = {
     "route.fallback": Unsupported(
         "the API has no fallback", "requests get 503 while the pools of the route have no ready replica"
     ),
-    "route.respond": Unsupported("the API has no responses by the gateway itself", "the route returns 503"),
+    "route.respond": Unsupported("the API cannot express responses by the gateway itself", "the route returns 503"),
     "route.redirect": Since(
         (1, 5),
         Unsupported("before 1.5, the API has no status 308", "every redirect has the status 301"),
@@ -137,8 +137,8 @@ _ROUTES: Mapping[str, Capability] = {
     "route.auth.external": _protection("external authentication"),
     "route.auth.basic": _protection("passwords"),
     "route.headers": Rendered(
-        "At most 16 headers can be set and 16 removed. The variables {route}, {listener} and, for a route to one "
-        "pool, {pool} are replaced; a header with another variable is not set (LB445)",
+        "At most 16 headers can be set, and at most 16 removed. The variables {route}, {listener} and, for a route to "
+        "one pool, {pool} are replaced; a header with another variable is not set (LB445)",
         in_part=True,
     ),
     "route.regions": _DONE,
@@ -148,7 +148,7 @@ _ROUTES: Mapping[str, Capability] = {
 
 _POOLS: Mapping[str, Capability] = {
     "pool.replicas": Rendered(
-        "Replicas of equal weight are the endpoints of a Service without selector, and the Services have weights. "
+        "Replicas of equal weight form a Service without a selector, and each Service has a weight. "
         "Replicas with a host name are left out, because EndpointSlices contain addresses",
         in_part=True,
     ),
@@ -167,12 +167,12 @@ _POOLS: Mapping[str, Capability] = {
     "pool.balance.pick": Rendered(
         "A pool with `discovery.kubernetes` becomes an InferencePool, which needs the pool's `selector`. Its picker "
         "may fail. Either all pools of a split are InferencePools or none. An existing InferencePool "
-        "(`inference_pool`) has its own picker. Among other replicas, the Gateway class chooses",
+        "(`inference_pool`) has its own picker. For other replicas, the Gateway class chooses",
         in_part=True,
     ),
     "pool.balance.pick.body": Rendered("The gateway streams the body to the picker"),
     "pool.affinity": Unsupported(
-        "session persistence is not in the standard channel", "each request is balanced independently"
+        "the standard channel does not include session persistence", "each request is balanced independently"
     ),
     "pool.affinity.header": Unsupported(
         "the API does not learn sessions from responses", "each request is balanced independently"

@@ -279,7 +279,7 @@ def _preflights(view: View) -> Iterator[Diagnostic]:
     for name in view.routes:
         route = view.routes.get(name.removesuffix(PREFLIGHT))
         if name.endswith(PREFLIGHT) and route is not None and isinstance(route.action, Forward):
-            message = "the API has no responses by the gateway itself: CORS preflights of this route get 503"
+            message = "the API cannot express responses by the gateway itself: CORS preflights of this route get 503"
             path = ("routes", route.name, "headers", "response")
             yield warning("route.respond", message, path, "let a policy of the Gateway class answer them")
 

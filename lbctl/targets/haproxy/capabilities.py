@@ -122,7 +122,7 @@ _NOTES = {
     "unless servers never close them (`unlimited`, or Triton). With HTTP/2, half of the idle connections are "
     "closed whenever half of the time has passed",
     "pool.connections.max_requests": "With HTTP/1, each connection carries a single request",
-    "pool.circuit_breaker": "The limits apply to requests in the queue and in flight. HAProxy has no limit for "
+    "pool.circuit_breaker": "The limits apply to requests in the queue and in flight. HAProxy does not limit "
     "concurrent retries",
     "pool.circuit_breaker.per_replica": "Requests above the limit wait in the pool's queue. With HTTP/2, HAProxy "
     "counts requests, not connections",

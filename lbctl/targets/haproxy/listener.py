@@ -179,7 +179,7 @@ def _held_streams(listener: Listener, view: View) -> Iterator[Diagnostic]:
             f"{', '.join(grpc)} receives no response until its stream has ended"
         )
         path = ("listeners", listener.name, feature.partition(".")[2])
-        hint = "use a separate listener for gRPC, without max_body and without models that decide about protection"
+        hint = "use a separate listener for gRPC, without max_body and without models on which protection depends"
         yield Diagnostic(BY_ID[feature].code, message, path=path, hint=hint, severity="warning")
 
 

@@ -92,7 +92,7 @@ _ROUTES: Mapping[str, Capability] = {
     "route.pool": _DONE,
     "route.split": _DONE,
     "route.pin.header": _DONE,
-    "route.pin.cookie": Rendered("The cookie is found by a regular expression for the header cookie"),
+    "route.pin.cookie": Rendered("The cookie is matched by a regular expression on the Cookie header"),
     "route.sticky_split.cookie": _STICKY,
     "route.sticky_split.header": _STICKY,
     "route.mirror": Rendered("Before 1.28, Istio adds `-shadow` to the Host header of copies"),

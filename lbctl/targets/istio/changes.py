@@ -159,7 +159,7 @@ def _busy(route: Route, pools: Sequence[Pool]) -> Iterator[str]:
 
 _INSTEAD: dict[Variable, str] = {
     "tenant": "let the component that authenticates requests set this header",
-    "pool": "use {pool} only in routes that lead to one pool",
+    "pool": "use {pool} only in routes to a single pool",
     "host": "use {host} only in requests, or do not change the host",
 }
 

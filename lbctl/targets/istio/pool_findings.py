@@ -111,7 +111,7 @@ def _locality(pool: Pool) -> Iterator[Diagnostic]:
         message = "Istio has no setting for this share: requests leave the locality if fewer than 72 % are healthy"
         yield warning("pool.locality", message, (*path, "spill_below"), "remove it")
     if isinstance(pool.discovery, DnsDiscovery):
-        message = "Istio does not know the places of the addresses that a name resolves to: all are equally near"
+        message = "Istio does not know the locations of the addresses of a name: all of them count as equally near"
         yield warning("pool.locality", message, path, "list the replicas with their regions and zones")
     elif len({replica.priority for replica in pool.replicas}) > 1:
         message = "with several priorities, near replicas are preferred only within the first priority"
@@ -126,8 +126,8 @@ def _faults(view: View, pool: Pool) -> Iterator[Diagnostic]:
     counted = [str(status) for status in busy_statuses_of_pool(pool, routes) if status >= 500]
     if pool.passive is not None and counted:
         message = (
-            f"Istio counts every 5xx, also {' and '.join(counted)} from a busy replica: {pool.passive.consecutive_5xx} "
-            "in a row eject the replica"
+            f"Istio counts every 5xx, including {' and '.join(counted)} from a busy replica: "
+            f"{pool.passive.consecutive_5xx} in a row eject the replica"
         )
         path = ("pools", pool.name, "health", "passive", "consecutive_5xx")
         yield warning("pool.health.passive.consecutive_5xx", message, path, "let a busy replica answer with 429")

@@ -53,7 +53,7 @@ def loopback(view: View) -> Iterator[Gap]:
     """Yield the listeners that are only reachable from the same machine."""
     for listener in view.listeners:
         if listener.bind.on_loopback and not listener.bind.path:
-            reason = f"a Gateway has no listen addresses, so clients of other machines would reach {listener.bind}"
+            reason = f"a Gateway has no listen addresses, so clients on other machines could reach {listener.bind}"
             hint = f'bind: "0.0.0.0:{listener.bind.port}", or omit the listener in `listeners` of the entry'
             yield Gap("listener.bind", "listener", listener.name, ("listeners", listener.name, "bind"), reason, hint)
 

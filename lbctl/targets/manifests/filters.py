@@ -123,7 +123,7 @@ def diagnostics(view: View, listener: Listener, route: Route, pools: Sequence[st
         for name, value in rules.set:
             if _constant(value, listener, route, pools) is None:
                 message = f"the Gateway API cannot set {name}, because its value depends on the request"
-                hint = "use only {route} and {listener}, and {pool} if the route leads to one pool"
+                hint = "use only {route} and {listener}, and {pool} in routes to a single pool"
                 yield Diagnostic(feature.code, message, path=(*path, "set", name), hint=hint, severity="warning")
         change = _headers(view, listener, route, pools, direction)
         for key, listed in change.items():

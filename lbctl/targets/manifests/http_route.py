@@ -137,7 +137,7 @@ class RuleConflict(Exception):  # noqa: N818 -- it names the two routes
 
     def __init__(self, route: Route, message: str) -> None:
         super().__init__(route, message)
-        hint = "use exact paths or prefixes in place of regular expressions"
+        hint = "use exact paths or prefixes instead of regular expressions"
         self.diagnostic = Diagnostic("LB172", message, path=(*path_of(route), "match"), hint=hint)
 
 
@@ -231,7 +231,7 @@ def warnings(view: View, found: Sequence[HostTable], *, longest_first: bool = Fa
         for way, matches in table.ways:
             if any(len(match.headers) > _MAX_HEADERS for match in matches):
                 message = f"a match of the Gateway API has at most {_MAX_HEADERS} headers"
-                hint = "use fewer headers, also in the routes that match the same requests"
+                hint = "use fewer headers, including in routes that match the same requests"
                 yield Diagnostic("LB172", message, path=(*path_of(way.route), "match"), hint=hint)
             if way.shares:
                 yield from filters.diagnostics(view, table.listener, way.route, list(way.shares))
