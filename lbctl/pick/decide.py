@@ -152,7 +152,7 @@ def eligible(features: Features, table: PoolTable, books: Books) -> Tier | None:
         if not excluded:
             return tier
         if len(excluded) < len(tier.candidates):
-            return Tier([item for place, item in enumerate(tier.candidates) if place not in excluded])
+            return Tier([item for place, item in enumerate(tier.candidates) if place not in excluded], tier.capacity)
     return None
 
 
@@ -194,7 +194,7 @@ def consider(
     """Return the factors of the decision for each replica of the tier."""
     loads = books.row(features.pool, tier.names)
     works = [load.work for load in loads]
-    rates = _ramped(tier, table, now) if tier.ramping and table.slow_start else tier.rates
+    rates = table.rates(tier, now)
     own = features.prompt_tokens + REQUEST_TOKENS
     if rates is tier.rates:
         waits = [(work + own) / rate for work, rate in zip(works, rates, strict=True)]
@@ -245,13 +245,6 @@ def _some_have_room(tier: Tier, loads: Sequence[ReplicaLoad]) -> bool:
         item.queue is not None and not _is_congested(item, load)
         for item, load in zip(tier.candidates, loads, strict=True)
     )
-
-
-def _ramped(tier: Tier, table: PoolTable, now: float) -> list[float]:
-    rates = tier.rates.copy()
-    for index in tier.ramping:
-        rates[index] *= table.ramp(tier.candidates[index], now)
-    return rates
 
 
 def _ordered(scores: list[float], random: RandomSource) -> list[int]:

@@ -11,11 +11,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from lbctl.ir.locality import Place, distance
+from lbctl.ir.locality import NOWHERE, Place, distance
 from lbctl.ir.pools import Locality, PickPolicy, Pool, SlowStart
 
 KV_FULL = 0.95
 """Used share of a KV cache above which an engine has to preempt requests or queue new ones."""
+_MIN_AVAILABLE = 0.5
+"""Fraction of a tier's capacity that slow start leaves in use: no replica gets more than twice its usual share.
+
+docs/develop/decisions/0096-slow-start-leaves-half-of-the-capacity.md has the simulations behind it.
+"""
 _SPILL_BELOW = 70.0
 """Percentage of fit replicas of a priority below which the next priority helps, unless `locality` sets another one."""
 
@@ -52,6 +57,11 @@ class Candidate:
     """Time at which it began to get requests, on the clock of the picker's `now`; None: before any slow start."""
 
     @property
+    def rate(self) -> float:
+        """Its rate relative to the other replicas, without slow start."""
+        return self.weight * (self.speed or 1.0)
+
+    @property
     def has_full_cache(self) -> bool:
         """Whether its KV cache is known to be full."""
         return self.kv is not None and self.kv >= KV_FULL
@@ -60,15 +70,17 @@ class Candidate:
 class Tier:
     """Replicas that are used together, with their data for decisions in parallel sequences."""
 
-    def __init__(self, candidates: Iterable[Candidate]) -> None:
+    def __init__(self, candidates: Iterable[Candidate], capacity: float) -> None:
         self.candidates = tuple(candidates)
         """The replicas. All are fit."""
         self.names = [item.name for item in self.candidates]
         """Their names."""
-        self.rates = [item.weight * (item.speed or 1.0) for item in self.candidates]
+        self.rates = [item.rate for item in self.candidates]
         """Rate of each replica, relative to the others, without slow start."""
         self.total_rate = sum(self.rates)
         """Sum of the rates."""
+        self.capacity = capacity
+        """Sum of the rates if all replicas of its ranks were fit."""
         self.ramping = [index for index, item in enumerate(self.candidates) if item.started is not None]
         """Indexes of the replicas that may be in slow start."""
         self.limits = [(place, item.limit) for place, item in enumerate(self.candidates) if item.limit is not None]
@@ -118,11 +130,33 @@ class PoolTable:
             stalled_after=pool.deep.stalled_after / 1000 if pool.deep.stalled_after is not None else None,
         )
 
-    def ramp(self, candidate: Candidate, now: float) -> float:
-        """Return the factor of slow start on a replica's rate, from 0 to 1; 1 outside slow start."""
-        if self.slow_start is None or candidate.started is None:
-            return 1.0
-        return self.slow_start.factor(now - candidate.started)
+    def rates(self, tier: Tier, now: float) -> list[float]:
+        """Return the rates of a tier's replicas including slow start; `tier.rates` itself if none may be in slow start.
+
+        If slow start would leave too little of the tier's capacity in use, all replicas in slow start get more, in
+        proportion to what they lack.
+        """
+        if self.slow_start is None or not tier.ramping:
+            return tier.rates
+        rates = tier.rates.copy()
+        for index in tier.ramping:
+            started = tier.candidates[index].started
+            assert started is not None
+            rates[index] *= self.slow_start.factor(now - started)
+        total, least = sum(rates), min(tier.total_rate, _MIN_AVAILABLE * tier.capacity)
+        if total >= least:
+            return rates
+        part = (least - total) / (tier.total_rate - total)
+        return [rate + part * (full - rate) for rate, full in zip(rates, tier.rates, strict=True)]
+
+    def ramps(self, now: float) -> dict[str, float]:
+        """Return the fit replicas in slow start, each with the factor below 1 on its rate."""
+        return {
+            name: rate / full
+            for tier in self.tiers(NOWHERE, frozenset())
+            for name, rate, full in zip(tier.names, self.rates(tier, now), tier.rates, strict=True)
+            if rate < full
+        }
 
     @cached_property
     def names(self) -> frozenset[str]:
@@ -152,12 +186,13 @@ class PoolTable:
         for candidate in self.candidates:
             if not regions or candidate.region in regions:
                 ranks.setdefault(self.rank(candidate, place), []).append(candidate)
-        tier: list[Candidate] = []
+        tier, capacity = list[Candidate](), 0.0
         for _, members in sorted(ranks.items()):
             fit = [item for item in members if item.fit and item.weight > 0]
             tier += fit
+            capacity += sum(item.rate for item in members)
             if tier and len(fit) * 100 >= spill_below * len(members):
-                yield Tier(tier)
-                tier = []
+                yield Tier(tier, capacity)
+                tier, capacity = [], 0.0
         if tier:
-            yield Tier(tier)
+            yield Tier(tier, capacity)

@@ -116,10 +116,7 @@ class Feed:
     def ramps(self) -> Factors:
         """Return pool → replica → the slow-start factor that the picker currently applies, if it is below 1."""
         now = self._clock()
-        by_pool = {
-            name: {item.name: factor for item in table.candidates if (factor := table.ramp(item, now)) < 1}
-            for name, table in self.tables.items()
-        }
+        by_pool = {name: table.ramps(now) for name, table in self.tables.items()}
         return {name: factors for name, factors in by_pool.items() if factors}
 
     def cache_hits(self) -> Mapping[str, Mapping[str, float]]:

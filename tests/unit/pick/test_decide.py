@@ -201,6 +201,23 @@ def test_a_new_replica_s_share_grows_in_its_slow_start() -> None:
     assert share(60) == pytest.approx(0.5, abs=0.02)
 
 
+def test_slow_start_leaves_half_of_the_capacity_in_use() -> None:
+    """In a rolling restart, the last old replica would otherwise get up to ten times as much as each new one."""
+    rules = SlowStart(60_000, 10.0, 1.0)
+
+    def shares(*candidates: Candidate) -> list[float]:
+        world = World(table(*candidates, slow_start=rules))
+        world.now = 12.0
+        for _ in range(300):
+            world.ask()
+        return [world.books.load("p", item.name).requests / 300 for item in candidates]
+
+    new, gone = candidate("b", started=0.0), candidate("c", fit=False)
+    assert shares(candidate("a"), new) == pytest.approx([1 / 1.2, 0.2 / 1.2], abs=0.02)
+    assert shares(candidate("a"), new, gone) == pytest.approx([2 / 3, 1 / 3, 0.0], abs=0.02)
+    assert shares(candidate("a"), new, candidate("c", started=12.0)) == pytest.approx([0.67, 0.20, 0.13], abs=0.02)
+
+
 def test_slow_start_does_not_matter_among_idle_replicas() -> None:
     world = World(table(*THREE, candidate("d", started=0.0), slow_start=SlowStart(60_000, 10.0, 1.0)))
     counts = dict.fromkeys("abcd", 0)

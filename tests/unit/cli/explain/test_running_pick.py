@@ -220,13 +220,13 @@ def test_slow_start_of_a_replica_is_shown_with_its_progress(
 ) -> None:
     served = control.service.tables["llama"]
     a_day = 86_400.0
-    joined = time.monotonic() - 0.4 * a_day
+    joined = time.monotonic() - 0.7 * a_day
     members = (replace(item, started=joined if item.name == "big" else None) for item in served.candidates)
     ramp = SlowStart(window=int(a_day * 1000))
     control.service.set_table("llama", replace(served, candidates=tuple(members), slow_start=ramp))
     big, small, _ = shown([*COMMAND, *options], capsys).splitlines()[-3:]
-    assert big.split(maxsplit=6)[-1] == "slow start: it has 40% of its weight"
-    assert big.split()[2] == "1.6"
+    assert big.split(maxsplit=6)[-1] == "slow start: it has 70% of its weight"
+    assert big.split()[2] == "2.8"
     assert small.split(maxsplit=6)[-1] == "-"
 
 

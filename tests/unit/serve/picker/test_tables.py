@@ -217,6 +217,14 @@ def test_replica_that_was_down_ramps_even_if_drained() -> None:
     assert feed.after(200.0, _published()) == {"chat": {"b": 0.1}}, "it begins with its first requests"
 
 
+def test_replica_does_not_ramp_while_half_of_the_pool_is_drained() -> None:
+    feed = _ReadFeed()
+    feed.after(0.0, _published())
+    feed.after(50.0, _published(), checks=DOWN)
+    assert feed.after(60.0, _published(LoopOutput(), Override("drain", "chat", "a"))) == {}
+    assert feed.after(61.0, _published()) == {"chat": {"b": 0.1}}
+
+
 def test_replica_removed_after_its_drain_deadline_ramps_again() -> None:
     feed = _ReadFeed()
     feed.after(0.0, _published())
