@@ -86,8 +86,10 @@ _NOTES = {
     "buffer. If routes of a pool retry on different conditions, only one of these settings is used",
     "route.regions": "If the pool also has other replicas, HAProxy uses a separate backend for the replicas in "
     "these regions. Checks and limits apply there separately",
-    "route.rate_limit": "HAProxy counts requests in a sliding window of burst ÷ rate. A route can have at most "
-    "three limits",
+    "route.rate_limit": "HAProxy counts requests in a sliding window of burst ÷ rate. Unlike the token buckets of "
+    "nginx and Envoy, the window does not save unused requests. So HAProxy rejects some requests of a client whose "
+    "mean rate is below the limit. If requests arrive at random at two thirds of the rate, it rejects 1 % of them with "
+    "a burst of 20, 0.2 % with 40, and almost none with 80. A route can have at most three limits",
     "route.rate_limit.concurrent": "A route can have at most three limits, including rate limits",
     "route.rate_limit.prompt_tokens": "The picker enforces the limit. While the picker does not respond, requests are "
     "not limited",
