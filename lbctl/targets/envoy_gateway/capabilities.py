@@ -182,8 +182,8 @@ _ROUTES: Mapping[str, Capability] = {
 
 _POOLS: Mapping[str, Capability] = {
     "pool.replicas": Rendered(
-        "Replicas of equal weight form a Backend, which has at most 256 of them (LB172), and each Backend has a weight. A "
-        "pool without a replica that is not drained gets no requests",
+        "Replicas of equal weight form a Backend, which has at most 256 of them (LB172), and each Backend has a "
+        "weight. A pool without a replica that is not drained gets no requests",
         in_part=True,
     ),
     "pool.model": _DONE,

@@ -40,8 +40,8 @@ _AROUND_PROMPT = 8 * 1024
 _MAX_HEADER_BYTES = 4096
 """Maximum number of bytes from the beginning of a header that the picker receives."""
 _REPLICA, _REFUSED, _FULL = "txn.picker.replica", "txn.picker.refused", "txn.picker.full"
-"""Variables from the picker's response: the replica, or the seconds after which a rejected client should retry. The last
-one is set if the queue of the pool rejects the request."""
+"""Variables from the picker's response: the replica, or the seconds after which a rejected client should retry. The
+last one is set if the queue of the pool rejects the request."""
 _OVERLOADED = quote.json_answer(OVERLOADED)
 _ERROR, _WAITED = "txn.picker.error", "txn.picker.waited"
 """Variables that HAProxy sets: the reason why the picker did not respond, and the milliseconds that the request waited
