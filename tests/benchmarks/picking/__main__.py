@@ -2,6 +2,7 @@
 
 A row has the figures of a policy in a scenario, over the seeds:
 - the median and the 99th percentile of the time to the first token, in seconds,
+- the same of the time to the last token,
 - the mean time of each further token, in milliseconds,
 - the share of prompt tokens that were in a cache,
 - these tokens divided by the tokens that the picker expected in caches,
@@ -22,8 +23,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from lbctl.base.percentiles import percentile_of
 from lbctl.simulate.engine import CostModel, Engine, SpeedFault
 from lbctl.simulate.scenario import SimulatedReplica, heterogeneous, homogeneous
+from tests.benchmarks.peers import cases, workloads
+from tests.benchmarks.peers.engines import CURVE
 from tests.benchmarks.picking import traces
 from tests.benchmarks.picking.plot import bars
 from tests.benchmarks.picking.policies import (
@@ -37,7 +41,7 @@ from tests.benchmarks.picking.policies import (
     Policy,
     Weights,
 )
-from tests.benchmarks.picking.simulator import Fleet, Outcome, run
+from tests.benchmarks.picking.simulator import Absence, Fleet, Outcome, run
 from tests.benchmarks.picking.traces import Arrival
 
 Make = Callable[[int, Sequence[Engine]], Policy]
@@ -45,8 +49,8 @@ _SECONDS = 300.0
 _A100 = CostModel(a=44.2e-3, b=0.2e-3, c=3.1e-7, p=0.154e-3)
 """The cost of an iteration of Llama-2-70B on 8 A100 (Splitwise's profile)."""
 _HEAD = (
-    f"{'SCENARIO':<32} {'POLICY':<34} {'P50':>7} {'P99':>7} {'TOKEN':>6} {'HITS':>6} {'FOUND':>6} {'MOVED':>6} "
-    f"{'CHANGES':>7} {'FAILED':>6}"
+    f"{'SCENARIO':<32} {'POLICY':<34} {'P50':>7} {'P99':>7} {'ALL50':>6} {'ALL99':>6} {'TOKEN':>6} {'HITS':>6} "
+    f"{'FOUND':>6} {'MOVED':>6} {'CHANGES':>7} {'FAILED':>6}"
 )
 
 
@@ -67,6 +71,10 @@ class Scenario:
     """Whether the replicas are scraped at different times, instead of all at once."""
     restarts: float | None = None
     """Seconds between two restarts of `serve`; None for no restarts."""
+    absences: tuple[Absence, ...] = ()
+    """The times in which replicas are away."""
+    warm_up: float = 30.0
+    """Seconds without a measurement."""
     corrected: tuple[float, ...] = ()
     """The capacities after corrections by the weights law; empty if no corrections are needed."""
 
@@ -100,6 +108,8 @@ def scenarios() -> Iterator[Scenario]:
             fleet = (changed, *mixed[1:])
             also = ("pick", "pick, adaptive") if proxies == 1 else ()
             yield Scenario(f"{name}, {proxies} proxies", fleet, _azure(fleet, load), (*ill, *also), proxies)
+    yield from _joins()
+    yield from _benchmark()
     yield from _capacities()
     for name, members in (("equal", equal), ("5:2:1", mixed)):
         for load in (0.6, 0.8):
@@ -140,6 +150,51 @@ def scenarios() -> Iterator[Scenario]:
     yield Scenario("shared, Mooncake", equal, lambda seed: traces.mooncake(1.0 + 0.2 * seed), shared)
 
 
+def _joins() -> Iterator[Scenario]:
+    """Yield replicas of `tests.benchmarks.peers` that restart one after another, or are new.
+
+    A restart takes 10.5 s, and the next one begins 3.5 s later. New replicas have a quarter of their speed for 20 s.
+    """
+    both = ("weights, least conn", "pick, first bytes")
+    for size, load in ((3, 0.4), (4, 0.6)):
+        speeds, seconds = (1.2,) * size, 4.0 + 14 * size
+        absences = tuple(Absence(place, 5 + 14 * place, 15.5 + 14 * place) for place in range(size))
+        arrivals = _unrelated(speeds, load, seconds)
+        yield Scenario(
+            f"rolling restart of {size}", _peers(speeds), arrivals, both, absences=absences, warm_up=0.1 * seconds
+        )
+    for old, new, speed in ((3, 1, 1.0), (1, 1, 2.0), (4, 4, 1.0)):
+        absences = tuple(Absence(old + place, 0, 20) for place in range(new))
+        members = _peers([speed] * old) + _peers([speed] * new, SpeedFault(20, 40, 0.25))
+        arrivals = _unrelated([speed] * old, 0.85 if new == 4 else 0.67, 100)
+        yield Scenario(f"{new} cold, {old} others", members, arrivals, both, absences=absences, warm_up=20)
+
+
+def _benchmark() -> Iterator[Scenario]:
+    """Yield some cases of `tests.benchmarks.peers`, without the time that proxies and the picker need."""
+    policies = ("weights, least conn", "vllm-router", "pick, first bytes", "pick, first bytes, adaptive")
+    for case in cases.CASES:
+        if case.name in ("mixed-50", "prefixes-50", "prefixes-100", "halved"):
+            members = _peers(case.replicas)
+            if case.name == "halved":
+                slow = SpeedFault(0.2 * case.seconds, 1e9, 0.5)
+                members = (replace(members[0], faults=(slow,)), *members[1:])
+            yield Scenario(
+                f"benchmark, {case.name}", members, case.arrivals, policies, cache=1.0,
+                warm_up=case.since * case.seconds,
+            )  # fmt: skip
+
+
+def _peers(speeds: Sequence[float], *faults: SpeedFault) -> tuple[SimulatedReplica, ...]:
+    curve = replace(CURVE, sequences=workloads.SEQUENCES)
+    return tuple(SimulatedReplica(speed, speed, curve=curve, faults=faults) for speed in speeds)
+
+
+def _unrelated(speeds: Sequence[float], load: float, seconds: float) -> Callable[[int], list[Arrival]]:
+    rate = load * workloads.capacity(speeds)
+    return lambda seed: workloads.unrelated(rate, seconds, seed)
+
+
 def _capacities() -> Iterator[Scenario]:
     """Yield healthy fleets with correct capacities, and one with wrong capacities."""
     a100 = SimulatedReplica(capacity=0.57, gpu="A100-80GB", curve=_A100)
@@ -160,6 +215,7 @@ def outcome(scenario: Scenario, policy: str, seed: int) -> Outcome:
     fleet = Fleet(scenario.members, proxies=scenario.proxies if policy.startswith(("weights", "adaptive")) else 1)
     fleet.cache, fleet.interval, fleet.adaptive = scenario.cache, scenario.interval, "adaptive" in policy
     fleet.restarts = scenario.restarts if fleet.adaptive else None
+    fleet.absences, fleet.warm_up = scenario.absences, scenario.warm_up
     fleet.spread = scenario.spread or policy.startswith("adaptive")  # only picked pools are scraped all at once
     if policy.startswith("16"):
         fleet.proxies = 16
@@ -238,12 +294,14 @@ def main() -> None:
 
 def _line(scenario: Scenario, policy: str, total: _Sum) -> str:
     p50, p99 = (total.mean(lambda item, percent=percent: item.percentile(percent)) for percent in (50, 99))  # type: ignore[misc]
+    whole50 = total.mean(lambda item: percentile_of(item.whole, 50))
+    whole99 = total.mean(lambda item: percentile_of(item.whole, 99))
     token = 1000 * total.mean(lambda item: sum(item.per_token) / len(item.per_token))
     hits, moved = total.mean(lambda item: item.hits), total.mean(lambda item: item.moved)
     changes, failed = total.mean(lambda item: item.changes), total.mean(lambda item: item.failed)
     ratios = [item.found for item in total.outcomes if item.found is not None]
     found = f"{sum(ratios) / len(ratios):6.2f}" if ratios else f"{'-':>6}"
-    figures = f"{p50:7.3f} {p99:7.2f} {token:6.1f} {hits:6.2f} {found}"
+    figures = f"{p50:7.3f} {p99:7.2f} {whole50:6.2f} {whole99:6.2f} {token:6.1f} {hits:6.2f} {found}"
     return f"{scenario.name:<32} {policy:<34} {figures} {moved:6.0f} {changes:7.1f} {failed:6.1f}"
 
 

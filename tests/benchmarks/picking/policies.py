@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import random
 from bisect import bisect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
 from typing import Protocol
 
-from lbctl.ir.pools import PickPolicy, Prefix
+from lbctl.ir.pools import PickPolicy, Prefix, SlowStart
 from lbctl.ir.weight import Weight, from_capacity
 from lbctl.pick.affinity import AffinityMemory, CachedPrefix
 from lbctl.pick.books import Books
@@ -41,8 +41,8 @@ class Policy(Protocol):
     def scraped(self, place: int, engine: EngineCounters, firsts: int, now: float) -> None:
         """Record an engine's report, which is some time old."""
 
-    def use_weights(self, weights: Sequence[Weight | None]) -> None:
-        """Use these weights from now on. None means no requests."""
+    def use_weights(self, weights: Sequence[Weight | None], began: Mapping[int, float]) -> None:
+        """Use these weights from now on. None means no requests. `began`: times at which replicas have returned."""
 
 
 class Weights:
@@ -51,7 +51,7 @@ class Weights:
     def __init__(self, kind: str, capacities: Sequence[float], rng: random.Random) -> None:
         self._kind = BALANCERS[kind]
         self._balancer: Balancer = self._kind.make(len(capacities), rng)
-        self.use_weights([from_capacity(item) for item in capacities])
+        self.use_weights([from_capacity(item) for item in capacities], {})
 
     def choose(self, number: int, arrival: Arrival, request: SimulatedRequest, now: float) -> int:
         place = self._balancer.pick()
@@ -65,7 +65,7 @@ class Weights:
 
     def scraped(self, place: int, engine: EngineCounters, firsts: int, now: float) -> None: ...
 
-    def use_weights(self, weights: Sequence[Weight | None]) -> None:
+    def use_weights(self, weights: Sequence[Weight | None], began: Mapping[int, float]) -> None:
         self._balancer.use_weights(self._kind.proxy_weights(weights))
 
 
@@ -99,7 +99,7 @@ class Hashed:
 
     def scraped(self, place: int, engine: EngineCounters, firsts: int, now: float) -> None: ...
 
-    def use_weights(self, weights: Sequence[Weight | None]) -> None: ...
+    def use_weights(self, weights: Sequence[Weight | None], began: Mapping[int, float]) -> None: ...
 
 
 class CacheAware:
@@ -136,7 +136,7 @@ class CacheAware:
 
     def scraped(self, place: int, engine: EngineCounters, firsts: int, now: float) -> None: ...
 
-    def use_weights(self, weights: Sequence[Weight | None]) -> None: ...
+    def use_weights(self, weights: Sequence[Weight | None], began: Mapping[int, float]) -> None: ...
 
 
 class Picker:
@@ -156,6 +156,7 @@ class Picker:
             POOL,
             PickPolicy((), Prefix(), bound),
             tuple(Candidate(str(place), f"10.0.0.{place}:1", item) for place, item in enumerate(capacities)),
+            slow_start=SlowStart(),
         )
 
     def choose(self, number: int, arrival: Arrival, request: SimulatedRequest, now: float) -> int:
@@ -184,10 +185,12 @@ class Picker:
         self._stalls.observe(POOL, name, sample, self.books.load(POOL, name), stalled_after=15.0)
         self.books.expire(now)
 
-    def use_weights(self, weights: Sequence[Weight | None]) -> None:
+    def use_weights(self, weights: Sequence[Weight | None], began: Mapping[int, float]) -> None:
         candidates = [
-            replace(item, fit=weight is not None, weight=weight.rate if weight else item.weight)
-            for item, weight in zip(self._table.candidates, weights, strict=True)
+            replace(
+                item, fit=weight is not None, weight=weight.rate if weight else item.weight, started=began.get(place)
+            )
+            for place, (item, weight) in enumerate(zip(self._table.candidates, weights, strict=True))
         ]
         self._table = replace(self._table, candidates=tuple(candidates))
 
@@ -263,7 +266,7 @@ class AllKnowing:
 
     def scraped(self, place: int, engine: EngineCounters, firsts: int, now: float) -> None: ...
 
-    def use_weights(self, weights: Sequence[Weight | None]) -> None: ...
+    def use_weights(self, weights: Sequence[Weight | None], began: Mapping[int, float]) -> None: ...
 
 
 def _with_tokens(features: Features, tokens: float) -> Features:

@@ -20,7 +20,7 @@ from tests.benchmarks.picking.traces import BLOCK, Arrival
 
 TIMEOUT = 60.0
 _TRANSIT = 0.1
-_ARRIVE, _STEP, _SCRAPE, _REPORT, _EXCHANGE, _CONTROL, _SHARE, _SHARED, _RESTART = range(9)
+_ARRIVE, _STEP, _SCRAPE, _REPORT, _EXCHANGE, _CONTROL, _SHARE, _SHARED, _RESTART, _LEAVE, _RETURN = range(11)
 _NONE = Count(0, 0)
 
 
@@ -32,6 +32,7 @@ class Outcome:
     """
 
     first: list[float]
+    whole: list[float]
     per_token: list[float]
     hits: float
     failed: int
@@ -43,6 +44,15 @@ class Outcome:
 
     def percentile(self, percent: float) -> float:
         return percentile_of(self.first, percent)
+
+
+@dataclass(frozen=True, slots=True)
+class Absence:
+    """The time in seconds in which a replica gets no requests. It returns with an empty cache, and in slow start."""
+
+    place: int
+    begin: float
+    end: float
 
 
 @dataclass(slots=True)
@@ -63,6 +73,7 @@ class Fleet:
     """Seconds between two restarts of `serve`; None for no restarts."""
     spread: bool = False
     """Whether the replicas are scraped at different times. `serve` scrapes them all at once for the picker."""
+    absences: Sequence[Absence] = ()
     warm_up: float = 30.0
 
 
@@ -74,19 +85,13 @@ def run(fleet: Fleet, arrivals: Sequence[Arrival], policy: Callable[[int, Sequen
 class _Run:
     def __init__(self, fleet: Fleet, arrivals: Sequence[Arrival], policy: Callable[..., Policy]) -> None:
         self._fleet = fleet
-        self._engines = [
-            Engine(
-                item.speed,
-                item.faults,
-                item.curve,
-                PrefixCache(fleet.cache * cache_tokens(item.speed, item.curve) / BLOCK, BLOCK),
-            )
-            for item in fleet.members
-        ]
+        self._engines = [Engine(item.speed, item.faults, item.curve, self._cache(item)) for item in fleet.members]
         self._policies = [policy(index, self._engines) for index in range(fleet.proxies)]
         is_picked = isinstance(self._policies[0], Picker)
         self._control = Control(fleet.members, fleet.interval, is_picked=is_picked) if fleet.adaptive else None
         self._weights: list[Weight | None] = [from_capacity(item.capacity) for item in fleet.members]
+        self._away: set[int] = set()
+        self._began: dict[int, float] = {}
         self._changes = 0
         self._active = [0] * len(self._engines)
         self._rng = random.Random(5)
@@ -98,7 +103,7 @@ class _Run:
         self._events: list[tuple[float, int, int, object]] = []
         self._handlers = (
             self._arrive, self._step, self._scrape, self._report, self._exchange, self._weigh, self._share,
-            self._receive_shared, self._restart,
+            self._receive_shared, self._restart, self._leave, self._return,
         )  # fmt: skip
         self._sequence = 0
         self._last: dict[str, int] = {}
@@ -121,6 +126,9 @@ class _Run:
             self._at(0.0, _EXCHANGE, None)
         if self._fleet.share:
             self._at(0.0, _SHARE, None)
+        for absence in self._fleet.absences:
+            self._at(absence.begin, _LEAVE, absence.place)
+            self._at(absence.end, _RETURN, absence.place)
         while self._events and self._events[0][0] < end:
             now, _, kind, data = heapq.heappop(self._events)
             self._handlers[kind](now, data)
@@ -175,9 +183,26 @@ class _Run:
         before, self._weights = self._weights, self._control.observe(self._reports, self._active, now)
         if self._weights != before:
             self._changes += 1
-            for policy in self._policies:
-                policy.use_weights(self._weights)
+            self._use_weights()
         self._at(now + self._fleet.interval, _CONTROL, None)
+
+    def _leave(self, now: float, place: int) -> None:
+        self._away.add(place)
+        self._use_weights()
+
+    def _return(self, now: float, place: int) -> None:
+        self._engines[place].prefix_cache = self._cache(self._fleet.members[place])
+        self._away.remove(place)
+        self._began[place] = now
+        self._use_weights()
+
+    def _use_weights(self) -> None:
+        weights = [None if place in self._away else weight for place, weight in enumerate(self._weights)]
+        for policy in self._policies:
+            policy.use_weights(weights, self._began)
+
+    def _cache(self, member: SimulatedReplica) -> PrefixCache:
+        return PrefixCache(self._fleet.cache * cache_tokens(member.speed, member.curve) / BLOCK, BLOCK)
 
     def _restart(self, now: float, _: object) -> None:
         self._control.start(now)
@@ -211,6 +236,7 @@ class _Run:
     def _outcome(self) -> Outcome:
         counted = [item for item in self._requests if item.arrived >= self._fleet.warm_up]
         first = [min(TIMEOUT, item.first - item.arrived) if item.first else TIMEOUT for item in counted]
+        whole = [min(TIMEOUT, item.last - item.arrived) if item.last else TIMEOUT for item in counted]
         per_token = [
             (item.last - item.first) / (item.answer - 1)
             for item in counted
@@ -223,7 +249,7 @@ class _Run:
         for item in done:
             work[item.replica] += (item.prompt - item.cached) / self._fleet.members[item.replica].speed
         imbalance = max(work) / (sum(work) / len(work))
-        return Outcome(first, per_token, hits, failed, self._moved, self._changes, imbalance, self._found(done))
+        return Outcome(first, whole, per_token, hits, failed, self._moved, self._changes, imbalance, self._found(done))
 
     def _found(self, done: Sequence[SimulatedRequest]) -> float | None:
         pickers = [policy for policy in self._policies if isinstance(policy, Picker)]
