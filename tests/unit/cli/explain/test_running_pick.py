@@ -219,10 +219,10 @@ def test_slow_start_of_a_replica_is_shown_with_its_progress(
     control: Picking, options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     served = control.service.tables["llama"]
-    a_day = 86_400.0
-    joined = time.monotonic() - 0.7 * a_day
+    a_year = 365 * 86_400.0
+    joined = time.monotonic() - 0.7 * a_year
     members = (replace(item, started=joined if item.name == "big" else None) for item in served.candidates)
-    ramp = SlowStart(window=int(a_day * 1000))
+    ramp = SlowStart(window=int(a_year * 1000))
     control.service.set_table("llama", replace(served, candidates=tuple(members), slow_start=ramp))
     big, small, _ = shown([*COMMAND, *options], capsys).splitlines()[-3:]
     assert big.split(maxsplit=6)[-1] == "slow start: it has 70% of its weight"
