@@ -42,7 +42,7 @@ _CLOSED_ROUTE = "CLOSED"
 MODEL = "route.match.model"
 """Feature that protection may depend on even if the proxy supports it, when the proxy does not read bodies."""
 _TWO_FEATURES = "listener.http2"
-"""This feature's key stands in for two features; `cleartext` selects one of them."""
+"""This feature's key represents two features; `cleartext` selects one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Assessment:
 
     diagnostics: tuple[Diagnostic, ...]
     closed: Mapping[str, frozenset[str]]
-    """Scope (listener, route, pool) → names of the objects that must not be served."""
+    """Scope (listener, route, pool) → names of the objects whose routes must not be served."""
     ways_around: frozenset[tuple[str, str]] = frozenset()
     """(listener, route) pairs that must not be served, because they bypass another route's protection."""
 

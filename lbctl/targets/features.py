@@ -26,7 +26,7 @@ class Feature:
     code: str
     """LB4xx code of the warning for a proxy that does not support the feature."""
     protects: bool = False
-    """Whether routes that use the feature return 503 on a proxy that does not support it."""
+    """Whether the routes that the feature covers return 503 on a proxy that does not support it."""
     neutral: tuple[object, ...] = ()
     """Values of its keys for which the feature is not used, such as false."""
 

@@ -1,8 +1,9 @@
 """Pools with their own headers: hosted APIs, and replicas that require a key.
 
-For replicas that require a key, only the header of that name is replaced. A hosted API receives less information about
-the client: the client's credentials are meant for this gateway, and its address and tenant must not be disclosed. Each
-proxy removes these headers, even if the route forwards them to self-hosted replicas, and then sets the pool's headers.
+The replicas' key replaces the client's header of the same name, and nothing else changes. A hosted API receives less
+information about the client: the client's credentials are meant for this gateway, and its address and tenant must not
+be disclosed. Each proxy removes these headers, even if the route forwards them to self-hosted replicas, and then sets
+the pool's headers.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ MODEL_HEADER = "x-model"
 UNCLEAR = (
     "the model is ambiguous: send the body as a plain JSON object with exactly one model, and no other model in x-model"
 )
-"""Error message for a request that does not make clear which model it wants."""
+"""Error message for a request whose model is ambiguous."""
 CODED = (
     "the model in this compressed body cannot be read: send the body without content-encoding, or send the model in "
     "x-model"

@@ -181,9 +181,9 @@ def _socket(joining: Joining) -> dict[str, object]:
 
 
 def _secrets(joining: Joining) -> list[secret_pb2.Secret]:
-    """Return the secrets that the control plane's clusters use to refer to the proxy's certificate.
+    """Return the secrets with which clusters from the control plane refer to the proxy's certificate.
 
-    One example is the picker's cluster.
+    The picker's cluster, for example, uses them.
     """
     if not joining.ca or not joining.certificate:
         return []

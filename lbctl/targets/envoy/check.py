@@ -180,7 +180,7 @@ def _compared(tree: object) -> Iterator[str]:
 
 
 def _keys_below(tree: object, section: str, inside: bool = False) -> Iterator[str]:
-    """Yield every `key` value inside a `section`."""
+    """Yield the value of each `key` in the items of a list named `section`."""
     if isinstance(tree, list):
         for item in tree:
             yield from _keys_below(item, section, inside)

@@ -39,7 +39,7 @@ class PlannedCluster:
     drained: frozenset[str]
     """Replicas that get no new requests."""
     placement: Placement
-    """Rank of each replica by locality and priority."""
+    """Layout of its replicas, such as the allowed regions."""
     retry_budget: float | None
     """Retries as a percentage of requests, or None for no limit."""
     out: frozenset[str] = frozenset()

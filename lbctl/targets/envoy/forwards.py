@@ -133,9 +133,10 @@ def _mirror(plan: ClusterPlan, route: Route) -> list[dict[str, object]]:
 
 
 def retry_policy(retry: Retry, ranked: bool, attempt: int | None) -> dict[str, object] | None:
-    """Return the retry policy, or None without retries. Only the statuses of busy replicas are retried.
+    """Return the retry policy, or None without retries.
 
-    `attempt` limits the time until an attempt's response begins; in Envoy, this timeout is part of the retry policy.
+    The only statuses that are retried are the statuses of busy replicas. `attempt` limits the time until an attempt's
+    response begins; in Envoy, this timeout is part of the retry policy.
 
     A request that may have reached a replica is retried only if the fleet declares it idempotent. Otherwise, it is
     retried only if nothing of it was sent or accepted, or if the replica declined it. `ranked` means that the only

@@ -38,7 +38,7 @@ def policy(key: HashKey, route: Route) -> dict[str, object]:
 
 
 def keys(view: View, pools: Sequence[str]) -> list[HashKey]:
-    """Return the hash keys of the pools that use hashing, in order and without duplicates."""
+    """Return the hash keys of those `pools` that use hashing, in order and without duplicates."""
     balances = [view.pools[name].balance for name in pools]
     return list(dict.fromkeys(item.key for item in balances if item.algorithm == "hash" and item.key))
 

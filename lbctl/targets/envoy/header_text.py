@@ -15,7 +15,7 @@ from lbctl.targets.envoy.protos import extension
 from lbctl.targets.envoy.sources import NAMESPACE
 
 Headers = tuple[tuple[str, str], ...]
-"""Maps variable names to command operators."""
+"""(name, value) pairs of headers. Values may contain variables."""
 _OPERATORS: dict[Variable, str] = {
     "client_ip": "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%",
     "request_id": "%REQ(X-REQUEST-ID)%",

@@ -60,7 +60,7 @@ def limited(routes: Sequence[Route]) -> local_rate_limit_pb2.LocalRateLimit:
 
 
 def marks(route: Route) -> dict[str, str]:
-    """Return the route metadata that names, for each kind of limit, the bucket that counts the request."""
+    """Return the route metadata with the bucket for each kind of limit, and the seconds until a retry."""
     counted = {_kind(number, item): _name(route, number) for number, item in _rates(route)}
     return {**counted, _RETRY: str(retry_after(route.rate_limits))} if counted else {}
 

@@ -125,7 +125,7 @@ def _regex(expression: str) -> dict[str, object]:
 
 
 def several(header: str) -> dict[str, object]:
-    """Return the header condition for repeated headers, which Envoy joins with commas."""
+    """Return the header condition for several values. Envoy joins the lines of a header with commas."""
     return _header(header.lower(), {"contains": ","})
 
 

@@ -64,7 +64,7 @@ class EnvoyTarget:
         )
 
     def companions(self, proxy: Proxy, pools: Sequence[Pool]) -> Sequence[str]:  # noqa: ARG002 -- for other kinds
-        """Return an empty list, because Envoy reads only one file."""
+        """Return an empty list. Files with credentials next to the bootstrap are not included."""
         return ()
 
     def render(self, view: View, form: str = "yaml") -> Bundle:

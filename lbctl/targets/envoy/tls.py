@@ -28,7 +28,7 @@ class SecretSource:
 
     `pair` takes the paths of a certificate and its key. `trust` takes the path of a CA bundle and further constraints
     on the certificates signed by it. `clients` takes the paths of the clients' CA bundle and its revocation lists.
-    `header` takes a pool and the name of a secret header, and returns an `SdsSecretConfig`.
+    `header` takes a pool and the name of a header with a secret value, and returns an `SdsSecretConfig`.
     """
 
     pair: Callable[[str, str], dict[str, object]]

@@ -111,7 +111,7 @@ def _settings(context: Context, listener: Listener, revoked: Mapping[str, str]) 
 
 
 def _headers(context: Context, listener: Listener) -> Tree:
-    """Return the filter that removes headers that no client may send.
+    """Return the header settings, which remove the headers that no client may send.
 
     Headers with `_` are removed like those with `-`.
     """

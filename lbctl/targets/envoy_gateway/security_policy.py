@@ -68,7 +68,7 @@ def has_backends(context: Context) -> bool:
 def prerequisites(context: Context) -> Iterator[Prerequisite]:
     """Yield the Secrets that contain API keys and passwords.
 
-    Envoy Gateway uses the content of a Secret unchanged. For line-based files, newlines do not become part of a key.
+    Envoy Gateway uses the content of a Secret unchanged. With `--from-env-file`, no newline becomes part of a key.
     """
     view = context.view
     for route, name in _Names.of(view, context.objects).secrets.items():
@@ -97,7 +97,7 @@ def needed(context: Context) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """The names of the objects that policies need to authenticate requests."""
+    """The names of the objects that policies need to authenticate requests, by route."""
 
     secrets: dict[str, str]
     """Route → Secret with its API keys or passwords."""

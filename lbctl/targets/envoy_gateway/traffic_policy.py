@@ -346,7 +346,7 @@ def _picked_zones(context: Context) -> Iterator[Diagnostic]:
 
 
 def _slow_start(pool: Pool) -> Iterator[Diagnostic]:
-    """Yield the parts of a ramp that are ignored, unless they are defaults."""
+    """Yield the parts of a ramp that are ignored; nothing for the default ramp."""
     ramp, default = pool.slow_start, SlowStart()
     path = ("pools", pool.name, "slow_start")
     if ramp is None or ramp == default:

@@ -177,7 +177,7 @@ def _pool_errors(view: View, objects: KubernetesObjects) -> Iterator[Diagnostic]
 
 
 def _picked_errors(pool: Pool, objects: KubernetesObjects) -> Iterator[Diagnostic]:
-    """Yield the features that an InferencePool does not support."""
+    """Yield the requirements of an InferencePool that the pool does not meet."""
     discovery = pool.discovery
     if not is_picked(pool) or not isinstance(discovery, KubernetesDiscovery):
         return
@@ -275,7 +275,7 @@ def _websockets(view: View) -> Iterator[Diagnostic]:
 
 
 def _preflights(view: View) -> Iterator[Diagnostic]:
-    """Yield the open browser routes whose preflight requests lbctl would answer, because the API cannot do so."""
+    """Yield the open routes with CORS preflights that lbctl would answer. The API cannot express such answers."""
     for name in view.routes:
         route = view.routes.get(name.removesuffix(PREFLIGHT))
         if name.endswith(PREFLIGHT) and route is not None and isinstance(route.action, Forward):

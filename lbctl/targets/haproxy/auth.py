@@ -1,4 +1,4 @@
-"""Authentication by API keys, tokens, or both. Requests without valid credentials are rejected.
+"""Authentication by API keys, tokens, or either of them. Requests without valid credentials are rejected.
 
 Keys are stored as hashes in a separate file; a client's key is hashed before it is looked up. Credentials do not reach
 a replica unless the fleet forwards them, and only the tenant is logged.

@@ -60,7 +60,7 @@ class Desired:
     """All desired servers in the running HAProxy."""
 
     backends: frozenset[str]
-    """All backends that contain replicas, including empty ones."""
+    """All backends of pools, including empty ones."""
     servers: tuple[DesiredServer, ...]
     """Servers. If a server tracks another one, it comes after that server."""
     limits: tuple[tuple[str, int], ...] = ()

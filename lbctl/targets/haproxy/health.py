@@ -80,8 +80,8 @@ def readmission(pool: Pool) -> str:
 def _observed(pool: Pool, passive: PassiveCheck, size: int, retries: int) -> str:
     """Return the events that eject a replica: responses, or failed connections, which a request cannot cause.
 
-    HAProxy cannot limit the number of ejected replicas. For this reason, responses count only if the fleet file sets
-    the number of faults, and never for a pool's only replica.
+    HAProxy cannot limit the number of ejected replicas. For this reason, responses count only if the fleet sets
+    `consecutive_5xx` or allows ejection of the whole pool, and never for a pool's only replica.
 
     With a bounded hash, all attempts of a request may go to the same dead replica, which looks idle while the others
     have reached their bound. It is therefore ejected before the last attempt, but never after a single failure.
@@ -95,7 +95,10 @@ def _observed(pool: Pool, passive: PassiveCheck, size: int, retries: int) -> str
 
 
 def _is_only(passive: PassiveCheck, size: int) -> bool:
-    """Return whether the pool has a single replica and no fallback pool."""
+    """Return whether the pool has a single replica that must stay.
+
+    With a fallback pool, `max_ejection` is 100 % by default, so the replica may be ejected.
+    """
     return size == 1 and passive.max_ejection < 100
 
 

@@ -153,7 +153,7 @@ def rsa_pem(modulus: int, exponent: int) -> str:
 def ec_pem(curve: str, x: bytes, y: bytes) -> str:
     """Return the PEM of a key on `curve` (P-256, P-384 or P-521).
 
-    The coordinates are padded to the full length of the curve's field.
+    The coordinates must have the full length of the curve's field.
     """
     return _pem(_EC_OID + _CURVE_OIDS[curve], b"\x04" + x + y)
 

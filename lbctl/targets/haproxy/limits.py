@@ -261,12 +261,12 @@ def _min_fit(part: TierBackend) -> int | None:
 
 
 def _fit_variable(name: str) -> str:
-    """Return the variable that contains this number for the backend `name`, which lacks its `pool_` prefix."""
+    """Return the variable that contains the result of `_min_fit` for the backend `name`, without its `pool_` prefix."""
     return f"proc.least_{hashlib.sha256(name.encode()).hexdigest()[:12]}"
 
 
 def fit_compared(fit: str, name: str, number: int, view: View) -> tuple[str, str]:
-    """Return a sample and a comparand that compare the sample `fit` with the number for `name`.
+    """Return a sample and a comparand that compare the sample `fit` with the number of replicas that must be healthy.
 
     `name` is a backend without its `pool_` prefix; `number` is its number in the rendered file.
     """

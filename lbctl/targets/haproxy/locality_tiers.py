@@ -50,7 +50,7 @@ class TierBackend:
 
 
 def all_parts(view: View) -> Iterator[TierBackend]:
-    """Yield every backend that contains servers. Backends that check a replica come before backends that track it."""
+    """Yield all backends of pools. Backends that check a replica come before backends that track it."""
     agent_addresses = agents.places(view)
     for pool in view.pools.values():
         yield from (replace(part, agents=agent_addresses) for part in _with_open(pool, view, pool.name))

@@ -15,7 +15,7 @@ from lbctl.targets.manifests.objects import Tree
 _REGION, _ZONE = "topology.kubernetes.io/region", "topology.kubernetes.io/zone"
 """Labels that Istio derives from nodes, for its own pods and the pods of a Service."""
 _PRIORITY = "lbctl.internal/priority-at-most-"
-"""Prefix of the labels for replicas with at least this priority."""
+"""Prefix of the labels for replicas with this or a better priority, that is, a lower number."""
 
 
 @dataclass(frozen=True, slots=True)

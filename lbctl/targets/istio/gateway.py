@@ -25,7 +25,7 @@ GROUP = "networking.istio.io/v1"
 _LABELS = (("istio", "ingressgateway"),)
 """Pod labels of Istio's default gateway."""
 _SERVER = NameGrammar("server", 57, dots=False)
-"""Grammar of names that a protocol is appended to."""
+"""Grammar of names that a protocol can be appended to."""
 _SECRET = object_name("Secret")
 _MIN_TLS = {"1.2": "TLSV1_2", "1.3": "TLSV1_3"}
 

@@ -30,7 +30,7 @@ class WeightClass:
 
 @dataclass(frozen=True, slots=True)
 class WeightClasses:
-    """The classes of a pool, sorted by descending weight per replica."""
+    """The classes of a pool, sorted by kind, then by descending weight per replica."""
 
     classes: tuple[WeightClass, ...]
     error: float

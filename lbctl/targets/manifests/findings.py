@@ -156,7 +156,7 @@ def inference_pools(view: View) -> Iterator[Diagnostic]:
 
 
 def rewritten_hosts(view: View) -> Iterator[Diagnostic]:
-    """Yield the rewritten hosts of requests that include a port."""
+    """Yield the rewritten hosts that contain a port."""
     for route in view.routes.values():
         if route.rewrite is not None and route.rewrite.host is not None and ":" in route.rewrite.host:
             message = "the Gateway API cannot set a port in the Host header, so only the name is set"

@@ -36,12 +36,12 @@ from lbctl.targets.manifests.precedence import (
 MAX_RULES, MAX_MATCHES, MAX_RULE_MATCHES = 16, 128, 64
 """Maximum number of rules and of matches in an HTTPRoute, and of matches in a rule."""
 _MAX_PARENTS = 32
-"""Maximum number of Gateway listeners that an HTTPRoute is attached to."""
+"""Maximum number of Gateway listeners that an HTTPRoute can be attached to."""
 _MAX_HEADERS = 16
 """Maximum number of headers in a match."""
 _RULE_NAME = NameGrammar("rule", 253, separator=".")
 _ROUTE_NAME = NameGrammar("HTTPRoute", 248)
-"""Grammar of names that a number is appended to."""
+"""Grammar of names that a number can be appended to."""
 _SAFE = ("GET", "HEAD")
 _SIMPLER = "use fewer conditions on headers, methods and hosts for the same paths"
 
@@ -57,7 +57,7 @@ class Way:
     shares: dict[str, int] = field(default_factory=dict)
     """Pool → share, for requests that are forwarded."""
     redirect: int = 0
-    """Status of a redirect, or 0 for no redirect. Without shares or a redirect, the response is 503."""
+    """Status of a redirect, or 0 for no redirect. Without shares or a redirect, `Backends.response` decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Backends(Protocol):
 
 
 def path_of(route: Route) -> Path:
-    """Return the fleet path of a route."""
+    """Return the path of a route in the fleet file."""
     return "routes", route.name.removesuffix(PREFLIGHT)
 
 
@@ -133,7 +133,7 @@ def tables(view: View, *, permanent_redirects: bool) -> tuple[list[HostTable], l
 
 
 class RuleConflict(Exception):  # noqa: N818 -- it names the two routes
-    """One match cannot combine the conditions of two rules, or of a rule and its pins."""
+    """The conditions of two rules, or of a rule and its pins, cannot be combined in one match."""
 
     def __init__(self, route: Route, message: str) -> None:
         super().__init__(route, message)
@@ -347,8 +347,8 @@ def _pieces(
 def is_attached(host: str, section: str, hosts: Sequence[str]) -> bool:
     """Return whether the routes of `host` belong to a section of a Gateway. `hosts` are all hosts of the listener.
 
-    This applies to hosts within the section. Of the HTTPRoutes for wider hosts, only the most specific one belongs to
-    the section, because it contains the others' rules.
+    The section receives requests for all hosts within it. Of the HTTPRoutes for wider hosts, only the most specific one
+    belongs to the section, because it contains the others' rules.
     """
     if host_covers(section, host):
         return True

@@ -48,7 +48,7 @@ class Match:
 
 
 class InexpressibleError(Exception):
-    """One match cannot combine the conditions of these two matches."""
+    """The conditions of these two matches cannot be combined in one match."""
 
     def __init__(self, first: Match, second: Match) -> None:
         super().__init__(first, second)

@@ -179,7 +179,7 @@ class ServerBlock:
     no_route: Token
     """Body of the response to a request without a route."""
     has_regex: bool
-    """Whether a rule has a regular expression whose evaluation may exceed PCRE's limits."""
+    """Whether a rule has a regular expression, which may exceed PCRE's limits on a long path."""
     locations: tuple[Location, ...]
     """Locations, in route order."""
     refused: tuple[Token, ...] = ()
@@ -187,7 +187,7 @@ class ServerBlock:
     questions: tuple[PickSubrequest, ...] = ()
     """Locations that query the picker."""
     pick_log: Token | None = None
-    """Syslog server for reports of ended picker requests; None if no pool uses the picker."""
+    """Syslog server for reports that picked requests have ended; None if no pool uses the picker."""
     mirrors: tuple[Mirrored, ...] = ()
     """Locations that send mirrored copies of requests."""
     own_lines: tuple[Token, ...] = ()

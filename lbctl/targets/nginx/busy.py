@@ -1,9 +1,9 @@
 """Requests that continue on another replica when one is busy.
 
 With `non_idempotent`, nginx retries a POST that was sent after any condition of `next_upstream`; without it, after none
-of them. For this reason, a location in which requests leave busy replicas has only their statuses as conditions, and
-aborted or timed-out requests are never retried. A request that cannot connect continues in a second location, which has
-the same conditions as other routes.
+of them. For this reason, a location in which requests leave busy replicas has only their statuses as conditions, unless
+the requests of the route are idempotent. Aborted or timed-out requests are then not retried. A request that cannot
+connect continues in a second location, which has the same conditions as other routes.
 
 nginx counts a busy response as a failure of the replica (`max_fails`), and two locations do not share failure states.
 For this reason, failed connections do not eject replicas from a pool with busy statuses.

@@ -21,7 +21,7 @@ _MINUTE = 60_000
 _PER_CLIENT = 10 * 1024
 _ONE = 64
 _MAX_CONNECTIONS = 65_535
-"""Maximum number that `limit_conn` accepts. Higher limits of a pool are reduced to this number."""
+"""Maximum number that `limit_conn` accepts. Higher limits are reduced to this number."""
 
 
 def of_route(context: RenderContext, route: Route, number: int) -> tuple[Limit, ...]:
@@ -51,8 +51,8 @@ def uncountable(context: RenderContext, route: Route) -> bool:
 def breaker(context: RenderContext, pool: Pool) -> Limit:
     """Return a pool's concurrency limit, which all routes share.
 
-    nginx has no queue, so requests beyond the limit get 503. nginx also counts requests that are waiting at the picker,
-    including those that the picker is about to reject because too many are waiting.
+    nginx has no queue, so requests beyond the limit get 503. nginx also counts the requests that wait at the picker,
+    and those that the picker is about to reject because too many wait.
     """
     name = Token(names.own(f"lb_pool_{pool.name}", context.view.proxy))
     if all(zone.name != name for zone in context.zones):

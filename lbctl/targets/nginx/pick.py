@@ -253,7 +253,7 @@ def address(view: View) -> Token | None:
 
 
 def log_server(view: View) -> Token | None:
-    """Return the syslog server for reports of ended picker requests; None if no pool uses the picker."""
+    """Return the syslog server for reports that picked requests have ended; None if no pool uses the picker."""
     if view.picker is None:
         return None
     return quote.plain(f"syslog:server={picker.http_address(view)},nohostname,tag=lbctl")

@@ -27,7 +27,7 @@ from lbctl.targets.token import Token, write
 _HOST = "$lb_host"
 _SAME, _PORT = names.group(_HOST, r"\k<lbn_first>"), names.group(_HOST, "(?::[0-9]+)?", "_port")
 _HOST_TWICE = rf"~*^(?<lbn_first>[^\n]+)\n(?={HOST}\z){_SAME}\.?{_PORT}\z"
-"""Matches the host that nginx found in a request, followed by the same host in the header, including the port."""
+"""Matches the host that nginx found in a request, followed by the same host in the header, with an optional port."""
 _CONNECTIONS = 8192
 _SPARE = 512
 _MAX_CONNECTIONS = 65_536

@@ -39,7 +39,7 @@ responses."""
 _COUNTING = frozenset({"limit_req", "limit_conn"})
 """Directives that count requests."""
 Pairs = tuple[tuple[Token, Token], ...]
-"""Maps variable names to nginx variables."""
+"""(name, value) pairs of variables or headers."""
 _MEAN_A_LOCATION = frozenset({301, 302, 303, 307, 308})
 
 
@@ -174,7 +174,7 @@ class Routes:
         return own_lines.tokens(self.context.view.proxy, "location", route.name, wanted)
 
     def _when_busy(self, route: Route, pool: str, location: Location) -> Location:
-        """Return the location that a request leaves if a replica is busy, if the route configures this."""
+        """Return the location, with retries on another replica after a busy response if the route configures them."""
         statuses = busy.statuses_of_route(route, self.context.view.pools[pool])
         if location.forwarding is None or not statuses:
             return location
