@@ -8,28 +8,28 @@ from typing import Literal
 from lbctl.control.analysis.latency import NO_LATENCIES, LatencyHistogram
 
 Verdict = Literal["good", "bad", "inconclusive"]
-"""good: there is enough evidence, and the new pool is not worse. bad: it is worse beyond chance. inconclusive: there is
-too little evidence; this ends neither a step nor the rollout."""
+"""good: enough evidence, and the new pool is not worse. bad: it is worse than chance can explain. inconclusive: too
+little evidence, which ends neither the step nor the rollout."""
 VERDICTS: tuple[Verdict, ...] = ("good", "bad", "inconclusive")
 KEPT = 20
-"""Maximum number of evaluations that are kept."""
+"""Maximum number of evaluations to keep."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestCounts:
-    """The requests of one or more pools in a period."""
+    """Request counts of one or more pools over a period."""
 
     requests: int = 0
     """Requests that have ended."""
     errors: int = 0
-    """The failed requests among them."""
+    """How many of them failed."""
 
     def __add__(self, other: RequestCounts) -> RequestCounts:
         return RequestCounts(self.requests + other.requests, self.errors + other.errors)
 
     @property
     def rate(self) -> float | None:
-        """The fraction of failed requests, 0…1; None without requests."""
+        """Fraction of requests that failed (0…1); None without requests."""
         return self.errors / self.requests if self.requests else None
 
 
@@ -39,10 +39,10 @@ NO_REQUESTS = RequestCounts()
 
 @dataclass(frozen=True, slots=True)
 class MetricValues:
-    """The values of a PromQL metric for both sides at the same instant."""
+    """Values of a PromQL metric for the new and the old pools at the same instant."""
 
     name: str
-    """The name of the metric in the files."""
+    """Name of the metric in the fleet files."""
     max_ratio: float
     """The maximum ratio of the new value to the old one."""
     new: float | None = None
@@ -50,7 +50,7 @@ class MetricValues:
     old: float | None = None
     """The old value; None if there is no usable value."""
     problem: str = ""
-    """Why a value is missing, for people; empty if both values exist."""
+    """Human-readable reason for a missing value; empty if both values exist."""
 
     @property
     def ratio(self) -> float | None:
@@ -71,25 +71,25 @@ class MetricValues:
 
 @dataclass(frozen=True, slots=True)
 class LatencyValues:
-    """The latencies of both sides since the last comparison."""
+    """Latencies of the new and the old pools since the last comparison."""
 
     name: str
     """Name of the compared value, for example `first_byte p95`."""
     max_ratio: float
     """The maximum ratio of the new value to the old one."""
     new: float | None = None
-    """The percentile of the new pool in milliseconds; None without requests."""
+    """Latency percentile of the new pool, in milliseconds; None without requests."""
     old: float | None = None
-    """The percentile of the old pools together in milliseconds; None without requests."""
+    """Latency percentile of all old pools together, in milliseconds; None without requests."""
     slow_new: RequestCounts = NO_REQUESTS
     """The measured requests of the new pool; requests slower than `max_ratio` times the old percentile count as
     errors."""
     slow_old: RequestCounts = NO_REQUESTS
     """The measured requests of the old pools; requests slower than their percentile count as errors."""
     verdict: Verdict = "inconclusive"
-    """The verdict on the latencies alone."""
+    """Verdict based only on latencies."""
     problem: str = ""
-    """Why there is no verdict, for people; empty if there is one."""
+    """Human-readable reason for a missing verdict; empty if there is a verdict."""
 
     @property
     def ratio(self) -> float | None:
@@ -102,9 +102,9 @@ class IntervalObservation:
     """The observations of one interval."""
 
     new: RequestCounts
-    """The pool to which the rollout moves requests."""
+    """The pool that the rollout moves requests to."""
     old: RequestCounts
-    """The other pools of the split together."""
+    """The other pools of the split, combined."""
     reporting: int = 0
     """Proxies that report their requests."""
     silent: tuple[str, ...] = ()
@@ -114,7 +114,7 @@ class IntervalObservation:
     latency_new: LatencyHistogram = NO_LATENCIES
     """The latencies of the new pool, if the analysis compares them."""
     latency_old: LatencyHistogram = NO_LATENCIES
-    """The latencies of the old pools together."""
+    """Combined latencies of the old pools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class Evaluation:
     metrics: tuple[MetricValues, ...] = ()
     """The PromQL metrics, by name."""
     tested: bool = False
-    """Whether there were enough requests for a comparison. Otherwise, they count again in the next interval."""
+    """Whether there were enough requests for a comparison. If not, they are carried over to the next interval."""
     latency: LatencyValues | None = None
     """The latencies; None if they are not compared."""
 
@@ -148,11 +148,11 @@ class AnalysisState:
     evaluations: tuple[Evaluation, ...] = ()
     """The last evaluations, oldest first."""
     tests: int = 0
-    """Number of intervals of the whole rollout with enough requests for a comparison."""
+    """Number of intervals with enough requests for a comparison, over the whole rollout."""
     failures: int = 0
-    """Number of bad evaluations in a row; inconclusive evaluations do not count."""
+    """Number of consecutive bad evaluations; inconclusive ones are ignored."""
     waiting_new: RequestCounts = NO_REQUESTS
-    """Requests to the new pool since the last comparison, too few for another comparison."""
+    """Requests to the new pool since the last comparison; still too few for the next one."""
     waiting_old: RequestCounts = NO_REQUESTS
     """The same for the old pools."""
     step_new: RequestCounts = NO_REQUESTS
@@ -160,7 +160,7 @@ class AnalysisState:
     step_old: RequestCounts = NO_REQUESTS
     """The same for the old pools."""
     waiting_latency_new: LatencyHistogram = NO_LATENCIES
-    """Latencies of the new pool since the last comparison, too few for another comparison."""
+    """Latencies of the new pool since the last comparison; still too few for the next one."""
     waiting_latency_old: LatencyHistogram = NO_LATENCIES
     """The same for the old pools."""
     step_slow_new: RequestCounts = NO_REQUESTS
@@ -168,8 +168,8 @@ class AnalysisState:
     step_slow_old: RequestCounts = NO_REQUESTS
     """The same for the old pools."""
     good: int = 0
-    """Good evaluations of the rollout."""
+    """Number of good evaluations of the rollout."""
     bad: int = 0
-    """Bad evaluations of the rollout."""
+    """Number of bad evaluations of the rollout."""
     inconclusive: int = 0
-    """Inconclusive evaluations of the rollout."""
+    """Number of inconclusive evaluations of the rollout."""

@@ -1,10 +1,10 @@
 """The verdict on an interval, and whether a step of a rollout may end.
 
 An interval is bad if the new pool's error rate is significantly and relevantly higher than the old pools' rate, or if
-the new pool is slower than `max_latency` allows (`slowness`). If the split sends no requests to the old pools, only the
-new pool is compared with `max_error_rate`. An interval with fewer than `min_requests` requests on a side is
-inconclusive and is combined with the next one. If nearly all requests to the new pool failed, but hardly any to the old
-pools, an interval is bad even with few requests.
+the new pool is slower than `max_latency` allows (`slowness`). If the split sends no requests to the old pools, the new
+pool's error rate is only compared with `max_error_rate`. An interval with fewer than `min_requests` requests on either
+side is inconclusive and is merged with the next one. If nearly all requests to the new pool but hardly any to the old
+pools failed, the interval is bad even with few requests.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ MATERIAL_RATIO = 1.5
 MATERIAL_PART = 0.25
 """A rate below this fraction of `max_error_rate` never matters."""
 _MIN_OUTAGE_REQUESTS = 20
-"""Minimum number of requests to the new pool, and to the old pools if compared, for reporting an outage."""
+"""Minimum number of requests to the new pool (and to the old pools if compared) before an outage is reported."""
 _OUTAGE_RATE, _HEALTHY_RATE = 0.9, 0.05
-"""The minimum error rate of a pool with an outage, and the error rate below which the old pools have no outage."""
+"""Minimum error rate of a pool with an outage, and the error rate below which the old pools count as healthy."""
 STEP_LEVEL = 0.05
-"""The significance level at which a difference over the whole step prevents its end."""
+"""Significance level at which a difference over the whole step keeps the step from ending."""
 
 
 def evaluate(
@@ -65,7 +65,7 @@ def evaluate(
 
 
 def _without_waiting(state: AnalysisState) -> AnalysisState:
-    """Return the state with the requests that wait for a comparison added to the requests of the step."""
+    """Return the state after adding the requests that await a comparison to the step's requests."""
     return replace(
         state,
         waiting_new=NO_REQUESTS,
@@ -82,7 +82,7 @@ def _latency(state: AnalysisState, analysis: Analysis) -> LatencyValues:
 
 
 def _with_latency(state: AnalysisState, values: LatencyValues | None) -> AnalysisState:
-    """Return the state after a comparison of latencies; if there were too few latencies, they count again later."""
+    """Return the state after a latency comparison; if there were too few latencies, they are carried over."""
     if values is None or not slowness.is_tested(values):
         return state
     return replace(
@@ -95,7 +95,7 @@ def _with_latency(state: AnalysisState, values: LatencyValues | None) -> Analysi
 
 
 def _significance(state: AnalysisState, analysis: Analysis) -> float:
-    """Return the significance level of each test of this interval; if there are two tests, each gets half of it."""
+    """Return the significance level for each test of this interval; two tests get half of it each."""
     return level(state.tests, analysis.failures) / (1 if analysis.latency_metric is None else 2)
 
 
@@ -114,7 +114,7 @@ def _with(state: AnalysisState, evaluation: Evaluation) -> AnalysisState:
 def _missing(
     observation: IntervalObservation, new: RequestCounts, old: RequestCounts, analysis: Analysis, compared: bool
 ) -> str:
-    """Return which requests are missing for a comparison; empty if there are enough."""
+    """Return why there are too few requests for a comparison; empty if there are enough."""
     if not observation.reporting:
         return "no proxy reports its requests"
     if new.requests < analysis.min_requests:
@@ -144,7 +144,7 @@ def _judge(
 
 
 def _clusters(*evaluations: Evaluation) -> float:
-    """Return the cluster size according to the evaluations with enough requests."""
+    """Return the cluster size estimated from the evaluations with enough requests."""
     return cluster_size([(item.new, item.old) for item in evaluations if item.tested])
 
 
@@ -167,7 +167,7 @@ def _is_worse(
 
 
 def _unknown(evaluation: Evaluation, silent: tuple[str, ...]) -> str:
-    """Return the unknown values that the analysis needs; empty if nothing is missing."""
+    """Return which values the analysis needs but does not have; empty if nothing is missing."""
     missing = [
         f"{item.name}: {item.problem or 'a ratio to 0 is undefined'}"
         for item in evaluation.metrics
@@ -218,7 +218,7 @@ def blocker(state: AnalysisState, analysis: Analysis, step: int, since: float, c
 
 
 def for_step(state: AnalysisState) -> AnalysisState:
-    """Return the state at the beginning or resumption of a step: without the evidence of the previous step."""
+    """Return the state at the start or resumption of a step, without the previous step's evidence."""
     return replace(
         state,
         failures=0,
@@ -234,7 +234,7 @@ def for_step(state: AnalysisState) -> AnalysisState:
 
 
 def describe(evaluation: Evaluation) -> str:
-    """Return the numbers of an evaluation as one sentence."""
+    """Format the numbers of an evaluation as one sentence."""
     sides = f"new {_side(evaluation.new)}, old {_side(evaluation.old)}"
     metrics = "".join(f"; {item.name} {_value(item.new)} against {_value(item.old)}" for item in evaluation.metrics)
     reason = f" ({evaluation.reason})" if evaluation.reason else ""
@@ -249,7 +249,7 @@ def _side(counts: RequestCounts) -> str:
 
 
 def percentage(share: float) -> str:
-    """Return a share between 0 and 1 as text for people."""
+    """Format a share (0…1) as human-readable text."""
     return f"{100 * share:.2f} %"
 
 

@@ -1,4 +1,4 @@
-"""Histograms of bounded size for latencies that proxies measure and analyses compare."""
+"""Bounded-size histograms of the latencies that proxies measure and analyses compare."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 STEPS_OF_TWO = 16
-"""Number of buckets from one latency to twice that latency: each bucket is 4.4 % wide."""
+"""Number of buckets per doubling of the latency: each bucket is 4.4 % wide."""
 LAST_BUCKET = 24 * STEPS_OF_TWO
-"""The last bucket, for all latencies of at least 4.7 hours."""
+"""The last bucket, for all latencies of 4.7 hours or more."""
 
 
 def bucket(milliseconds: float) -> int:
@@ -18,7 +18,7 @@ def bucket(milliseconds: float) -> int:
 
 
 def _bounds(number: int) -> tuple[float, float]:
-    """Return the lower and upper latency of a bucket."""
+    """Return the lower and upper latency bounds of a bucket."""
     return 2 ** ((number - 1) / STEPS_OF_TWO) if number else 0.0, float(2 ** (number / STEPS_OF_TWO))
 
 
@@ -27,7 +27,7 @@ class LatencyHistogram:
     """The distribution of request latencies."""
 
     counts: Mapping[int, int] = field(default_factory=dict, hash=False)
-    """Bucket → number of its requests; a bucket without requests is absent."""
+    """Bucket → number of requests; empty buckets are absent."""
 
     def __add__(self, other: LatencyHistogram) -> LatencyHistogram:
         if not other.counts:
@@ -50,7 +50,7 @@ class LatencyHistogram:
         return sum(self.counts.values())
 
     def percentile(self, share: float) -> float | None:
-        """Return the milliseconds that this share of the requests (0…1) does not exceed; None without requests."""
+        """Return the milliseconds that this share (0…1) of the requests does not exceed; None without requests."""
         number = self._bucket_of(share)
         if number is None:
             return None
@@ -59,12 +59,12 @@ class LatencyHistogram:
         return low + (high - low) * (share * self.requests - below) / there
 
     def limit(self, share: float) -> float:
-        """Return the upper end of the bucket with this percentile; infinity without requests."""
+        """Return the upper bound of the bucket that contains this percentile; infinity without requests."""
         number = self._bucket_of(share)
         return math.inf if number is None else _bounds(number)[1]
 
     def above(self, milliseconds: float) -> int:
-        """Return how many requests took longer, assuming a uniform distribution within a bucket."""
+        """Return how many requests took longer than this, assuming a uniform distribution within each bucket."""
         number = bucket(milliseconds)
         low, high = _bounds(number)
         part = (high - milliseconds) / (high - low) * self.counts.get(number, 0)

@@ -1,4 +1,4 @@
-"""Whether a new pool is slower than the old ones: how many requests on both sides are slow by the same measure.
+"""Whether a new pool is slower than the old ones: the number of slow requests on each side by the same measure.
 
 The measure is the percentile of the old pools: one of their requests is slow if it is above this percentile, and a
 request of the new pool is slow if it is above `max_latency.ratio` times the percentile. A new pool that is exactly as
@@ -18,7 +18,7 @@ from lbctl.control.analysis.statistics import excess_over_pool, slow_cluster_siz
 from lbctl.ir.routes import Analysis
 
 _COMMON = 1.5
-"""Factor above which a change of the old pools' percentile may be an event that delays both sides."""
+"""Factor above which a change in the old pools' percentile may indicate an event that delays both sides."""
 TOLERANCE = 2.0
 """Milliseconds by which the new pool may always be slower, because proxies measure in whole milliseconds."""
 
@@ -30,7 +30,7 @@ def judged(
     significance: float,
     earlier: Iterable[LatencyValues],
 ) -> LatencyValues:
-    """Return the values of both sides and their verdict. `earlier`: the values of earlier intervals."""
+    """Return both sides' values and the verdict on them. `earlier`: the values of earlier intervals."""
     share = int(analysis.latency_percentile.removeprefix("p")) / 100
     values = LatencyValues(
         f"{analysis.latency_metric} {analysis.latency_percentile}",
@@ -50,7 +50,7 @@ def judged(
 
 
 def cluster_of(values: Iterable[LatencyValues]) -> float:
-    """Return how many slow requests occur together, according to the intervals with enough requests."""
+    """Return how many slow requests occur together, estimated from the intervals with enough requests."""
     tested = [item for item in values if is_tested(item)]
     changes = [
         ((before.slow_new, before.slow_old), (after.slow_new, after.slow_old))
@@ -79,14 +79,14 @@ def is_tested(values: LatencyValues) -> bool:
 
 
 def step_blocker(new: RequestCounts, old: RequestCounts, significance: float, cluster: float) -> str:
-    """Return why the latencies of the whole step prevent its end; empty if they do not."""
+    """Return why the whole step's latencies keep it from ending; empty if they do not."""
     if _is_slower(new, old) and excess_over_pool(new, old, cluster) < significance:
         return "lower latency: over the whole step, the new pool is slower than max_latency allows"
     return ""
 
 
 def described(values: LatencyValues) -> str:
-    """Return both percentiles as text for people."""
+    """Format both percentiles as human-readable text."""
     ratio = "" if values.ratio is None else f", a ratio of {values.ratio:.3g} (at most {values.max_ratio:.3g})"
     return f"{values.name} is {_milliseconds(values.new)} against {_milliseconds(values.old)}{ratio}"
 

@@ -20,23 +20,22 @@ from itertools import pairwise
 from lbctl.control.analysis.evidence import RequestCounts
 
 FALSE_ALARM = 0.005
-"""Maximum probability that a rollout is ended although the new pool is not worse than the old ones."""
+"""Maximum probability that a rollout ends although the new pool is not worse than the old ones."""
 MAX_LEVEL = 0.005
-"""Maximum significance level of one test: if intervals depend on one another, little is lost."""
+"""Maximum significance level of a single test, which limits the harm if intervals depend on one another."""
 _MAX_TERM = 100.0
 """Maximum weight of one change of a rate, so that a single fault does not hide errors for long."""
 _COMMON = 3.0
-"""The change, in standard deviations, above which changes of both pools have a common cause."""
+"""Change, in standard deviations, above which simultaneous changes in both pools count as having a common cause."""
 _PRIOR_CLUSTER, _PRIOR_TERMS = 4.0, 3
-"""The cluster size that is assumed before any observation, and the number of changes for which this assumption
-counts."""
+"""Cluster size assumed before any observation, and the number of changes that this assumption counts as."""
 _NEGLIGIBLE = 1e-18
 _Sides = tuple[RequestCounts, RequestCounts]
 """Number of requests of the new pool and of the old pools."""
 
 
 def level(tests: int, failures: int) -> float:
-    """Return the significance level of a test by its number, starting at 1, if `failures` tests in a row must fail."""
+    """Return the significance level of the test with this number (from 1) if `failures` tests in a row must fail."""
     spent = FALSE_ALARM * 6 / (math.pi * tests) ** 2
     return min(MAX_LEVEL, math.pow(spent, 1 / failures))
 
@@ -47,7 +46,7 @@ def excess_over_rate(counts: RequestCounts, rate: float, cluster: float = 1.0) -
 
 
 def excess_over_pool(new: RequestCounts, old: RequestCounts, cluster: float = 1.0) -> float:
-    """Return the probability of at least this many errors of `new` if its true error rate equals `old`'s rate."""
+    """Return the probability of at least this many errors in `new` if both sides have the same true error rate."""
     errors = math.floor(new.errors / cluster)
     total = errors + math.ceil(old.errors / cluster)
     return upper_tail(errors, total, new.requests / (new.requests + old.requests))
@@ -81,11 +80,11 @@ def _sum(successes: int, trials: int, probability: float) -> float:
 
 
 def cluster_size(intervals: Sequence[tuple[RequestCounts, RequestCounts]]) -> float:
-    """Return how many errors occur together, at least 1: from the changes of both pools' rates between intervals.
+    """Return how many errors occur together (1 or more), estimated from changes in both pools' rates between intervals.
 
-    Changes are used instead of the deviation from a mean, so that a constantly high rate does not count as a cluster.
-    If both pools change, a shared component has failed, which does not count as a cluster either. Two intervals of a
-    pool without errors contain no information about clusters and do not count.
+    Changes are used instead of deviations from a mean, so that a constantly high rate does not look like a cluster. If
+    both pools change, a shared component has failed, which does not count as a cluster either. Two error-free intervals
+    of a pool reveal nothing about clusters and are ignored.
     """
     terms = [term for before, after in pairwise(intervals) for term in _squared_changes(before, after)]
     mean = (sum(terms) + _PRIOR_TERMS * _PRIOR_CLUSTER) / (len(terms) + _PRIOR_TERMS)
@@ -93,7 +92,7 @@ def cluster_size(intervals: Sequence[tuple[RequestCounts, RequestCounts]]) -> fl
 
 
 def slow_cluster_size(changes: Sequence[tuple[_Sides, _Sides]]) -> float:
-    """Return how many slow requests occur together, at least 1, according to the changes of the sides' difference.
+    """Return how many slow requests occur together (1 or more), estimated from changes in the sides' difference.
 
     A change consists of both sides in one interval and in the next.
     """
@@ -103,7 +102,7 @@ def slow_cluster_size(changes: Sequence[tuple[_Sides, _Sides]]) -> float:
 
 
 def _squared_change(before: _Sides, after: _Sides) -> float:
-    """Return the square of the change of the difference, divided by its variance for independent requests."""
+    """Return the squared change in the difference, divided by its variance for independent requests."""
     variance = _variance(*before) + _variance(*after)
     change = _difference(*after) - _difference(*before)
     return min(_MAX_TERM, change**2 / variance) if variance else 1.0
@@ -118,7 +117,7 @@ def _variance(new: RequestCounts, old: RequestCounts) -> float:
 
 
 def _part(side: RequestCounts) -> float:
-    """Return the variance of the rate of one side; for a rate of 0 or 1, the variance of half a request."""
+    """Return the variance of one side's rate; for a rate of 0 or 1, the variance for half a request."""
     if not side.requests:
         return 0.0
     rate = min(max(side.rate or 0.0, 0.5 / side.requests), 1 - 0.5 / side.requests)
@@ -137,9 +136,9 @@ def _squared_changes(
 
 
 def _change(before: RequestCounts, after: RequestCounts) -> float | None:
-    """Return the change of the rate, in its standard deviations for independent errors.
+    """Return the change in the rate, in standard deviations for independent errors.
 
-    The result is None if it contains no information, because all requests of both intervals failed or none did.
+    The result is None if all requests in both intervals failed or none did, because this reveals nothing.
     """
     requests = before.requests + after.requests
     rate = (before.errors + after.errors) / requests if requests else 0.0

@@ -1,4 +1,7 @@
-"""The strategies of `weighting.strategy`. To add a strategy, add a module with its function and a line here."""
+"""The available weighting strategies; `weighting.strategy` defines their interface.
+
+To add a strategy, add a module with its function and an entry here.
+"""
 
 from __future__ import annotations
 

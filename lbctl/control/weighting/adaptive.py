@@ -1,10 +1,10 @@
 """Capacity × measured speed: the speed of a replica at its current batch size, relative to replicas with the same GPU.
 
-Queues and latency depend on the weight, so a control law based on them is a feedback loop with a delay. Speed at a
-known batch size hardly depends on the weight: this law is feed-forward, and does not oscillate with old samples. It
-does not act within its bands, within the noise of the samples, or on a difference that all replicas share. It does not
-act on replicas without evidence, or on replicas whose speed changes faster than a weight can. Between GPU types, it
-needs samples that predict the speed of a full engine.
+Queues and latency depend on the weight, so a control law based on them would be a feedback loop with a delay. Speed at
+a known batch size hardly depends on the weight, so this law is feed-forward and does not oscillate when samples are
+old. It does not react within its bands, to noise in the samples, or to a difference that all replicas share. It ignores
+replicas without evidence, and replicas whose speed changes faster than a weight can. To compare GPU types, it needs
+samples that predict the speed of a full engine.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ from lbctl.signals.derive import Evidence
 MIN_COUNT = 20.0
 """Minimum number of tokens, or executions, for an estimate."""
 _NOISE = 4.0
-"""Number of standard errors of an estimate that are inside its band."""
+"""Number of standard errors that an estimate's band covers."""
 _MEMORY = 10.0
-"""Number of smoothing times after which a turn counts 1/e."""
+"""Number of smoothing times after which the weight of a turn has decayed to 1/e."""
 _STEADY = 0.85
-"""While the speed of each sample differs from the speed so far by less than this factor, the noise is not tracked."""
+"""Noise is not tracked while each sample's speed differs from the speed so far by less than this factor."""
 _SHORT = 2.5
 """How much faster than `smoothing` the speed over the last few samples adapts."""
 _LEFT, _BACK = 1.6, 0.5
-"""Distance from the peers' speed, in bands, at which a replica counts as different, and the distance at which it counts
-as equal again."""
+"""Distances from the peers' speed, in bands, at which a replica counts as different and at which it counts as equal
+again."""
 _NOISE_MEMORY = 3.0
-"""Number of smoothing times after which a sample of the noise counts 1/e."""
+"""Number of smoothing times after which the weight of a noise sample has decayed to 1/e."""
 _TURNS, _CALM = 1.5, 1.0
-"""A replica whose speed has turned more often than the first number is held at its capacity until its turns are fewer
-than the second number."""
+"""A replica whose speed has turned more often than the first number is held at its capacity until its turns drop below
+the second."""
 _FEW, _SMALL = 0.05, 0.01
-"""The number of turns and the variance below which a replica is steady again."""
+"""Number of turns and variance below which a replica counts as steady again."""
 _FIRST_VARIANCE, _CHANGED_VARIANCE = 0.02, 0.05
-"""The assumed variance of a first sample, so that it changes a weight only from a factor of 1.8 on; and the minimum
-variance after a sample that differs from the speed so far."""
+"""Assumed variance of a first sample, so that only a factor of 1.8 or more changes a weight; and minimum variance after
+a sample that differs from the speed so far."""
 _CLIPPED, _CLIPPED_MEAN, _LEAST_VARIANCE = 3.0, 0.8, 4e-4
-"""A change counts as at most three variances, so that a sudden slow-down is not taken for noise; and the mean of the
-square of a normal variable of variance 1 after this clipping."""
+"""A change counts as at most three variances, so that a sudden slow-down is not mistaken for noise; and the mean square
+of a normal variable of variance 1 after this clipping."""
 _ACTS = "its speed differs from its peers'"
 _WITH_PEERS = "as fast as its peers"
 _TURNS_TOO_OFTEN = "its speed changes faster than a weight can: its capacity is used"
@@ -77,13 +77,13 @@ class _Group:
         self.speeds: list[float] = []
         """Their speeds."""
         self.capacities: list[float] = []
-        """The capacities of the replicas with `sums`."""
+        """The capacities of the replicas that have `sums`."""
         self.sums: list[Sums] = []
         """The steps of the replicas that are as fast as the others."""
         self.per_capacity = self.speed = 1.0
         """The upper medians of `ratios` and `speeds`."""
         self.full = 0.0
-        """Tokens per second that a full replica generates, per capacity; 0 if unknown."""
+        """Tokens per second and capacity that a full replica generates; 0 if unknown."""
         self.error = 0.0
         """The standard error of the natural logarithm of `full`."""
         self.across = 0.0
@@ -92,19 +92,19 @@ class _Group:
         """The standard error of `across`."""
 
     def fit(self, steps: Sums, share: float | None) -> None:
-        """Determine the medians, and the throughput of a full replica with this share of prompt tokens."""
+        """Determine the medians, and a full replica's throughput with this share of prompt tokens."""
         self.per_capacity, self.speed = _upper_median(self.ratios), _upper_median(self.speeds)
         fitted = throughput(steps, share)
         if fitted is not None:
             self.full, self.error = fitted.rate / _upper_median(self.capacities), fitted.error
 
     def compare(self, reference: _Group) -> None:
-        """Compare the throughput of a full replica with a full replica of another group."""
+        """Compare a full replica's throughput with another group's."""
         self.across, self.across_error = math.log(self.full / reference.full), math.hypot(self.error, reference.error)
 
 
 class _Bands(NamedTuple):
-    """The deviations within which no action is taken, as natural logarithms; `smoothing` is in seconds."""
+    """Deviations that cause no action, as natural logarithms; `smoothing` is in seconds."""
 
     above: float
     below: float
@@ -138,7 +138,7 @@ def adaptive(pool: Pool, subjects: Sequence[Subject], stale: float, now: float) 
 
 
 def _measured(pool: Pool, subjects: Sequence[Subject], oldest: float) -> list[_Measured]:
-    """Group by kind of evidence and peers: speed in tokens is not comparable with speed in batches."""
+    """Group by kind of evidence and by peers: speeds in tokens and in batches are not comparable."""
     smoothing = pool.weighting.smoothing / 1000
     several = len({peers for _, peers, _, _, _ in subjects}) > 1
     measured: list[_Measured] = []
@@ -208,9 +208,10 @@ def _with_speed(unsteady: Unsteady, speed: float, elapsed: float) -> Unsteady:
 
 
 def _noise(unsteady: Unsteady, faster: float = 1.0) -> float:
-    """The deviation of the mean speed that may be noise. `faster`: how much faster than `smoothing` the mean adapts.
+    """Return the deviation of the mean speed that noise can explain.
 
-    The gap is stored, because most decisions are made for another replica and bring this one no new sample.
+    `faster`: how much faster than `smoothing` the mean adapts. The gap is stored, because most decisions are made for
+    other replicas and bring no new sample for this one.
     """
     keep = math.exp(-unsteady.gap * faster)
     newest = max(1.0 / unsteady.samples, 1.0 - keep)  # the share of the newest sample in the mean
@@ -230,7 +231,7 @@ def _compare(groups: Sequence[_Group], *, is_picked: bool) -> None:
 
 
 def _upper_median(values: list[float]) -> float:
-    """The median; for an even number of values, the larger middle one: of two replicas, the slow one is the outlier."""
+    """Return the upper median, so that the slower of two replicas counts as the outlier."""
     return sorted(values)[len(values) // 2]
 
 

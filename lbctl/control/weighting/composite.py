@@ -2,8 +2,8 @@
 
 The linter warns about it, because the score feeds back on itself.
 
-A signal counts as its fraction of the largest value in the pool (a ratio counts unchanged); if a replica lacks a
-signal, the other signals share its weight. The multiplier is 1 minus the load, relative to the mean of the pool.
+Each signal is divided by its largest value in the pool (ratios are used as they are); if a replica lacks a signal, its
+weight is spread over the other signals. The multiplier is 1 minus the load, relative to the pool's mean.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MIN_LEFT = 0.05
 
 
 def composite(pool: Pool, subjects: Sequence[Subject], stale: float, now: float) -> list[Proposal]:
-    """Propose less weight for replicas with a higher score of load signals."""
+    """Propose lower weights for replicas with a higher load score."""
     rules = pool.weighting
     terms = rules.composite or DEFAULT
     maxima = {name: _maximum(name, subjects, now - stale) for name, _ in terms}

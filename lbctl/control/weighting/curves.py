@@ -4,11 +4,12 @@ Only the shape matters: the unit cancels out between replicas, and a replica is 
 the same GPU.
 
 tokens: milliseconds for a step with n sequences and q prompt tokens, a + b·n + p·q. Fitted to the published profile of
-Llama-2-70B on 8 H100 (Splitwise, `perf_model.csv`; median error 2 % in decode, 19 % in prefill). In simulation, twice
-the b costs nothing, half the b or p costs up to 10 % of the 99th percentile, and no prefill term costs up to 80 %.
+Llama-2-70B on 8 H100s (Splitwise, `perf_model.csv`; median error 2 % in decode, 19 % in prefill). In simulation,
+doubling b costs nothing, halving b or p costs up to 10 % of the 99th percentile, and omitting the prefill term costs up
+to 80 %.
 
 batches: the time of an execution with n inputs, a + b·n: eight inputs at once take 2.2 times as long as one. These
-numbers are chosen, not fitted: balanced peers have similar batches, and then the curve cancels out completely.
+numbers are assumed, not fitted: balanced peers have similar batches, so the curve cancels out completely.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _BATCH_A, _BATCH_B = 1.0, 0.2
 def reference_time(evidence: Evidence) -> tuple[float, float, float]:
     """Return (the time on the reference engine, the measured seconds, the number of tokens or answers).
 
-    The first value has an unknown factor, which is the same for all evidence of one kind.
+    The first value has an unknown factor that is the same for all evidence of one kind.
     """
     if isinstance(evidence, TokenEvidence):
         each = _A + _B * evidence.decode_tokens + _P * evidence.prefill_tokens

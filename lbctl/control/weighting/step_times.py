@@ -1,14 +1,14 @@
-"""Throughput of replicas with one GPU type, estimated with a line through their measured step times.
+"""Throughput of replicas of one GPU type, estimated by fitting a line to their measured step times.
 
 A step with n sequences and q prompt tokens takes a + b·n + p·q. All three depend on the model and the GPU. GPUs with a
-different balance between memory and compute also have different ratios, so that no common curve can compare them. Each
-type has a separate line, fitted by least squares to its samples. With a given number of prompt tokens per sequence, a
-full engine generates n ÷ (a + b·n + p·q) tokens per second. An engine is full if its cache is full, or if it has 256
+different balance of memory and compute also have different ratios, so that no common curve can compare them. Each type
+has a separate line, fitted by least squares to its samples. With a given number of prompt tokens per sequence, a full
+engine generates n ÷ (a + b·n + p·q) tokens per second. An engine is full if its cache is full, or if it has 256
 sequences (`max_num_seqs` of vLLM, `--max-running-requests` of others).
 
-If proxies choose the replicas, all types get the same mix of requests, and q ÷ n is the type's own. The picker sends
-long prompts to fast GPUs. With their own q ÷ n, fast types would look too slow for their capacity, so the types of a
-picked pool are compared at the mix of the whole pool.
+If proxies choose the replicas, all types get the same mix of requests, and each type's own q ÷ n is used. The picker
+sends long prompts to fast GPUs. With their own q ÷ n, fast types would look too slow for their capacity, so the types
+of a picked pool are compared at the mix of the whole pool.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from typing import NamedTuple
 from lbctl.signals.derive import Evidence, TokenEvidence
 
 _WINDOW = 300.0
-"""Time in seconds after which a sample counts 1/e."""
+"""Seconds after which a sample's weight has decayed to 1/e."""
 _MAX_SEQUENCES = 256.0
 _MIN_SAMPLES = 40.0
 """Minimum number of samples for a line with three parameters."""
 _WHOLE_SAMPLE = 5.0
-"""Time in seconds after which a sample counts as one. Samples in quick succession are of the same requests, so they
-count less."""
+"""Seconds since the previous sample after which a sample counts fully. Samples in quick succession describe the same
+requests, so they count less."""
 
 
 class Sums(NamedTuple):
     """Decayed sums over the samples of a replica."""
 
     samples: float = 0.0
-    """The number of samples, each of which counts at most 1."""
+    """Number of samples, each of which counts at most 1."""
     n: float = 0.0
     """Sum of n, the number of sequences in a step."""
     q: float = 0.0
@@ -68,9 +68,9 @@ class Throughput(NamedTuple):
 
 
 def with_sample(sums: Sums, evidence: Evidence, cache: float | None, gap: float) -> Sums:
-    """Return the sums with a sample.
+    """Return the sums after adding a sample.
 
-    `cache` is the used fraction of the cache, `gap` the time since the last sample in seconds.
+    `cache` is the used fraction of the cache; `gap` is the time since the last sample, in seconds.
     """
     if isinstance(evidence, TokenEvidence):
         n, q, y = evidence.decode_tokens, evidence.prefill_tokens, evidence.itl_seconds / evidence.itl_count
@@ -90,9 +90,9 @@ def total(parts: Iterable[Sums]) -> Sums:
 
 
 def prompt_share(parts: Iterable[Sums]) -> float:
-    """Return the number of prompt tokens per generated token of several types together.
+    """Return the number of prompt tokens per generated token across several types.
 
-    Each type counts by its tokens per second.
+    Each type is weighted by its tokens per second.
     """
     prompts = tokens = 0.0
     for part in parts:
@@ -103,7 +103,7 @@ def prompt_share(parts: Iterable[Sums]) -> float:
 
 
 def throughput(sums: Sums, share: float | None = None) -> Throughput | None:
-    """Return the throughput of a full engine according to the line; None if the line is unknown or too short.
+    """Return a full engine's throughput according to the line; None if the line is unknown or too short.
 
     `share` is the number of prompt tokens per generated token; None means the number in the samples.
     """
@@ -131,7 +131,7 @@ def throughput(sums: Sums, share: float | None = None) -> Throughput | None:
 
 
 def _full(sums: Sums) -> float:
-    """The number of sequences that fill the cache: sequences against usage, fitted through the origin."""
+    """Return the number of sequences that fill the cache, from a line through the origin (sequences against usage)."""
     return sums.un / sums.uu if sums.uu > 1e-9 else _MAX_SEQUENCES
 
 

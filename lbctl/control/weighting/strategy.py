@@ -19,16 +19,16 @@ class Unsteady(NamedTuple):
     """How the speed of a replica changes from sample to sample. Speeds are relative to the reference engine."""
 
     last: float
-    """The speed in the newest evidence alone."""
+    """The speed according to only the newest evidence."""
     short: float
     """The speed over the last few samples."""
     variance: float
     """Variance of the natural logarithm of `last`, as half the mean square of its changes (von Neumann 1941), which is
-    hardly affected by a drift. At first it is an assumption."""
+    hardly affected by a drift. It starts as an assumption."""
     away: bool = False
-    """Whether `short` is slower than the peers and has not become as fast as the peers again."""
+    """Whether `short` fell below the peers' speed and has not caught up again."""
     turns: float = 0.0
-    """Number of times that `away` has changed; older changes count less."""
+    """How often `away` has changed; older changes count less."""
     held: bool = False
     """Whether `away` has changed so often that the replica is held at its capacity."""
     gap: float = 0.0
@@ -38,9 +38,10 @@ class Unsteady(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """A strategy's state of a replica.
+    """A strategy's state for one replica.
 
-    It is a named tuple: ten thousand are created at every observation, and frozen dataclasses take four times as long.
+    It is a named tuple because ten thousand are created at every observation, and frozen dataclasses take four times as
+    long.
     """
 
     expected: float = 0.0
@@ -61,7 +62,7 @@ class Estimate(NamedTuple):
     unsteady: Unsteady | None = None
     """How its speed changes; None if it hardly changes."""
     sums: Sums | None = None
-    """The sums of its steps, if the pool has several GPU types."""
+    """The sums over its steps, if the pool has several GPU types."""
 
 
 Subject = tuple[Replica, Peers, Observation | None, Estimate, bool]
@@ -70,7 +71,7 @@ fresh)"""
 
 
 class MultiplierParts(NamedTuple):
-    """The factors of a multiplier with a known cause; the rest of the multiplier has another cause."""
+    """The factors of a multiplier that have a known cause; the remainder has another cause."""
 
     speed: float = 1.0
     """The measured speed."""
@@ -86,7 +87,7 @@ class Proposal(NamedTuple):
     """A strategy's proposal for one replica."""
 
     estimate: Estimate
-    """The strategy's measurements, which are the argument of its next call."""
+    """The strategy's measurements, to be passed to its next call."""
     multiplier: float | None
     """The proposed multiplier of the capacity; None without evidence."""
     signal: float | None = None
@@ -103,8 +104,8 @@ class Proposal(NamedTuple):
 
 
 new_tuple = tuple.__new__
-"""`new_tuple(Proposal, (…))` creates a named tuple of all fields in order. Calling the class would run Python code
-for each replica, which takes a tenth of the time of an observation."""
+"""`new_tuple(Proposal, (…))` creates a named tuple of all fields in order. Calling the class would run Python code for
+each replica, which takes a tenth as long as an observation."""
 Strategy = Callable[[Pool, Sequence[Subject], float, float], "list[Proposal]"]
 """(pool, replicas, seconds after which evidence is stale, current time in seconds) → one proposal for each replica, in
 the same order."""
