@@ -1,8 +1,8 @@
-"""Decides with thresholds whether active checks eject a replica, without any I/O.
+"""Applies thresholds to the results of active checks to decide whether to eject a replica, without any I/O.
 
-As in Envoy, the first result decides alone: waiting for three failures at the start would send requests to a replica
-that is known to be down. Before the first result, a replica that existed before lbctl started counts as good, and a
-replica that joins later counts as ejected. Times are passed as arguments, in seconds since the epoch.
+As in Envoy, the first result is decisive: waiting for three failures at startup would send requests to a replica that
+is known to be down. Before the first result, a replica that existed before lbctl started counts as good, and a replica
+that joins later counts as ejected. Times are passed as arguments, in seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class CheckState:
     reason: str = ""
     """Why it is ejected; if it is not ejected, the newest failure."""
     contrary: int = 0
-    """Number of results in a row that contradict `out`."""
+    """Number of consecutive results that contradict `out`."""
     at: float | None = None
     """The time of the newest result; None before the first."""
     passed: bool = False

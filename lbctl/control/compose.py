@@ -1,9 +1,9 @@
-"""Composes the fleet for the proxies from the files and everything that changes it, in a single pure module.
+"""Composes the proxies' fleet from the files and everything that changes it, in a single pure module.
 
 `compose` applies the control loop's decisions (weights, ejections), operators' overrides (drains, weights, splits of
-routes) and drain deadlines to the fleet. `for_proxy` adds the features that lbctl provides for a proxy without them:
+routes) and drain deadlines to the fleet. `for_proxy` adds the features that lbctl provides for proxies that lack them:
 active health checks and slow start. The publisher, the drivers and the views (status, explain, metrics) read the result
-and do not compute it again. Times are arguments: `compose` takes seconds since the epoch; `for_proxy` takes seconds on
+instead of recomputing it. Times are arguments: `compose` takes seconds since the epoch; `for_proxy` takes seconds on
 any clock.
 """
 
@@ -36,9 +36,9 @@ class EffectiveReplica:
     """One replica with all overrides, ejections and drains applied."""
 
     replica: Replica
-    """The replica as in the files and discovery."""
+    """The replica as defined by the files and discovery."""
     weight: Weight
-    """The published weight; if the status is not "in", the weight that the replica will have when it is."""
+    """The published weight; if the status is not "in", the weight that the replica will return with."""
     share: float
     """Its fraction of the pool's requests, 0…1."""
     status: ReplicaStatus
@@ -69,13 +69,13 @@ class Composed:
     """The operators' overrides that apply to this fleet now."""
 
     def next_deadline(self, now: float) -> float | None:
-        """When the next drain deadline passes, so that `compose` returns a different result; None if there is none."""
+        """When the next drain deadline passes and changes the result of `compose`; None if there is none."""
         return drains.next_due(self.drains, self.whole.topology, now)
 
     def replicas(self, pool: Pool) -> tuple[EffectiveReplica, ...]:
         """One item for each replica of this pool in `whole`, in the same order.
 
-        They are computed on demand: a publication of 10,000 replicas does not wait for them.
+        They are computed on demand, so that publishing 10,000 replicas does not wait for them.
         """
         weights = weights_of(pool, self.whole)
         rates = {item.name: weight.rate for item, weight in zip(pool.replicas, weights, strict=True)}
@@ -95,7 +95,7 @@ class Composed:
         )
 
     def _overrides_of(self, pool: str) -> dict[str, list[Override]]:
-        """Replica → the overrides for it."""
+        """Replica → its overrides."""
         by_replica: dict[str, list[Override]] = {}
         for item in self.overrides:
             if item.pool == pool:
@@ -133,7 +133,7 @@ def compose(
 ) -> Composed:
     """Apply the control loop's output, rollouts (`moving`), the operators' overrides and drain deadlines to the fleet.
 
-    `fleet` has the replicas known to discovery, and no live state. `output` and `requested` may also refer to pools and
+    `fleet` contains the discovered replicas but no live state. `output` and `requested` may also refer to pools and
     replicas that no longer exist; those parts are ignored. `drained` is `Composed.drains` of the previous call, so that
     a drain keeps its start time. `now` is in seconds since the epoch.
     """
@@ -151,7 +151,7 @@ def compose(
 
 
 def weight_changes(before: Composed, after: Composed) -> dict[str, dict[str, Weight]]:
-    """Pool → replica → the published weight, for replicas that get requests and had a different weight before."""
+    """Pool → replica → published weight, for replicas that get requests and whose weight has changed."""
     old = {pool.name: pool for pool in before.snapshot.topology.pools}
     changes = {
         pool.name: _pool_changes(old[pool.name], before.snapshot, pool, after.snapshot)
@@ -179,12 +179,12 @@ def _pool_changes(old: Pool, before: Snapshot, new: Pool, after: Snapshot) -> di
 
 @dataclass(frozen=True, slots=True)
 class ForProxy:
-    """The fleet for a proxy without its own active health checks and slow start."""
+    """The fleet for a proxy that lacks active health checks and slow start."""
 
     snapshot: Snapshot
     """The snapshot for the proxy."""
     ramps: Ramps
-    """The argument for the next call of `for_proxy`."""
+    """Argument for the next call to `for_proxy`."""
     factors: Factors = field(default_factory=dict)
     """The slow-start factors that the weights in `snapshot` contain."""
     next_change: float | None = None
@@ -194,11 +194,11 @@ class ForProxy:
 def for_proxy(
     composed: Composed, failing: Mapping[str, frozenset[str]], ramps: Ramps, now: float, min_interval: float
 ) -> ForProxy:
-    """Compose the snapshot for a proxy without its own active health checks and slow start.
+    """Compose the snapshot for a proxy that lacks active health checks and slow start.
 
     `failing`: the replicas (pool → names) that active health checks have ejected; `ramps`: the ramps of the previous
-    call. `now` is in seconds, and `min_interval` is the minimum number of seconds between two weight changes that the
-    proxy can follow.
+    call. `now` is in seconds; `min_interval` is the shortest time between weight changes that the proxy can follow, in
+    seconds.
     """
     failing = _closed(composed.snapshot, failing)
     snapshot = _without(composed.snapshot, failing)
@@ -209,7 +209,7 @@ def for_proxy(
 
 
 def _closed(snapshot: Snapshot, failing: Mapping[str, frozenset[str]]) -> Mapping[str, frozenset[str]]:
-    """Return the failing replicas, except in pools with `fail_open` that would have no replica left."""
+    """Return the failing replicas, except in `fail_open` pools that would have none left."""
     opened = {
         pool.name
         for pool in snapshot.topology.pools

@@ -15,8 +15,8 @@ from lbctl.signals.merge import Signal
 class Decision:
     """The path of one replica's weight: signal → normalised → proposed → goal → limited → decided.
 
-    `proposed`, `goal`, `limited` and `decided` are multiples of the capacity. Ages are seconds, None before the first
-    sample.
+    `proposed`, `goal`, `limited` and `decided` are multiples of the capacity. Ages are in seconds; None before the
+    first sample.
     """
 
     pool: str
@@ -44,7 +44,7 @@ class Decision:
     proposed: float | None
     """The strategy's proposal; None without evidence."""
     goal: float
-    """`proposed` within floor and ceiling, or the value that results from health and staleness."""
+    """`proposed` limited to floor and ceiling, or the value that health or staleness requires."""
     limited: float
     """The value after bounded steps towards `goal`."""
     decided: float
@@ -58,7 +58,7 @@ class Decision:
 
 
 def decisions(state: State, pool: str) -> tuple[Decision, ...]:
-    """One decision for each replica, in the order of the pool; empty for an unknown pool."""
+    """One decision per replica, in the pool's order; empty for an unknown pool."""
     pool_state = state.pools.get(pool)
     return tuple(_decision(pool_state, item, state.now) for item in pool_state.replicas) if pool_state else ()
 

@@ -2,7 +2,7 @@
 
 A drained replica finishes its requests; after the pool's `drain_deadline`, it is removed from the pool even if it still
 has requests. The functions are pure: the time is an argument, and the state that must survive a restart is a plain
-mapping. Drains begin in the fleet files or through an operator's request.
+mapping. A drain starts in the fleet files or on an operator's request.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ Since = Mapping[tuple[str, str], float]
 def track(
     before: Since, topology: Topology, drained: Mapping[str, frozenset[str]], now: float
 ) -> dict[tuple[str, str], float]:
-    """Return when each current drain began.
+    """Return the start time of each current drain.
 
     A replica that was drained `before` keeps its start time; a replica that is no longer drained or no longer exists is
-    removed. `drained` (pool → replicas) is in addition to the replicas that are drained in the files.
+    removed. `drained` (pool → replicas) adds to the replicas that are drained in the files.
     """
     return {
         (pool.name, replica.name): min(before.get((pool.name, replica.name), now), now)

@@ -2,7 +2,7 @@
 
 `LoopOutput.after` applies them to the configuration of the proxies, and logs record them.
 
-Each effect is complete for its subject, so that only the newest effect of a kind counts.
+Each effect fully describes its subject, so that only the newest effect of each kind matters.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class HealthChanged:
     verdict: Verdict
     """The new verdict."""
     reasons: tuple[str, ...]
-    """The reasons, for people, most severe first."""
+    """Human-readable reasons, most severe first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class ModeChanged:
     mode: Mode
     """The new mode."""
     reason: str
-    """The reason, for people; empty for the mode "acting"."""
+    """Human-readable reason; empty for the mode "acting"."""
 
 
 Effect = WeightsChanged | HealthChanged | RemapAcceptanceChanged | ModeChanged

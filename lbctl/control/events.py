@@ -12,7 +12,7 @@ from lbctl.ir.weight import Weight
 
 @dataclass(frozen=True, slots=True)
 class FleetChanged:
-    """The fleet has changed: at the start, after a reload or after discovery. Replicas that stay keep their state."""
+    """The fleet has changed: at startup, after a reload or after discovery. Remaining replicas keep their state."""
 
     now: float
     """When it happened."""
@@ -43,7 +43,7 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Ticked:
-    """Time has passed: pools without observations for an interval are decided without observations."""
+    """Time has passed: pools that had no observations for an interval get a decision without them."""
 
     now: float
     """The current time."""

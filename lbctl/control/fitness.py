@@ -12,7 +12,7 @@ StateName = Literal[
     "in", "ramping", "slow", "hot", "unknown", "starting", "down", "ejected", "asleep", "draining", "drained",
     "removed",
 ]  # fmt: skip
-"""The state of a replica; `replica_state.state_of` decides it."""
+"""State of a replica, as decided by `replica_state.state_of`."""
 FIT = frozenset({"in", "ramping", "slow", "hot"})
 """The states of a replica that is reachable and gets requests."""
 UNKNOWN = "unknown"
@@ -20,7 +20,7 @@ UNKNOWN = "unknown"
 
 
 def lacks_fit_replica(states: Iterable[str]) -> bool:
-    """Return whether no replica of a pool can answer, according to the states of all of them.
+    """Return whether no replica of a pool can answer, given the states of all its replicas.
 
     This is also true for an empty pool.
 

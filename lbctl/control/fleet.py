@@ -12,7 +12,7 @@ from lbctl.ir.pools import Pool, Replica
 
 
 def with_fleet(state: State, event: FleetChanged) -> State:
-    """Return the state with exactly the pools and replicas of the event."""
+    """Return the state with exactly the event's pools and replicas."""
     pools = {}
     for pool in event.pools:
         before = state.pools.get(pool.name)

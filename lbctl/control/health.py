@@ -1,27 +1,28 @@
-"""Deep health of one replica, from telemetry: faults that are not visible in a 200 on /health.
+"""Deep health of one replica, from telemetry: faults that a 200 from /health does not reveal.
 
 A new fatal XID, a failed row remap, a stalled engine and too little memory eject a replica; a temperature above the
-limit lowers it to the floor weight. An XID that existed before, a saturated engine that still makes progress, a
-throttled GPU and unknown values have no effect. If progress is counted in requests, not in steps, a long response looks
-like a stall: a stall then takes four times as long to be detected. The same applies if only proxies report requests in
-flight. The stall timer restarts whenever the proxies have all their responses: then the page is late, not the engine.
+limit lowers it to the floor weight. A pre-existing XID, a saturated engine that still makes progress, a throttled GPU
+and unknown values have no effect. If progress is counted in requests rather than steps, a long response looks like a
+stall, so a stall takes four times as long to detect. The same applies if only proxies report requests in flight. The
+stall timer restarts whenever the proxies have received all their responses: in that case, the page is late, not the
+engine.
 
-A stalled replica returns after `healthy_threshold` good observations and progress of the counter that caused its
-ejection. An ejected replica gets no requests and may have no work to make progress with, and its remaining requests
-provide no evidence about a broken GPU or about memory. So after `ejection_time` (times the number of ejections, at most
-ten) each replica is readmitted on trial at the floor weight. It is in after the same number of good observations with
-progress during the trial, and ejected again at any complaint. While it still has a complaint, the trial comes after ten
-times as long: a leaked gauge must not eject it forever. A GPU with a failed row remap needs a replacement, so its
-replica stays ejected until the page shows that the failure is gone, or until an operator readmits it. A page without
-this value, or no page at all, changes nothing.
+A stalled replica returns after `healthy_threshold` good observations, once the counter that caused its ejection has
+advanced. An ejected replica gets no requests, so it may have nothing to make progress on, and its remaining requests
+reveal nothing about a broken GPU or memory. Therefore, each replica is readmitted on trial at the floor weight after
+`ejection_time` times the number of ejections (at most ten). The trial ends after the same number of good observations
+with progress; any complaint ejects the replica again. While a complaint remains, the trial starts only after ten times
+as long, so that a leaked gauge cannot eject the replica forever. A GPU with a failed row remap needs a replacement, so
+its replica stays ejected until the page shows that the failure is gone, or until an operator readmits it. A page
+without this value, or no page at all, changes nothing.
 
 In a pool with agents, XID errors and row remaps have no effect here: the agents judge them, remember them until the
 engine has restarted, and let an operator readmit the replica.
 
 An engine that reports that it is asleep gets no requests, and is not judged, until it is awake or its samples are
-stale. This is not a fault: it does not count for `max_ejection`, and the replica returns with its whole weight.
+stale. This is not a fault: it does not count towards `max_ejection`, and the replica returns with its full weight.
 
-Observations count once per interval, regardless of the number of sources that report.
+Observations count once per interval, regardless of how many sources report.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ from lbctl.signals.merge import Signal, Signals
 COOLING_MARGIN = 5.0
 """Degrees Celsius below the limit at which a hot replica counts as cool again."""
 MEMORY_RECOVERY_FACTOR = 1.1
-"""The multiple of the limit at which free memory is sufficient again."""
+"""Multiple of the limit at which free memory counts as sufficient again."""
 MAX_BACKOFF = 10
-"""Maximum factor on `ejection_time`."""
+"""Maximum multiplier of `ejection_time`."""
 UNCERTAIN_STALL_FACTOR = 4
-"""The factor on `stalled_after` if a stall is less certain: progress is counted in requests, or proxies report requests
+"""Multiplier of `stalled_after` if a stall is less certain: progress is counted in requests, or proxies report requests
 in flight but the engine reports none (its page may be late, or a client sends a body slowly)."""
 _EARLY = 0.2
-"""The fraction of an interval by which an observation may be early: samples do not arrive at exact times."""
+"""Fraction of an interval by which an observation may be early, because samples do not arrive at exact times."""
 _MIN_INTERVAL_PART = 1 - _EARLY
 _UNHEALTHY_THRESHOLD, _HEALTHY_THRESHOLD = 3, 2
 """The default thresholds for a pool without an active check."""
@@ -66,7 +67,7 @@ class Level(NamedTuple):
     exceeded: bool = False
     """Whether the limit is exceeded."""
     contrary: int = 0
-    """Number of observations in a row that contradict `exceeded`."""
+    """Number of consecutive observations that contradict `exceeded`."""
 
 
 _WITHIN_LIMIT = Level()
@@ -74,9 +75,9 @@ _NO_XIDS: frozenset[tuple[str, int]] = frozenset()
 
 
 class ProgressWatch(NamedTuple):
-    """Values that change with every observation. `DeepHealth` stays the same object in a healthy fleet.
+    """Values that change with every observation.
 
-    Times are seconds.
+    They are separate so that `DeepHealth` remains the same object in a healthy fleet. Times are seconds.
     """
 
     observed_at: float = NEVER
@@ -84,10 +85,9 @@ class ProgressWatch(NamedTuple):
     progress: float | None = None
     """The value of the progress counter."""
     still_since: float | None = None
-    """The time since which the counter has not changed with requests in flight; None if it changes or the engine is
-    idle."""
+    """Since when the counter has not changed despite requests in flight; None if it changes or the engine is idle."""
     counted_at: float = NEVER
-    """The time of the newest observation that counted for thresholds."""
+    """Time of the newest observation that counted towards thresholds."""
     answered: int = 0
     """The number of requests that the proxies have counted as answered."""
 
@@ -106,7 +106,7 @@ class DeepHealth(NamedTuple):
     initial_progress: float | None = None
     """The first known value of the progress counter in the phase "out" or "trial"."""
     xids: frozenset[tuple[str, int]] | None = None
-    """The (device, XID) pairs of the newest observation with such pairs; None before it."""
+    """(device, XID) pairs from the newest observation that contained any; None before it."""
     fatal_xid: int | None = None
     """A fatal XID that has not caused an ejection yet."""
     memory: Level = _WITHIN_LIMIT
@@ -114,7 +114,7 @@ class DeepHealth(NamedTuple):
     temperature: Level = _WITHIN_LIMIT
     """Whether the temperature is above its limit."""
     good_count: int = 0
-    """Observations in a row without a complaint, counted up to the required number."""
+    """Consecutive observations without a complaint, counted up to the required number."""
     ejections: int = 0
     """Number of ejections since it was last healthy."""
     ejection_denied: bool = False
@@ -161,7 +161,7 @@ class HealthRules:
     deep: DeepCheck
     """The limits of the pool."""
     stalled_after: float | None
-    """The time without progress after which a replica counts as stalled; None: it never does."""
+    """Time without progress after which a replica counts as stalled; None: never."""
     interval: float
     """The pool's telemetry interval; if the pool has none, the longest interval of its replicas."""
     stale_after: float
@@ -169,15 +169,15 @@ class HealthRules:
     ejection_time: float
     """The minimum duration of an ejection."""
     unhealthy_threshold: int
-    """Bad observations in a row after which a limit counts as exceeded."""
+    """Consecutive bad observations after which a limit counts as exceeded."""
     healthy_threshold: int
-    """Good observations in a row after which a limit no longer counts as exceeded, or a phase ends."""
+    """Consecutive good observations after which a limit no longer counts as exceeded, or a phase ends."""
     has_agents: bool = False
     """Whether agents next to the replicas judge XID errors and row remaps, which then have no effect here."""
 
 
 def rules_of(pool: Pool) -> HealthRules:
-    """Return the pool's rules: thresholds of its active check, times of its passive check, or their defaults."""
+    """Return the pool's rules: thresholds from its active check and times from its passive check, or their defaults."""
     active = pool.active
     passive = pool.passive or PassiveCheck()
     stalled = pool.deep.stalled_after
@@ -198,7 +198,10 @@ def rules_of(pool: Pool) -> HealthRules:
 def assess(
     rules: HealthRules, health: DeepHealth, watch: ProgressWatch, observation: Observation
 ) -> tuple[DeepHealth, ProgressWatch]:
-    """Return the health after one observation. Phases change in `next_phase`, which knows the whole pool."""
+    """Return the health after one observation.
+
+    Phases change in `next_phase`, which takes the whole pool into account.
+    """
     at, signals = observation.at, observation.signals
     observed_at, progress_before, _, counted_at, _ = watch
     if at <= observed_at:
@@ -276,7 +279,7 @@ def _changes_nothing(rules: HealthRules, health: DeepHealth, observation: Observ
 def _without_progress(
     watch: ProgressWatch, progress: Signal | None, observation: Observation, counted_at: float
 ) -> tuple[ProgressWatch, float]:
-    """The watch for an unchanged counter, and the number of seconds for which it has been unchanged with work to do."""
+    """Return the watch on the counter, and for how many seconds the counter has not changed despite work to do."""
     in_flight, answered = observation.requests
     if progress is None:
         return ProgressWatch(observation.at, watch.progress, None, counted_at, answered), 0.0
@@ -289,7 +292,7 @@ def _without_progress(
 
 
 def without_samples(health: DeepHealth, watch: ProgressWatch) -> tuple[DeepHealth, ProgressWatch]:
-    """Return the health of a replica with stale samples: only its phase still counts."""
+    """Return the health of a replica whose samples are stale: only its phase still counts."""
     within_limits = health.memory is _WITHIN_LIMIT and health.temperature is _WITHIN_LIMIT
     if health.complaints or health.ejection_denied or health.good_count or not within_limits:
         health = health._replace(
@@ -301,7 +304,7 @@ def without_samples(health: DeepHealth, watch: ProgressWatch) -> tuple[DeepHealt
 
 
 def next_phase(rules: HealthRules, health: DeepHealth, watch: ProgressWatch, may_eject: bool, now: float) -> DeepHealth:
-    """Return the health with the resulting phase. `may_eject`: whether `max_ejection` allows another ejection."""
+    """Return the health in the resulting phase. `may_eject`: whether `max_ejection` allows another ejection."""
     if health.phase == "out":
         return _ejected(health, watch, now) if health.fatal_xid is not None else _recovered(rules, health, watch, now)
     if health.complaints:
@@ -319,7 +322,7 @@ def next_phase(rules: HealthRules, health: DeepHealth, watch: ProgressWatch, may
 def readmitted(health: DeepHealth, now: float) -> DeepHealth:
     """Return the health after an operator has readmitted the replica.
 
-    Only its XIDs, its failed row remap and its sleep are remembered.
+    Only its XIDs, failed row remap and sleep are kept.
     """
     remap_failure: RemapFailure = "accepted" if health.remap_failure else ""
     return DeepHealth(since=now, xids=health.xids, remap_failure=remap_failure, is_asleep=health.is_asleep)
@@ -449,7 +452,7 @@ def _with_initial_progress(health: DeepHealth, watch: ProgressWatch) -> DeepHeal
 
 
 def _recovered(rules: HealthRules, health: DeepHealth, watch: ProgressWatch, now: float) -> DeepHealth:
-    """The health of an ejected replica: it is in or on trial if it has recovered or enough time has passed."""
+    """Return the health of an ejected replica: in or on trial if it has recovered or enough time has passed."""
     health = _with_initial_progress(health, watch)
     progressed = watch.progress is not None and watch.progress != health.initial_progress
     if health.reasons == (_STALLED,) and health.good_count >= rules.healthy_threshold and progressed:

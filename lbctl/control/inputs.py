@@ -1,4 +1,4 @@
-"""The control loop's observations of a replica: its signals, and its requests in the proxies."""
+"""The control loop's observations of a replica: its signals, and its requests as counted by the proxies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NEVER = float("-inf")
 
 
 class ProxyRequests(NamedTuple):
-    """The requests of one replica in all proxies that report them."""
+    """A replica's requests in all proxies that report them."""
 
     in_flight: int | None = None
     """Requests in flight; None if no proxy reports them, or if WebSocket connections may be among them."""
@@ -25,11 +25,11 @@ UNKNOWN_REQUESTS = ProxyRequests()
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The observation of one replica at one time."""
+    """An observation of one replica at a point in time."""
 
     at: float
     """The time of its newest sample."""
     signals: Signals
     requests: ProxyRequests = UNKNOWN_REQUESTS
     reserves_memory: bool = False
-    """Whether the engine reserves GPU memory, so that free GPU memory is not a signal."""
+    """Whether the engine reserves GPU memory, which makes free GPU memory useless as a signal."""

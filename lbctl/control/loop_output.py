@@ -14,7 +14,7 @@ from lbctl.ir.weight import Weight
 _V = TypeVar("_V")
 _ByPool = Mapping[str, Mapping[str, _V]]
 Reasons = Mapping[str, tuple[str, ...]]
-"""Replica → why it is ejected, for people."""
+"""Replica → human-readable reason for its ejection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +22,14 @@ class LoopOutput:
     """Weights, ejections, sleeping replicas and accepted failures by pool."""
 
     weights: Mapping[str, Mapping[str, Weight]] = field(default_factory=dict)
-    """Pool → replica → weight; pools at their capacities are absent."""
+    """Pool → replica → weight; pools whose weights equal the capacities are absent."""
     ejections: Mapping[str, Reasons] = field(default_factory=dict)
     """Pool → replica → why deep health has ejected it."""
     asleep: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Pool → the replicas whose engines are asleep."""
     accepted_remaps: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Pool → the replicas whose failed row remap an operator has accepted. Proxies do not need it, a restart does."""
+    """Pool → the replicas whose failed row remap an operator has accepted. Proxies do not need it, but a restart
+    does."""
 
     @property
     def out(self) -> dict[str, frozenset[str]]:
@@ -37,7 +38,7 @@ class LoopOutput:
         return out | {pool: out.get(pool, frozenset()) | replicas for pool, replicas in self.asleep.items()}
 
     def within(self, topology: Topology) -> LoopOutput:
-        """Return the part for the fleet's controlled pools and their replicas."""
+        """Return the part that applies to the fleet's controlled pools and their replicas."""
         replicas = {pool.name: frozenset(item.name for item in pool.replicas) for pool in controlled(topology)}
         return LoopOutput(
             _within(self.weights, replicas),
@@ -47,7 +48,7 @@ class LoopOutput:
         )
 
     def after(self, effects: Sequence[Effect]) -> LoopOutput:
-        """Return the output with these effects applied, in their order."""
+        """Return the output with these effects applied in order."""
         if not effects:
             return self
         weights = dict(self.weights)

@@ -18,7 +18,7 @@ CALM = 10.0
 """Seconds with an available replica after which an outage is over: a reloaded proxy reports a dead replica as up until
 its first check."""
 _SHOWN = 3
-"""Maximum number of replicas named in a reason."""
+"""Maximum number of replicas to name in a reason."""
 
 
 class ReplicaReport(NamedTuple):
@@ -31,10 +31,10 @@ class ReplicaReport(NamedTuple):
 
 
 class Outage(NamedTuple):
-    """A pool has no available replica."""
+    """A pool without an available replica."""
 
     reason: str
-    """The replicas with their states, for people."""
+    """The replicas and their states, as human-readable text."""
     since: float
     """When it was first seen, in seconds since the epoch."""
     seen: float
@@ -47,7 +47,7 @@ NO_OUTAGES: Outages = {}
 
 
 def unavailable(pool: str, replicas: Iterable[ReplicaReport]) -> str:
-    """Return why the pool has no available replica, for people; empty if it has one."""
+    """Return a human-readable reason why the pool has no available replica; empty if it has one."""
     known = list(replicas)
     if known and not lacks_fit_replica(item.state for item in known):
         return ""
@@ -59,7 +59,7 @@ def unavailable(pool: str, replicas: Iterable[ReplicaReport]) -> str:
 
 
 def track(outages: Outages, reasons: Mapping[str, str], now: float) -> Outages:
-    """Return the outages according to the current reasons of each pool. A continuing outage keeps its start time."""
+    """Return the outages that result from the current reason of each pool. An ongoing outage keeps its start time."""
     kept = {pool: item for pool, item in outages.items() if pool in reasons and now - item.seen < CALM}
     seen = {
         pool: Outage(reason, kept[pool].since if pool in kept else now, now)

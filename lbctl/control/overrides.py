@@ -1,10 +1,10 @@
 """Operators' overrides while the control plane runs: drains, weights, frozen pools, and splits of routes.
 
 An override takes precedence over the files and the control loop's decisions. It ends after its `--ttl` or when it is
-removed. A split also ends when the file's split of its route changes. An override for a replica or a pool ends when the
-replica or pool has been missing for `GRACE`. Discovery may lose a replica for a moment, which must not end its drain;
-and an old drain must not apply to a new replica with the same name. The functions are pure: times are arguments, in
-seconds since the epoch.
+removed. A split also ends when its route's split changes in the files. An override for a replica or a pool ends when
+the replica or pool has been missing for `GRACE`. Discovery may lose a replica for a moment, which must not end its
+drain; and an old drain must not apply to a new replica with the same name. The functions are pure: times are arguments,
+in seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from lbctl.ir.weight import Weight, from_capacity
 Kind = Literal["drain", "weight", "freeze", "split"]
 KINDS: tuple[Kind, ...] = ("drain", "weight", "freeze", "split")
 GRACE = 300.0
-"""Seconds for which an override waits for its replica or pool to return."""
+"""Seconds that an override waits for its replica or pool to return."""
 MAX_WEIGHT = 1_000_000.0
 """The maximum weight, as in a fleet file."""
 MAX_OVERRIDES = 20_000
-"""Maximum number of overrides at the same time: two for each replica of a large fleet."""
+"""Maximum number of simultaneous overrides: two per replica of a large fleet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """One operator's override of a replica, a pool or a route. Times are seconds since the epoch."""
+    """An operator's override of a replica, a pool or a route. Times are seconds since the epoch."""
 
     kind: Kind
     """The kind of override."""
     pool: str = ""
-    """The pool; empty for `split`, which is about a route."""
+    """The pool; empty for `split`, which applies to a route."""
     replica: str = ""
-    """The replica; empty for `freeze`, which is about a pool, and for `split`."""
+    """The replica; empty for `split`, and for `freeze`, which applies to a pool."""
     value: float | None = None
     """The weight, on the scale of capacity; None for the other kinds."""
     reason: str = ""
@@ -51,13 +51,13 @@ class Override:
     shares: Shares = ()
     """The shares of a `split`."""
     replaced: Shares = ()
-    """The file's shares that the `split` replaces; the override ends if the file changes them."""
+    """The file's shares that the `split` replaces; a change to them ends the override."""
     author: str = ""
     """The name of the operator's token."""
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """The target of the override; there is at most one override for each key."""
+        """The override's target; there is at most one override per key."""
         return self.kind, self.route or self.pool, self.replica
 
     @property
@@ -76,7 +76,10 @@ Overrides = tuple[Override, ...]
 
 
 def checked_weight(value: object) -> float:
-    """Return the weight if an operator may set it, on the scale of capacity. Raises ValueError for users."""
+    """Return the weight, on the scale of capacity, if an operator may set it.
+
+    Raises ValueError with a message for users.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0 or value == math.inf:
         hint = ": to stop new requests, drain the replica" if value == 0 else ""
         raise ValueError(f"{value} is not a number above 0{hint}")
@@ -92,17 +95,17 @@ def put(overrides: Overrides, new: Override) -> Overrides:
 
 
 def removed(overrides: Overrides, key: tuple[str, str, str]) -> Overrides:
-    """Return the overrides without the override that has this key."""
+    """Return the overrides except the one with this key."""
     return tuple(item for item in overrides if item.key != key)
 
 
 def current(overrides: Overrides, now: float) -> Overrides:
-    """Return the overrides that have not ended."""
+    """Return the overrides that have not expired."""
     return tuple(item for item in overrides if item.until is None or item.until > now)
 
 
 def within(overrides: Overrides, topology: Topology) -> Overrides:
-    """Return the overrides whose subjects exist in the topology. The topology has the splits of the files."""
+    """Return the overrides whose targets exist in the topology. The topology contains the splits from the files."""
     subjects = {(pool.name, item.name) for pool in topology.pools for item in pool.replicas}
     subjects |= {(pool.name, "") for pool in topology.pools}
     files = {route.name: shares_of(route) for route in topology.routes} if any(map(_is_split, overrides)) else {}
@@ -116,9 +119,9 @@ def within(overrides: Overrides, topology: Topology) -> Overrides:
 def absent(
     before: Mapping[tuple[str, str, str], float], overrides: Overrides, topology: Topology, now: float
 ) -> dict[tuple[str, str, str], float]:
-    """Return key of an override → since when its replica or pool has been gone, for overrides without their subject.
+    """Return when each override's replica or pool disappeared, by the override's key, for overrides without a target.
 
-    `before` is the result of the previous call. `topology` has the discovered replicas.
+    `before` is the result of the previous call. `topology` contains the discovered replicas.
     """
     present = {item.key for item in within(overrides, topology)}
     return {
@@ -131,12 +134,12 @@ def _is_split(item: Override) -> bool:
 
 
 def splits(overrides: Iterable[Override]) -> dict[str, Shares]:
-    """Route → the split that an operator has set."""
+    """Route → split set by an operator."""
     return {item.route: item.shares for item in overrides if _is_split(item)}
 
 
 def drained(overrides: Iterable[Override]) -> dict[str, frozenset[str]]:
-    """Pool → the replicas that operators drain."""
+    """Pool → replicas drained by operators."""
     replicas: dict[str, set[str]] = {}
     for item in overrides:
         if item.kind == "drain":
@@ -147,7 +150,7 @@ def drained(overrides: Iterable[Override]) -> dict[str, frozenset[str]]:
 def apply_weights(
     overrides: Iterable[Override], weights: Mapping[str, Mapping[str, Weight]]
 ) -> Mapping[str, Mapping[str, Weight]]:
-    """Return `weights` (pool → replica → weight) with the operators' weights, each as if it were the capacity."""
+    """Return `weights` (pool → replica → weight) with the operators' weights, each treated as a capacity."""
     after = dict(weights)
     for item in overrides:
         if item.kind == "weight" and item.value is not None:
@@ -156,5 +159,5 @@ def apply_weights(
 
 
 def frozen(overrides: Iterable[Override]) -> dict[str, str]:
-    """Pool → why an operator has frozen its weights."""
+    """Pool → operator's reason for freezing its weights."""
     return {item.pool: item.reason for item in overrides if item.kind == "freeze"}
