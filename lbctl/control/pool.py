@@ -1,9 +1,9 @@
 """One decision about a pool: the health of its replicas, then the strategy's proposals, then bounded steps.
 
-The order matters. An ejected replica does not count as a peer of the others. When more than half of the replicas look
-slow, hot or stale, the samples are more likely to be wrong than the replicas: then no weight moves. A stall, an XID and
-too little memory are findings about one replica: they eject up to `max_ejection` of the pool, regardless of the state
-of the others.
+The order matters. Ejected replicas do not count as peers of the others. If more than half of the replicas look slow,
+hot or stale, the samples are more likely to be wrong than the replicas, so no weight moves. A stall, an XID and too
+little memory are findings about a single replica: they eject up to `max_ejection` of the pool, regardless of the other
+replicas.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ Decided = tuple[PoolState, tuple[Effect, ...]]
 def decide(before: PoolState, state: PoolState, observations: Mapping[str, Observation], now: float) -> Decided:
     """Return the pool's state after one decision, and its effects.
 
-    `before` is the state that the effects are relative to. `state` is the same pool with the event's changes (an
-    operator's freeze, for example). `observations` contains the replicas sampled since the last decision.
+    Effects are relative to `before`. `state` is the same pool with the event's changes (an operator's freeze, for
+    example). `observations` contains the replicas sampled since the last decision.
     """
     state = replace(state, decided_at=now)
     assessments = [_assess(state.rules, item, observations.get(item.replica.name), now) for item in state.replicas]
@@ -124,7 +124,7 @@ def _never_sampled(state: PoolState, replica: ReplicaState, now: float) -> bool:
 def _next_healths(
     state: PoolState, assessments: Sequence[Assessment], healthy: Sequence[bool], now: float
 ) -> list[DeepHealth]:
-    """Replicas that proxies eject, that are drained or that are asleep do not count for `max_ejection`."""
+    """Replicas that are ejected by proxies, drained or asleep do not count towards `max_ejection`."""
     ejections_left = _ejections_left(state, assessments)
     healths = []
     for replica, (_, _, current, watch), is_healthy in zip(state.replicas, assessments, healthy, strict=True):
@@ -140,7 +140,7 @@ def _next_healths(
 
 
 def _ejections_left(state: PoolState, assessments: Sequence[Assessment]) -> int:
-    """The number of further replicas that `max_ejection` allows to eject."""
+    """Return how many more replicas `max_ejection` allows to be ejected."""
     total = ejected = 0
     for replica, (_, _, assessed, _) in zip(state.replicas, assessments, strict=True):
         if not replica.replica.drain and not assessed.is_asleep:
@@ -172,7 +172,10 @@ def _effects(before: PoolState, after: PoolState) -> tuple[Effect, ...]:
 def health_changes(
     pool: str, replicas: Iterable[tuple[ReplicaState, ReplicaState]]
 ) -> Iterator[HealthChanged | RemapAcceptanceChanged]:
-    """Yield an effect for each change that proxies or a restart need. `replicas`: each replica before and after."""
+    """Yield an effect for each change that matters to proxies or to a restart.
+
+    `replicas`: each replica before and after.
+    """
     for before, after in replicas:
         old, new = before.health, after.health
         if new is old:

@@ -1,4 +1,4 @@
-"""From a proposed to the decided weight: within floor and ceiling, in bounded steps, and only beyond the deadband.
+"""Turns proposed weights into decided ones: within floor and ceiling, in bounded steps, only beyond the deadband.
 
 A multiplier moves at most once per interval and by at most `max_step`, so that a burst of observations does not cause a
 burst of moves. A multiplier that has reached the capacity, the floor or the ceiling is decided regardless of the
@@ -16,16 +16,16 @@ from lbctl.control.state import PoolState, ReplicaState, WeightTrajectory
 from lbctl.control.weighting.strategy import WHOLE, MultiplierParts, Proposal
 
 _EARLY = 0.99
-"""The fraction of the interval after which the next move may happen: observations do not arrive at exact times."""
+"""Fraction of the interval after which the next move is allowed, because observations do not arrive at exact times."""
 
 
 Assessment = tuple[Observation | None, bool, DeepHealth, ProgressWatch]
-"""(the newest observation, whether it is fresh, the health before the limits of the whole pool apply, progress)"""
+"""(newest observation, whether it is fresh, health before pool-wide limits, progress)"""
 
 
 @dataclass(frozen=True, slots=True)
 class StepLimits:
-    """The limits for the weights of one pool in one decision.
+    """The limits on a pool's weights in one decision.
 
     Weights are fractions of the capacity; times are in seconds.
     """
@@ -35,21 +35,21 @@ class StepLimits:
     move_interval: float
     """Minimum time between two moves of a weight."""
     evidence_ttl: float
-    """How long a weight is kept after its evidence."""
+    """How long a weight is kept after its last evidence."""
     floor: float
     """The lowest weight."""
     health_floor: float
-    """The weight of a replica in bad health."""
+    """Weight of an unhealthy replica."""
     ceiling: float
     """The highest weight."""
     max_step_up: float
-    """Maximum increase in one interval."""
+    """Maximum increase per interval."""
     max_step_down: float
-    """Maximum decrease in one interval."""
+    """Maximum decrease per interval."""
     deadband: float
-    """Minimum change that is published."""
+    """Smallest change that is published."""
     uses_proposals: bool
-    """Whether weights follow the proposals; otherwise `hold` or `to_capacity` applies."""
+    """Whether weights follow the proposals; if not, `hold` or `to_capacity` applies."""
     hold: bool
     """Whether weights stay unchanged."""
     to_capacity: bool
@@ -57,7 +57,7 @@ class StepLimits:
 
     @classmethod
     def of(cls, state: PoolState, now: float) -> StepLimits:
-        """The limits of a pool at a time."""
+        """Return a pool's limits at this time."""
         rules = state.pool.weighting
         blind_for_long = state.mode == "blind" and now - state.mode_since >= state.rules.stale_after
         return cls(
@@ -107,7 +107,7 @@ class StepLimits:
         return current if self.now - before.proposed_at < self.evidence_ttl else (1.0, WHOLE)
 
     def _next(self, before: WeightTrajectory, goal: float, goal_parts: MultiplierParts, out: bool) -> WeightTrajectory:
-        """The trajectory after a step, if one is due, and the decided value, if the step is large enough."""
+        """Return the trajectory after a step, if one is due, with a new decided value if the step is large enough."""
         multiplier, parts, moved_at, decided, decided_parts = before
         if (goal != multiplier or goal_parts != parts) and (out or self.now - moved_at >= self.move_interval):
             multiplier = goal if out else min(max(goal, multiplier - self.max_step_down), multiplier + self.max_step_up)

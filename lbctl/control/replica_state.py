@@ -1,6 +1,6 @@
-"""The state of a replica, with its reason.
+"""The state of a replica, and the reason for it.
 
-All views show the state, and all code that needs an available replica uses it.
+Every view shows this state, and all code that needs an available replica relies on it.
 
 It is derived from four sources: lbctl's decisions, the proxies' reports of their checks, lbctl's own checks, and the
 requests that the replica has answered. The causes are evaluated in the order in which an operator acts on them: removal
@@ -20,25 +20,25 @@ from lbctl.control.fitness import StateName
 from lbctl.control.health import DeepHealth
 
 CLEARLY = 0.9
-"""Fraction of the capacity below which a replica's weight is clearly lower."""
+"""Fraction of the capacity below which a weight counts as clearly lowered."""
 ANSWER_MAX_AGE = 30.0
-"""Seconds for which an answered request proves that a replica can be reached."""
+"""Seconds for which an answered request proves that a replica is reachable."""
 _REPORT_DELAY = 10.0
-"""Seconds after which the proxies have certainly reported the requests that ended before a given moment."""
+"""Seconds after which the proxies are certain to have reported all requests that ended before a given moment."""
 _PROXIES_NOTICE = 60.0
-"""Seconds within which the proxies' checks detect a failure that lbctl's failed connection shows at once."""
+"""Seconds within which the proxies' checks detect a failure that lbctl notices at once from a failed connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaCondition:
-    """The condition of one replica in one proxy."""
+    """A replica's condition according to one proxy."""
 
     state: Literal["up", "starting", "down", "ejected", "draining"]
     """up: it gets requests. starting: it gets no requests until its first active checks have passed, and none has
     failed. down: the proxy's active check fails. ejected: its passive check has ejected the replica. draining: it gets
     no new requests."""
     reason: str = ""
-    """The proxy's own text for the state, such as the result of its last check; empty if there is none."""
+    """The proxy's own description of the state, such as its last check result; empty if there is none."""
 
 
 class StateWithReason(NamedTuple):
@@ -55,10 +55,10 @@ IN = StateWithReason("in")
 
 @dataclass(frozen=True, slots=True)
 class ReplicaFacts:
-    """All facts that decide the state of one replica."""
+    """All facts that determine a replica's state."""
 
     effective: EffectiveReplica
-    """The replica with all of lbctl's decisions about it."""
+    """The replica, including all of lbctl's decisions about it."""
     is_held: bool = False
     """Whether an operator has overridden its weight."""
     is_composite: bool = False
@@ -82,9 +82,9 @@ class ReplicaFacts:
     """Seconds for which requests were sent to it without a successful response. None if the time is too short to be
     significant, or if a check has a result."""
     passed_by: int = 0
-    """The number of proxies whose own active check passes for it."""
+    """Number of proxies whose own active checks it passes."""
     conditions: Mapping[str, ReplicaCondition] = field(default_factory=dict)
-    """Proxy → its condition of the replica."""
+    """Proxy → the replica's condition there."""
     carriers: int = 0
     """The number of proxies that may send requests to it."""
     ramps: Mapping[str, float] = field(default_factory=dict)
@@ -96,7 +96,7 @@ class ReplicaFacts:
     in_flight_known_by: int = 0
     """The number of proxies that report its requests in flight."""
     in_flight_is_old: bool = False
-    """Whether `in_flight` may be from before the proxies applied its drain."""
+    """Whether `in_flight` may have been measured before the proxies applied its drain."""
     not_drained_by: tuple[str, ...] = ()
     """The proxies that may still send new requests to it although it is drained."""
     connected: int = 0
@@ -104,7 +104,7 @@ class ReplicaFacts:
 
     @property
     def is_idle(self) -> bool | None:
-        """Whether it is drained by all connected proxies and has no requests in flight; None if unknown."""
+        """Whether all connected proxies have drained it and it has no requests in flight; None if unknown."""
         if self.effective.status not in ("drained", "removed") or not self.connected:
             return None
         if self.in_flight is None or self.in_flight_known_by < self.connected:
@@ -146,7 +146,7 @@ def _remaining(facts: ReplicaFacts) -> Iterator[str]:
 def _unknown_in_flight(facts: ReplicaFacts) -> str:
     """Return what is unknown about the requests in flight.
 
-    The result is empty if all proxies report them, or if there is no proxy.
+    The result is empty if all proxies report them or there is no proxy.
     """
     if not facts.carriers:
         return ""
@@ -161,7 +161,7 @@ def _unknown_in_flight(facts: ReplicaFacts) -> str:
 
 
 def _out(facts: ReplicaFacts) -> StateWithReason | None:
-    """Return the state of a replica that gets no requests because it sleeps, or because of a check."""
+    """Return the state of a replica that gets no requests because it is asleep or because of a check."""
     if facts.effective.status == "ejected":
         return StateWithReason("ejected", f"ejected by deep health: {'; '.join(facts.effective.reasons)}")
     if facts.effective.status == "asleep":
@@ -174,7 +174,7 @@ def _out(facts: ReplicaFacts) -> StateWithReason | None:
 
 
 def _down(facts: ReplicaFacts) -> StateWithReason | None:
-    """Return the state of a replica that fails a check, or to which no connection is possible."""
+    """Return the state of a replica that fails a check or to which no connection can be made."""
     by_proxies = _by_proxies(facts, "down", "the active check of {proxies} fails")
     reasons = [*_failed_check(facts), *([by_proxies.reason] if by_proxies else [])]
     if by_proxies and facts.agent_reason:
@@ -188,7 +188,7 @@ def _down(facts: ReplicaFacts) -> StateWithReason | None:
 
 
 def _failed_check(facts: ReplicaFacts) -> list[str]:
-    """Return the reason why lbctl's active check ejects the replica."""
+    """Return why lbctl's active check ejects the replica."""
     if facts.check is None or not facts.check.out or facts.check.at is None:
         return []
     return [f"{_check_of_lbctl(facts)} fails: {facts.check.reason}"]
@@ -203,9 +203,9 @@ def _is_disconnected(facts: ReplicaFacts, connection: CheckState) -> bool:
     """Return whether lbctl's failed connection shows that the replica is down.
 
     The proxies may reach replicas that lbctl cannot reach: from another network, or by a path on their own machine. So
-    requests that were answered after the failure contradict it. If lbctl never had a connection, the proxies' passed
-    checks contradict it. If lbctl had a connection, the proxies' checks contradict the failure after the time in which
-    the proxies must have noticed it. If lbctl cannot reach any replica, a failed connection is not significant.
+    requests that were answered after the failure contradict it. If lbctl never had a connection, checks that pass in
+    the proxies also contradict it. If lbctl had a connection, the proxies' checks contradict the failure once they have
+    had time to notice it. If lbctl cannot reach any replica, a failed connection means nothing.
     """
     if not connection.out or connection.at is None or facts.is_apart:
         return False
@@ -244,7 +244,7 @@ def _unknown(facts: ReplicaFacts) -> StateWithReason | None:
 def _by_proxies(
     facts: ReplicaFacts, condition: Literal["starting", "down", "ejected", "draining"], sentence: str
 ) -> StateWithReason | None:
-    """Return the state of a replica that has this condition at a proxy."""
+    """Return the state of a replica in this condition at a proxy."""
     of_proxy = {name: item.reason for name, item in sorted(facts.conditions.items()) if item.state == condition}
     if not of_proxy:
         return None

@@ -1,12 +1,12 @@
-"""Rollouts: they move the split of a route to one pool, step by step, and can be paused, resumed and aborted.
+"""Rollouts move a route's split to one pool step by step, and can be paused, resumed and aborted.
 
 A rollout is identified by its route, its target pool, the model of that pool, and its steps. Its state applies to the
-route until the files change the split or the rollout itself. While it runs, a change of an old pool's model also ends
-it, because the comparison used a different model. The hold of a step runs while a proxy has the step, and is paused
-otherwise. In `analysis` mode, a step ends after its hold if the evidence since its beginning is good, and the
-rollout ends when too many evaluations in a row are bad. In every mode, a step does not begin while the target pool has
-no available replica, and a running rollout ends in that case, unless an operator has allowed it to continue. The
-functions are pure: times are arguments, in seconds since the epoch.
+route until the files change the split or the rollout itself. While it runs, a change to an old pool's model also ends
+it, because earlier comparisons were with a different model. A step's hold runs only while a proxy has the step. In
+`analysis` mode, a step ends after its hold if the evidence since its beginning is good, and the rollout ends when too
+many evaluations in a row are bad. In every mode, a step does not begin while the target pool has no available replica,
+and a running rollout ends in that case, unless an operator has allowed it to continue. The functions are pure: times
+are arguments, in seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ PHASES: tuple[Phase, ...] = (
 )  # fmt: skip
 Action = Literal["start", "promote", "pause", "resume", "set", "abort"]
 DEFAULT_ANALYSIS = Analysis(max_error_rate=1.0)
-"""The criteria of a rollout in `analysis` mode that does not define any."""
+"""Criteria for `analysis` rollouts that do not define any."""
 _HUNDREDTHS = 10_000
 _KEPT = 20
-"""Number of earlier rollouts of a route whose ends are kept, equal to the number of earlier fleets."""
+"""How many earlier rollouts of a route are kept: as many as earlier fleets."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndedRollout:
-    """The end state of an earlier rollout of a route, with fields of RolloutState."""
+    """End state of an earlier rollout of a route; the fields are as in RolloutState."""
 
     key: str
     """Identity of the rollout: its target, the target's model and the steps."""
     base: Shares
-    """The file's shares at its beginning."""
+    """The file's shares when it began."""
     phase: Phase
     """Its last phase."""
     step: int
     """The index of its last step."""
     percent: float
-    """The share of the target, in percent, when it ended."""
+    """The target's share, in percent, when it ended."""
     reason: str = ""
     """The reason for its end; empty if none was given."""
 
@@ -67,7 +67,7 @@ class RolloutState:
     key: str
     """Digest of the target pool, the pool's model and the steps."""
     base: Shares
-    """The the split in the files when the rollout began."""
+    """The split in the files when the rollout began."""
     phase: Phase = "waiting"
     """The phase of the whole rollout."""
     step: int = 0
@@ -77,11 +77,11 @@ class RolloutState:
     since: float = 0.0
     """When the current step or phase began."""
     elapsed: float = 0.0
-    """Seconds of the current step's hold that had passed before it was paused."""
+    """Seconds of the current step's hold that had elapsed before it was paused."""
     held_since: float | None = None
-    """The time since which the hold runs; None while it is paused."""
+    """Since when the hold has been running; None while it is paused."""
     reason: str = ""
-    """The reason why an operator or the analysis paused, set or ended it."""
+    """Why an operator or the analysis paused, set or ended it."""
     analysis: AnalysisState = AnalysisState()
     """The evidence, if the mode is `analysis`."""
     models: str = ""
@@ -89,7 +89,7 @@ class RolloutState:
     earlier: tuple[EndedRollout, ...] = ()
     """The earlier rollouts of the route, newest last."""
     allows_unavailable: bool = False
-    """Whether an operator lets it continue without an available replica in the target pool."""
+    """Whether an operator allows it to continue while the target pool has no available replica."""
 
     @property
     def runs(self) -> bool:
@@ -106,7 +106,7 @@ Rollouts = tuple[RolloutState, ...]
 
 
 def shares_at(base: Shares, to: str, percent: float) -> Shares:
-    """Return the split in which `to` has this share; the other pools keep their proportions.
+    """Return the split in which `to` has this share and the other pools keep their proportions.
 
     If the other pools have no shares, `to` gets everything.
     """
@@ -119,7 +119,7 @@ def shares_at(base: Shares, to: str, percent: float) -> Shares:
 
 
 def _reduced(shares: dict[str, int]) -> dict[str, int]:
-    """Return the smallest whole numbers with the same proportions; rounded if they are too large for a fleet."""
+    """Return the smallest integers with the same proportions; rounded if they are too large for a fleet."""
     divisor = gcd(*shares.values())
     largest = max(shares.values()) // divisor
     scale = 1 if largest <= MAX_SHARE else MAX_SHARE / largest
@@ -127,7 +127,7 @@ def _reduced(shares: dict[str, int]) -> dict[str, int]:
 
 
 def splits(states: Rollouts, topology: Topology) -> dict[str, Shares]:
-    """Return route → the split decided by its rollout. `topology` has the splits of the files."""
+    """Return route → the split that its rollout has decided. `topology` contains the splits from the files."""
     return {
         state.route: shares_at(state.base, rollout.to, state.percent)
         for saved in states
@@ -171,7 +171,7 @@ def _files(route: Route, rollout: Rollout, topology: Topology) -> _Files:
 
 
 def _superseded_by(state: RolloutState, files: _Files) -> str:
-    """Return the change in the files that ends an otherwise unchanged rollout, for people; empty if there is none."""
+    """Describe the change in the files that ends an otherwise unchanged rollout; empty if there is none."""
     if state.phase == "waiting":
         return ""
     if state.base != files.base:
@@ -228,7 +228,7 @@ def _reconciled(
 
 
 def _of_key(state: RolloutState, key: str) -> RolloutState | None:
-    """Return the rollout of the route with this key: the current rollout, or an earlier one in its end state."""
+    """Return the route's rollout with this key: the current one, or an earlier one in its end state."""
     if state.key == key:
         return state
     ended = next((item for item in state.earlier if item.key == key), None)
@@ -241,7 +241,7 @@ def _of_key(state: RolloutState, key: str) -> RolloutState | None:
 
 
 def _ends(state: RolloutState) -> tuple[EndedRollout, ...]:
-    """Return the earlier rollouts of a route together with the current one, which is being replaced."""
+    """Return the route's earlier rollouts, including the current one, which is being replaced."""
     if state.phase == "waiting":
         return state.earlier
     phase: Phase = "superseded" if state.runs else state.phase
@@ -258,7 +258,7 @@ def advance(
     outages: Outages = NO_OUTAGES,
     unchecked: Collection[str] = (),
 ) -> Rollouts:
-    """Return the states after automatic changes: starts, ends, and at most one step for each rollout.
+    """Return the states after automatic changes: starts, ends, and at most one step per rollout.
 
     `in_force`: the routes whose current step has reached a proxy. The holds of the other routes are paused.
     `unchecked`: the pools that have not been checked yet. Rollouts to these pools do not start.
@@ -303,7 +303,7 @@ def outage_of(base: Shares, rollout: Rollout, outages: Outages) -> Outage | None
 def _ended(state: RolloutState, rollout: Rollout, outages: Outages, now: float) -> RolloutState | None:
     """Return the state of a running rollout that ends because of an outage of its target; None if it continues.
 
-    A rollout that has just started automatically waits again at once: its target had not been checked when it started.
+    A rollout that has just started automatically waits again at once, because its target was unchecked when it started.
     """
     outage = unavailable(state, rollout, outages)
     if not state.runs or outage is None:
@@ -333,9 +333,9 @@ def _advanced(
 
 
 def next_step(state: RolloutState, rollout: Rollout) -> float | None:
-    """Return when the current step ends automatically; None if an operator must end it, or while its hold is paused.
+    """Return when the current step ends automatically; None if an operator must end it or its hold is paused.
 
-    In `analysis` mode, it ends later while there is a `blocker`.
+    In `analysis` mode, a `blocker` delays the end.
     """
     hold = _hold(state, rollout)
     return None if hold is None or state.held_since is None else state.held_since + hold - state.elapsed
@@ -347,18 +347,18 @@ def waits_for_proxy(state: RolloutState, rollout: Rollout) -> bool:
 
 
 def step_id(state: RolloutState) -> str:
-    """Return the id of the current split of a rollout for the members of a control plane."""
+    """Return the id of a rollout's current split, for the members of a control plane."""
     return f"{state.route} {state.key} {state.step} {state.percent:g}"
 
 
 def _hold(state: RolloutState, rollout: Rollout) -> float | None:
-    """Return the seconds after which the current step ends; None if only an operator ends it."""
+    """Return after how many seconds the current step ends; None if only an operator ends it."""
     hold = rollout.steps[state.step].hold
     return None if state.phase != "progressing" or rollout.mode == "manual" or hold is None else hold / 1000
 
 
 def _elapsed(state: RolloutState, now: float) -> float:
-    """Return how many seconds of the current step's hold have passed."""
+    """Return how many seconds of the current step's hold have elapsed."""
     return state.elapsed + (0.0 if state.held_since is None else now - state.held_since)
 
 
@@ -371,7 +371,7 @@ def is_analysed(state: RolloutState, rollout: Rollout) -> bool:
 
 
 def blocker(state: RolloutState, rollout: Rollout, now: float) -> str:
-    """Return what the evidence of the current step lacks, for people; empty if it allows the step to end."""
+    """Describe the evidence that the current step lacks; empty if the step may end."""
     if not is_analysed(state, rollout):
         return ""
     return judge.blocker(
@@ -391,7 +391,7 @@ def has_old_share(state: RolloutState, rollout: Rollout) -> bool:
 
 
 def evaluate(state: RolloutState, rollout: Rollout, observation: IntervalObservation, now: float) -> RolloutState:
-    """Return the state after one more interval of the current step was evaluated."""
+    """Return the state after evaluating one more interval of the current step."""
     criteria = rollout.analysis or DEFAULT_ANALYSIS
     evidence = judge.evaluate(state.analysis, observation, criteria, state.step, has_old_share(state, rollout), now)
     after = replace(state, analysis=evidence)
@@ -466,7 +466,7 @@ def _paused(state: RolloutState, now: float) -> RolloutState:
 
 
 def _at_step(state: RolloutState, rollout: Rollout, step: int, now: float) -> RolloutState:
-    """Return the state at the beginning of a step. The rollout is promoted after its last step.
+    """Return the state at the beginning of a step. After its last step, the rollout is promoted.
 
     A last step without an automatic end promotes the rollout at once.
     """

@@ -1,7 +1,7 @@
 """How many replicas a change removes, and whether that is more than the fleet allows at once (`max_shrink`).
 
-A fleet that loses most of its replicas is more often truncated by mistake than changed on purpose; an intended change
-can be confirmed. The functions are pure, and apply to new files and to new discovery answers alike.
+A fleet that loses most of its replicas has more often been truncated by mistake than changed on purpose; an intended
+change can be confirmed. The functions are pure, and apply to new files and new discovery responses alike.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ _HINT = "to confirm the removal, run `lbctl reload --allow-shrink`"
 
 
 def shrinks(before: Topology, after: Topology, max_percent: float, answered: Collection[str] = ()) -> list[Diagnostic]:
-    """Yield LB930 for each remaining pool, and for the fleet, that loses more than `max_percent` of its replicas.
+    """Yield LB930 if a remaining pool, or the whole fleet, loses more than `max_percent` of its replicas.
 
-    All replicas of the topologies count, including drained ones. A discovered pool without replicas has no answer yet
-    and is ignored until it has one, unless it is in `answered`. The diagnostics contain paths of `after` and no
-    positions.
+    All replicas of the topologies count, including drained ones. A discovered pool without replicas has had no response
+    yet and is ignored, unless it is in `answered`. The diagnostics contain paths in `after` but no positions.
     """
     before_counts, after_counts = _counts(before), _counts(after)
     unknown = (_unresolved(before) | _unresolved(after)) - set(answered)

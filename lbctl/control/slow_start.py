@@ -1,4 +1,4 @@
-"""Slow start for proxies without it (nginx): a new replica's weight rises in few steps, as each step needs a reload.
+"""Slow start for proxies that lack it (nginx): a new replica's weight rises in a few steps, each of which is a reload.
 
 Envoy and HAProxy have their own slow start and must not get a second ramp, so a ramp is never part of the weights that
 the control loop decides. The formula is Envoy's, evaluated at the beginning of each step, so that a replica never gets
@@ -6,8 +6,8 @@ more than Envoy would give it. A step is as long as the proxy's `min_interval`, 
 longer. With the defaults (60 s, 10 %, 30 s), a replica starts with 10 % of its weight, and has 50 % after 30 s and 100
 % after 60 s.
 
-The picker uses the same ramps. Like in Envoy and HAProxy, a replica ramps if it is new or if its checks have failed,
-but not after a drain. The functions are pure: times are arguments, in seconds on one clock.
+The picker uses the same ramps. As in Envoy and HAProxy, a replica ramps if it is new or if its checks have failed, but
+not after a drain. The functions are pure: times are arguments, in seconds on one clock.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MAX_STEPS = 8
 Key = tuple[str, str, Address]
 """Pool, replica and its address: a replica with a different address is a different replica."""
 Factors = Mapping[str, Mapping[str, float]]
-"""Pool → replica → the factor below 1 on its weight; replicas that have ramped up are absent."""
+"""Pool → replica → weight factor below 1; replicas that have ramped up are absent."""
 
 
 def step(rules: SlowStart, min_interval: float) -> float:
@@ -44,19 +44,19 @@ def stepped(rules: SlowStart, age: float, min_interval: float) -> float:
 class Ramps:
     """The replicas that are ramping up. A replica ramps after it joins an existing pool, or after it was down.
 
-    A replica does not ramp after a drain or an ejection by deep health: it gets its whole weight at once. Once it has
-    been removed from the proxies, because its drain deadline has passed, it counts as new.
+    A replica does not ramp after a drain or a deep-health ejection: it gets its full weight at once. If it was removed
+    from the proxies because its drain deadline passed, it counts as new.
     """
 
     ready: frozenset[Key] | None = None
-    """The replicas that had joined at the last call of `track`; None before the first."""
+    """Replicas that had joined by the last call of `track`; None before the first."""
     since: Mapping[Key, float] = field(default_factory=dict)
     """When each ramping replica joined."""
 
     def track(
         self, all_pools: Iterable[Pool], snapshot: Snapshot, failing: Mapping[str, frozenset[str]], now: float
     ) -> Ramps:
-        """The ramps after a possible change of the replicas that accept requests.
+        """Return the ramps after the set of replicas that accept requests may have changed.
 
         `all_pools`: the relevant pools of the snapshot. `failing`: the replicas (pool → names) whose checks fail.
         """
@@ -72,7 +72,7 @@ class Ramps:
         return Ramps(ready, dict(sorted(since.items(), key=lambda item: item[0][:2])))
 
     def factors(self, topology: Topology, now: float, min_interval: float) -> Factors:
-        """The current factors for the weights of a proxy with this `min_interval` (seconds)."""
+        """The current weight factors for a proxy with this `min_interval` (seconds)."""
         by_pool: dict[str, dict[str, float]] = {}
         for rules, (pool, replica, _), age in self._ramping(topology, now):
             value = stepped(rules, age, min_interval)
@@ -86,7 +86,7 @@ class Ramps:
         return now + min(remaining) if remaining else None
 
     def _ramping(self, topology: Topology, now: float) -> list[tuple[SlowStart, Key, float]]:
-        """The rules and the age in seconds of each replica that has not ramped up."""
+        """The rules and the age, in seconds, of each replica that is still ramping up."""
         pools = {pool.name: pool for pool in topology.pools}
         return [
             (rules, key, now - began)
@@ -96,7 +96,7 @@ class Ramps:
 
 
 def lowest(factors: Iterable[Factors]) -> Factors:
-    """Return the lowest of these factors for each replica: each proxy ramps at its own pace."""
+    """Return each replica's lowest factor: each proxy ramps at its own pace."""
     lowest_factors: dict[str, dict[str, float]] = {}
     for each in factors:
         for pool, of_pool in each.items():

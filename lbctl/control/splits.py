@@ -1,7 +1,7 @@
 """The splits of routes that the control plane uses instead of the splits in the fleet files.
 
-A split has the same pools as the file's split of the route, with different shares: a route never gets a pool that the
-compiler has not checked for it.
+A split has the same pools as the route's split in the files but different shares, so that a route never gets a pool
+that the compiler has not checked for it.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from lbctl.ir.topology import Topology
 MAX_SHARE = 2**31 - 1
 """The maximum share, as in a fleet file."""
 Shares = tuple[tuple[str, int], ...]
-"""(pool, share), by pool: whole numbers of at least 0, relative to each other, with a sum above 0."""
+"""(pool, share) pairs, sorted by pool. Shares are non-negative integer weights; at least one is positive."""
 
 
 def shares_of(route: Route) -> Shares:
-    """Return the split of a route; empty if the route does not forward requests."""
+    """Return a route's split; empty if the route does not forward requests."""
     shares = route.action.shares if isinstance(route.action, Forward) else ()
     return tuple((share.pool, share.weight) for share in shares)
 
 
 def with_sum_of(base: Shares, shares: Shares) -> Shares:
-    """Return the shares scaled to the sum of the base, if that results in whole numbers: 19 and 1 become 95 and 5."""
+    """Return the shares scaled to the base's sum, if the results are integers: 19 and 1 become 95 and 5."""
     total, current = (sum(share for _, share in each) for each in (base, shares))
     if not total or not current or total % current:
         return shares

@@ -1,7 +1,7 @@
-"""The complete state of the control loop. `step` returns a new State and does not change the old one.
+"""The complete state of the control loop. `step` returns a new State and never modifies the old one.
 
-A weight is stored as a multiplier of the capacity, so that a reload that changes a capacity leaves the decision valid.
-Every number behind a weight is kept here until the next observation: `decisions` reads them.
+A weight is stored as a multiplier of the capacity, so that the decision remains valid after a reload that changes the
+capacity. Every number behind a weight is kept here until the next observation: `decisions` reads them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lbctl.ir.weight import Weight
 
 
 class WeightTrajectory(NamedTuple):
-    """How a replica's weight moves to its goal. The object stays the same while nothing moves."""
+    """How a replica's weight moves towards its goal. The same object is reused while nothing moves."""
 
     multiplier: float = 1.0
     """The current multiplier of the capacity; it moves in bounded steps."""
@@ -35,23 +35,23 @@ class ReplicaState(NamedTuple):
     """The control loop's state of one replica (a named tuple: see `weighting.strategy.Estimate`)."""
 
     replica: Replica
-    """The replica as in the files and discovery."""
+    """The replica as defined by the files and discovery."""
     peers: Peers
-    """The replicas with which its speed is compared."""
+    """The replicas that its speed is compared with."""
     observation: Observation | None
     """The newest observation; None before the first."""
     health: DeepHealth
     """The verdict of deep health."""
     progress_watch: ProgressWatch
-    """The time since which it has finished no work."""
+    """Since when it has completed no work."""
     proposal: Proposal
     """The strategy's proposal."""
     fresh: bool = False
     """Whether `observation` is younger than `stale_after`."""
     proposed_at: float = NEVER
-    """The time of the last decision with evidence for a proposal, in seconds."""
+    """Time of the last decision that had evidence for a proposal, in seconds."""
     goal: float = 1.0
-    """The target multiplier according to its signals and its health."""
+    """Target multiplier, based on its signals and its health."""
     trajectory: WeightTrajectory = WeightTrajectory()
     """How its weight moves towards the goal."""
     since: float = NEVER
@@ -92,11 +92,11 @@ class PoolState:
     """The control loop's state of one pool."""
 
     pool: Pool
-    """The pool as in the files and discovery."""
+    """The pool as defined by the files and discovery."""
     rules: HealthRules
     """The limits for changes of its weights."""
     replicas: tuple[ReplicaState, ...]
-    """The replicas, in the order of the pool."""
+    """The replicas, in the pool's order."""
     index: Mapping[str, int]
     """Replica name → its index in `replicas`."""
     mode: Mode = "acting"
@@ -124,15 +124,15 @@ class State:
 
 
 def peers_of(replica: Replica) -> Peers:
-    """Return the key of the replicas that should be equally fast for their capacity.
+    """Return a key shared by replicas that should be equally fast for their capacity.
 
-    These are the replicas with the same GPUs; if no GPU is set, those with the same capacity.
+    Replicas with the same GPUs share a key; if no GPU is set, replicas with the same capacity do.
     """
     return (replica.gpu, replica.gpu_count) if replica.gpu is not None else (replica.capacity,)
 
 
 def new_replica_state(replica: Replica, multiplier: float, now: float, parts: MultiplierParts = WHOLE) -> ReplicaState:
-    """Return the state of a replica that joins at `now` (seconds) with this multiplier of its capacity."""
+    """Return the state of a replica that joins at `now` (seconds) with this capacity multiplier."""
     proposal = Proposal(Estimate(), None)
     state = ReplicaState(replica, peers_of(replica), None, DeepHealth(), ProgressWatch(), proposal, since=now)
     return state._replace(trajectory=WeightTrajectory(multiplier, parts, NEVER, multiplier, parts))
