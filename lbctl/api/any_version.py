@@ -14,7 +14,7 @@ class AnyVersionFleet(Struct, frozen=True):
     directory: str = ""
     """The working directory of the process; empty if the process does not report it."""
     paths: tuple[str, ...] = ()
-    """The paths of the command line, relative to the directory."""
+    """The paths from the command line, relative to the directory."""
 
 
 class AnyVersionListens(Struct, frozen=True):
@@ -35,9 +35,9 @@ class AnyVersionPicker(Struct, frozen=True):
     since: str | None = None
     """The time at which the process started; None if there is no process."""
     reason: str | None = None
-    """The reason why the picker is not running."""
+    """Why the picker is not running."""
     unsaved: str | None = None
-    """The reason why the picker cannot save its memory."""
+    """Why the picker cannot save its memory."""
 
 
 class AnyVersionProblem(Struct, frozen=True):
@@ -56,7 +56,7 @@ class AnyVersionStatus(Struct, frozen=True):
     version: str | None = None
     ready: bool = False
     waiting: str | None = None
-    """The reason why the process is not ready."""
+    """Why the process is not ready."""
     dry_run: bool = False
     fleet: AnyVersionFleet | None = None
     listens: AnyVersionListens | None = None

@@ -1,6 +1,6 @@
-"""A client for the API of a running `lbctl serve`, with the address, the token, and typed responses.
+"""A client for the API of a running `lbctl serve`, which handles the address and the token and returns typed responses.
 
-Requests go only to the given server. The client ignores proxies from the environment, redirects and netrc files.
+Requests go only to the given server. The client ignores proxy settings in the environment, redirects and netrc files.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 DEFAULT_SERVER = f"http://127.0.0.1:{ports.API}"
 TOKEN = "/var/lib/lbctl/api-token"
-"""The default path at which `serve` creates its token."""
+"""Default path where `serve` creates its token."""
 NO_TOKEN = ""
 """Used in place of a token file: send no token, not even to the default server."""
 _TOKEN_FORM = re.compile(rb"[!-~]+")
@@ -88,27 +88,27 @@ class ServeClient:
     url: str
     """The URL of the API."""
     token_file: str | None
-    """The file with the token; None: the token in the state directory for the default server, and no token for other
+    """Path of the token file; None: the token in the state directory for the default server, and no token for other
     servers."""
     ca: str | None
     """CA bundle to verify the server's certificate; None: the system's CAs."""
     trusted: tuple[Path, ...] = ()
-    """Paths whose owners may get the token, in addition to root, this user and the owner of the token file."""
+    """Paths whose owners may receive the token, in addition to root, this user and the token file's owner."""
 
     def get(self, path: str, kind: type[T]) -> T:
-        """Return the document of this type at the path."""
+        """Get the document at the path, decoded as this type."""
         return self._decoded(path, kind, self._request("GET", path, None))
 
     def post(self, path: str, body: object, kind: type[T]) -> T:
-        """Send a body that is a type of the schema, and return the response as this type."""
+        """Send a body of a schema type, and return the response decoded as this type."""
         return self._decoded(path, kind, self._request("POST", path, plain_json(body)))
 
     def delete(self, path: str, body: object, kind: type[T]) -> T:
-        """Send a body that is a type of the schema, and return the response as this type."""
+        """Send a body of a schema type, and return the response decoded as this type."""
         return self._decoded(path, kind, self._request("DELETE", path, plain_json(body)))
 
     def _decoded(self, path: str, kind: type[T], answer: _Answer) -> T:
-        """Decode a response. An unexpected response is parsed again more slowly to determine the reason."""
+        """Decode a response. An unexpected response is parsed a second time, more slowly, to determine the reason."""
         if answer.status == _OK and count_values(answer.content) <= MAX_VALUES:
             with suppress(SchemaError):
                 return decode_json(kind, answer.content)
@@ -119,7 +119,7 @@ class ServeClient:
             raise UnavailableError(f"{url} returned a response of another lbctl version: {plain(str(error))}") from None
 
     def date(self) -> str:
-        """Return the server's `Date` header; empty if there is none. The request contains no token."""
+        """Return the server's `Date` header; empty if there is none. The request is sent without a token."""
         return self._send("GET", "/healthz", None, "").date
 
     def _request(self, method: str, path: str, body: dict[str, Any] | None) -> _Answer:
@@ -223,7 +223,7 @@ def _is_private(url: str) -> bool:
 
 
 def is_on_loopback(url: str) -> bool:
-    """Return whether the URL names this machine."""
+    """Return whether the URL refers to this machine."""
     return is_loopback(urlsplit(url).hostname or "")
 
 
@@ -244,7 +244,7 @@ def _object(url: str, answer: _Answer) -> dict[str, Any]:
 
 
 def innermost_reason(error: Exception) -> str:
-    """Return the innermost reason, without the library's wrapping."""
+    """Return the root cause, without the library's wrapping."""
     inner: BaseException = error
     while inner.__context__ is not None:
         inner = inner.__context__

@@ -1,4 +1,4 @@
-"""Types of the fields of the API's documents: mypy checks their values, and msgspec accepts values of newer servers."""
+"""Field types for the API's documents: mypy checks their values, and msgspec also accepts newer servers' values."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 else:
 
     class OneOf:
-        """`Literal` for mypy. A client also accepts a text that is not listed, because a newer server may add one."""
+        """`Literal` for mypy. A client also accepts unlisted texts, because a newer server may add one."""
 
         def __class_getitem__(cls, texts):
-            """Return the type of a text that is usually one of the given texts."""
+            """Return a type for texts that are usually one of the given texts."""
             listed = texts if isinstance(texts, tuple) else (texts,)
             return Annotated[str, Meta(extra_json_schema={"enum": list(listed)})]
 
     class AnyOf:
-        """`Union` of structs without a tag. msgspec decodes no such union, so `codec` tries its members in turn."""
+        """A `Union` of untagged structs, which msgspec cannot decode, so `codec` tries its members in turn."""
 
         def __class_getitem__(cls, members):
             """Return a type with the given members as virtual subclasses."""
@@ -44,7 +44,7 @@ def choices(hint: Any) -> tuple[str, ...]:
 
 
 def json_schema(hint: Any) -> dict[str, Any]:
-    """Return the part of the JSON Schema that an annotated type adds."""
+    """Return the JSON Schema properties that an annotated type adds."""
     if get_origin(hint) is not Annotated:
         return {}
     return next((item.extra_json_schema or {} for item in get_args(hint)[1:] if isinstance(item, Meta)), {})

@@ -35,7 +35,7 @@ _ABOUT = (
 
 @cache
 def document() -> dict[str, Any]:
-    """Return the document as JSON's own types."""
+    """Return the document as plain JSON types."""
     types: dict[str, dict[str, Any]] = {}
     for kind in (schema.Error, *_types_of_routes(), schema.Live, *schema.EVENTS.values()):
         _add(kind, types)
@@ -184,7 +184,7 @@ def _schema(hint: Any, types: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def _alternatives(hint: Any) -> tuple[Any, ...]:
-    """Return the members of a union, without `int` next to `float`; the type itself if it is not a union."""
+    """Return a union's members, without `int` if it contains `float`; the type itself if it is not a union."""
     members = get_args(hint) if get_origin(hint) in (Union, UnionType) else getattr(hint, "members", (hint,))
     return tuple(item for item in members if item is not int or float not in members)
 

@@ -28,7 +28,7 @@ _NOT_SAVED = {503: "nothing has changed, because the state cannot be written or 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A part of the URL that the client chooses."""
+    """A URL parameter, which the client chooses."""
 
     name: str
     place: Literal["path", "query"]
@@ -61,7 +61,7 @@ class ApiRoute:
     unready: bool = False
     """Whether a 503 has the same type as a 200."""
     parameters: tuple[Parameter, ...] = ()
-    """The parts of the URL that the client chooses."""
+    """The parameters in the URL."""
 
 
 def _probe(operation: str, path: str, summary: str, *, unready: bool = False) -> ApiRoute:

@@ -40,7 +40,7 @@ def check_port(host: str, port: int, users: frozenset[int]) -> None:
 def guarded_session(port: int, users: frozenset[int]) -> requests.Session:
     """Return a session that sends nothing by HTTP until it has verified that one of these users owns the listener.
 
-    Its requests raise UntrustedListenerError otherwise.
+    Otherwise, its requests raise UntrustedListenerError.
     """
     import requests
     from requests.adapters import HTTPAdapter
@@ -95,7 +95,7 @@ def _check(found: dict[str, int] | None, users: frozenset[int], place: str) -> N
 
 
 def user_name(user: int) -> str:
-    """Return the name of a user for a message, or the ID if the user has no name."""
+    """Return a user's name for a message, or the ID if the user has no name."""
     with suppress(KeyError):
         return f"the user {pwd.getpwuid(user).pw_name}"
     return f"the user with ID {user}"
