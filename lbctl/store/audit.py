@@ -1,4 +1,4 @@
-"""The audit log: the actor, action, time and reason of each operation, as a hash chain in the state."""
+"""The audit log: the actor, action, time and reason of each operation, saved as a hash chain in the state."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class AuditLog:
 
     @property
     def problem(self) -> str:
-        """Reason why the state cannot be written; empty after a successful write."""
+        """Why the state cannot be written; empty after a successful write."""
         return self._state.problem
 
     @property

@@ -1,4 +1,4 @@
-"""Credentials from the files in the settings of a store: its password, certificates and signing keys.
+"""Credentials from the files named in a store's settings: its password, certificates and signing keys.
 
 These credentials are never logged or saved.
 """
@@ -46,7 +46,7 @@ def tls_of(store: Store) -> ssl.SSLContext:
 
 
 def read_keyring(store: Store) -> Keyring:
-    """Return the keys in the store's key file; no keys if there is no file. Raises UnusableError."""
+    """Return the keys in the store's key file, or no keys if there is no such file. Raises UnusableError."""
     if store.key_file is None:
         return Keyring()
     try:

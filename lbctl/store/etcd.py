@@ -2,8 +2,8 @@
 
 Every change is a transaction that compares the leader's epoch and the key's version. The lease and the announcements of
 members are keys that expire with an etcd lease. etcd does not expose its clock, so an epoch is at least this member's
-time in milliseconds. It is also above the last epoch that the store contains or that this member has seen, so that it
-grows even if the data was lost.
+time in milliseconds. It is also above the last epoch in the store or seen by this member, so that it grows even if the
+data was lost.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class EtcdStore:
         self._entries = self._prefix + "entries/"
         self._client = EtcdClient(store, max(0.5, self._ttl / 4))
         self._epoch = 0
-        """Epoch in which this handle has the lease; 0 without the lease."""
+        """Epoch of this handle's lease; 0 without the lease."""
         self._highest = 0
-        """Highest epoch that this handle has read or had."""
+        """Highest epoch that this handle has read or held."""
         self._leases: dict[str, str] = {}
         """Maps the purpose of an etcd lease to its id."""
 
@@ -149,7 +149,7 @@ class EtcdStore:
         return (Usage("etcd's database", size, problem=", ".join(sorted(names))),)
 
     async def _holder(self) -> tuple[tuple[str, str] | None, list[Row]]:
-        """Return (instance, member) of the leader, and the rows of all keys about the lease."""
+        """Return the (instance, member) of the leader, and the rows of all lease keys."""
         names = [self._prefix + name for name in ("epoch", "holder", "leader")]
         requests = [{"request_range": {"key": encoded(name)}} for name in names]
         rows = await self._client.call("kv/txn", {"success": requests}, rows_of_responses)

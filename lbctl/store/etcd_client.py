@@ -28,11 +28,11 @@ from lbctl.store.interface import StoreError, StoreUnreachableError, UnusableErr
 
 _USER = "root"
 _MAX_SHOWN = 200
-"""Maximum number of characters of a response in a message."""
+"""Maximum number of characters of a response to include in a message."""
 MAX_ANSWER_BYTES = 48 << 20
 """Maximum size of a response."""
 MAX_MESSAGE_BYTES = 16 << 20
-"""Maximum size of a message in a watch."""
+"""Maximum size of a watch message."""
 _REFUSED = ("authentication failed", "permission denied", "user name is empty", "authentication is not enabled")
 WATCH_TIMEOUT = 60.0
 """Seconds after which a watch ends, so that a server that sends slowly does not block it."""
@@ -46,7 +46,7 @@ class Row(NamedTuple):
     """A key and its value."""
 
     key: str
-    """Key with the prefix of the store."""
+    """Key, including the store's prefix."""
     value: str
     """Value; empty if there is none."""
     revision: str
@@ -61,7 +61,7 @@ class EtcdClient:
     """One member's connections to etcd. They are opened at first use, in the event loop that uses them."""
 
     def __init__(self, store: Store, patience: float) -> None:
-        """Open no connection yet. `patience`: timeout of a call in seconds."""
+        """Create the client without opening a connection. `patience`: timeout of a call in seconds."""
         url = parse_store_url(store.url)
         self.hosts = url.places
         """Servers, for people."""
@@ -101,7 +101,7 @@ class EtcdClient:
     async def watch(
         self, first: str, last: str, revision: int, silence: float
     ) -> AsyncGenerator[list[tuple[str, Row]]]:
-        """Yield the events since that revision for keys from `first` up to, but without, `last`.
+        """Yield the events since that revision for keys from `first` (inclusive) to `last` (exclusive).
 
         Ends after `silence` seconds without events, and after `WATCH_TIMEOUT`. Raises StoreError.
         """
@@ -234,12 +234,12 @@ def _parsed(item: Answer) -> Row:
 
 
 def encoded(text: str) -> str:
-    """Return the text in the gateway's encoding."""
+    """Encode text for the gateway."""
     return base64.b64encode(text.encode(errors="surrogateescape")).decode()
 
 
 def _decoded(text: str) -> str:
-    """Return the text from the gateway's encoding."""
+    """Decode text from the gateway."""
     return base64.b64decode(text).decode(errors="surrogateescape")
 
 

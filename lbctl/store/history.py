@@ -25,7 +25,7 @@ _MAX_TEXTS = 256 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """The commit of the git checkout from which files were read."""
+    """The git commit that the files were read from."""
 
     commit: str = ""
     """Full name of the commit; empty if the files are not in a checkout."""
@@ -35,14 +35,14 @@ class Revision:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """The reason why a fleet is published."""
+    """Why a fleet is published."""
 
     actor: str
     """Name of the token; `lbctl` for the control plane's own actions."""
     action: Action = "files"
     """A change of the files, a reload through the API, or a rollback."""
     reason: str = ""
-    """Reason in the operator's words."""
+    """Reason given by the operator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class ActiveRollback:
     actor: str
     """Name of the token."""
     reason: str
-    """Reason in the operator's words."""
+    """Reason given by the operator."""
 
 
 def write_texts(texts: Iterable[SourceText]) -> str:
@@ -152,7 +152,7 @@ def _text(value: object) -> str:
 
 
 def _number(value: object) -> float:
-    """Return a finite number that is not negative."""
+    """Return a finite, non-negative number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
         raise ValueError(f"{value!r} is not a finite number of at least 0")
     return float(value)

@@ -1,9 +1,9 @@
-"""The interface of a store of the control plane's state: one leader, and keys that only the leader may write.
+"""The interface of a store for the control plane's state: one leader, and keys that only the leader may write.
 
-A store keeps texts under keys. The process that acquires its lease becomes the leader and gets an epoch that no earlier
-leader had. Every write contains that epoch, so that a leader that has lost its lease without noticing can no longer
-change anything. Every write also contains the version that it replaces (compare-and-set). Keys, certificates and tokens
-are never stored.
+A store maps keys to texts. The process that acquires its lease becomes the leader and gets an epoch that no earlier
+leader had. Every write contains that epoch, so that a leader that has unknowingly lost its lease can no longer change
+anything. Every write also contains the version that it replaces (compare-and-set). Keys, certificates and tokens are
+never stored.
 
 `saved.SavedState` is the layer above, which defines the content and its format.
 """
@@ -18,9 +18,9 @@ MAX_EPOCH = 10**15
 """Maximum epoch. Epochs of shared stores are milliseconds since 1970, or slightly more. Redis counts exactly up to 9
 times this number."""
 _MAX_SHOWN = 253
-"""Maximum number of characters of a name or a key in output."""
+"""Maximum length of a name or a key in output, in characters."""
 ABSENT = ""
-"""Version of a key that does not exist."""
+"""Version of a nonexistent key."""
 
 
 class StoreError(Exception):
@@ -50,7 +50,7 @@ class UnwritableError(StoreError):
 class LeaseHeldError(StoreError):
     """Another process has the lease.
 
-    `holder`: its name. `instance`: the text of its handle of a shared store; None if unknown.
+    `holder`: its name. `instance`: the text of its handle, for a shared store; None if unknown.
     """
 
     def __init__(self, location: str, holder: str, instance: str | None = None) -> None:
@@ -70,7 +70,7 @@ class Lease:
     ttl: float | None = None
     """Seconds from the last acquire or renew until the store may give the lease to another process.
 
-    None: the lease is valid as long as its process lives.
+    None: the lease is valid for the lifetime of its process.
     """
 
 
@@ -94,7 +94,7 @@ class KeyChange:
 
 
 NEARLY_FULL = 0.75
-"""Usage, as a share of a limit, at which operators are warned."""
+"""Share of a limit at which operators are warned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class Usage:
     limit: int | None = None
     """Maximum size in bytes; None if the store does not report it."""
     problem: str = ""
-    """Reason why it currently rejects writes; else empty."""
+    """Why it currently rejects writes; otherwise empty."""
 
 
 class StateStore(Protocol):
@@ -142,7 +142,7 @@ class StateStore(Protocol):
         """Write one key. When this returns, the value survives a crash of this process.
 
         `expected_version`: the current version of the key; ABSENT: the key must not exist. Raises FencedError if the
-        epoch is not the current leader's, and ConflictError for another version.
+        epoch is not the current leader's, and ConflictError if the version differs.
         """
         ...
 
@@ -153,12 +153,13 @@ class StateStore(Protocol):
     def watch(self, *prefixes: str) -> AsyncIterator[KeyChange]:
         """Yield all entries with one of the prefixes (without prefixes, all entries), then every later change.
 
-        Several changes of a key may be merged into the last one. This needs no lease, and never ends by itself.
+        Several changes of a key may be merged into the last one. This does not need the lease, and never ends on its
+        own.
         """
         ...
 
     def notes(self) -> tuple[str, ...]:
-        """Return the repairs and losses on opening the store, for the log."""
+        """Return what was repaired or lost when the store was opened, for the log."""
         ...
 
     async def close(self) -> None:
@@ -204,18 +205,18 @@ class SharedStore(StateStore, Protocol):
         ...
 
     async def usage(self) -> tuple[Usage, ...]:
-        """Return the usage of the store, if the store has a limit."""
+        """Return the store's usage, if it has a limit."""
         ...
 
 
 def shown(text: str) -> str:
-    """Return a name or a key of a store for people. It may be foreign text of any length."""
+    """Format a name or a key from a store for output. It may be foreign text of any length."""
     short = text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
     return short if short.isprintable() else ascii(short)
 
 
 def presences(values: Iterable[tuple[str, str]]) -> tuple[Presence, ...]:
-    """Parse announcements, (member, `INSTANCE VALUE`), and skip those that lbctl has not written."""
+    """Parse announcements, (member, `INSTANCE VALUE`), skipping those that lbctl did not write."""
     parts = ((member, *text.partition(" ")) for member, text in values)
     return tuple(Presence(member, instance, value) for member, instance, space, value in parts if space)
 
@@ -227,7 +228,7 @@ def matches(key: str, prefixes: Iterable[str]) -> bool:
 
 
 def changes_between(before: Iterable[StoreEntry], after: Iterable[StoreEntry]) -> tuple[KeyChange, ...]:
-    """Return the changes from one snapshot to another, sorted by key."""
+    """Return the changes from one snapshot to the next, sorted by key."""
     old = {entry.key: entry for entry in before}
     new = {entry.key: entry for entry in after}
     changed = (key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key))

@@ -40,11 +40,11 @@ from lbctl.store.kubernetes_objects import MEMBERS, PARTS, ConfigMapPart
 _RESYNC = 5.0
 """Seconds without an event after which a watch reads all keys again."""
 _PAUSE = 0.2
-"""Seconds until a watch that has ended is opened again."""
+"""Seconds until a watch that has ended is reopened."""
 _TRIES = 10
-"""Maximum number of attempts to change an object that other clients change at the same time."""
+"""Maximum number of attempts to change an object that other clients are also changing."""
 _MAX_NEWS = 16
-"""Maximum number of states of parts that wait for a comparison."""
+"""Maximum number of part states that wait for a comparison."""
 _FORGOTTEN = 60.0
 """Seconds after which the announcement of a former member is deleted."""
 _News = tuple[str, tuple[StoreEntry, ...]]
@@ -65,7 +65,7 @@ class KubernetesStore:
         self._client = ObjectClient(url.netloc, max(0.5, self._ttl / 4))
         self._lease = KubernetesLease(self._client, self._name, member, self.instance, self._ttl, self.location)
         self._claimed = 0
-        """Epoch that this handle has written into all parts; 0 at first."""
+        """Epoch that this handle has written into all parts; initially 0."""
         self._parts: dict[str, ConfigMapPart] = {}
         """Last known state of each part."""
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -113,7 +113,7 @@ class KubernetesStore:
         return await self._lease.leader()
 
     async def _claim(self, part: str, epoch: int) -> ConfigMapPart:
-        """Write the epoch into a ConfigMap, and create it if it is missing. Raises FencedError and StoreError."""
+        """Write the epoch into a ConfigMap, creating it if it is missing. Raises FencedError and StoreError."""
         for _ in range(_TRIES):
             held = await self._part(part)
             if held is not None and held.epoch > epoch:
@@ -244,7 +244,7 @@ class KubernetesStore:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _follow(self, part: str, news: asyncio.Queue[_News | StoreError]) -> None:
-        """Report the entries of a part, now and after each change, until a request fails."""
+        """Report a part's entries now and after each change, until a request fails."""
         try:
             while True:
                 held = await self._part(part)

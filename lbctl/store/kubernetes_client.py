@@ -1,7 +1,8 @@
 """The requests to a Kubernetes API server that a store needs: single Leases and ConfigMaps by name.
 
-The cluster is taken from KUBECONFIG, else from the current pod. Every change is a merge patch with the resourceVersion
-that it replaces. It contains only the differences, and is rejected if the object has been changed concurrently.
+The cluster is taken from KUBECONFIG, or else from the current pod. Every change is a merge patch with the
+resourceVersion that it replaces. It contains only the differences, and is rejected if the object has been changed
+concurrently.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class ObjectClient:
     """Reads and changes the objects of one namespace."""
 
     def __init__(self, namespace: str, patience: float) -> None:
-        """Check that there is a cluster, without a request. `patience`: timeout of a request in seconds.
+        """Check that a cluster is configured, without sending a request. `patience`: timeout of a request in seconds.
 
         Raises UnusableError.
         """
@@ -65,7 +66,7 @@ class ObjectClient:
 
     @property
     def server_time(self) -> float:
-        """Return the seconds since the epoch by the API server's clock, as its responses state it."""
+        """Return the seconds since the epoch by the API server's clock, taken from its responses."""
         return self._api.server_time
 
     async def get(self, collection: str, name: str) -> Object | None:
@@ -95,7 +96,7 @@ class ObjectClient:
             return await self._api.patch(self._path(collection, name), body, _QUERY, METADATA)
 
     async def watch(self, collection: str, name: str, version: str, silence: float) -> AsyncGenerator[Object | None]:
-        """Yield each later state of an object, None if it is deleted, until the watch ends.
+        """Yield each later state of an object (None if it was deleted) until the watch ends.
 
         It ends after `silence` seconds without a change, after `WATCH_TIMEOUT`, and on any failure except a missing
         permission.
@@ -133,7 +134,7 @@ class ObjectClient:
 
 
 def _shaped(value: object) -> Object:
-    """Return an object without unused parts. Raises ClusterError for wrong types."""
+    """Return an object without its unused parts. Raises ClusterError for wrong types."""
     try:
         result: Object = shaped(value, _SHAPE)
     except InvalidJsonError as error:

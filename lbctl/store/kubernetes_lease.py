@@ -1,4 +1,4 @@
-"""The Lease of a control plane in Kubernetes, with an epoch.
+"""The Kubernetes Lease of a control plane, with an epoch.
 
 Its expiry is determined in the usual Kubernetes way: by this machine's clock since the last observed change, not by the
 times in the Lease. The epoch is an annotation. It is at least the API server's time in milliseconds, so that it grows
@@ -38,7 +38,7 @@ class KubernetesLease:
 
     def __init__(self, client: ObjectClient, name: str, member: str, instance: str, ttl: float, location: str) -> None:
         self.epoch = 0
-        """Epoch in which this handle has the lease; 0 without the lease."""
+        """Epoch of this handle's lease; 0 without the lease."""
         self._client = client
         self._name = name
         self._member = member
@@ -48,7 +48,7 @@ class KubernetesLease:
         self._observed: tuple[str, str] = ("", "")
         """Instance and time of the last renewal that was read."""
         self._observed_at = -math.inf
-        """Time of the first read of that renewal, by this machine's clock."""
+        """When that renewal was first read, by this machine's clock."""
 
     async def acquire(self) -> int:
         """Acquire or extend the lease, and return the epoch. Raises LeaseHeldError and StoreError."""

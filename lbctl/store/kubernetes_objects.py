@@ -1,7 +1,7 @@
-"""The distribution of the state over ConfigMaps, and their format.
+"""How the state is distributed over ConfigMaps, and their format.
 
-A ConfigMap has at most 1 MiB, and every watcher gets the whole object after a change. For this reason the state is
-split into several ConfigMaps of values that change together. A value is stored with its version. The version is the
+A ConfigMap has at most 1 MiB, and every watcher gets the whole object after a change. Therefore, the state is split
+into several ConfigMaps, each with values that change together. A value is stored with its version. The version is the
 resourceVersion that the write has replaced, and therefore never repeats. Long values are compressed.
 """
 
@@ -37,9 +37,9 @@ PARTS = (_OTHERS, *_BY_PREFIX.values())
 MEMBERS = "members"
 """ConfigMap with the announcements of members, which every member writes."""
 _DROPPED = ("audit/", "history/files/", "damaged/")
-"""Prefixes of keys whose oldest entries are deleted if their ConfigMap becomes too large."""
+"""Key prefixes whose oldest entries are deleted if their ConfigMap becomes too large."""
 _SHORT = 1024
-"""Size in bytes up to which a value is kept as readable text."""
+"""Maximum size, in bytes, of a value that is kept as readable text."""
 _MAX_NAME_LENGTH = 253
 _SAFE = re.compile(r"[A-Za-z0-9-]")
 _EPOCH = re.compile(r"[0-9]{1,20}")
@@ -53,7 +53,7 @@ class ConfigMapPart:
     version: str
     """resourceVersion of the ConfigMap."""
     epoch: int
-    """Epoch that may change it."""
+    """Epoch of the leader that may change it."""
     entries: Mapping[str, StoreEntry]
     """Maps a key to its entry."""
     sizes: Mapping[str, int]
@@ -113,7 +113,7 @@ def parsed(value: Object) -> ConfigMapPart | None:
 
 
 def _raw(value: Object) -> Iterator[tuple[str, tuple[bytes, bool]]]:
-    """Yield the name, the bytes and whether the bytes are compressed."""
+    """Yield each value's name and bytes, and whether the bytes are compressed."""
     for name, text in (value.get("data") or {}).items():
         yield name, (text.encode("utf-8", "surrogatepass"), False)
     for name, text in (value.get("binaryData") or {}).items():
@@ -121,7 +121,7 @@ def _raw(value: Object) -> Iterator[tuple[str, tuple[bytes, bool]]]:
 
 
 def _entry(name: str, raw: bytes, most: int | None) -> StoreEntry:
-    """Parse a value. A foreign value is kept unchanged, with a version derived from its content.
+    """Parse a value. A foreign value is kept unchanged and gets a version derived from its content.
 
     `most`: maximum size of a compressed value in bytes; None if the value is not compressed.
     """
@@ -148,7 +148,7 @@ def _decompressed(data: bytes, most: int) -> bytes:
 
 
 def stored(value: str, version: str) -> tuple[str, str, int]:
-    """Return the ConfigMap field for a value, its content there, and its size in bytes."""
+    """Return a value's ConfigMap field, its content there, and its size in bytes."""
     text = f"{version} {value}"
     if len(value) <= _SHORT and text.isprintable() and len(text.encode()) <= 2 * _SHORT:
         return "data", text, len(text.encode())
@@ -157,7 +157,7 @@ def stored(value: str, version: str) -> tuple[str, str, int]:
 
 
 def dropped(part: ConfigMapPart, key: str, size: int) -> tuple[str, ...]:
-    """Return the keys that must be deleted so that a value of `size` bytes fits. Raises StoreError.
+    """Return the keys to delete so that a value of `size` bytes fits. Raises StoreError.
 
     The oldest entries of expendable kinds are deleted first.
     """

@@ -1,9 +1,9 @@
 """The right to write to the store and to act.
 
-`Authority` is that right by this process's monotonic clock. A leader that cannot renew its lease stops acting before
-another process can get it, whatever the store or the clock of the machine reports. If the store does not respond, the
-last leader still decides weights and health for its own proxies: these decisions depend on its measurements, and do not
-need the store.
+`Authority` tracks that right on this process's monotonic clock. A leader that cannot renew its lease stops acting
+before another process can get it, whatever the store or the clock of the machine reports. If the store does not
+respond, the last leader still decides weights and health for its own proxies: these decisions depend on its
+measurements, and do not need the store.
 
 `LockFile` is the lease of a state directory: only one process at a time can have it, and a killed process releases it
 immediately.
@@ -30,7 +30,7 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 def elapsed() -> float:
-    """Return seconds that also pass while the machine is suspended, if it has such a clock."""
+    """Return the seconds on a clock that also runs while the machine is suspended, if it has such a clock."""
     clock = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if clock is None else time.clock_gettime(clock)
 
@@ -41,7 +41,7 @@ class Authority:
     def __init__(self, clock: Callable[[], float] = elapsed) -> None:
         self.clock = clock
         self.until = -math.inf
-        """Time of the clock at which the right to act ends."""
+        """Clock time at which the right to act ends."""
         self.isolated = False
         """Whether this process was the last leader and the store does not respond."""
 
@@ -118,7 +118,7 @@ class LockFile:
             self._handle = self._directory = -1
 
     def holder(self) -> str:
-        """Return the process that has the lock, for people."""
+        """Return a description of the process that has the lock."""
         try:
             with as_store_error(self._file.parent):
                 handle = open_private(self._file)
@@ -132,7 +132,7 @@ class LockFile:
 
 
 def _lock_directory(handle: int) -> None:
-    """Lock a directory, if its file system supports it. Raises BlockingIOError if another process has the lock."""
+    """Lock a directory, if its file system supports locks. Raises BlockingIOError if another process has the lock."""
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -159,7 +159,7 @@ def open_private(file: Path) -> int:
 
 @contextmanager
 def as_store_error(directory: Path) -> Iterator[None]:
-    """Convert an OSError inside the block to a StoreError with the reason of the operating system.
+    """Convert an OSError inside the block to a StoreError with the operating system's reason.
 
     It is an UnwritableError if the disk is full.
     """
@@ -175,7 +175,7 @@ def as_store_error(directory: Path) -> Iterator[None]:
 
 
 def _names(file: Path, handle: int) -> bool:
-    """Return whether the handle belongs to the file that currently has this name."""
+    """Return whether the handle still refers to the file with this name."""
     try:
         return os.path.samestat(os.fstat(handle), file.stat())
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Opens the stores that several control planes can share, by the scheme of their URL."""
+"""Opens the stores that several control planes can share, by URL scheme."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class StoreModule(NamedTuple):
     name: str
     """Class whose `open` takes the settings, the member's name and a text that is unique to the handle."""
     extra: str = ""
-    """Optional extra of the package that contains its client; empty if none is needed."""
+    """Optional extra that installs its client; empty if none is needed."""
 
 
 KINDS = {
@@ -58,7 +58,7 @@ def open_shared(store: Store, member: str) -> SignedStore:
 
 
 async def answered(work: Callable[[], Awaitable[_T]]) -> _T:
-    """Return the result of the work, which is retried until the store responds.
+    """Return the result of the work, retrying until the store responds.
 
     Raises StoreError for other failures.
     """

@@ -38,12 +38,12 @@ UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, OverflowError,
 MAX_TEXT_VALUES = 5_000_000
 """Maximum number of JSON values in a record with a fleet's files. The commas and brackets in these files count too."""
 _MAX_NAMED = 10
-"""Maximum number of dropped overrides that are named one by one."""
+"""Maximum number of dropped overrides to name individually."""
 
 
 @dataclass(frozen=True, slots=True)
 class SavedFleet:
-    """A fleet in the form that a later process can read again."""
+    """A fleet in a form that a later process can read again."""
 
     texts: tuple[SourceText, ...]
     targets: Mapping[str, bytes] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class SavedFleet:
     discovered: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Maps the key of a discovery source's response to the response."""
     version: str = ""
-    """Version of the snapshot that was built from it."""
+    """Version of the snapshot built from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def write_files(fleet: SavedFleet) -> str:
 
 
 def write_served(fleet: SavedFleet) -> str:
-    """Serialize the part of a fleet that changes with every response of discovery."""
+    """Serialize the part of a fleet that changes with every discovery response."""
     return json.dumps({"version": fleet.version, "discovered": dict(sorted(fleet.discovered.items()))})
 
 
@@ -104,7 +104,7 @@ def read_fleet(files: str) -> SavedFleet:
 
 
 def read_served(served: str) -> tuple[str, dict[str, tuple[str, ...]], tuple[str, ...]]:
-    """Parse the text of `write_served`: the version, the valid responses of discovery, and the keys of invalid ones."""
+    """Parse the text of `write_served`: the version, the valid discovery responses, and the keys of invalid ones."""
     body = parse(served, MAX_TEXT_VALUES)
     answers = body["discovered"].items()
     good = {key: tuple(items) for key, items in answers if _is_texts(items)}
@@ -179,7 +179,7 @@ def read_overrides(text: str) -> tuple[Overrides, tuple[str, ...]]:
 
 
 def _began(row: Any) -> float:
-    """Return the start of an override; before all others if its row does not contain it."""
+    """Return an override's start time; earlier than all others if its row does not contain one."""
     since = row.get("since") if isinstance(row, dict) else None
     return since if isinstance(since, int | float) and not math.isnan(since) else -math.inf
 
@@ -247,9 +247,9 @@ def _rollout(row: Mapping[str, Any]) -> RolloutState:
 
 
 def _held_since(row: Mapping[str, Any]) -> float | None:
-    """Return the time since which the hold has been running.
+    """Return since when the hold has been running.
 
-    In a state from an earlier version, it began with the step.
+    In a state saved by an earlier version, it began with the step.
     """
     if "held_since" not in row:
         return _time(row["since"]) if row["phase"] == "progressing" else None
@@ -367,7 +367,7 @@ def _text(value: object) -> str:
 
 
 def _time(value: object) -> float:
-    """Return a finite number that is not negative."""
+    """Return a finite, non-negative number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
         raise ValueError(f"{value!r} is not a finite number of at least 0")
     return float(value)

@@ -1,9 +1,9 @@
 """State in a Redis or Valkey server that several control planes share.
 
-Every change is one script of the server, which checks the epoch and the version first. All keys have one hash tag, so
-that they are in one slot of a cluster. A change is announced on a channel. A watch also reads all keys periodically,
-because messages of a channel can be lost. A server that fails over asynchronously may lose the last writes. For this
-reason the leader rewrites its records with every change. An epoch is never assigned twice, because it follows the
+Every change is a single script on the server, which first checks the epoch and the version. All keys share a hash tag,
+so that they are in the same slot of a cluster. A change is announced on a channel. A watch also reads all keys
+periodically, because channel messages can be lost. A server that fails over asynchronously may lose the last writes.
+Therefore, the leader rewrites its records with every change. An epoch is never assigned twice, because it follows the
 server's clock.
 """
 
@@ -112,7 +112,7 @@ class RedisStore:
         return ()
 
     def _parsed(self, held: str) -> tuple[int, str, str]:
-        """Return epoch, instance and member of the leader's value. Raises UnusableError."""
+        """Return the epoch, instance and member in the leader's value. Raises UnusableError."""
         try:
             epoch, instance, member = held.split(" ", 2)
             return int(epoch), instance, member
@@ -207,7 +207,7 @@ class RedisStore:
             return await self._redis.eval(script, len(self._keys), *self._keys, *arguments)
 
     def _texts(self, rows: Any, columns: int) -> list[str]:
-        """Return the rows of a response, concatenated. Raises StoreUnreachableError for any other response."""
+        """Return the concatenated rows of a response. Raises StoreUnreachableError for any other response."""
         if not isinstance(rows, list) or len(rows) % columns or not all(isinstance(item, str) for item in rows):
             raise StoreUnreachableError(f"{self.location} does not answer like a Redis server")
         return rows

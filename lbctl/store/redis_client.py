@@ -29,7 +29,7 @@ MAX_VALUE_BYTES = 8 << 20
 """Maximum size of a value in a response."""
 
 _READS = 1000
-"""Number of reads between two turns of the event loop."""
+"""Number of reads after which other tasks get a turn on the event loop."""
 
 
 def connected(store: Store, ttl: float) -> Any:
@@ -62,7 +62,7 @@ def connected(store: Store, ttl: float) -> Any:
 
 
 def _bound(redis: Any) -> Any:
-    """Return the client with a limit on the reads of its connections."""
+    """Limit what the client's connections read, and return the client."""
     pool = redis.connection_pool
     pool.connection_class = type("BoundedConnection", (_BoundedConnection, pool.connection_class), {})
     return redis
@@ -87,20 +87,20 @@ class _BoundedConnection:
 class _BoundedReader:
     """The stream of a connection. It raises a client error if a response or a value is too large.
 
-    Received data is read without a pause, so other tasks get a turn periodically.
+    Received data is read without a pause, so other tasks are given a turn periodically.
     """
 
     def __init__(self, stream: asyncio.StreamReader) -> None:
         self._stream = stream
         self.size = 0
-        """Bytes of the response so far."""
+        """Bytes of the response read so far."""
         self._reads = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
     async def read(self, count: int) -> bytes:
-        """Return at most `count` bytes of the received data."""
+        """Return up to `count` bytes of the received data."""
         return await self._counted(await self._stream.read(count))
 
     async def readexactly(self, count: int) -> bytes:
@@ -148,7 +148,7 @@ class _Password(CredentialProvider):
         self._store = store
 
     def get_credentials(self) -> tuple[str] | tuple[str, str]:
-        """Return the password, after the user if there is one. Raises UnusableError."""
+        """Return the password, preceded by the user if there is one. Raises UnusableError."""
         try:
             password = password_of(self._store) or ""
             return (password,) if self._store.user is None else (self._store.user, password)

@@ -1,9 +1,9 @@
 """The scripts that a Redis or Valkey server runs atomically.
 
 Keys: the leader, its last epoch, the sorted index of the entries' keys, their values, their versions, the revision, the
-members by the time at which their announcements expire, and these. No script reads any other key of the database. The
+members by expiry of their announcements, and the announcements. No script reads any other key of the database. The
 leader's value is `EPOCH INSTANCE MEMBER`. An epoch is at least the server's time in milliseconds, so that it grows even
-if the server was emptied. A version begins with the epoch that has written it, and never repeats.
+if the server was emptied. A version begins with the epoch that wrote it, and never repeats.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ redis.call('SET', KEYS[2], epoch)
 redis.call('SET', KEYS[1], held, 'PX', ARGV[3])
 return held
 """
-"""Arguments: instance, member, milliseconds. Returns the current leader's value, which may be another member's."""
+"""Arguments: instance, member, milliseconds. Returns the current leader's value, which may belong to another member."""
 
 RENEW = """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 return 1
 """
-"""Arguments: the leader's value, milliseconds. Returns 1 if the lease is extended, 0 if it is lost."""
+"""Arguments: the leader's value, milliseconds. Returns 1 if the lease was extended, 0 if it was lost."""
 
 RELEASE = """
 if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end

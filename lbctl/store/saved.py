@@ -1,6 +1,6 @@
 """The state of `serve` in any store: acquires the lease, and saves and loads each kind of record.
 
-A record that cannot be read is lost, but not fatal: the others are still used, and `lost` logs the record.
+A record that cannot be read is lost, but this is not fatal: the others are still used, and `lost` logs the record.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _HISTORY = "history/entries"
 _HISTORY_FILES = "history/files/"
 _ROLLBACK = "rollback"
 _AUDIT_KEPT = 5000
-"""Maximum number of audit records that are kept."""
+"""Maximum number of audit records to keep."""
 _MAX_LOSSES = 10
-"""Maximum number of messages about lost records that are kept."""
+"""Maximum number of messages about lost records to keep."""
 _PAUSE = 0.2
 """Seconds between attempts to acquire a lease that another process holds."""
 _T = TypeVar("_T")
@@ -58,12 +58,12 @@ class SavedState:
     def __init__(self, store: StateStore, lost: Callable[[str], None], authority: Authority | None = None) -> None:
         """Use this store. `lost` is called with a message for each record that cannot be read.
 
-        `authority`: nothing is written after it has ended; without it, writing is not limited.
+        `authority`: nothing is written after it has ended; without an authority, writes are unrestricted.
         """
         self._authority = authority or Authority.unlimited()
         self.lease: Lease | None = None
         self.problem = ""
-        """Reason why the last write failed; empty after a success."""
+        """Why the last write failed; empty after a success."""
         self._store = store
         self._losses: list[str] = []
         self._log_loss = lost
@@ -85,7 +85,7 @@ class SavedState:
         return self._store.location
 
     async def lead(self, waiting: Callable[[str], None]) -> Lease:
-        """Wait until this process has the lease. `waiting` is called once for each other holder, with a message."""
+        """Wait until this process has the lease. `waiting` is called once per other holder, with a message."""
         reported = ""
         while True:
             try:
@@ -101,7 +101,7 @@ class SavedState:
             return self.lease
 
     def take(self, lease: Lease) -> None:
-        """Use this recently acquired lease for all writes from now on."""
+        """Use this newly acquired lease for all further writes."""
         self.lease = lease
         self._written.clear()
         self._last_audit = None
@@ -132,7 +132,7 @@ class SavedState:
     async def save_fleet(self, fleet: SavedFleet) -> None:
         """Save the last valid fleet.
 
-        If it fails halfway, the stored responses of discovery are older than the files.
+        If it fails halfway, the stored discovery responses are older than the files.
         """
         await self._save(_FILES, records.write_files(fleet))
         await self._save(_SERVED, records.write_served(fleet))
@@ -209,7 +209,7 @@ class SavedState:
                 await self._store.delete(oldest.key, oldest.version, self._epoch)
 
     async def _newest_audit(self) -> tuple[int, str]:
-        """Return number and hash of the newest record; the number is valid even if the record cannot be read."""
+        """Return the newest record's number and hash; the number is valid even if the record cannot be read."""
         entries = [entry for entry in await self._store.read(_AUDIT) if _AUDIT_KEY.fullmatch(entry.key)]
         if not entries:
             return self._newest_seen
@@ -233,7 +233,7 @@ class SavedState:
         return await self._load(_HISTORY, history.read_entries, "the history of fleets") or ()
 
     async def save_history_files(self, digest: str, compressed: str) -> None:
-        """Save the compressed files of a fleet of the history."""
+        """Save the compressed files of a fleet in the history."""
         await self._save(_HISTORY_FILES + digest, compressed)
         self._written.pop(_HISTORY_FILES + digest, None)  # it is large, and seldom needed again
 
@@ -248,7 +248,7 @@ class SavedState:
             await self._store.delete(entry.key, entry.version, self._epoch)
 
     async def save_rollback(self, rollback: ActiveRollback | None) -> None:
-        """Save the active rollback, or that there is none."""
+        """Save the active rollback or its absence."""
         await self._save(_ROLLBACK, history.write_rollback(rollback))
 
     async def rollback(self) -> ActiveRollback | None:

@@ -63,7 +63,7 @@ class SignedStore:
         self._versions: dict[str, str] = {}
         """Maps the key of a rejected record to its version, which the next write replaces."""
         self._heard: dict[str, tuple[int, float]] = {}
-        """Maps a member to the stamp of its last announcement and the time of its first read."""
+        """Maps a member to the stamp of its last announcement and the time at which it was first read."""
 
     @property
     def location(self) -> str:
@@ -76,7 +76,7 @@ class SignedStore:
         return self._store.instance
 
     def notes(self) -> tuple[str, ...]:
-        """Return the repairs and losses on opening the store, for the log."""
+        """Return what was repaired or lost when the store was opened, for the log."""
         return self._store.notes()
 
     # ── The lease ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -117,7 +117,7 @@ class SignedStore:
         return shown(await self._store.leader())
 
     async def usage(self) -> tuple[Usage, ...]:
-        """Return the usage of the store, if the store has a limit."""
+        """Return the store's usage, if it has a limit."""
         return await self._store.usage()
 
     # ── The entries ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -260,7 +260,7 @@ class SignedStore:
 
 
 def refusals(refused: Mapping[str, str]) -> str:
-    """Return the rejected items and the reasons, for people; empty if there are none."""
+    """Return the rejected items with human-readable reasons; empty if there are none."""
     first = next(iter(refused.items()), None)
     if first is None:
         return ""

@@ -1,8 +1,8 @@
 """The keys that the members of a control plane share, and the texts that they sign with them.
 
-Everything in a shared store, and every request from one member to another, is signed by HMAC-SHA256. Each purpose has a
-separate key, derived from the key in the file, so that a signature for one purpose is never valid for another. A signed
-text is `signed:1:STAMP.EPOCH:SIGNATURE:TEXT`. The stamp grows with each text that a control plane signs, so that
+Everything in a shared store, and every request from one member to another, is signed with HMAC-SHA256. Each purpose has
+a separate key, derived from the key in the file, so that a signature for one purpose is never valid for another. A
+signed text is `signed:1:STAMP.EPOCH:SIGNATURE:TEXT`. The stamp grows with each text that a control plane signs, so that
 replays of older texts are detected.
 """
 
@@ -18,7 +18,7 @@ from typing import Literal
 
 Purpose = Literal["record", "announcement", "lease", "request"]
 UNSIGNED = "unsigned"
-"""Line of a key file that permits unsigned content."""
+"""Key-file line that permits unsigned content."""
 MIN_KEY = 32
 """Minimum length of a key in characters."""
 _MAX_KEYS = 4
@@ -56,7 +56,7 @@ class Keyring:
         return number + self.sign("lease", member, number)[:_SHORT]
 
     def owns(self, member: str, instance: str) -> bool:
-        """Return whether this text comes from `new_instance` for the member, with one of the keys."""
+        """Return whether this text was created by `new_instance` for the member, with one of the keys."""
         number, signature = instance[:16], instance[16:]
         if not signature and self.accepts_unsigned:
             return True
@@ -83,12 +83,12 @@ def parse_keys(content: str, scope: str = "") -> Keyring:
 
 
 def request_key(secret: bytes) -> bytes:
-    """Return the key with which a caller signs a request. It is derived from the token, which is not sent."""
+    """Return the key that a caller signs requests with. It is derived from the token, which is not sent."""
     return hmac.digest(secret, b"lbctl 1 token of a forwarded request", "sha256")
 
 
 def request_signature(key: bytes, *parts: str | int) -> str:
-    """Return the signature of a request with the key of a token."""
+    """Return the signature of a request, made with a token's key."""
     return _mac(key, "", "request", parts)
 
 

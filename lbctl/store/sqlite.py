@@ -42,7 +42,7 @@ DATABASE = "lbctl.db"
 _LOCK = "lock"
 _SIDE_FILES = ("-wal", "-shm")
 _SET_ASIDE = 3
-"""Maximum number of renamed damaged databases that are kept."""
+"""Maximum number of renamed damaged databases to keep."""
 _POLL_INTERVAL = 0.5
 """Seconds between reads by `watch`."""
 _FULL = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY})
@@ -60,7 +60,7 @@ class SqliteStore:
         self._database: sqlite3.Connection | None = None
         self._turn = threading.Lock()
         self._unwritable: tuple[StoreEntry, ...] | None = None
-        """Entries of a database that cannot be written yet; None if it is open."""
+        """Entries of a database that cannot be written to yet; None if it is open."""
         self._reopening = threading.Lock()
 
     @classmethod
@@ -138,7 +138,10 @@ class SqliteStore:
             return epoch + 1
 
     def _reopen(self) -> None:
-        """Open a database that could not be written before. Raises StoreError if it still cannot be written."""
+        """Open a database that previously could not be written to.
+
+        Raises StoreError if it still cannot be written to.
+        """
         with self._reopening:
             if self._unwritable is None or self._lease is None:
                 return
@@ -221,7 +224,7 @@ class SqliteStore:
     def _check_directory(self) -> None:
         """Raise FencedError if the directory was removed or replaced: a write would go to an unlinked file.
 
-        Raises StoreError if the database cannot be written yet.
+        Raises StoreError if the database cannot be written to yet.
         """
         if self._lease is not None and not self._lock.held():
             raise FencedError(f"the directory {self.location} is not the directory that this process locked")
@@ -319,7 +322,7 @@ def _is_irregular(file: Path) -> bool:
 
 
 def _set_aside(file: Path) -> Path:
-    """Rename the database files to a name with the time, and delete the oldest renamed ones."""
+    """Rename the database files so that their names contain the time, and delete the oldest renamed ones."""
     aside = file.with_name(f"{file.name}.damaged-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}")
     with as_store_error(file.parent):
         for end in ("", *_SIDE_FILES):
@@ -360,7 +363,7 @@ def _store_error(directory: Path, error: Exception) -> StoreError:
 
 
 def _read_only(file: Path) -> tuple[tuple[StoreEntry, ...], int]:
-    """Return the entries of a database that cannot be written, sorted by key, and its epoch.
+    """Return the entries, sorted by key, and the epoch of a database that cannot be written to.
 
     A connection with exclusive locking needs no shared-memory file, so it also reads the write-ahead log.
     """
