@@ -1,4 +1,4 @@
-"""The picker service: for each request, proxies and gateways query it for a replica.
+"""The picker service, which proxies and gateways query for a replica for each request.
 
 The picker runs in a separate process.
 """

@@ -1,7 +1,7 @@
 """`python -m lbctl.picker FD UDP PARENT`: the picker as a child of `lbctl serve`.
 
-FD is the file descriptor of the socket to the parent, and UDP is the file descriptor of the socket for datagrams.
-PARENT is the process id of the parent, which is 1 in a container.
+FD is the file descriptor of the socket to the parent, and UDP is the file descriptor of the datagram socket. PARENT is
+the process id of the parent, which is 1 in a container.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ async def _run(connection: socket.socket, datagrams: socket.socket) -> int:
 
 
 def _end_with_parent(parent: int) -> None:
-    """Let Linux end this process with its parent, even if the process is stopped and cannot see its link close."""
+    """Make Linux end this process with its parent, even if the process is stopped and cannot see its link close."""
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

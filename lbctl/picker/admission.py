@@ -32,7 +32,7 @@ class QuestionKey:
         self._logged_at = float("-inf")
 
     def set(self, value: str) -> None:
-        """Admit only queries with this key from now on; empty: every query."""
+        """From now on, admit only queries with this key; empty: every query."""
         self.value = value
 
     def admits(self, given: str, proxy: str = "") -> bool:
@@ -55,7 +55,7 @@ class QuestionKey:
 def is_of_web_page(headers: Mapping[str, Sequence[str]], bind: Address, *, by_proxy: bool) -> bool:
     """Return whether a web page sent a request to a listener at `bind`.
 
-    `by_proxy`: whether proxies query the path of the request.
+    `by_proxy`: whether proxies query the request's path.
     """
     if "origin" in headers:
         return True

@@ -1,11 +1,11 @@
 """Limits for the calls of all gRPC services of the picker.
 
 Each service is registered as if its calls were bidirectional streams, which makes no difference to clients. Therefore,
-messages are read only when it is their call's turn, and a client that does not read its responses is disconnected.
+a call's messages are read only when it has its turn, and a client that does not read its responses is disconnected.
 
-`UnfinishedQuestions` limits the number of gateway queries that wait for their body, and the bytes that they hold. At a
-limit, it ends the oldest query of the connection with the most queries. If a query ends without a response, the gateway
-forwards the request as if there were no picker.
+`UnfinishedQuestions` limits the number of gateway queries that wait for their body, and the bytes that they buffer. At
+a limit, it ends the oldest query of the connection with the most queries. If a query ends without a response, the
+gateway forwards the request as if there were no picker.
 """
 
 from __future__ import annotations
@@ -32,18 +32,19 @@ MAX_MESSAGE = 5 << 18
 """Upper bound on a message, in bytes: a proxy buffers at most 1 MiB of a body, and slightly more while the body
 arrives."""
 MAX_READING = 12
-"""Upper bound on the calls that wait for their first message at once."""
+"""Maximum number of calls that wait for their first message at once."""
 _MAX_WAITING = 4_096
-"""Upper bound on the calls that wait for their turn, for bursts of gateways. `unread` limits their bytes."""
+"""Maximum number of calls that wait for their turn, which allows for bursts from gateways. `unread` limits their
+bytes."""
 FIRST_TIMEOUT = 5.0
-"""Seconds from the beginning of a call to the end of its first message."""
+"""Seconds from the start of a call to the end of its first message."""
 _READ_TIMEOUT = 30.0
-"""Seconds within which a client must read a message that is sent to it."""
+"""Seconds within which a client must read a message sent to it."""
 MAX_QUESTIONS = 1_024
-"""Upper bound on the queries that wait for their body at once. gRPC buffers a part of a message for each."""
+"""Maximum number of queries that wait for their body at once, because gRPC buffers a part of a message for each."""
 MAX_HELD_BYTES = 16 << 20
 BODY_TIMEOUT = 60.0
-"""Seconds within which the part of a query's body that is read must arrive."""
+"""Seconds within which the part of a query's body that the picker reads must arrive."""
 
 
 class BoundedContext:
@@ -149,7 +150,7 @@ class _MalformedError(Exception):
 
 
 def _decoded(message: bytes, decode: Callable[[bytes], Any]) -> Any:
-    """Return the decoded message. Raises _MalformedError, which does not refer to the message."""
+    """Return the decoded message. Raises _MalformedError, which keeps no reference to the message."""
     with suppress(DecodeError):
         return decode(message)
     del message
@@ -168,7 +169,7 @@ async def _answered(method: Any, context: BoundedContext) -> Status | None:
 
 
 async def _answer(method: Any, context: BoundedContext) -> None:
-    """Serve a call with the method of its service."""
+    """Serve a call with its service's method."""
     encode = method.response_serializer or bytes
     if method.stream_stream is not None:
         await method.stream_stream(context.messages(), context)
@@ -192,7 +193,7 @@ def _failed(error: BaseException) -> None:
 
 
 class UnfinishedQuestions:
-    """The calls whose query has begun and is not complete."""
+    """The calls whose query has begun but is not complete."""
 
     def __init__(self, most: int = MAX_QUESTIONS, held: int = MAX_HELD_BYTES) -> None:
         self._max_questions, self._max_held = most, held

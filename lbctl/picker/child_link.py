@@ -76,7 +76,7 @@ class SocketLink:
 
 
 def _explained(service: PickService, values: Mapping[str, Any]) -> bytes:
-    """Return the response line to an `explain` line; it contains no explanation if that line is invalid."""
+    """Return the response line to an `explain` line, without an explanation if that line is invalid."""
     try:
         return explanation_line(service, values)
     except wire.WireError:
@@ -84,7 +84,7 @@ def _explained(service: PickService, values: Mapping[str, Any]) -> bytes:
 
 
 def explanation_line(service: PickService, values: Mapping[str, Any]) -> bytes:
-    """Return the response line to a line of kind `explain`; it contains no explanation if the decision fails.
+    """Return the response line to a line of kind `explain`, without an explanation if the decision fails.
 
     Raises WireError if the line cannot be read.
     """
@@ -99,7 +99,7 @@ def explanation_line(service: PickService, values: Mapping[str, Any]) -> bytes:
 
 
 def report(service: PickService, reported: int = 0) -> bytes:
-    """Return the line of a report: the counts since the start, and all samples after the first `reported` ones."""
+    """Return a report line: the counts since the start, and all samples after the first `reported` ones."""
     statistics = service.statistics
     return reports.line(
         PickerReport(

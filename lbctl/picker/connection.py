@@ -20,17 +20,17 @@ from lbctl.picker.connection_limits import ConnectionLimits
 from lbctl.xds.protocol.connection import Client
 
 _WITHDRAWN = 1.0
-"""Seconds after a response in which a reset of its connection means that the proxy did not read it."""
+"""Seconds after a response during which a reset of its connection means that the proxy did not read it."""
 QUESTION_TIMEOUT = 10.0
-"""Seconds from the connection to its first request, and from the first byte of a request to its last."""
+"""Seconds allowed from the connection to its first request, and from the first byte of a request to its last."""
 IDLE_TIMEOUT = 60.0
 """Seconds between requests on a connection."""
 _CHUNK_BYTES = 64 << 10
-"""Maximum number of bytes that are read at once."""
+"""Maximum number of bytes to read at once."""
 
 
 class Reply(NamedTuple):
-    """The response to the first request of a buffer."""
+    """Response to the first request in a buffer."""
 
     data: bytes
     """The bytes to send."""
@@ -39,11 +39,11 @@ class Reply(NamedTuple):
     keep: bool = True
     """Whether the connection stays open."""
     withdraw: Callable[[], None] | None = None
-    """Called if the connection ends with the response unread, because the proxy gave up the query. None: nothing."""
+    """Called if the connection ends with the response unread, because the proxy gave up on the query. None: nothing."""
 
 
 class Later:
-    """The response to the first request of a buffer, if it follows later.
+    """Deferred response to the first request in a buffer.
 
     `length`: the bytes of the request. `blocks`: whether the connection serves no other request until then. `withdraw`
     is called if the connection ends before the response.
@@ -64,7 +64,7 @@ def _ignore(*_: object) -> None:
 
 
 class MalformedError(Exception):
-    """A request cannot be read. The message is the reason."""
+    """A request cannot be read. The message gives the reason."""
 
 
 class WireProtocol(Protocol):
@@ -77,7 +77,7 @@ class WireProtocol(Protocol):
         """
 
     def rejection(self, error: MalformedError) -> bytes:
-        """Return the bytes that a client receives before its connection is closed."""
+        """Return the bytes to send to a client before its connection is closed."""
 
 
 class PickerConnection(asyncio.BufferedProtocol):
@@ -104,9 +104,9 @@ class PickerConnection(asyncio.BufferedProtocol):
         """Whether responses are suspended until the client has read the previous ones."""
         self._loop = asyncio.get_running_loop()
         self._deadline = 0.0
-        """Time at which the connection is closed unless the client sends something, on the loop's clock."""
+        """Time, on the loop's clock, at which the connection is closed if the client sends nothing."""
         self._timer: asyncio.TimerHandle | None = None
-        """Fires at or before the deadline: a response moves the deadline but does not change the timer."""
+        """Fires at or before the deadline: a response moves the deadline but not the timer."""
         self._withdraw: Callable[[], None] | None = None
         """`Reply.withdraw` of the newest response."""
         self._answered_at = 0.0
@@ -144,12 +144,12 @@ class PickerConnection(asyncio.BufferedProtocol):
             self._withdraw()
 
     def eof_received(self) -> None:
-        """Record whether the client has received the response: it may also close an unneeded connection."""
+        """Record whether the client received the response: it may also close a connection that it no longer needs."""
         self._leave_queue()
         self._ended_unread = self._transport is not None and _is_unread(self._transport)
 
     def get_buffer(self, _: int) -> memoryview:
-        """Return the buffer for the next bytes of the client."""
+        """Return the buffer for the client's next bytes."""
         return self._chunk
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -210,7 +210,7 @@ class PickerConnection(asyncio.BufferedProtocol):
             self._send(Reply(self._protocol.rejection(error), 0, keep=False))
 
     def _defer(self, later: Later) -> None:
-        """Keep the connection until the response to its first request follows."""
+        """Keep the connection open until the response to its first request follows."""
         self._later.add(later)
         self._is_blocked = later.blocks
         later.send = lambda reply: self._send_later(later, reply)
@@ -219,7 +219,7 @@ class PickerConnection(asyncio.BufferedProtocol):
         self._limits.note_waiting(self, is_waiting=True)
 
     def _leave_queue(self) -> None:
-        """Withdraw the requests that wait, because the connection ends."""
+        """Withdraw the waiting requests, because the connection ends."""
         waiting, self._later = self._later, set()
         for later in waiting:
             later.send = _ignore

@@ -1,9 +1,8 @@
-"""Limits on the HTTP connections of a picker's listener, and on the bytes of incomplete queries that they hold.
+"""Limits on the HTTP connections of a picker's listener, and on the bytes of incomplete queries that they buffer.
 
-At a limit, the picker closes the connection that has gone without a response for the longest time. Therefore, clients
-that only keep connections open, or that never complete their queries, cannot exclude proxies: a proxy gets its response
-right after it connects. Connections whose request waits in a queue are not closed and do not count: the queue limits
-their number.
+At a limit, the picker closes the connection that has gone longest without a response. Therefore, clients that only keep
+connections open, or that never complete their queries, cannot lock proxies out: a proxy gets its response right after
+it connects. Connections whose request waits in a queue are neither closed nor counted: the queue limits their number.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from lbctl.xds.protocol.connection import Client
 
 MAX_CONNECTIONS = 4_096
 MAX_HELD_BYTES = 16 << 20
-"""Upper bound on the bytes of incomplete queries, on all connections of a listener."""
+"""Maximum number of bytes of incomplete queries, across all connections of a listener."""
 _DESCRIPTORS = 4
 """Divisor of the process's file descriptor limit, for the connections of one listener."""
 
@@ -39,7 +38,8 @@ class ConnectionLimits:
         self._max_connections = connections or _max_connections()
         self._max_held = held
         self._held: dict[Closable, int] = {}
-        """Connection → bytes that it holds. The connection without a response for the longest time comes first."""
+        """Connection → number of bytes that it buffers. The connection that has gone longest without a response comes
+        first."""
         self._held_bytes = 0
         self._waiting: set[Closable] = set()
         """Connections whose request waits in a queue."""
@@ -56,7 +56,7 @@ class ConnectionLimits:
         self._held[new] = 0
 
     def note_held(self, connection: Closable, size: int) -> None:
-        """Record the number of bytes that the connection holds."""
+        """Record how many bytes the connection buffers."""
         if (before := self._held.get(connection)) is None or before == size:
             return
         self._held[connection] = size

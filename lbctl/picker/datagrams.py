@@ -1,8 +1,8 @@
-"""Receiver of datagrams that reads all available datagrams at once, and then pauses for some milliseconds.
+"""Receiver that reads all available datagrams at once and then pauses for a few milliseconds.
 
-An asyncio datagram endpoint reads only one datagram per iteration, although an iteration responds to every connection
-with a query. Under load, reports of ended requests arrived faster than they were read, and the kernel dropped three out
-of four. The pause saves an iteration for each report, and lets queries go first.
+An asyncio datagram endpoint reads only one datagram per iteration, whereas an iteration responds to every connection
+that has sent a query. Under load, reports of ended requests arrived faster than they were read, and the kernel dropped
+three out of four. The pause saves one iteration per report, and lets queries go first.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _BUFFER = 4 << 20
 _PAUSE = 0.005
 """Seconds between reads. Until the next read, the picker counts requests that have ended as in flight."""
 _MAX_BATCH = 1_000
-"""Number of datagrams after which the event loop continues with its other work."""
+"""Number of datagrams after which the event loop turns to its other work."""
 _MAX_DATAGRAM_BYTES = 64 << 10
 """Upper bound on the length of a datagram, in bytes."""
 
@@ -37,7 +37,7 @@ def bound(address: Address) -> socket.socket:
 
 
 class DatagramReceiver:
-    """Calls `take` with the content of each datagram of a socket (see `bound`). It needs a running event loop."""
+    """Calls `take` with the content of each datagram from a socket (see `bound`). It requires a running event loop."""
 
     def __init__(self, receiving: socket.socket, take: Callable[[bytes], None]) -> None:
         self._take = take

@@ -24,7 +24,7 @@ class PickerDecision(NamedTuple):
     ordered: tuple[Candidate, ...]
     """Replicas in the order in which a proxy should try them; empty: no replica may be picked."""
     reason: str
-    """Reason as one word; `full` if all ready replicas have reached their request limit."""
+    """One-word reason; `full` if all ready replicas have reached their request limit."""
     features: Features
     """Features read from the request."""
     tokens: float
@@ -87,7 +87,7 @@ class Decider:
         self.stalls.observe(pool, replica, progress, self.books.load(pool, replica), stalled_after)
 
     def learn_limit(self, sample: EngineSample, now: float) -> None:
-        """Learn from a report of an engine how many requests it runs at once, for a pool with a queue."""
+        """Learn from an engine's report how many requests it runs at once, for a pool with a queue."""
         waiting, taken = (sample.queue or 0.0) - sample.deferred, now - sample.age
         has_full_cache = (sample.kv or 0.0) >= KV_FULL
         self.books.learn_limit(
@@ -137,6 +137,6 @@ class Decider:
 
 
 def _requests(sample: EngineSample) -> float | None:
-    """Return the number of requests that an engine reports, without deferred ones; None if it reports none."""
+    """Return the number of requests that an engine reports, excluding deferred ones; None if it reports none."""
     known = [count for count in (sample.running, sample.queue) if count is not None]
     return sum(known) - sample.deferred if known else None

@@ -1,9 +1,9 @@
-"""Receiver of Envoy's gRPC access log, through which Envoys report that picked requests have ended.
+"""Receiver of Envoy's gRPC access log, in which Envoys report that picked requests have ended.
 
-Each entry has the id of its pick as a tag. An Envoy opens a stream for each of its workers, and sends its node id in
-the first message of each stream. If all streams of an Envoy have ended and no new one begins for a short time, the
-Envoy counts as ended, together with its requests. Any client can send any node id, so a stream counts only after it has
-ended a pick of that node.
+Each entry carries its pick's id as a tag. An Envoy opens a stream for each of its workers, and sends its node id in the
+first message of each stream. If all streams of an Envoy have ended and no new one begins for a short time, the Envoy
+and all its requests count as ended. Any client can send any node id, so a stream counts only after it has ended a pick
+of that node.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class EnvoyEnds:
     def __init__(self, service: Ending) -> None:
         self._service = service
         self._streams: Counter[str] = Counter()
-        """Node id → number of its open streams that have ended a pick of that node."""
+        """Node id → number of its open streams that have ended one of its picks."""
         self._leaving: dict[str, asyncio.TimerHandle] = {}
 
     def handler(self) -> grpc.GenericRpcHandler:

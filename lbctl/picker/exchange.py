@@ -2,7 +2,7 @@
 
 Each picker opens a stream to every other picker that the control plane knows. It sends its counts up to twenty times
 per second when they have changed, and otherwise once per second to confirm them. Messages are not acknowledged: lost
-counts are replaced 50 ms later. If a picker cannot be reached, the sender retries, and the requests of that picker are
+counts are replaced 50 ms later. If a picker cannot be reached, the sender retries, and that picker's requests are
 unknown until it succeeds. A second stream sends the changes of the affinity memory (`shared_memory`).
 """
 
@@ -30,12 +30,12 @@ _REPEAT = 1.0
 _PAUSE = 1.0
 """Seconds before the next attempt to reach an unreachable picker."""
 _TELLING = 2
-"""Number of failed attempts after which the log contains the reason, because a new picker may not listen yet."""
+"""Number of failed attempts after which the reason is logged, because a new picker may not listen yet."""
 Flows = Mapping[str, int]
-"""Pool → number of flows, for example tenants, that wait in its queue; only pools with a queue that is not empty."""
+"""Pool → number of flows (for example tenants) waiting in its queue; pools with an empty queue are absent."""
 _SERVICE, _METHOD = "lbctl.picker.Exchange", "Counts"
 _MAX_COUNTS = 100_000
-"""Upper bound on the replicas that a message may name."""
+"""Maximum number of replicas that a message may name."""
 _MAX_REQUESTS, _MAX_TOKENS = 1_000_000, 10**15
 """Upper bounds on the counts of a replica. A message with larger counts is invalid."""
 
@@ -78,7 +78,7 @@ class Exchange:
         return len(self._tasks)
 
     def follow(self, peers: Mapping[str, str]) -> None:
-        """Exchange counts and memories with these pickers from now on: id → address."""
+        """From now on, exchange counts and memories with these pickers: id → address."""
         others = {name: address for name, address in peers.items() if name != self.own}
         wanted = set(others.items())
         self._peer_ids = frozenset(others)
@@ -102,7 +102,7 @@ class Exchange:
     # ── Sending ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _start(self, address: str) -> tuple[asyncio.Task[NoReturn], ...]:
-        """Start the streams to another picker. Each is independent of the other."""
+        """Start the streams to another picker. They are independent of each other."""
         counts = self._guard.start("counts for another picker", lambda: self._send_always(address), address=address)
         entries = self._guard.start("memory for another picker", lambda: self._share_always(address), address=address)
         return counts, entries

@@ -22,7 +22,7 @@ _SERVED = "x-gateway-destination-endpoint-served"
 _SUBSET = "x-gateway-destination-endpoint-subset"
 _NAMESPACE, _SUBSET_NAMESPACE = "envoy.lb", "envoy.lb.subset_hint"
 _CHUNK = 62_000
-"""Upper bound on the bytes of a body in one response, so that a message stays below the 64 KiB limit of gateways."""
+"""Maximum number of bytes of a body in one response, so that a message stays below the 64 KiB limit of gateways."""
 _HELD = (ProcessingMode.BUFFERED, ProcessingMode.BUFFERED_PARTIAL)
 _DUPLEX = ProcessingMode.FULL_DUPLEX_STREAMED
 _CONTINUE = {
@@ -123,7 +123,10 @@ class ProcessorStream:
         return self._release(end=end) if end or self._held_bytes >= MAX_BODY_BYTES else []
 
     def _release(self, *, end: bool) -> Sequence[bytes]:
-        """Choose the replica and send back the waiting part of the body. `end`: whether this is the whole body."""
+        """Choose the replica and send back the part of the body that has been waiting.
+
+        `end`: whether this is the whole body.
+        """
         if self._held is None:
             return []
         body, self._held = b"".join(self._held), None

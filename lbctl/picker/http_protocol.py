@@ -26,9 +26,9 @@ class HttpRequest(NamedTuple):
 
     method: str
     target: str
-    """Path and query string, as they were sent."""
+    """Path and query string, as sent."""
     headers: Mapping[str, list[str]]
-    """Name in lower case → its values."""
+    """Lower-case name → its values."""
     body: bytes
 
 
@@ -40,7 +40,7 @@ class HttpAnswer(NamedTuple):
     headers: Mapping[str, str] = MappingProxyType({})
     """Additional headers, whose values are printable ASCII."""
     withdraw: Callable[[], None] | None = None
-    """Called if the connection ends with the response unread, because the proxy gave up the query. None: nothing."""
+    """Called if the connection ends with the response unread, because the proxy gave up on the query. None: nothing."""
 
     def encoded(self, *, keep: bool) -> bytes:
         """Return the bytes of the response. `keep`: whether the connection stays open."""
@@ -55,7 +55,7 @@ class HttpWait(NamedTuple):
     """A response that follows later."""
 
     begin: Callable[[Callable[[HttpAnswer], None]], Callable[[], None]]
-    """Called with a function that gets the response. It returns a function that withdraws the request."""
+    """Called with a callback for the response. It returns a function that withdraws the request."""
 
 
 class HttpProtocol:
@@ -91,7 +91,7 @@ class HttpProtocol:
 
 
 def parse(received: bytearray) -> tuple[HttpRequest, bool, int] | int:
-    """Return the first request, whether its connection stays open, and its length in bytes.
+    """Return the first request, whether its connection stays open, and the request's length in bytes.
 
     While the request is incomplete, return its minimum length in bytes. Raises MalformedError.
     """

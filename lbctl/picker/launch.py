@@ -1,11 +1,11 @@
 """The command line and the environment of the picker's process.
 
 gRPC reads the environment when it is loaded. With its event engine, gRPC passes each read and write of a connection to
-another thread. Without the engine, the thread that waits for events does this itself, which saves a tenth of the CPU
-time of a pick.
+another thread. Without the engine, the thread that waits for events does this itself, which saves a tenth of a pick's
+CPU time.
 
-The keys of the affinity memory are Python's hashes. Their seed is in the environment, too, so that a picker that starts
-again can use the memory of the one before.
+The keys of the affinity memory are Python hashes. Their seed is also in the environment, so that a restarted picker can
+use the previous picker's memory.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def environment(key: str = "") -> dict[str, str]:
 
 
 def use_seed(key: str) -> None:
-    """Replace this process by one with the same command line and with the seed of the key, unless it has this seed.
+    """Replace this process by one with the same command line and the key's seed, unless it already has this seed.
 
-    This happens at most once, and only before the picker has tables. Without the seed, the picker cannot use entries of
-    other pickers.
+    This happens at most once, and only before the picker has tables. Without the seed, the picker cannot use other
+    pickers' entries.
     """
     variables = environment(key)
     if not key or os.environ.get("PYTHONHASHSEED") == variables["PYTHONHASHSEED"]:

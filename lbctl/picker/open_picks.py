@@ -36,7 +36,7 @@ class OpenPick(NamedTuple):
 
 
 class LostEnds:
-    """Detector of requests whose end was never reported. It remembers the excess of picks in the previous report."""
+    """Detector of requests whose end was never reported. It remembers the excess picks of the previous report."""
 
     def __init__(self) -> None:
         self._excess: dict[_Place, int] = {}

@@ -1,4 +1,4 @@
-"""TLS of the connections to other pickers, which have certificates of the same authority."""
+"""TLS for the connections to other pickers, whose certificates come from the same authority."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class PeerTls:
 
     @classmethod
     def of(cls, tls: ServerTls | None) -> PeerTls | None:
-        """Return the credentials of a picker with these files; None if its connections are not mutually verified.
+        """Return the picker's credentials from these files; None if its connections are not mutually verified.
 
         Pods share one certificate, which cannot contain their IP addresses. So if the picker's own certificate contains
         no IP address, the certificates of the other pickers must contain its first DNS name.
@@ -37,7 +37,7 @@ class PeerTls:
 
 
 def _shared_name(certificate: bytes) -> str:
-    """Return the first DNS name in a certificate that contains no IP address, otherwise an empty string."""
+    """Return the first DNS name in a certificate without IP addresses, otherwise an empty string."""
     from cryptography import x509
 
     try:

@@ -52,15 +52,16 @@ if TYPE_CHECKING:
     from lbctl.xds.protocol.credentials import ServerCredentials
 
 _GRACE = 1.0
-"""Seconds that open streams have to end when the process stops."""
+"""Seconds that open streams get to end when the process stops."""
 _SWEEP = 10.0
 _READY_POLL = 0.1
 _QUEUE_INTERVAL = 0.05
-"""Seconds between checks of the queues, for waits that have become too long and replicas whose suspicion has ended."""
+"""Seconds between checks of the queues for requests that have waited too long and replicas that are no longer
+suspected."""
 _BACKLOG = 4_096
-"""Maximum number of connections to be accepted. nginx connects for each request that has to wait."""
+"""Maximum number of connections that wait to be accepted. nginx connects for each request that has to wait."""
 _MAX_UNSAVED = 600
-"""Upper bound on the changes that wait for a slow disk: one minute of them."""
+"""Maximum number of changes that wait for a slow disk: one minute's worth."""
 
 Link = Callable[[TableFollower, PickService], Coroutine[Any, Any, None]]
 """Coroutine function that passes lines to the follower until the process should end."""
@@ -68,12 +69,12 @@ Link = Callable[[TableFollower, PickService], Coroutine[Any, Any, None]]
 
 @dataclass(frozen=True, slots=True)
 class PickerEndpoints:
-    """Addresses at which a picker listens."""
+    """Addresses that a picker listens on."""
 
     bind: Address
     """Address of gRPC."""
     tls: ServerTls | None = None
-    """TLS of gRPC and of HTTP beyond loopback; None: plain connections."""
+    """TLS for gRPC and for HTTP beyond loopback; None: plaintext connections."""
     datagrams: socket.socket | None = None
     """Socket for datagrams from a parent process, which also reserves the other ports; None: there is no parent."""
 
@@ -97,9 +98,9 @@ class PickerProcess:
     ) -> None:  # fmt: skip
         """`own` is the id of this process among other pickers.
 
-        `is_alone`: whether `serve` is not the parent, and therefore reads reports over HTTP. `memory`: the directory
-        with the saved affinity memory; None: it is not saved. `pool`: the only pool that it serves; None: all pools.
-        Raises CannotBindError.
+        `is_alone`: whether it runs without `serve` as its parent, and therefore reads reports over HTTP. `memory`: the
+        directory with the saved affinity memory; None: it is not saved. `pool`: the only pool to serve; None: all
+        pools. Raises CannotBindError.
         """
         self._places = places
         self._link = link
@@ -109,7 +110,7 @@ class PickerProcess:
             log.event("the picker has restored its memory", entries=count)
         self.service = PickService(affinity=self._affinity, is_joining=True)
         self._unsaved: list[AffinityChanges] = []
-        """Changes that are not in the files yet."""
+        """Changes that have not been written to the files yet."""
         self._is_alone = is_alone
         service = self.service
         self._guard = Guard(service.statistics.task_failed)
@@ -170,7 +171,7 @@ class PickerProcess:
         self._key.set(key)
 
     async def _listen(self) -> None:
-        """Listen at all addresses. Raises CannotBindError."""
+        """Start listening on all addresses. Raises CannotBindError."""
         loop, http, remote = asyncio.get_running_loop(), self._places.http, self._places.remote_http
         api = HttpApi(self.service, self._page, key=self._key_afar)
         local = local_paths(self.service) if self._is_alone else {}
@@ -220,7 +221,7 @@ class PickerProcess:
             self._take_changes()
 
     def _take_changes(self) -> None:
-        """Send new entries to other pickers, and queue them for the files."""
+        """Send new entries to other pickers, and queue them for saving."""
         changes = self._affinity.take_changes()
         self._shared.publish(changes)
         if self._saved is None:
@@ -268,7 +269,7 @@ def connections(
 
 
 def local_paths(service: PickService) -> Mapping[str, Callable[[bytes], bytes]]:
-    """Return path → handler of its body, for a `serve` on this machine that is not the parent."""
+    """Return path → handler of its body, for use when a `serve` on this machine is not the parent."""
     return {wire.REPORT_PATH: lambda _: report(service), wire.EXPLAIN_PATH: partial(_explained, service)}
 
 
