@@ -11,15 +11,15 @@ from lbctl.pick.waiting import PRIORITIES
 from lbctl.picker.messages import Caller
 
 PICK_PATH = "/pick/"
-"""Path of a query, up to the name of the pool."""
+"""Path of a query, excluding the name of the pool."""
 MAX_CALLERS = 512
-"""Upper bound on the cached combinations of proxy, route and tenant."""
+"""Maximum number of cached combinations of proxy, route and tenant."""
 _PICK_ID = re.compile("[0-9a-f-]{36}")
 
 
 @lru_cache(MAX_CALLERS)
 def caller(target: str, proxy: str, tenant: str) -> Caller:
-    """Return the caller. In the path and query `target`, names are percent-encoded and commas are not."""
+    """Return the caller. In the path and query `target`, names are percent-encoded but commas are not."""
     path, _, query = target.partition("?")
     values = {key: value for key, _, value in (part.partition("=") for part in query.split("&"))}
     regions = frozenset(unquote(item) for item in values.get("regions", "").split(",") if item)
@@ -43,5 +43,5 @@ def pick_id(text: str) -> str:
 
 
 def body_length(text: str, beginning: bytes) -> int:
-    """Return the length of the client's whole body: the number in `text`, otherwise the length of `beginning`."""
+    """Return the length of the client's whole body: the number in `text`, or else the length of `beginning`."""
     return (int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else 0) or len(beginning)

@@ -1,7 +1,7 @@
-"""The shares of several pickers in the replicas of a pool, while requests wait at more than one of them.
+"""How several pickers share a pool's replicas while requests wait at more than one picker.
 
-A picker learns from the next message of another picker about a free place at a replica. So a picker whose own requests
-fill the replicas could give each free place to its own next request, and the other pickers' requests would never go.
+A picker learns of a free place at a replica from another picker's next message. So a picker whose own requests fill the
+replicas could give each free place to its own next request, and the other pickers' requests would wait forever.
 Therefore, a picker with more than its share leaves a free place to the others for a short time. The shares are
 proportional to the numbers of flows (for example tenants) that wait at each picker.
 """
@@ -13,24 +13,25 @@ from collections.abc import Mapping
 from lbctl.pick.books import PEER_TTL
 
 _TURN = 0.15
-"""Seconds for which a free place is left to the other pickers: three times the interval of their messages."""
+"""Seconds for which a free place is left to the other pickers: three times their message interval."""
 _PAUSE, _MAX_PAUSE = 1.0, 8.0
-"""Seconds in which no place is left after the others did not use one, because their requests need other replicas.
+"""Seconds during which no place is left to the others after they did not use one, because their requests need other
+replicas.
 
 The pause doubles each time, up to the second value.
 """
 
 
 class QueueShares:
-    """The share of this picker in each pool. Times are in seconds on one clock."""
+    """This picker's share of each pool. Times are in seconds on one clock."""
 
     def __init__(self) -> None:
         self._peers: dict[str, tuple[float, Mapping[str, int]]] = {}
-        """Picker → time of its last message, and the number of its waiting flows by pool."""
+        """Picker → time of its last message, and number of its waiting flows by pool."""
         self._left: dict[str, float] = {}
-        """Pool → time since which a free place is left to the others."""
+        """Pool → since when a free place has been left to the others."""
         self._paused: dict[str, tuple[float, float]] = {}
-        """Pool → time until which no place is left, and the length of this pause."""
+        """Pool → end and length of the pause in which no place is left to the others."""
         self._took: set[str] = set()
         """Pools whose last free place this picker took."""
 
@@ -44,7 +45,7 @@ class QueueShares:
     def leaves(self, pool: str, flows: int, own: int, total: int, now: float) -> bool:
         """Return whether a free place is left to the other pickers.
 
-        `flows` wait at this picker. `own` of the `total` requests at the pool's replicas are its own.
+        `flows` wait at this picker. `own` of the `total` requests at the pool's replicas were sent by this picker.
         """
         others = self._others(pool, now)
         own_use, other_use = (own + 1) * others, (total - own + 1) * max(flows, 1)
@@ -73,7 +74,7 @@ class QueueShares:
             self._paused.pop(pool, None)
 
     def forget(self, pool: str) -> None:
-        """Forget a pool without a queue."""
+        """Forget a pool that no longer has a queue."""
         self._left.pop(pool, None)
         self._paused.pop(pool, None)
         self._took.discard(pool)

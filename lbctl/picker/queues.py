@@ -1,4 +1,4 @@
-"""The requests that wait at this picker, by pool, and the responses that they will get.
+"""The requests waiting at this picker, by pool, and the responses that they will get.
 
 `lbctl.pick.waiting` decides which request goes next, and `PickService` whether a replica has room for it.
 """
@@ -19,23 +19,23 @@ from lbctl.picker.messages import Caller, PickerAnswer, PickerQuestion
 from lbctl.picker.statistics import MAX_TENANTS, OTHER, QueueStatistics
 
 Respond = Callable[[PickerAnswer], None]
-"""Sends the response to a request that has waited."""
+"""Sends the response to a request that has been waiting."""
 _MAX_FLOW = 128
 """Maximum length of a flow's name, because a client chooses the value of a header."""
 _RELEASES = 64
-"""Number of requests that went, from which the rate is computed."""
+"""Number of released requests from which the rate is computed."""
 _MAX_RETRY_AFTER = 60
 
 
 class Held(NamedTuple):
-    """A waiting request, with what its pick needs."""
+    """A waiting request, with the data that its pick needs."""
 
     request: WaitingRequest
     features: Features
     caller: Caller
     respond: Respond
     refund: Callable[[], None] = lambda: None
-    """Called if the request does not go on, because it is rejected or its client leaves."""
+    """Called if the request does not proceed, because it is rejected or its client leaves."""
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class _PoolQueue:
     order: FairQueue = field(default_factory=FairQueue)
     _released: float = 0.0
     _busy: float = 0.0
-    """Seconds in which requests waited, until `_since`; like `_released`, it is halved from time to time."""
+    """Seconds during which requests waited, up to `_since`; like `_released`, it is halved from time to time."""
     _since: float = 0.0
 
     def hold(self, held: Held) -> None:
@@ -55,7 +55,7 @@ class _PoolQueue:
         self.order.add(held.request)
 
     def note_release(self, now: float) -> None:
-        """Count a request that is about to leave with a replica."""
+        """Count a request that is about to be sent to a replica."""
         self._busy += now - self._since
         self._since = now
         self._released += 1
@@ -63,7 +63,7 @@ class _PoolQueue:
             self._released, self._busy = self._released / 2, self._busy / 2
 
     def rate(self, now: float) -> float:
-        """Return how many requests leave with a replica per second in which some wait; 0 if unknown."""
+        """Return how many requests are sent to a replica per second while others wait; 0 if unknown."""
         busy = self._busy + (now - self._since if self.held else 0.0)
         return self._released / max(busy, 0.001)
 
@@ -88,17 +88,17 @@ class Queues:
         return [pool for pool, queue in self._queues.items() if queue.held]
 
     def has_waiting(self, pool: str) -> bool:
-        """Return whether requests of a pool wait."""
+        """Return whether requests are waiting for a pool."""
         queue = self._queues.get(pool)
         return queue is not None and bool(queue.held)
 
     def flows(self, pool: str) -> int:
-        """Return the number of flows of a pool with waiting requests."""
+        """Return the number of flows of a pool that have waiting requests."""
         queue = self._queues.get(pool)
         return 0 if queue is None else len(queue.order.flows)
 
     def tenants(self, pool: str) -> dict[str, int]:
-        """Return tenant → number of its waiting requests, for the `MAX_TENANTS` largest; the others as `OTHER`."""
+        """Return tenant → number of waiting requests for the `MAX_TENANTS` largest; the others count as `OTHER`."""
         held = self._queues.get(pool, _PoolQueue()).held.values()
         waiting = Counter(tenant for item in held if (tenant := item.caller.tenant))
         counts = dict(waiting.most_common(MAX_TENANTS))
@@ -106,19 +106,19 @@ class Queues:
         return {**counts, OTHER: counts.get(OTHER, 0) + others} if others else counts
 
     def waits(self, pool: str, lane: object) -> bool:
-        """Return whether requests of a pool wait for the replicas of this lane."""
+        """Return whether a pool's requests are waiting for the replicas of this lane."""
         queue = self._queues.get(pool)
         return queue is not None and queue.order.waits(lane)
 
     def may_wait(self, pool: str, policy: QueuePolicy, question: PickerQuestion) -> bool:
-        """Return whether a new request of a pool can wait, possibly in place of another one."""
+        """Return whether a new request for a pool can wait, possibly by displacing another one."""
         queue = self._queues.get(pool)
         if queue is None or len(queue.held) < policy.max_requests:
             return True
         return self._displaced(queue, policy, question) is not None
 
     def make_room(self, pool: str, policy: QueuePolicy, question: PickerQuestion, now: float) -> None:
-        """Reject the request that a new one displaces, if the queue is full. `may_wait` has returned True."""
+        """If the queue is full, reject the request that a new one displaces. `may_wait` has returned True."""
         queue = self._queues.get(pool)
         if queue is None or len(queue.held) < policy.max_requests:
             return
@@ -144,7 +144,7 @@ class Queues:
         return (queue.held[request.id] for request in queue.order.heads(full))
 
     def release(self, held: Held, policy: QueuePolicy, now: float) -> None:
-        """Remove a request that has a replica."""
+        """Remove a request that has been given a replica."""
         pool, request = held.features.pool, held.request
         queue = self._queues[pool]
         queue.order.take(request, dict(policy.weights).get(request.flow, 1.0))
@@ -153,12 +153,12 @@ class Queues:
         self._statistics[pool].released(now - request.since, held.caller.tenant)
 
     def send_on(self, held: Held) -> None:
-        """Send a request on without a replica, to the proxy's `otherwise`."""
+        """Release a request without a replica, so that its proxy falls back to `otherwise`."""
         self._remove(held.features.pool, held.request.id)
         held.respond(PickerAnswer())
 
     def dismiss_proxy(self, proxy: str) -> None:
-        """Send the waiting requests of a proxy that has probably ended on without a replica."""
+        """Release the waiting requests of a proxy that has probably ended, without a replica."""
         for queue in list(self._queues.values()):
             for held in [held for held in queue.held.values() if held.caller.proxy == proxy]:
                 self.send_on(held)
@@ -173,7 +173,7 @@ class Queues:
         return True
 
     def expire(self, pool: str, policy: QueuePolicy, now: float) -> None:
-        """Reject the requests of a pool that have waited too long."""
+        """Reject a pool's requests that have waited too long."""
         queue = self._queues[pool]
         for request in queue.order.overdue(now - policy.max_wait / 1000):
             held = self._remove(pool, request.id)
@@ -182,12 +182,12 @@ class Queues:
             held.respond(PickerAnswer(full=True, refused=self.retry_after(pool, policy, now)))
 
     def refuse(self, pool: str, policy: QueuePolicy, now: float) -> PickerAnswer:
-        """Return the response to a request that cannot wait, because too many requests do."""
+        """Return the response to a request that cannot wait because too many others do."""
         self._of(pool).refused_full += 1
         return PickerAnswer(full=True, refused=self.retry_after(pool, policy, now))
 
     def dismiss(self, pool: str) -> None:
-        """Send all waiting requests of a pool on without a replica, to the proxies' `otherwise`."""
+        """Release all waiting requests of a pool without a replica, so that the proxies fall back to `otherwise`."""
         queue = self._queues.pop(pool, None)
         if queue is None:
             return
@@ -197,14 +197,14 @@ class Queues:
         self._note(pool, _PoolQueue())
 
     def retry_after(self, pool: str, policy: QueuePolicy, now: float) -> int:
-        """Return the seconds until the requests that wait now have probably left the queue, from 1 to 60."""
+        """Return an estimate of the seconds until the current waiting requests have left the queue, from 1 to 60."""
         queue = self._queues.get(pool, _PoolQueue())
         rate = queue.rate(now)
         seconds = len(queue.held) / rate if rate else policy.max_wait / 1000
         return min(max(1, ceil(seconds)), _MAX_RETRY_AFTER)
 
     def position(self, pool: str, policy: QueuePolicy, question: PickerQuestion, now: float) -> Position:
-        """Return the place of a request that would begin to wait now."""
+        """Return the place that a request would get if it started to wait now."""
         queue = self._queues.get(pool, _PoolQueue())
         flow, priority = flow_of(policy, question), priority_of(policy, question)
         count, flows = queue.order.before(flow, priority, dict(policy.weights))
@@ -238,13 +238,13 @@ class Queues:
 def waiting_request(
     policy: QueuePolicy, features: Features, question: PickerQuestion, pick: str, now: float
 ) -> WaitingRequest:
-    """Return a request that begins to wait under the id `pick`."""
+    """Return a request that starts to wait under the id `pick`."""
     cost, lane = features.prompt_tokens + REQUEST_TOKENS, lane_of(features)
     return WaitingRequest(pick, flow_of(policy, question), priority_of(policy, question), cost, now, lane)
 
 
 def lane_of(features: Features) -> tuple[object, ...]:
-    """Return what decides to which replicas of a pool a request may go."""
+    """Return the values that determine which of a pool's replicas a request may go to."""
     return features.place, features.regions, features.subset
 
 
@@ -254,7 +254,7 @@ def flow_of(policy: QueuePolicy, question: PickerQuestion) -> str:
 
 
 def sharer(by: str, header: str, question: PickerQuestion) -> str:
-    """Return the value that requests have in common which share a queue's turn or a budget."""
+    """Return the value shared by requests that share a turn in the queue or a budget."""
     match by:
         case "tenant":
             return question.caller.tenant
@@ -267,7 +267,7 @@ def sharer(by: str, header: str, question: PickerQuestion) -> str:
 
 
 def priority_of(policy: QueuePolicy, question: PickerQuestion) -> int:
-    """Return the index of a request's priority: the priority of its route, or the one that its tenant may choose."""
+    """Return the index of a request's priority: its route's, or a priority that its tenant may choose."""
     caller = question.caller
     priority = PRIORITIES.index(caller.priority)
     highest = dict(policy.priority_tenants).get(caller.tenant) if caller.tenant else None

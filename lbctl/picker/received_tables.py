@@ -1,6 +1,6 @@
 """The tables of one picker, built from the control plane's lines.
 
-If no more lines arrive, the last tables remain in use.
+If no more lines arrive, the last tables stay in use.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lbctl.picker import wire
 from lbctl.runtime import log
 
 _MAX_NAMED = 10
-"""Maximum number of pools that a warning names."""
+"""Maximum number of pools to name in a warning."""
 
 
 class TableFollower:
@@ -52,7 +52,7 @@ class TableFollower:
         self._other_pools: set[str] = set()
         """Names of the pools whose tables are not used."""
         self._beginning: set[str] | None = None
-        """Pools in the first set of tables of a new connection; None once the set is complete."""
+        """Pools in the first set of tables on a new connection; None once the set is complete."""
 
     def apply(self, text: bytes) -> None:
         """Apply one line. Raises WireError without changing the tables."""
@@ -120,7 +120,7 @@ class TableFollower:
             self._changed(pool, None)
 
     def _end_of_beginning(self) -> None:
-        """Drop the pools of an earlier connection that this one does not have."""
+        """Drop the pools that an earlier connection had but this one does not."""
         for pool in self._tables.keys() - (self._beginning if self._beginning is not None else self._tables.keys()):
             self._remove(pool)
         self._beginning = None

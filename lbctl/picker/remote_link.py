@@ -1,7 +1,7 @@
 """The link of a picker on another machine: it subscribes to the tables of `lbctl serve` through its HTTP API.
 
-While the control plane is unreachable, the picker continues with the last tables. It still avoids a replica that fails
-in the meantime, because proxies report that they cannot reach it. The pauses between attempts grow and have jitter.
+While the control plane is unreachable, the picker continues with its last tables. It still avoids replicas that fail in
+the meantime, because proxies report that they cannot reach them. Pauses between attempts grow and have jitter.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ _KEY_TIMEOUT = 2.0
 """Seconds that a starting picker waits for its key before it listens."""
 _DATA = b"data: "
 _FORBIDDEN, _MAX_REASON = 403, 4096
-"""Status of the response to a token without the required role, and upper bound on the bytes of its reason."""
+"""Status of the response to a token without the required role, and the maximum length of its reason in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControlPlane:
-    """The control plane whose tables a picker subscribes to."""
+    """The control plane that a picker subscribes to for its tables."""
 
     url: str
     """URL of its API."""
     token: Callable[[], str]
-    """Returns the token for its API; empty: the picker does not send a token."""
+    """Returns the token for its API; empty: no token is sent."""
     ca: str | None = None
     """Path of the CA bundle to verify its certificate; None: system CAs."""
 
@@ -56,10 +56,10 @@ class ControlPlane:
 def run(
     places: PickerEndpoints, control_plane: ControlPlane, memory: Path | None = None, pool: str | None = None
 ) -> int:
-    """Run a picker with the tables of this control plane until a signal ends it. Return its exit code.
+    """Run a picker with this control plane's tables until a signal ends it. Return its exit code.
 
-    `memory`: the directory for its affinity memory; None: the memory is not saved. `pool`: the only pool that the
-    picker serves; None: all pools.
+    `memory`: the directory for its affinity memory; None: the memory is not saved. `pool`: the only pool to serve;
+    None: all pools.
     """
     handler = log.start(sys.stderr)
     raise_limit()
@@ -81,14 +81,14 @@ async def _run(places: PickerEndpoints, control_plane: ControlPlane, memory: Pat
 
 
 class UnusableAuthorityError(Exception):
-    """The CA bundle cannot be used. The message contains the reason."""
+    """The CA bundle cannot be used. The message gives the reason."""
 
 
 class RemoteLink:
     """Subscription to one control plane. It reconnects when the stream ends."""
 
     def __init__(self, control_plane: ControlPlane, own: str, address: str) -> None:
-        """`own` and `address` are the id and the address of this picker for the other pickers.
+        """`own` and `address` are this picker's id and address for the other pickers.
 
         If there is no token, or the token may not join, it only receives the tables. Raises UnusableAuthorityError.
         """
@@ -101,7 +101,7 @@ class RemoteLink:
             raise UnusableAuthorityError(f"--tls-ca: {control_plane.ca}: {reason_of(error)}") from None
 
     async def key(self) -> str:
-        """Return the picker key; empty if the control plane does not send one immediately."""
+        """Return the picker key; empty if the control plane does not send one right away."""
         with suppress(aiohttp.ClientError, OSError, TimeoutError, wire.WireError, _RefusedError):
             async with asyncio.timeout(_KEY_TIMEOUT):
                 async for line in self._lines(self._query if self._control_plane.token() else {}, is_logged=False):
@@ -130,7 +130,7 @@ class RemoteLink:
             pause = min(2 * pause, _MAX_PAUSE)
 
     async def _joined_lines(self, service: PickService) -> AsyncIterator[bytes]:
-        """Yield the lines of one stream, with only the tables if the token may not join.
+        """Yield the lines of one stream, limited to the tables if the token may not join.
 
         Raises the exceptions of aiohttp and _RefusedError.
         """
@@ -181,7 +181,7 @@ class RemoteLink:
 
 
 class _RefusedError(Exception):
-    """The control plane rejects the request for tables. The message contains the reason."""
+    """The control plane rejects the request for tables. The message gives the reason."""
 
     def __init__(self, status: int, reason: str) -> None:
         self.status = status

@@ -20,7 +20,7 @@ from lbctl.picker.statistics import (
 
 @dataclass(frozen=True, slots=True)
 class PickerReport:
-    """The counts of a picker since its start, and its samples since the previous report."""
+    """A picker's counts since its start, and its samples since the previous report."""
 
     reasons: tuple[tuple[str, str, int], ...] = ()
     """Triples of pool, reason and number of decisions."""
@@ -29,25 +29,25 @@ class PickerReport:
     finished: Mapping[str, int] = field(default_factory=dict)
     """Pool → number of picked requests that have ended."""
     lost: Mapping[str, int] = field(default_factory=dict)
-    """Pool → number of these requests whose end was not reported."""
+    """Pool → number of ended requests whose end was not reported."""
     open: int = 0
     """Number of picked requests that have not ended."""
     open_by_pool: Mapping[str, int] = field(default_factory=dict)
     """Pool → number of its picked requests that have not ended."""
     expected_cached: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """Pool → replica → prompt tokens that all pickers have expected in its engine's caches so far."""
+    """Pool → replica → prompt tokens that all pickers have so far expected in its engine's caches."""
     sampled: int = 0
     """Number of samples since the start."""
     samples: tuple[DecisionSample, ...] = ()
     """The latest samples, newest last."""
     unsaved: str = ""
-    """Why the affinity memory cannot be saved; empty if it can."""
+    """Why the affinity memory cannot be saved; empty if it can be."""
     lengths: Mapping[str, Factors] = field(default_factory=dict)
-    """Pool → the learned factors of prompt lengths."""
+    """Pool → learned correction factors for prompt lengths."""
     queues: Mapping[str, QueueStatistics] = field(default_factory=dict)
     """Pool → the counts of its queue, if it has one."""
     waiting_tenants: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """Pool → tenant → number of its waiting requests, if any."""
+    """Pool → tenant → number of waiting requests; pools without waiting requests are absent."""
 
 
 def line(report: PickerReport) -> bytes:

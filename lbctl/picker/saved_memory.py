@@ -1,9 +1,9 @@
-"""The affinity memory of a picker in two files, so that a restarted picker recognises sessions and prompts.
+"""A picker's affinity memory in two files, so that a restarted picker recognises sessions and prompts.
 
 Each file has one generation (`lbctl.pick.affinity`). New entries are appended every `INTERVAL`, and a new generation
 replaces the older file. An incomplete line, written by a process that was killed, is ignored.
 
-Keys are hashes of Python with a secret seed (`lbctl.picker.launch`), so the files do not contain sessions or prompts.
+Keys are Python hashes with a secret seed (`lbctl.picker.launch`), so the files do not contain sessions or prompts.
 Files with another seed or from another version of Python are ignored.
 """
 
@@ -21,7 +21,7 @@ from lbctl.pick.affinity import TTL, AffinityChanges, AffinityMemory
 from lbctl.runtime import log
 
 INTERVAL = 0.1
-"""Seconds between writes. A killed picker loses the entries since the last write."""
+"""Seconds between writes. A picker that is killed loses the entries since the last write."""
 _FORMAT = 1
 _NAMES = ("memory-0.jsonl", "memory-1.jsonl")
 
@@ -29,18 +29,18 @@ _NAMES = ("memory-0.jsonl", "memory-1.jsonl")
 class SavedMemory:
     """The files in `directory`, which only this user can read. Both methods may block.
 
-    `monotonic` and `wall` are the current time on the clock of the memory and in seconds since the epoch.
+    `monotonic` and `wall` are the current time on the memory's clock and in seconds since the epoch.
     """
 
     def __init__(self, directory: Path, monotonic: float, wall: float) -> None:
         self._directory = directory
         self._offset = wall - monotonic
-        """The wall clock minus the clock of the memory, in seconds."""
+        """The wall clock minus the memory's clock, in seconds."""
         self._generation = -1
-        """The generation in the file that was written last; -1: none."""
+        """The generation in the most recently written file; -1: none."""
         self._lock = threading.Lock()
         self.failure = ""
-        """Why the last write failed, which the log also contains; empty if it did not."""
+        """Why the last write failed, which is also logged; empty if it succeeded."""
 
     def restore(self, memory: AffinityMemory, now: float) -> int:
         """Add the saved entries to an empty memory. Return their number."""
@@ -53,7 +53,7 @@ class SavedMemory:
         return len(memory)
 
     def write(self, changes: Sequence[AffinityChanges]) -> None:
-        """Append changes, the oldest generation first. If that fails, the reason is logged and they are lost."""
+        """Append changes, oldest generation first. If that fails, they are lost and the reason is logged."""
         with self._lock:
             try:
                 for part in changes:
@@ -114,7 +114,7 @@ def _numbers(values: list[Any]) -> list[int]:
 
 
 def hash_version() -> int:
-    """Return a value that changes whenever the keys of entries change because of the seed or the Python version."""
+    """Return a value that changes whenever the seed or the Python version changes the keys of entries."""
     return hash(("lbctl", hash(b"picker")))
 
 

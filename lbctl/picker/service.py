@@ -1,6 +1,6 @@
-"""The picker service of one process: it picks replicas for queries with the tables, the books and the affinity memory.
+"""One process's picker service: it picks replicas for queries, using the tables, the books and the affinity memory.
 
-All methods run in one event loop, so each decision takes all previous decisions into account. If a pool has no table or
+All methods run in one event loop, so each decision takes all earlier decisions into account. If a pool has no table or
 no available replica, the response is empty, and the proxy falls back to `otherwise`.
 """
 
@@ -36,19 +36,19 @@ _LOG_INTERVAL = 60.0
 _OWN_ID = 16
 """Length of a pick id that the picker chose. Ids that proxies choose are longer."""
 _MAX_ENDED, _LATE = 10_000, 60.0
-"""Upper bounds on the number and age (in seconds) of remembered ends that arrived before their queries.
+"""Maximum number and age (in seconds) of remembered ends that arrived before their queries.
 
-This happens if a client disconnects immediately, or if a picker that hung reads its sockets in any order.
+This happens if a client disconnects immediately, or if a picker that hung reads its sockets in a different order.
 """
 MAX_ADDRESSES = 4
-"""Upper bound on the replicas in a response."""
+"""Maximum number of replicas in a response."""
 
 
 class PickService:
-    """The service of one process. `clock` returns seconds. `affinity` is empty, or has been restored.
+    """The picker service of one process. `clock` returns seconds. `affinity` is empty, or has been restored.
 
-    `is_joining`: whether it is not ready and picks no replica until `joined` is called. Other pickers would adopt its
-    choices, although it does not know the sessions yet.
+    `is_joining`: whether it is not ready, and picks no replica, until `joined` is called. Other pickers would adopt its
+    choices, which it makes without knowing the sessions yet.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class PickService:
         self.tables: dict[str, PoolTable] = {}
         self._is_joining = is_joining
         self.unsaved = ""
-        """Why the affinity memory could not be saved; empty if it was saved, or if it is not saved at all."""
+        """Why the affinity memory could not be saved; empty if it was saved or is not saved at all."""
         self._clock = clock
         self._decider = Decider(generator or random.Random(), AffinityMemory() if affinity is None else affinity)
         self.suspects = Suspects(self._decider.stalls.avoided)
-        """Replicas that are not picked for a short time."""
+        """Replicas that are temporarily not picked."""
         self._open: dict[str, OpenPick] = {}
         self._lost_ends = LostEnds()
         self._ended: dict[str, float] = {}
@@ -81,11 +81,11 @@ class PickService:
 
     @property
     def is_ready(self) -> bool:
-        """Whether replicas can be picked, with the affinity memory of the other pickers."""
+        """Whether replicas can be picked with the affinity memory of the other pickers."""
         return bool(self.tables) and not self._is_joining
 
     def joined(self) -> None:
-        """Be ready as soon as the first table has arrived."""
+        """Become ready as soon as the first table arrives."""
         self._is_joining = False
 
     @property
@@ -100,11 +100,11 @@ class PickService:
 
     @property
     def lengths(self) -> dict[str, Factors]:
-        """Pool → the learned factors of prompt lengths, if its engines count prompt tokens."""
+        """Pool → learned correction factors for prompt lengths, if its engines count prompt tokens."""
         return self._decider.lengths.learned()
 
     def set_table(self, pool: str, table: PoolTable | None) -> None:
-        """Use this table for the pool from now on; None: the pool left."""
+        """From now on, use this table for the pool; None: the pool has left."""
         self._decider.forget_departed(self.tables.get(pool), table)
         if table is None:
             self.tables.pop(pool, None)
@@ -135,11 +135,11 @@ class PickService:
         self._end(self._lost_ends.of(self._open, samples, self._clock()))
 
     def counts(self) -> Counts:
-        """Return the counts of this picker, for the other pickers."""
+        """Return this picker's counts, for the other pickers."""
         return self._decider.books.snapshot()
 
     def waiting_flows(self) -> Mapping[str, int]:
-        """Return pool → number of flows that wait at this picker, for the other pickers."""
+        """Return pool → number of flows waiting at this picker, for the other pickers."""
         return {pool: self.queues.flows(pool) for pool in self.queues.pools}
 
     def merge_waiting(self, peer: str, flows: Mapping[str, int]) -> None:
@@ -147,11 +147,11 @@ class PickService:
         self._shares.merge(peer, flows, self._clock())
 
     def expected_cached(self) -> Mapping[str, Mapping[str, int]]:
-        """Return pool → replica → prompt tokens that all pickers have expected in its engine's caches so far."""
+        """Return pool → replica → prompt tokens that all pickers have so far expected in its engine's caches."""
         return self._decider.books.expected_cached()
 
     def merge(self, peer: str, counts: Counts) -> None:
-        """Replace the counts of another picker, for the replicas that this picker knows."""
+        """Replace another picker's counts for the replicas that this picker knows."""
         accepted = {
             pool: {name: count for name, count in replicas.items() if name in table.names}
             for pool, replicas in counts.items()
@@ -161,9 +161,9 @@ class PickService:
         self.serve_queues()
 
     def merge_affinity(self, batch: AffinityBatch, yields: bool) -> None:
-        """Accept entries of another picker's affinity memory, for the replicas that this picker knows.
+        """Accept another picker's affinity entries for the replicas that this picker knows.
 
-        `yields`: whether the other picker's choice counts if both choose a replica for a session at the same time.
+        `yields`: whether the other picker's choice wins if both choose a replica for a session at the same time.
         """
         known = {
             number: (pool, name)
@@ -173,7 +173,7 @@ class PickService:
         self._decider.merge_affinity(AffinityBatch(known, batch.entries), self._clock(), yields)
 
     def pick(self, question: PickerQuestion) -> PickerAnswer:
-        """Return the replicas for a request, in the order in which a proxy should try them; none after an error.
+        """Return the replicas for a request in the order in which a proxy should try them; none after an error.
 
         A response with `must_wait` has none, because all replicas are full: `wait` may follow.
         """
@@ -187,9 +187,9 @@ class PickService:
             return PickerAnswer()
 
     def wait(self, question: PickerQuestion, respond: Respond) -> str:
-        """Let a request wait for which `pick` has just returned `must_wait`. Return its id.
+        """Queue a request for which `pick` has just returned `must_wait`. Return its id.
 
-        `respond` gets the response later, unless `finished` is called before.
+        `respond` gets the response later, unless `finished` is called first.
         """
         table = self._table(question)
         assert table is not None
@@ -202,7 +202,7 @@ class PickService:
         return pick
 
     def serve_queues(self) -> None:
-        """Reject requests that have waited too long, and give replicas to as many of the others as possible."""
+        """Reject requests that have waited too long, and assign replicas to as many of the others as possible."""
         for pool in self.queues.pools:
             table = self.tables[pool]
             if table.policy.queue is not None:
@@ -210,12 +210,12 @@ class PickService:
             self._release(pool)
 
     def dismiss_waiting(self) -> None:
-        """Send all waiting requests on without a replica, because the picker ends."""
+        """Release all waiting requests without a replica, because the picker is ending."""
         for pool in self.queues.pools:
             self.queues.dismiss(pool)
 
     def position(self, question: PickerQuestion) -> Position | None:
-        """Return the place of a request in the queue if it had to wait now; None if it would not wait."""
+        """Return the place that a request would get in the queue; None if it would not have to wait."""
         table = self._table(question)
         if table is None or table.policy.queue is None:
             return None
@@ -240,7 +240,7 @@ class PickService:
         return explain_wait(explanation, position, policy)
 
     def share_budgets(self, pickers: int) -> None:
-        """Use an equal part of each budget of prompt tokens, because this number of pickers charge them."""
+        """Use an equal part of each budget of prompt tokens, because this number of pickers charge it."""
         self._pickers = pickers
 
     def proxy_of(self, pick: str) -> str:
@@ -328,7 +328,7 @@ class PickService:
         return picked
 
     def _charge(self, table: PoolTable, question: PickerQuestion, request: Features, now: float) -> Callable[[], None]:
-        """Charge the prompt of a request. Return a function that adds it to the budgets again."""
+        """Charge a request's prompt to its budgets. Return a function that refunds it."""
         if not table.policy.token_limits:
             return _nothing
         budgets, tokens = self._budgets_of(table, question), request.prompt_tokens
@@ -354,7 +354,10 @@ class PickService:
         return PickerAnswer(full=True, must_wait=True)
 
     def _release(self, pool: str) -> None:
-        """Give replicas to as many waiting requests of a pool as possible. After an error, all go to `otherwise`."""
+        """Assign replicas to as many of a pool's waiting requests as possible.
+
+        After an error, all of them fall back to `otherwise`.
+        """
         try:
             while self.queues.has_waiting(pool) and self._release_one(pool):
                 pass
@@ -363,7 +366,7 @@ class PickService:
             self.queues.dismiss(pool)
 
     def _release_one(self, pool: str) -> bool:
-        """Give a replica to the next waiting request that can get one. Return whether one did."""
+        """Assign a replica to the next waiting request that can get one. Return whether there was such a request."""
         now, original, full = self._clock(), self.tables[pool], set[object]()
         table, policy = self.suspects.without(original, now), original.policy.queue
         assert policy is not None
@@ -400,7 +403,7 @@ class PickService:
 
     @staticmethod
     def _id(question: PickerQuestion) -> str:
-        """Return the id of a request. A client cannot guess it, and so cannot end another client's request."""
+        """Return the id of a request. It cannot be guessed, so that a client cannot end another client's request."""
         return question.id or secrets.token_hex(_OWN_ID // 2)
 
     def _log_failure(self) -> None:
@@ -410,7 +413,7 @@ class PickService:
             log.failure("a pick failed; the proxy falls back to `otherwise`")
 
     def _table(self, question: PickerQuestion) -> PoolTable | None:
-        """Return the table of the pool. A gateway without a pool gets the table that contains replicas it allows."""
+        """Return the table of the pool. A gateway without a pool gets the table whose replicas it allows."""
         pool = question.caller.pool
         if pool is not None:
             return self.tables.get(pool)

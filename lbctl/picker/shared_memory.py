@@ -1,4 +1,4 @@
-"""The affinity memory that several pickers share: a replica that one picker chose counts for the others, too.
+"""The affinity memory that several pickers share: a replica chosen by one picker counts for the others, too.
 
 Each picker sends its new entries to every other picker, at most every `saved_memory.INTERVAL`. A new picker copies the
 whole memory of another one before it is ready. Entries for an unreachable picker wait, up to a limit.
@@ -26,19 +26,19 @@ from lbctl.runtime import log
 
 _SERVICE, _CHANGES, _TABLE = "lbctl.picker.Affinity", "Changes", "Table"
 _WAITING = 100
-"""Upper bound on the messages that wait for one picker: the changes of ten seconds."""
+"""Maximum number of messages that wait for one picker: ten seconds' worth of changes."""
 _CHECK = 1.0
 """Seconds after which a stream without entries is checked."""
 JOIN_TIMEOUT = 5.0
-"""Seconds that a new picker tries to copy the memory of another one. After that, it is ready without it."""
+"""Seconds for which a new picker tries to copy another picker's memory. After that, it becomes ready without it."""
 _FIRST_TIMEOUT = 1.0
-"""Seconds that another picker has for the first part of its memory."""
+"""Seconds that another picker has to send the first part of its memory."""
 _PAUSE = 0.1
 """Seconds before a new picker asks the others again."""
 _REFUSALS = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNIMPLEMENTED)
 """Statuses of pickers whose memory cannot be used."""
 _ACCEPTED = "lbctl-accepted"
-"""Metadata with which a picker accepts the entries of another one. Until then, entries wait at the sender."""
+"""Metadata by which a picker accepts another picker's entries. Until then, entries wait at the sender."""
 _UNKNOWN = "this is not the id of another picker"
 _INTEGER = 8
 Accept = Callable[[AffinityBatch, bool], None]
@@ -47,8 +47,8 @@ Accept = Callable[[AffinityBatch, bool], None]
 class SharedMemory:
     """The memory of the picker with the id `own`.
 
-    `accept` merges a batch, and gets whether this picker yields. `joined` is called once the memory of another picker
-    has been copied, or if no other picker is known.
+    `accept` merges a batch; its argument states whether this picker yields. `joined` is called once another picker's
+    memory has been copied, or if no other picker is known.
     """
 
     def __init__(self, own: str, memory: AffinityMemory, accept: Accept, joined: Callable[[], None]) -> None:
@@ -61,12 +61,12 @@ class SharedMemory:
         """Address → messages for this picker."""
         self._news: dict[str, asyncio.Event] = {}
         self._different: set[str] = set()
-        """Ids of the pickers with other hashes, which the log already contains."""
+        """Ids of the pickers with different hashes that have already been logged."""
         self._copying: set[str] = set()
         """Ids of the pickers that are copying this memory."""
 
     def follow(self, peers: Mapping[str, str]) -> None:
-        """Share the memory with these other pickers from now on: id → address."""
+        """From now on, share the memory with these other pickers: id → address."""
         self._peers = peers
         addresses = set(peers.values())
         for address in self._waiting.keys() - addresses:
@@ -128,9 +128,9 @@ class SharedMemory:
     # ── Copying ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def copy(self, channel: Callable[[str], grpc.aio.Channel]) -> None:
-        """Copy the memory of one of the other pickers. If all fail, try again until `JOIN_TIMEOUT`.
+        """Copy the memory of one of the other pickers. If all attempts fail, retry until `JOIN_TIMEOUT`.
 
-        Afterwards, the method waits until it is cancelled, because guards restart a task that ends.
+        Then wait until cancelled, because guards restart a task that ends.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(JOIN_TIMEOUT):
@@ -230,14 +230,14 @@ class SharedMemory:
 
 
 def encode(sender: str, batch: AffinityBatch) -> bytes:
-    """Return the message with a batch."""
+    """Return the message that contains a batch."""
     head = {"from": sender, "hash": hash_version(), "replicas": batch.replicas}
     numbers = struct.pack(f"<{len(batch.entries)}q", *batch.entries)
     return json.dumps(head, separators=(",", ":")).encode() + b"\n" + numbers
 
 
 def parse(message: bytes) -> tuple[str, int, AffinityBatch] | None:
-    """Return the id of the sender, the version of its hashes, and the batch; None if the message is invalid."""
+    """Return the sender's id, the version of its hashes, and the batch; None if the message is invalid."""
     head, _, data = message.partition(b"\n")
     try:
         values: Any = json.loads(head)

@@ -1,8 +1,8 @@
 """The frames of SPOP 2.0, the Stream Processing Offload Protocol with which HAProxy queries agents.
 
-A frame is its length in 4 bytes, a type, 4 bytes of flags, the ids of a stream and of a frame, and a payload. Numbers
-are varints: one byte below 240, otherwise 4 bits and then 7 bits for each further byte. Source: HAProxy's doc/SPOE.txt,
-section 3.
+A frame consists of its length in 4 bytes, a type, 4 bytes of flags, a stream id and a frame id, and a payload. Numbers
+are varints: one byte below 240; otherwise 4 bits, followed by 7 bits in each further byte. Source: HAProxy's
+doc/SPOE.txt, section 3.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _HEAD = struct.Struct(">BI")
 _LENGTH = struct.Struct(">I")
 LENGTH_BYTES = _LENGTH.size
 MAX_VALUES = 255
-"""Upper bound on the values of a frame, which is also the limit for a message. They are read before the key is
+"""Maximum number of values in a frame, which is also the limit for a message. They are read before the key is
 checked."""
 
 Value = bytes | int | bool | None
@@ -41,14 +41,14 @@ class Frame(NamedTuple):
 
 
 def length(received: bytearray) -> int:
-    """Return the length of the first frame without its length field. `received` contains at least this field."""
+    """Return the length of the first frame, excluding its length field. `received` contains at least this field."""
     size: int
     (size,) = _LENGTH.unpack_from(received)
     return size
 
 
 def read(data: bytes) -> Frame:
-    """Return a frame from its bytes after the length field. Raises MalformedError."""
+    """Return a frame parsed from the bytes after its length field. Raises MalformedError."""
     try:
         kind, flags = _HEAD.unpack_from(data)
         if not flags & _FINISHED:
@@ -66,7 +66,7 @@ def values(payload: bytes) -> dict[bytes, Value]:
 
 
 def arguments(payload: bytes) -> list[tuple[bytes, Value]]:
-    """Return the named arguments of a NOTIFY frame with one message, in their order. Raises MalformedError."""
+    """Return the named arguments of a NOTIFY frame that contains one message, in order. Raises MalformedError."""
     try:
         _, at = _string(payload, 0)
         found, at = _pairs(payload, at + 1, payload[at])
@@ -78,13 +78,13 @@ def arguments(payload: bytes) -> list[tuple[bytes, Value]]:
 
 
 def hello(max_frame_size: int) -> bytes:
-    """Return the frame with which an agent accepts a connection: several queries at a time, and no fragments."""
+    """Return the frame that an agent accepts a connection with: several queries at a time, and no fragments."""
     items = ((b"version", b"2.0"), (b"max-frame-size", max_frame_size), (b"capabilities", b"pipelining"))
     return _frame(AGENT_HELLO, 0, 0, b"".join(_encoded(name) + _typed(value) for name, value in items))
 
 
 def disconnect(status: int, message: str) -> bytes:
-    """Return the frame with which an agent ends a connection. `status` is a code of SPOP; 0: normal."""
+    """Return the frame that an agent ends a connection with. `status` is a SPOP status code; 0: normal."""
     items = ((b"status-code", status), (b"message", message.encode("ascii", "replace")))
     return _frame(AGENT_DISCONNECT, 0, 0, b"".join(_encoded(name) + _typed(value) for name, value in items))
 
@@ -104,7 +104,7 @@ def _frame(kind: int, stream: int, number: int, payload: bytes) -> bytes:
 
 
 def _pairs(data: bytes, at: int, count: int | None) -> tuple[list[tuple[bytes, Value]], int]:
-    """Return `count` names with their values, or all of them if it is None, and the position after them."""
+    """Return `count` names with their values (all of them if None), and the position after them."""
     pairs: list[tuple[bytes, Value]] = []
     try:
         while at < len(data) if count is None else len(pairs) < count:

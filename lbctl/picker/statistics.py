@@ -12,9 +12,9 @@ from lbctl.pick.waiting import PRIORITIES
 BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1)
 """Upper bounds of the histogram's buckets, in seconds."""
 WAIT_BOUNDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-"""Upper bounds of the buckets for waits in the queue, in seconds."""
+"""Upper bounds of the buckets for queue waits, in seconds."""
 MAX_TENANTS = 20
-"""Upper bound on the tenants of a pool whose waits are counted individually. All others count as `OTHER`."""
+"""Maximum number of tenants per pool whose waits are counted individually. All others count as `OTHER`."""
 OTHER = "other"
 _SAMPLES = 200
 _SAMPLE_INTERVAL = 0.1
@@ -23,7 +23,7 @@ _SAMPLE_INTERVAL = 0.1
 
 @dataclass(frozen=True, slots=True)
 class DecisionSample:
-    """One decision. The sample does not contain any data that a client sent."""
+    """One decision. The sample contains no data sent by a client."""
 
     at: float
     """Time of the decision, in seconds since the epoch."""
@@ -37,7 +37,7 @@ class DecisionSample:
     session: bool
     """Whether the request has a session key."""
     blocks: int
-    """Number of blocks of its prompt that were looked up."""
+    """Number of prompt blocks that were looked up."""
     tokens: float
     """Estimated length of its prompt."""
     proxy: str
@@ -46,7 +46,7 @@ class DecisionSample:
 
 @dataclass(slots=True)
 class DurationHistogram:
-    """Histogram of durations in buckets, plus a last bucket without a bound."""
+    """Histogram of durations, plus a last bucket without an upper bound."""
 
     bounds: tuple[float, ...] = BOUNDS
     """Upper bounds of the buckets, in seconds."""
@@ -56,7 +56,7 @@ class DurationHistogram:
     """Sum of the durations, in seconds."""
 
     def __post_init__(self) -> None:
-        """Begin with empty buckets."""
+        """Start with empty buckets."""
         self.counts = self.counts or [0] * (len(self.bounds) + 1)
 
     def add(self, seconds: float) -> None:
@@ -67,7 +67,7 @@ class DurationHistogram:
 
 @dataclass(slots=True)
 class TenantWaits:
-    """The waits of one tenant's requests that got a replica."""
+    """The waits of one tenant's requests that were given a replica."""
 
     requests: int = 0
     seconds: float = 0.0
@@ -79,20 +79,20 @@ class QueueStatistics:
     """Counts of a pool's queue since the start of the process."""
 
     waiting: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(PRIORITIES, 0))
-    """Priority → number of requests that wait now."""
+    """Priority → number of requests currently waiting."""
     refused_full: int = 0
-    """Requests that were rejected because too many waited."""
+    """Requests rejected because too many were waiting."""
     refused_late: int = 0
-    """Requests that were rejected because they had waited too long."""
+    """Requests rejected because they had waited too long."""
     left: int = 0
-    """Requests whose clients left while they waited."""
+    """Requests whose clients left while waiting."""
     waits: DurationHistogram = field(default_factory=lambda: DurationHistogram(WAIT_BOUNDS))
-    """Waits of the requests that got a replica."""
+    """Waits of the requests that were given a replica."""
     tenants: dict[str, TenantWaits] = field(default_factory=dict)
     """Tenant, or `OTHER` → its waits."""
 
     def released(self, seconds: float, tenant: str) -> None:
-        """Count a request that got a replica after a wait."""
+        """Count a request that was given a replica after waiting."""
         self.waits.add(seconds)
         if not tenant:
             return
@@ -114,11 +114,11 @@ class Statistics:
         self.finished: Counter[str] = Counter()
         """Pool → number of picked requests that have ended."""
         self.lost: Counter[str] = Counter()
-        """Pool → number of these requests whose end was not reported."""
+        """Pool → number of ended requests whose end was not reported."""
         self.queues: dict[str, QueueStatistics] = {}
         """Pool → the counts of its queue, if it has one."""
         self.task_failures: Counter[str] = Counter()
-        """Task → number of its failures."""
+        """Task → number of failures."""
         self.sampled = 0
         """Number of samples since the start."""
         self._samples: deque[DecisionSample] = deque(maxlen=_SAMPLES)
@@ -130,13 +130,13 @@ class Statistics:
         self.times.setdefault(pool, DurationHistogram()).add(seconds)
 
     def forget(self, pool: str) -> None:
-        """Drop the counts of decisions of a pool that has left."""
+        """Drop the decision counts of a pool that has left."""
         self.times.pop(pool, None)
         for key in [key for key in self.reasons if key[0] == pool]:
             del self.reasons[key]
 
     def task_failed(self, task: str) -> None:
-        """Count a failure of a task."""
+        """Count a task's failure."""
         self.task_failures[task] += 1
 
     def wants_sample(self, at: float) -> bool:
@@ -144,19 +144,19 @@ class Statistics:
         return at - self._sampled_at >= _SAMPLE_INTERVAL
 
     def sample(self, sample: DecisionSample) -> None:
-        """Add a sample, and drop the oldest one if there are too many."""
+        """Add a sample, dropping the oldest one if there are too many."""
         self._sampled_at = sample.at
         self.sampled += 1
         self._samples.append(sample)
 
     def samples_after(self, number: int) -> list[DecisionSample]:
-        """Return the samples after the first `number` ones that are still available."""
+        """Return the samples after the first `number` that are still available."""
         new = min(max(self.sampled - number, 0), len(self._samples))
         return list(self._samples)[len(self._samples) - new :]
 
 
 def page(statistics: Statistics, gauges: Mapping[str, float]) -> bytes:
-    """Return the counts and the gauges (name → value) in the Prometheus text format."""
+    """Return the counts and gauges (name → value) in the Prometheus text format."""
     return "".join(_lines(statistics, gauges)).encode()
 
 
