@@ -1,21 +1,22 @@
-"""Memory of the sessions, prompt prefixes and adapters that each replica has seen and may still have cached.
+"""Memory of the sessions, prompt prefixes and adapters that each replica has seen and may still cache.
 
-The memory is bounded in entries and in time. It has two generations, and an entry moves into the younger one when it is
-used. When the younger generation is full or half of `ttl` old, it becomes the older one, and the previous older
-generation is dropped. The result is LRU eviction with a TTL, but without a timestamp or a list link for each entry, and
-forgetting costs nothing.
+The memory is bounded in both entries and time. It has two generations, and an entry moves into the younger one when it
+is used. When the younger generation is full or half of `ttl` old, it becomes the older one, and the previous older one
+is dropped. The result is LRU eviction with a TTL, without a timestamp or list link per entry, and forgetting costs
+nothing.
 
-Not every block of a prompt is stored: only the first eight, then four in each doubling of the length, and the last
-block. A continued conversation finds the last block of its previous request. Other prompts with a common prefix find at
-least four fifths of it.
+Not every prompt block is stored: only the first eight, then four per doubling of the length, and the last block. A
+continued conversation finds the last block of its previous request. Other prompts that share a prefix find at least
+four fifths of it.
 
-Sessions and prompts belong to a tenant, so a tenant cannot find out another tenant's prompts by sending them too.
+Sessions and prompts belong to a tenant, so that a tenant cannot discover another tenant's prompts by sending them too.
 There are few adapters, because configuration files list them. For each adapter, the memory keeps the time of the last
-request at every replica, regardless of the tenant.
+request at each replica, regardless of the tenant.
 
-A process can save and share the memory: `take_changes` returns what is new since the last call, `restore` accepts saved
-entries, and `merge` accepts entries of another picker. Keys of entries are hashes of Python, so all processes need the
-same secret (`launch`). Entries of other pickers are kept apart, so they cannot displace the picker's own entries.
+A process can save and share the memory: `take_changes` returns everything that is new since the last call, `restore`
+accepts saved entries, and `merge` accepts another picker's entries. Keys of entries are Python hashes, so all processes
+need the same secret (`launch`). Other pickers' entries are kept separately, so that they cannot displace the picker's
+own entries.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ from typing import NamedTuple
 from lbctl.pick.features import Features
 
 LIMIT = 1_000_000
-"""Upper bound on the number of own entries (blocks of prompts and sessions), and also on other pickers' entries."""
+"""Maximum number of the picker's own entries (prompt blocks and sessions), and also of other pickers' entries."""
 TTL = 3600.0
-"""Seconds after which an unused entry is forgotten. It may be forgotten after half of this time."""
+"""Seconds after which an unused entry is forgotten. It may be forgotten after half that time."""
 MAX_HOLDERS = 4
 _GROWTH = 1.25
-"""Growth of a session's prompt, as a factor, at which its entry counts as changed."""
+"""Factor by which a session's prompt must grow for its entry to count as changed."""
 BLOCK = -1
-"""Tokens of a change that concerns a block of a prompt, not a session."""
+"""Token count that marks a change to a prompt block rather than a session."""
 MAX_BATCH = 2_000
-"""Upper bound on the entries of a batch."""
+"""Maximum number of entries in a batch."""
 _RECENT = 2
-"""The number of calls of `take_changes` after which other pickers usually know an own entry."""
+"""Number of calls of `take_changes` after which other pickers usually know about one of this picker's entries."""
 
 
 class _Session(NamedTuple):
@@ -55,15 +56,15 @@ class _Session(NamedTuple):
 
 
 _Entry = _Session | tuple[int, ...]
-"""The entry of a session, or the numbers of the replicas of a block, the last one first."""
+"""A session's entry, or the numbers of the replicas that have a block, last one first."""
 
 
 class CachedPrefix(NamedTuple):
-    """The part of a request that a replica may still have in its cache."""
+    """The part of a request that a replica may still have cached."""
 
     replica: str
     tokens: float
-    """Number of tokens of the prompt that the replica has seen."""
+    """Number of prompt tokens that the replica has seen."""
 
 
 @dataclass(slots=True)
@@ -71,11 +72,11 @@ class AffinityChanges:
     """New entries of one generation, in a form that can be saved."""
 
     generation: int
-    """Number of the generation; each is one younger than the one before."""
+    """Number of the generation, one higher for each newer generation."""
     began: float
     """Time at which the generation began."""
     replicas: dict[int, tuple[str, str]] = field(default_factory=dict)
-    """Number → the pool and the name of a replica."""
+    """Number → pool and name of a replica."""
     entries: list[int] = field(default_factory=list)
     """Three numbers for each entry: its key, the number of the replica, and the tokens of a session or `BLOCK`."""
     forgotten: list[int] = field(default_factory=list)
@@ -83,16 +84,16 @@ class AffinityChanges:
 
 
 class AffinityBatch(NamedTuple):
-    """Entries for other pickers. Their number is limited, so that a batch fits into a message."""
+    """Entries for other pickers. Their number is limited, so that a batch fits into one message."""
 
     replicas: Mapping[int, tuple[str, str]]
-    """Number → the pool and the name of a replica, for all numbers in `entries`."""
+    """Number → pool and name of a replica, for all numbers in `entries`."""
     entries: Sequence[int]
     """Three numbers for each entry, as in `AffinityChanges`."""
 
 
 class _OtherEntries:
-    """The entries of other pickers, in two generations."""
+    """Other pickers' entries, in two generations."""
 
     def __init__(self, half: int, ttl: float) -> None:
         self._half, self._ttl = half, ttl
@@ -123,32 +124,32 @@ class _OtherEntries:
 
 
 class AffinityMemory:
-    """The memory of one picker. `records_changes`: whether the process calls `take_changes` from time to time."""
+    """One picker's memory. `records_changes`: whether the process calls `take_changes` from time to time."""
 
     def __init__(self, limit: int = LIMIT, ttl: float = TTL, *, records_changes: bool = False) -> None:
         self._half, self._ttl = max(1, limit // 2), ttl
         self._records_changes = records_changes
         self._changes = [AffinityChanges(0, 0.0)]
-        """The changes of each generation since they were taken last, the newest generation last."""
+        """The changes of each generation since the last call of `take_changes`, newest generation last."""
         self._recent: deque[Sequence[AffinityChanges]] = deque(maxlen=_RECENT)
-        """The changes that were taken last."""
+        """The changes that the last call of `take_changes` returned."""
         self._young: dict[int, _Entry] = {}
         self._old: dict[int, _Entry] = {}
         self._turned = 0.0
         self._others = _OtherEntries(self._half, ttl)
         self._has_others = False
-        """Whether other pickers have sent entries."""
+        """Whether other pickers have sent any entries."""
         self._ids: dict[tuple[str, str], int] = {}
         self._replicas: dict[int, tuple[str, str]] = {}
         self._adapters: dict[tuple[str, str], dict[int, float]] = {}
         self._next = 0
 
     def __len__(self) -> int:
-        """The number of entries, including other pickers' entries."""
+        """Number of entries, including other pickers' entries."""
         return len(self._young) + len(self._old) + len(self._others)
 
     def home(self, features: Features, now: float) -> CachedPrefix | None:
-        """Return the replica that served the request's session last."""
+        """Return the replica that last served the request's session."""
         self._turn(now)
         if features.session is None:
             return None
@@ -158,7 +159,7 @@ class AffinityMemory:
         return CachedPrefix(self._replicas[entry[0]][1], min(entry[1], features.prompt_tokens))
 
     def holders(self, features: Features, now: float) -> tuple[CachedPrefix, ...]:
-        """Return the replicas that have seen a prefix of the prompt, with its length, the longest first."""
+        """Return the replicas that have seen a prefix of the prompt, with its length, longest first."""
         self._turn(now)
         hashes, seen = features.prefix, None
         depths: dict[str, int] = {}
@@ -226,7 +227,7 @@ class AffinityMemory:
                 used.pop(holder, None)
 
     def take_changes(self) -> list[AffinityChanges]:
-        """Return the entries that are new since the last call, the oldest generation first."""
+        """Return the entries that are new since the last call, oldest generation first."""
         taken = [part for part in self._changes if part.entries or part.replicas or part.forgotten]
         newest = self._changes[-1]
         self._changes = [AffinityChanges(newest.generation, newest.began)]
@@ -240,7 +241,7 @@ class AffinityMemory:
             yield self._batch(entries[start : start + 3 * MAX_BATCH])
 
     def all_batches(self) -> Iterator[AffinityBatch]:
-        """Yield all entries, older ones first, for a new picker. The memory may change between two batches."""
+        """Yield all entries, older ones first, for a new picker. The memory may change between batches."""
         for known in (self._others.old, self._others.young, self._old, self._young):
             keys = tuple(known)
             for start in range(0, len(keys), MAX_BATCH // MAX_HOLDERS):
@@ -255,10 +256,10 @@ class AffinityMemory:
         return AffinityBatch(replicas, entries)
 
     def merge(self, batch: AffinityBatch, now: float, *, yields: bool) -> None:
-        """Accept entries of another picker.
+        """Accept another picker's entries.
 
-        If both pickers have chosen a replica for a session at the same time, the choice of the other picker counts if
-        this picker `yields`, which must be true for exactly one of the two.
+        If both pickers have chosen a replica for a session at the same time, the other picker's choice wins if this
+        picker `yields`, which must be true for exactly one of them.
         """
         self._turn(now)
         self._has_others = True
@@ -285,12 +286,15 @@ class AffinityMemory:
                 self._others.put(key, entry, now)
 
     def _recent_keys(self) -> frozenset[int]:
-        """Return the keys of the own changes that another picker may not have received yet."""
+        """Return the keys of this picker's changes that another picker may not have received yet."""
         parts = [part for taken in (*self._recent, self._changes) for part in taken]
         return frozenset(key for part in parts for key in part.entries[::3])
 
     def restore(self, saved: Sequence[AffinityChanges]) -> None:
-        """Load saved entries into an empty memory, oldest generation first. Later entries of a key replace others."""
+        """Load saved entries into an empty memory, oldest generation first.
+
+        Later entries replace earlier ones with the same key.
+        """
         for part in saved:
             self._old, self._young, self._turned = self._young, {}, part.began
             self._replicas.update(part.replicas)
@@ -351,7 +355,7 @@ class AffinityMemory:
 
 @cache
 def stored_depths(length: int) -> Sequence[int]:
-    """Return the numbers of the blocks to store for a prompt of `length` blocks, including the last one."""
+    """Return the numbers of the blocks to store for a prompt of `length` blocks, including the last block."""
     depths = [depth for depth in range(1, length + 1) if depth <= 8 or depth % (1 << (depth.bit_length() - 3)) == 0]
     return depths if not length or depths[-1] == length else [*depths, length]
 

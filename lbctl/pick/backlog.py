@@ -1,9 +1,9 @@
 """The prompts at one replica that its engine has not computed yet, in the order in which they were sent.
 
-Engines compute prompts in the order of arrival and count first tokens. Each reported count gives the number of the
-oldest prompts that are computed, regardless of the picker that sent them. Prompts of other pickers are therefore in the
-same queue. Without such reports, prompts leave one by one when their responses begin, and prompts of other pickers are
-not kept here. A proxy may also report the first byte of a response's body, at which the prompt leaves immediately.
+Engines compute prompts in order of arrival and count first tokens. Each reported count shows how many of the oldest
+prompts have been computed, regardless of the picker that sent them. Therefore, other pickers' prompts are in the same
+queue. Without such reports, prompts leave one by one when their responses begin, and other pickers' prompts are not
+kept here. A proxy may also report the first byte of a response body, at which point the prompt leaves immediately.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from lbctl.pick.prompt import EMPTY, PromptLength
 
 _HALF_LIFE = 300.0
-"""Seconds after which a measurement of speed counts half."""
+"""Half-life of a speed measurement, in seconds."""
 REPORT_TTL = 60.0
 """Seconds without a report of first tokens after which the picker assumes that the engine does not count them."""
 
@@ -24,13 +24,13 @@ class Prompt:
     """A prompt that was sent to the replica."""
 
     tokens: int
-    """Its length in tokens, minus the tokens in the replica's cache."""
+    """Its length in tokens, excluding tokens in the replica's cache."""
     sent: float
     """Time at which it was sent, in seconds."""
     is_own: bool = True
     """Whether this picker sent it."""
     length: PromptLength | None = EMPTY
-    """Its estimated length by its content, including the tokens in the replica's cache; None if it is unknown."""
+    """Its length estimated from its content, including tokens in the replica's cache; None if unknown."""
     read: bool = False
     """Whether it has left the backlog."""
 
@@ -44,15 +44,14 @@ class Backlog:
 
     def __init__(self) -> None:
         self.tokens = 0
-        """Total number of tokens of the prompts in the backlog."""
+        """Total tokens of the prompts in the backlog."""
         self._waiting: deque[Prompt] = deque()
         self._counted: float | None = None
         self._heard = 0.0
         self._credit: list[Prompt] = []
-        """Prompts that have been removed because their requests have begun or ended. The engine's next count includes
-        them."""
+        """Prompts removed because their requests have begun or ended. The engine's next count includes them."""
         self._firsts: deque[tuple[float, Prompt]] = deque()
-        """Times of the first bytes that the engine's last count did not include, and the prompts."""
+        """First-byte times that the engine's last count did not include, with their prompts."""
         self._taken = self._seconds = self._measured_at = 0.0
 
     @property
@@ -61,14 +60,14 @@ class Backlog:
         return self._counted is not None
 
     def add(self, tokens: int, now: float, is_own: bool = True, length: PromptLength | None = EMPTY) -> Prompt:
-        """Count a prompt that is sent now."""
+        """Add a prompt that is being sent now."""
         prompt = Prompt(tokens, now, is_own, length)
         self._waiting.append(prompt)
         self.tokens += tokens
         return prompt
 
     def remove(self, prompt: Prompt) -> None:
-        """Remove a prompt that is computed."""
+        """Remove a prompt that has been computed."""
         if not prompt.read:
             prompt.read = True
             self.tokens -= prompt.tokens
@@ -93,11 +92,12 @@ class Backlog:
 
         `ttft`: their mean time to the first token, in seconds, if the engine reports it.
 
-        The engine's count includes `_credit`: requests that have ended or begun since then and are already removed. The
-        rest of `_credit` is halved each time, because the engine never counts a request without a first token.
+        The engine's count includes `_credit`: requests that have ended or begun since then and have already been
+        removed. The rest of `_credit` is halved each time, because the engine never counts a request without a first
+        token.
 
-        Return the lengths of the counted prompts. The result is None for the first report and after a restart, and if
-        the engine has counted more prompts than pickers have sent, or a prompt of unknown length.
+        Return the lengths of the counted prompts. The result is None for the first report, after a restart, and if the
+        engine has counted a prompt of unknown length or more prompts than pickers have sent.
         """
         before, self._counted, self._heard = self._counted, first_tokens, now
         while self._firsts and self._firsts[0][0] <= now:
@@ -118,15 +118,15 @@ class Backlog:
 
     @property
     def speed(self) -> float:
-        """The tokens of a prompt per second until its first token, as a mean of the last minutes; 0 if unknown."""
+        """Prompt tokens per second until the first token, averaged over the last minutes; 0 if unknown."""
         return self._taken / self._seconds if self._seconds else 0.0
 
     def before(self, at: float) -> int:
-        """Return the number of tokens of the prompts that were sent until `at`."""
+        """Return the number of tokens in the prompts sent up to `at`."""
         return sum(prompt.tokens for prompt in self._waiting if prompt.sent <= at and not prompt.read)
 
     def limit(self, prompts: int, before: float) -> None:
-        """Remove other pickers' oldest prompts, sent before `before`, until at most `prompts` of that age remain.
+        """Remove the oldest of other pickers' prompts sent before `before`, until at most `prompts` of that age remain.
 
         `prompts` is the number of requests that the engine reports.
         """

@@ -1,9 +1,9 @@
-"""The work in flight at each replica: requests, and prompt tokens that were sent there but have not been computed yet.
+"""The work in flight at each replica: requests, and prompt tokens that have been sent there but not computed yet.
 
 The books are exact and current for this picker's own requests: `started`, `first_token`, `first_byte` and `finished`
-update them immediately. Reports of engines (`reconcile`) and counts of other pickers (`merge`) correct them, and
-requests whose end was never reported are removed by age. Counts never go below zero, and a report never removes a
-request that is still running. Times are passed as arguments, in seconds on one clock.
+update them immediately. Engine reports (`reconcile`) and other pickers' counts (`merge`) correct them, and requests
+whose end was never reported are removed by age. Counts never go below zero, and a report never removes a request that
+is still running. Times are passed as arguments, in seconds on one clock.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from lbctl.pick.backlog import Backlog, Prompt
 from lbctl.pick.prompt import EMPTY, PromptLength
 
 REQUEST_TOKENS = 30
-"""Cost of a request in addition to its unread prompt, in tokens: it takes part in every step of the engine."""
+"""Cost of a request in addition to its unread prompt, in tokens: it takes part in every engine step."""
 MAX_AGE = 900.0
 """Seconds after which a request whose end was not reported is removed."""
 PEER_TTL = 2.0
 """Seconds without a message from another picker after which its counts are removed."""
 _SETTLED = 5.0
-"""A request younger than this many seconds may be missing from an engine's report."""
+"""Age in seconds below which a request may be missing from an engine's report."""
 _MAX_SILENCE = 60.0
-"""Seconds without a report of an engine after which its limit and its unknown requests are forgotten."""
+"""Seconds without an engine report after which the engine's limit and its unknown requests are forgotten."""
 _STEP = 0.25
-"""A request that was sent less than this many seconds before a report may wait only for the engine's next step."""
+"""A request sent less than this many seconds before a report may only be waiting for the engine's next step."""
 _MAX_ROWS = 64
-"""Upper bound on the cached rows. A pool has one for each tier, proxy location and set of allowed regions."""
+"""Maximum number of cached rows. A pool has one for each combination of tier, proxy location and allowed regions."""
 _MAX_PROMPTS = 100
-"""Upper bound on the prompts that one message adds. More of them count as this number of longer prompts."""
+"""Maximum number of prompts that one message adds. If it contains more, they count as this number of longer prompts."""
 
 
 class Count(NamedTuple):
-    """The requests of one picker at a replica."""
+    """One picker's requests at a replica."""
 
     requests: int
     """Requests that have not ended."""
@@ -46,17 +46,17 @@ class Count(NamedTuple):
     sent_tokens: int = 0
     """Prompt tokens of all requests in `sent` that the engine had to compute."""
     cached_tokens: int = 0
-    """Prompt tokens of all requests in `sent` that the picker expected in the engine's caches."""
+    """Prompt tokens of all requests in `sent` that the picker expected to be in the engine's caches."""
     sent_ascii: int = 0
-    """Tokens of the ASCII characters of all these prompts, as estimated without learned factors."""
+    """Tokens in the ASCII characters of all these prompts, as estimated without learned factors."""
     sent_other: int = 0
-    """Tokens of their other characters."""
+    """Tokens in their other characters."""
     sent_parts: int = 0
-    """Tokens of their parts without text."""
+    """Tokens in their parts without text."""
 
 
 Counts = Mapping[str, Mapping[str, Count]]
-"""Pool → replica → the counts of one picker."""
+"""Pool → replica → counts of one picker."""
 _NOTHING = (0.0, Count(0, 0))
 
 
@@ -71,9 +71,9 @@ class ReplicaLoad:
     """The work at one replica."""
 
     requests: int = 0
-    """Requests of this picker that have not ended."""
+    """This picker's requests that have not ended."""
     others_requests: float = 0.0
-    """Number of requests from other pickers and from unknown clients."""
+    """Number of requests from other pickers and unknown clients."""
     in_flight: float = 0.0
     """Total number of requests at the replica."""
     work: float = 0.0
@@ -81,7 +81,7 @@ class ReplicaLoad:
     engine_limit: int | None = None
     """Number of requests that its engine runs at once; None if it does not report that it is full."""
     recent: float = 0.0
-    """Requests that were sent just before the engine's last report: they may wait in it only for its next step."""
+    """Requests sent just before the engine's last report, which may only be waiting for its next step."""
     _backlog: Backlog = field(default_factory=Backlog)
     _sent: int = 0
     _sent_tokens: int = 0
@@ -94,7 +94,7 @@ class ReplicaLoad:
     """Cached tokens that other pickers have expected since this picker first heard from them."""
     _unknown: float = 0.0
     _reported_at: float = -inf
-    """Time of the last report of the engine."""
+    """Time of the engine's last report."""
     _flights: dict[str, _Flight] = field(default_factory=dict)
     _excess: int = 0
 
@@ -105,35 +105,35 @@ class ReplicaLoad:
 
     @property
     def expected_cached(self) -> int:
-        """Prompt tokens that this picker and the others have expected in the engine's caches so far."""
+        """Prompt tokens that this picker and the others have so far expected to find in the engine's caches."""
         return self._cached_tokens + self._peer_cached_tokens
 
     @property
     def picked(self) -> int:
-        """Number of requests in flight that this picker and the others have sent there."""
+        """Number of requests in flight that this and other pickers have sent there."""
         return self.requests + self._peer_requests
 
     def oldest(self, now: float) -> float:
-        """Return when the oldest request of this picker was sent; `now` if none is in flight."""
+        """Return when this picker's oldest request was sent; `now` if none is in flight."""
         flight = next(iter(self._flights.values()), None)
         return now if flight is None else flight.prompt.sent
 
     def unread_before(self, at: float) -> int:
-        """Return the tokens of `unread` that were sent until `at`."""
+        """Return the tokens of `unread` that were sent up to `at`."""
         return self._backlog.before(at)
 
     def sent_between(self, begin: float, end: float) -> float:
-        """Return an estimate of the requests in flight that this and other pickers sent in this time."""
+        """Return an estimate of the requests in flight that this and other pickers sent during this time."""
         own = sum(begin < flight.prompt.sent <= end for flight in self._flights.values())
         return own * self.picked / self.requests if own else 0.0
 
     @property
     def speed(self) -> float:
-        """The tokens of a prompt per second until its first token, as a mean of the last minutes; 0 if unknown."""
+        """Prompt tokens per second until the first token, averaged over the last minutes; 0 if unknown."""
         return self._backlog.speed
 
     def count(self) -> Count:
-        """Return the counts of this picker."""
+        """Return this picker's counts."""
         return Count(
             self.requests, self.unread, self._sent, self._sent_tokens, self._cached_tokens,
             *map(round, self._sent_length),
@@ -161,9 +161,9 @@ class ReplicaLoad:
         self._refresh()
 
     def _add(self, before: Count, count: Count, now: float) -> None:
-        """Add the prompts that another picker has sent since `before`, all with the same length.
+        """Add the prompts that another picker has sent since `before`, assuming that they all have the same length.
 
-        Pickers of earlier versions do not send the lengths.
+        Earlier versions of the picker do not send the lengths.
         """
         number = min(count.sent - before.sent, _MAX_PROMPTS)
         if number > 0:
@@ -180,7 +180,7 @@ class ReplicaLoad:
 
 
 class Books:
-    """The work in flight of every replica, by pool and name."""
+    """The work in flight at every replica, by pool and name."""
 
     def __init__(self) -> None:
         self._loads: dict[str, dict[str, ReplicaLoad]] = {}
@@ -197,11 +197,11 @@ class Books:
         return request in self._flights
 
     def loads(self, pool: str) -> dict[str, ReplicaLoad]:
-        """Return the loads of a pool's replicas by name; a replica without any load may be absent."""
+        """Return the loads of a pool's replicas by name; a replica without load may be absent."""
         return self._loads.setdefault(pool, {})
 
     def load(self, pool: str, replica: str) -> ReplicaLoad:
-        """Return the load of a replica. The object stays the same until the replica is removed."""
+        """Return the load of a replica. The same object is returned until the replica is removed."""
         loads = self.loads(pool)
         load_of_replica = loads.get(replica)
         if load_of_replica is None:
@@ -209,7 +209,10 @@ class Books:
         return load_of_replica
 
     def row(self, pool: str, names: Sequence[str]) -> list[ReplicaLoad]:
-        """Return the loads of these replicas in this order. The list is kept for the next call with the same object."""
+        """Return the loads of these replicas, in this order.
+
+        The list is cached for the next call with the same object.
+        """
         kept = self._rows.get(id(names))
         if kept is None:
             if len(self._rows) >= _MAX_ROWS:
@@ -223,8 +226,8 @@ class Books:
     ) -> None:  # fmt: skip
         """Count a request that was sent to a replica.
 
-        `tokens` and `cached_tokens`: prompt tokens that the engine has to compute, and those expected in its caches.
-        `length`: the length of the whole prompt without learned factors.
+        `tokens` and `cached_tokens`: prompt tokens that the engine has to compute, and prompt tokens expected in its
+        caches. `length`: length of the whole prompt, without learned factors.
         """
         self.finished(request)
         load, count = self.load(pool, replica), max(0, round(tokens))
@@ -239,9 +242,9 @@ class Books:
         load._refresh()
 
     def first_token(self, request: str) -> None:
-        """Count a prompt as computed, because its response has begun.
+        """Count a prompt as computed because its response has begun.
 
-        The call has no effect if the engine itself counts first tokens, because response headers may precede the first
+        This has no effect if the engine itself counts first tokens, because response headers may precede the first
         token.
         """
         flight = self._flights.get(request)
@@ -250,14 +253,14 @@ class Books:
             flight.load._refresh()
 
     def first_byte(self, request: str, now: float) -> None:
-        """Count a prompt as computed, because the body of its response has begun with the first token."""
+        """Count a prompt as computed because its response body has begun with the first token."""
         flight = self._flights.get(request)
         if flight is not None:
             flight.load._backlog.first_byte(flight.prompt, now)
             flight.load._refresh()
 
     def finished(self, request: str) -> None:
-        """Remove a request that has ended for any reason. An unknown request is ignored."""
+        """Remove a request that has ended for any reason. Unknown requests are ignored."""
         flight = self._flights.pop(request, None)
         if flight is None:
             return
@@ -277,14 +280,14 @@ class Books:
         ttft: float | None = None,
         progressed_at: float = inf,
     ) -> list[PromptLength] | None:
-        """Correct a replica's counts by its engine's report from the time `taken`. None means that a value is unknown.
+        """Correct a replica's counts with its engine's report from the time `taken`.
 
-        `first_tokens` is the engine's cumulative count of first tokens, and `ttft` their mean time since the last
-        report, in seconds. `progressed_at` is the time of its last progress, to which `running` and `waiting` refer: an
-        engine does not update them during a long step. Requests in excess of the reported number in two consecutive
-        measurements count as ended. Pass each measurement only once.
+        None means that a value is unknown. `first_tokens` is the engine's cumulative count of first tokens, and `ttft`
+        their mean time since the last report, in seconds. `progressed_at` is the time of its last progress, which
+        `running` and `waiting` refer to: an engine does not update them during a long step. Requests in excess of the
+        reported number in two consecutive measurements count as ended. Pass each measurement only once.
 
-        Return the lengths of the prompts that the engine has computed since the last report; None if they are unknown.
+        Return the lengths of the prompts computed by the engine since the last report; None if unknown.
         """
         load = self.load(pool, replica)
         load._reported_at = taken
@@ -301,10 +304,11 @@ class Books:
         """Learn from a report how many requests an engine runs at once.
 
         The engine runs as many as it can if more requests wait in it than were sent just before the report. If only its
-        cache is full, its present requests are the limit at first. Some engines count reusable blocks as used, and so
-        always report a full cache. Afterwards each report raises a limit that is reached by one request, because an
-        engine may run more short requests than long ones. Below half of it, the limit is forgotten. `running`: None if
-        the engine does not report it. `taken`: time of the report. docs/develop/picking-study.md has measurements.
+        cache is full, its current requests are the initial limit. Some engines count reusable blocks as used, and
+        therefore always report a full cache. After that, each report raises a limit that has been reached by one
+        request, because an engine may run more short requests than long ones. Below half of it, the limit is forgotten.
+        `running`: None if the engine does not report it. `taken`: time of the report. docs/develop/picking-study.md has
+        measurements.
         """
         load = self.load(pool, replica)
         if running is None:
@@ -320,7 +324,7 @@ class Books:
             load.engine_limit = None
 
     def _compare(self, load: ReplicaLoad, reported: float, before: float) -> None:
-        """Correct the counts by the reported number of requests, which includes all requests sent before `before`."""
+        """Correct the counts with the reported number of requests, which includes all requests sent before `before`."""
         load._backlog.limit(int(reported), before)
         load._unknown = max(0.0, reported - load.requests - load._peer_requests)
         settled = [request for request, flight in load._flights.items() if flight.prompt.sent < before]
@@ -330,7 +334,7 @@ class Books:
         load._excess = excess
 
     def expire(self, now: float) -> None:
-        """Remove requests that are too old to be still running, and the counts of pickers that stopped sending them."""
+        """Remove requests too old to still be running, and the counts of pickers that have stopped sending them."""
         old = []
         for request, flight in self._flights.items():
             if now - flight.prompt.sent <= MAX_AGE:
@@ -355,14 +359,14 @@ class Books:
         }
 
     def expected_cached(self) -> dict[str, dict[str, int]]:
-        """Return pool → replica → prompt tokens that all pickers have expected in its engine's caches so far."""
+        """Return pool → replica → prompt tokens that all pickers have so far expected in its engine's caches."""
         return {
             pool: {name: load.expected_cached for name, load in loads.items() if load.expected_cached}
             for pool, loads in self._loads.items()
         }
 
     def merge(self, peer: str, counts: Counts, now: float) -> None:
-        """Replace the counts of another picker."""
+        """Replace another picker's counts."""
         for pool, loads in self._loads.items():
             reported = counts.get(pool, {})
             for name, load in loads.items():
@@ -373,7 +377,7 @@ class Books:
                 self.load(pool, name)._report(peer, now, count)
 
     def keep(self, pools: Mapping[str, frozenset[str]]) -> None:
-        """Remove the loads of replicas that are not in any pool and have no requests in flight."""
+        """Remove the loads of replicas that are in no pool and have no requests in flight."""
         self._rows.clear()
         for pool, loads in list(self._loads.items()):
             names = pools.get(pool, frozenset())

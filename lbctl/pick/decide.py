@@ -1,10 +1,10 @@
 """The decision: which replica gets a request.
 
-The picker chooses the eligible replica with the least expected wait. The wait is the replica's prompt tokens that are
-not computed yet, plus the request's own tokens, minus the tokens in its cache, divided by its rate. A cache counts only
-while the replica's work and its requests in flight stay within `bound` times the mean. It also does not count while the
-engine has a queue or a full KV cache and other replicas have room. docs/develop/picking-study.md has the measurements
-behind this.
+The picker chooses the eligible replica with the least expected wait. The wait is the replica's uncomputed prompt tokens
+plus the request's own tokens, minus the tokens in its cache, divided by its rate. A cache counts only while the
+replica's work and requests in flight stay within `bound` times the mean. It also does not count while the engine has a
+queue or a full KV cache but other replicas have room. docs/develop/picking-study.md contains the measurements behind
+this.
 """
 
 from __future__ import annotations
@@ -20,24 +20,26 @@ from lbctl.pick.table import Candidate, PoolTable, Tier
 
 Reason = Literal["session", "prefix", "load", "session_busy", "prefix_busy", "session_gone", "none"]
 ALTERNATIVES = 3
-"""Upper bound on the replicas of a result: the choice, and replicas for retries."""
+"""Maximum number of replicas in a result: the choice, and replicas for retries."""
 DELAY = 7.0
-"""Upper bound on the weight of cached tokens, in addition to the wait that they save: elsewhere they delay others."""
+"""Upper bound on the weight of cached tokens beyond the wait that they save: elsewhere, they would delay other
+requests."""
 SLACK = 2.0
 """Number of prompts of this length by which a replica may exceed the bound and still get the request for its cache.
 
 Without this slack, the bound drives requests away from their caches at every small fluctuation.
 """
 SESSION_TOKENS = 1000.0
-"""Lower bound on the tokens of a session, in the bound and for its cache, so that short sessions do not move either."""
+"""Minimum length of a session, in tokens, for the bound and for its cache, so that short sessions do not move
+either."""
 SLACK_REQUESTS = 8.0
-"""Requests in flight by which a replica may exceed the bound, because all their prompts may be cached."""
+"""Number of requests in flight by which a replica may exceed the bound, because all their prompts may be cached."""
 ADAPTER_TOKENS = 2000.0
-"""Cost of loading an adapter that another replica may have, in tokens."""
+"""Cost of loading an adapter that another replica may already have, in tokens."""
 
 
 class RandomSource(Protocol):
-    """Source of randomness for the choice between equal replicas, for example `random.Random`."""
+    """Source of randomness for choosing between equal replicas, for example `random.Random`."""
 
     def random(self) -> float:
         """Return a number in the half-open interval [0, 1)."""
@@ -47,7 +49,7 @@ class PickResult(NamedTuple):
     """The result of a decision."""
 
     ordered: tuple[Candidate, ...]
-    """The choice, then the replicas for retries; empty if no replica is fit."""
+    """The choice, followed by the replicas for retries; empty if no replica is fit."""
     reason: Reason
     """Why the first replica was chosen.
 
@@ -76,18 +78,18 @@ class Consideration:
     waits: list[float]
     """Expected wait at each replica without any cache.
 
-    The tokens in flight are divided by the rate during slow start, the request's own tokens by the full rate. So slow
-    start limits the work in flight at a replica, but an idle replica gets requests immediately. With the reduced rate
-    for the request's own tokens, no request would go there under light load before slow start ends.
+    Tokens in flight are divided by the rate during slow start, and the request's own tokens by the full rate. So slow
+    start limits the work in flight at a replica, but an idle replica gets requests immediately. If the request's own
+    tokens were divided by the reduced rate, no request would go there under light load before slow start ends.
     """
     in_flight: list[float]
     """Requests in flight at each replica; empty if no cache is known to help."""
     saved: dict[int, float]
-    """Index of the replica → the request's tokens that its cache may contain."""
+    """Replica index → number of the request's tokens that its cache may contain."""
     credited: list[int]
-    """Indexes of the replicas whose cache counts; the others in `saved` have too much load."""
+    """Indexes of the replicas whose cache counts; the other replicas in `saved` are too loaded."""
     home: str | None
-    """The replica that served the request's session last, whether or not it is in the tier."""
+    """The replica that last served the request's session, whether or not it is in the tier."""
 
     @property
     def total_rate(self) -> float:
@@ -95,7 +97,7 @@ class Consideration:
         return self.tier.total_rate if self.rates is self.tier.rates else sum(self.rates)
 
     def scores(self) -> list[float]:
-        """Return the values that the decision compares: the waits minus the worth of caches."""
+        """Return the values that the decision compares: the waits minus the value of caches."""
         if not self.credited:
             return self.waits
         scores, elsewhere = self.waits.copy(), self.waits.index(min(self.waits))
@@ -104,13 +106,14 @@ class Consideration:
         return scores
 
     def _worth(self, index: int, elsewhere: int) -> float:
-        """Return the worth of a replica's cache, if the request would go to the replica `elsewhere` without it.
+        """Return the value of a replica's cache if the request would otherwise go to the replica `elsewhere`.
 
-        A cached token saves its own wait here and a delay elsewhere. The delay is the time of an average replica for
-        the token, for each request there, scaled by the slow start of this replica. A session continues where its last
-        request was, so its cache counts the whole delay. Many requests may share the prefix of any other prompt: once
-        the other replica has computed it, it can take similar requests. So the cache counts less, the fewer requests
-        there are elsewhere for each request here: by the square, chosen by simulation (docs/develop/decisions/0067).
+        A cached token saves its own wait here and a delay elsewhere. The delay is the time that an average replica
+        needs for the token, for each request there, scaled by this replica's slow start. A session continues where its
+        last request was, so its cache is credited with the whole delay. Any other prompt's prefix may be shared by many
+        requests: once the other replica has computed it, it can take similar requests. So the fewer requests there are
+        elsewhere for each request here, the less the cache counts: by the square, chosen by simulation
+        (docs/develop/decisions/0067).
         """
         tokens, delayed = self._at_least(index, self.saved[index]), DELAY
         if self.tier.names[index] != self.home:
@@ -123,7 +126,7 @@ class Consideration:
         return (self.in_flight[index] + 1) / self.rates[index]
 
     def slack(self, index: int, own: float) -> float:
-        """Return the tokens by which a replica's work may exceed the bound. `own` is the length of the request."""
+        """Return the number of tokens by which a replica's work may exceed the bound. `own` is the request's length."""
         return SLACK * self._at_least(index, own)
 
     def _at_least(self, index: int, tokens: float) -> float:
@@ -133,7 +136,7 @@ class Consideration:
 def pick(
     features: Features, table: PoolTable, books: Books, affinity: AffinityMemory, now: float, random: RandomSource
 ) -> PickResult:
-    """Choose a replica. It records nothing: call `books.started` and `affinity.remember` for that."""
+    """Choose a replica. Nothing is recorded: call `books.started` and `affinity.remember` for that."""
     tier = eligible(features, table, books)
     if tier is None:
         return PickResult((), "none", (), 0.0)
@@ -168,14 +171,14 @@ def _excluded(tier: Tier, features: Features, table: PoolTable, books: Books) ->
 
 
 def why_not(candidate: Candidate, features: Features, table: PoolTable, books: Books) -> str:
-    """Return why a fit replica cannot get this request; an empty string if it can."""
+    """Return why a fit replica cannot get this request; empty if it can."""
     if features.subset is not None and candidate.address not in features.subset:
         return "not among the addresses in the proxy's request"
     return fullness(candidate, table, books)
 
 
 def fullness(candidate: Candidate, table: PoolTable, books: Books) -> str:
-    """Return why a replica is full; an empty string if it has room. Only requests with a queue wait for engines."""
+    """Return why a replica is full; empty if it has room. Only requests with a queue wait for engines."""
     load = books.loads(table.pool).get(candidate.name)
     if candidate.limit is not None and (load.in_flight if load else 0) >= candidate.limit:
         return f"at its limit of {candidate.limit} requests"
@@ -231,10 +234,11 @@ def _within_bound(view: Consideration, own: float, bound: float, loads: Sequence
 
 
 def _is_congested(candidate: Candidate, load: ReplicaLoad) -> bool:
-    """Return whether requests wait in an engine for capacity, or its KV cache is full.
+    """Return whether requests are waiting in an engine for capacity, or its KV cache is full.
 
-    Requests that were sent just before its report may wait for its next step. With long prompts, half of all reports of
-    a busy engine contain such requests. Prefixes would then move to other replicas, whose caches lack them.
+    Requests sent just before its report may only be waiting for its next step. With long prompts, half of a busy
+    engine's reports contain such requests. Prefixes would then move to other replicas, whose caches do not contain
+    them.
     """
     return candidate.has_full_cache or (candidate.queue or 0.0) > load.recent
 
@@ -248,7 +252,7 @@ def _some_have_room(tier: Tier, loads: Sequence[ReplicaLoad]) -> bool:
 
 
 def _ordered(scores: list[float], random: RandomSource) -> list[int]:
-    """Return the indexes of the lowest scores, equal ones in random order."""
+    """Return the indexes of the lowest scores, with ties in random order."""
     order: list[int] = []
     ascending, length = sorted(scores), min(ALTERNATIVES, len(scores))
     while (chosen := len(order)) < length:
