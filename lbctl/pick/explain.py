@@ -1,6 +1,6 @@
-"""Explanation of one decision: the request's features, the factors of the decision for each replica, and the choice.
+"""Explanation of a decision: the request's features, the factors of the decision for each replica, and the choice.
 
-The explanation uses the functions of the decision itself, so both always agree.
+The explanation uses the decision's own functions, so that the two always agree.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class CandidateRow:
     name: str
     """Name of the replica."""
     address: str
-    """Address at which it listens."""
+    """Address that it listens on."""
     eligible: bool
     """Whether the request may go to the replica."""
     reason: str
@@ -40,7 +40,7 @@ class CandidateRow:
     work: float | None
     """Work in flight at the replica, in tokens; None if it is not eligible."""
     cached: float | None
-    """Tokens of the request that its cache may contain; None if none are known."""
+    """Number of the request's tokens that its cache may contain; None if none are known."""
     counted: bool
     """Whether its cache counts, because its load is within the bound."""
     wait: float | None
@@ -58,13 +58,13 @@ class Explanation:
     sentence: str
     """The choice and its reason, as a sentence."""
     reason: Reason | Literal["full"]
-    """The reason that the decision returns; `full` if the request would have to wait, or would be rejected."""
+    """The decision's reason; `full` if the request would have to wait or would be rejected."""
     choices: tuple[str, ...]
-    """The replicas from which the decision chooses at random; usually only one."""
+    """The replicas that the decision chooses from at random; usually only one."""
     features: Features
-    """Features that were read from the request."""
+    """Features read from the request."""
     candidates: tuple[CandidateRow, ...]
-    """All replicas of the pool, the best first."""
+    """All replicas of the pool, best first."""
     queue: Position | None = None
     """Place of the request in the pool's queue; None if it would not have to wait."""
 
@@ -95,13 +95,13 @@ def explain(features: Features, table: PoolTable, books: Books, affinity: Affini
 
 
 def explain_wait(explanation: Explanation, position: Position, policy: QueuePolicy) -> Explanation:
-    """Return the explanation of a request that would have to wait at this position of the pool's queue."""
+    """Return the explanation for a request that would have to wait at this position in the pool's queue."""
     sentence = _queue_sentence(position, policy)
     return replace(explanation, sentence=sentence, reason="full", choices=(), queue=position)
 
 
 def tenant_routes(routes: Iterable[Route], pool: str) -> tuple[str, ...]:
-    """Return the names of the routes to a pool whose requests have a tenant."""
+    """Return the names of a pool's routes whose requests have a tenant."""
     return tuple(
         route.name
         for route in routes
@@ -188,7 +188,7 @@ def _sentence(reason: Reason, equal: list[str], view: Consideration) -> str:
 
 
 def _listed(names: Sequence[str], last: str) -> str:
-    """Return the names as an enumeration for a sentence: `a, b and c` if `last` is "and"."""
+    """Join the names for use in a sentence: `a, b and c` if `last` is "and"."""
     return f"{', '.join(names[:-1])} {last} {names[-1]}" if len(names) > 1 else names[0]
 
 
@@ -196,7 +196,7 @@ def _adapter_sentence(
     chosen: list[str], view: Consideration, scores: Sequence[float], features: Features, affinity: AffinityMemory,
     now: float,
 ) -> str:  # fmt: skip
-    """Return a sentence about the request's adapter if it made the difference; otherwise an empty string."""
+    """Return a sentence about the request's adapter if it made the difference; otherwise empty."""
     holders = affinity.with_adapter(features, now)
     if not holders:
         return ""

@@ -1,6 +1,6 @@
-"""Features of a request for the decision: its session, the prefix of its prompt, its size.
+"""Features of a request that the decision uses: its session, its prompt's prefix, and its size.
 
-All input comes from a client and is untrusted: unreadable fields are absent, long keys are shortened to a hash, and
+All input comes from a client and is untrusted: unreadable fields are absent, long keys are replaced by a hash, and
 `BODY_LIMIT` bounds the work.
 """
 
@@ -18,7 +18,7 @@ from lbctl.pick.prompt import EMPTY, PromptLength
 from lbctl.pick.table import PoolTable
 
 BODY_LIMIT = 64 * 1024
-"""Upper bound on the bytes of a body that are read. The rest of a longer body has no effect."""
+"""Maximum number of body bytes to read. The rest of a longer body has no effect."""
 _MAX_KEY = 128
 
 
@@ -26,22 +26,22 @@ class Features(NamedTuple):
     """Features of one request."""
 
     pool: str
-    """The pool that the proxy chose by its routes."""
+    """The pool chosen by the proxy's routes."""
     session: str | None = None
-    """Value of the first session key that the request has. A long value is shortened to a hash."""
+    """Value of the first session key found in the request. Long values are replaced by a hash."""
     prefix: tuple[int, ...] = ()
     """Chain hashes of the prompt's prefix.
 
-    The n-th hash covers the first n blocks, and the pool, tenant, model and adapter.
+    The n-th hash covers the first n blocks, the pool, the tenant, the model and the adapter.
     """
     body_bytes: int = 0
     """Length of the whole body, as far as it is known."""
     prompt_tokens: float = 0.0
-    """Estimated length of the prompt in tokens, with the learned factors of the pool."""
+    """Estimated length of the prompt in tokens, corrected by the pool's learned factors."""
     model: str | None = None
-    """The model that the body names."""
+    """The model named in the body."""
     adapter: str | None = None
-    """The LoRA adapter of the pool's model that the request names."""
+    """The LoRA adapter of the pool's model named in the request."""
     subset: frozenset[str] | None = None
     """The addresses (`ip:port`) that the proxy allows; None: any, empty: none."""
     regions: frozenset[str] = frozenset()
@@ -51,9 +51,9 @@ class Features(NamedTuple):
     tenant: str = ""
     """The tenant that sends the request; empty if the route has none. Tenants do not share the affinity memory."""
     session_key: str | None = None
-    """Name of the session key that the request has: a header, or a field such as `$.user`."""
+    """Name of the session key found in the request: a header, or a field such as `$.user`."""
     length: PromptLength = EMPTY
-    """Estimated length of the prompt by its content, without the learned factors."""
+    """Length of the prompt estimated from its content, without the learned factors."""
 
 
 def read(
@@ -72,7 +72,7 @@ def read(
 
     `headers` have lower-case names. `body` is the beginning of the body, or all of it. `body_length` is the length of
     the whole body, or None if it is unknown. `tenant` is the name that the proxy authenticated. `factors` correct the
-    length of the prompt. Input from clients never raises an exception.
+    prompt's length. Client input never raises an exception.
     """
     policy = table.policy
     length = max(len(body), body_length or 0)
@@ -105,7 +105,7 @@ def read(
 def _session(
     policy: PickPolicy, headers: Mapping[str, Sequence[str]], document: Mapping[str, object]
 ) -> tuple[str, str] | tuple[None, None]:
-    """Return the value and the name of the first session key that the request has."""
+    """Return the value and the name of the first session key found in the request."""
     for key in policy.session:
         value = next(iter(headers.get(key.header, ())), "") if key.header else _field(document, key.body)
         if value:
@@ -114,7 +114,7 @@ def _session(
 
 
 def _field(document: Mapping[str, object], path: str) -> str:
-    """Return the text or number at `path` (for example `$.metadata.user`); an empty string if there is none."""
+    """Return the text or number at `path` (for example `$.metadata.user`); empty if there is none."""
     value: object = document
     for step in _steps(path):
         value = value.get(step) if isinstance(value, dict) else None

@@ -1,8 +1,8 @@
-"""Corrections of estimated prompt lengths, learned for each pool from the engines' counters.
+"""Corrections to estimated prompt lengths, learned per pool from the engines' counters.
 
-An engine counts the tokens of a prompt when it counts the first token of the response. So the tokens that it has
-counted between two reports belong to the prompts that left the backlog. A Kalman filter for each pool compares their
-number with the estimates, and finds a factor for each kind of content.
+An engine counts a prompt's tokens when it counts the first token of the response. So the tokens counted between two
+reports belong to the prompts that left the backlog in between. A Kalman filter per pool compares their number with the
+estimates, and finds a factor for each kind of content.
 """
 
 from __future__ import annotations
@@ -28,38 +28,39 @@ class Factors(NamedTuple):
 UNLEARNED = Factors()
 _MIN, _MAX = 0.5, 2.0
 _PROMPTS, _MISMATCHED = 16, 4
-"""Number of prompts that are compared together, and how many of them may be others than the engine has counted.
+"""Number of prompts that are compared together, and how many of them may differ from the prompts that the engine has
+counted.
 
-The engine may count a prompt one report earlier or later, or a prompt of a client that does not use a picker.
+The engine may count a prompt one report earlier or later, or count a prompt from a client that does not use a picker.
 """
 _IGNORED = 32
 """Number of prompts that are ignored after an engine has counted unknown prompts."""
 _DEVIATIONS = (0.2, 0.4, 0.5)
 """Standard deviations of the factors before anything is learned."""
 _ERROR = 0.1
-"""Standard deviation of the error of an estimate that the factors do not explain."""
+"""Standard deviation of the part of an estimate's error that the factors do not explain."""
 _DRIFT = 0.003
-"""Standard deviation of the change of a factor between two comparisons."""
+"""Standard deviation of a factor's change between two comparisons."""
 _MAX_ERROR = 3.0
-"""Limit on the effect of one comparison, in standard deviations."""
+"""Maximum effect of one comparison, in standard deviations."""
 
 
 def tokens(length: PromptLength, factors: Factors) -> float:
-    """Return the corrected length of a prompt in tokens, at most `MAX_PROMPT_TOKENS`."""
+    """Return the corrected prompt length in tokens, at most `MAX_PROMPT_TOKENS`."""
     ascii_tokens, other, parts = length
     by_ascii, by_other, by_parts = factors
     return min(ascii_tokens * by_ascii + other * by_other + parts * by_parts, MAX_PROMPT_TOKENS)
 
 
 class LearnedLengths:
-    """The factors of all pools."""
+    """The learned factors of all pools."""
 
     def __init__(self) -> None:
         self._filters: dict[str, _Filter] = {}
         self._windows: dict[tuple[str, str], _Window] = {}
 
     def factors(self, pool: str) -> Factors:
-        """Return the factors of a pool."""
+        """Return a pool's factors."""
         known = self._filters.get(pool)
         return UNLEARNED if known is None else known.factors
 
@@ -72,8 +73,8 @@ class LearnedLengths:
     ) -> None:
         """Compare the prompts that left a replica's backlog with its engine's cumulative count of prompt tokens.
 
-        `prompts` is None if these prompts are not known, for example after a restart or with requests of clients that
-        do not use a picker. `prompt_tokens` is None if the engine does not count them.
+        `prompts` is None if these prompts are unknown, for example after a restart or if clients do not use a picker.
+        `prompt_tokens` is None if the engine does not count them.
         """
         window = self._windows.get((pool, replica))
         if window is None or prompts is None or prompt_tokens is None or prompt_tokens < window.began:
@@ -97,9 +98,10 @@ class LearnedLengths:
 
 
 class _Window:
-    """Consecutive prompts of one replica.
+    """Consecutive prompts at one replica.
 
-    `began`: the engine's count of prompt tokens in front of them. `ignored`: the number of prompts that are not used.
+    `began`: the engine's count of prompt tokens before the first of them. `ignored`: the number of prompts that are not
+    used.
     """
 
     __slots__ = ("_squares", "began", "ignored", "length", "prompts")
@@ -119,12 +121,12 @@ class _Window:
 
     @property
     def variance(self) -> float:
-        """The variance of the difference between the counted and the estimated tokens."""
+        """Variance of the difference between the counted and the estimated tokens."""
         return self._squares * (_ERROR**2 + _MISMATCHED / self.prompts)
 
 
 class _Filter:
-    """A Kalman filter whose state is the factors of one pool."""
+    """A Kalman filter whose state is one pool's factors."""
 
     def __init__(self) -> None:
         self.factors = UNLEARNED
@@ -133,7 +135,7 @@ class _Filter:
         ]
 
     def learn(self, length: Sequence[float], counted: float, variance: float) -> None:
-        """Correct the factors by the tokens that an engine counted for prompts of this total length."""
+        """Correct the factors with the number of tokens that an engine counted for prompts of this total length."""
         covariances = [_product(row, length) for row in self._covariance]
         spread = _product(covariances, length) + variance
         if spread <= 0:

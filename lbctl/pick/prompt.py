@@ -1,8 +1,8 @@
-"""The prefix of a prompt as a chain of block hashes, like the prefix caches of engines, and the prompt's length.
+"""A prompt's length, and its prefix as a chain of block hashes like those in engines' prefix caches.
 
-Each hash covers its block and all blocks before it. Two requests whose first n blocks are equal have equal first n
-hashes, even if one of the bodies is truncated. Hashes have 64 bits and include a secret of the process (`hash`), so a
-client cannot create a prompt with the hash of another prompt.
+Each hash covers its block and all preceding blocks. If the first n blocks of two requests are equal, so are their first
+n hashes, even if one of the bodies is truncated. Hashes have 64 bits and include a process secret (`hash`), so that a
+client cannot construct a prompt with another prompt's hash.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import NamedTuple
 from lbctl.ir.pools import Prefix
 
 _OTHER_PART = 1000
-"""Assumed length of a message part without text, for example an image, in tokens."""
+"""Assumed length of a message part without text (for example an image), in tokens."""
 _BYTES_PER_TOKEN = 4
-"""Assumed for a body that cannot be read."""
+"""Assumed for bodies that cannot be read."""
 _BITS = {
     string.ascii_lowercase: 0b10000010,
     string.ascii_uppercase: 0b10010000,
@@ -24,32 +24,32 @@ _BITS = {
     "\n\r\t": 0b00100101,
     " ": 0,
 }
-"""Bits of the classes of ASCII characters. The bits of all other ASCII characters are `_SIGN`.
+"""Bits for the classes of ASCII characters. All other ASCII characters have the bits `_SIGN`.
 
-Tokenizers split text where the class of its characters changes, and merge characters of one class. So a character
-costs `_BIT` tokens for each of its bits that the character before it does not have. docs/develop/picking-study.md
-describes how the bits were chosen.
+Tokenizers split text where the character class changes, and merge characters of one class. So a character costs `_BIT`
+tokens for each of its bits that the preceding character does not have. docs/develop/picking-study.md describes how the
+bits were chosen.
 """
 _SIGN = 0b01000001
 _BIT = 0.484
 _FURTHER_BYTE, _KOREAN = 0.365, 0.12
-"""Tokens of each byte of UTF-8 after a character's first one, and the additional tokens of a Korean character."""
+"""Tokens per UTF-8 byte after a character's first one, and the additional tokens for a Korean character."""
 _MAX_BYTES_PER_TOKEN = 16
-"""Limits the effect of text in which the class of characters never changes."""
+"""Limits the effect of text whose character class never changes."""
 _NOT_KOREAN = bytes({*range(256)} - {*b"\xea\xeb\xec\xed"})
-"""All bytes except the first bytes of Korean characters in UTF-8."""
+"""All bytes except those that start a Korean character in UTF-8."""
 _CLASSES = bytes(
     next((bits for characters, bits in _BITS.items() if chr(code) in characters), _SIGN if code < 128 else 0)
     for code in range(256)
 )
 _SAMPLE, _PIECE = 1536, 128
-"""Maximum number of characters that are examined, and the length of the pieces that form this sample."""
+"""Maximum number of characters to examine, and the length of the pieces in this sample."""
 MAX_PROMPT_TOKENS = 131_072
 """Upper bound on an estimated prompt length, in tokens."""
 _PARTS_OF_PROMPTS = ("system", "instructions", "prompt", "input", "messages")
 """Members of a body that form the prompt, in the order in which engines concatenate them."""
 _MAX_VALUES, _MAX_LEVELS = 4096, 8
-"""Upper bounds on the number of a prompt's values (a token id is a value) and on their depth. APIs use six levels."""
+"""Maximum number of values in a prompt (a token id is a value) and maximum depth of the values. APIs use six levels."""
 Document = dict[str, object]
 
 
@@ -59,7 +59,7 @@ class PromptLength(NamedTuple):
     ascii: float = 0.0
     """ASCII characters, and bodies that were not read."""
     other: float = 0.0
-    """Characters outside ASCII, for example of Chinese."""
+    """Non-ASCII characters, for example Chinese."""
     parts: float = 0.0
     """Parts without text, for example images."""
 
@@ -71,9 +71,10 @@ class PromptTexts(NamedTuple):
     """The texts of a prompt, in order."""
 
     counted: list[str]
-    """Texts from which the prompt's length is estimated."""
+    """Texts used to estimate the prompt's length."""
     distinguished: list[str]
-    """Texts by which caches distinguish prompts, up to the limit: also roles, and URLs or data of other parts."""
+    """Texts by which caches distinguish prompts, up to the limit; they include roles, and URLs or data of other
+    parts."""
     others: int
     """Number of parts without text."""
     complete: bool
@@ -112,9 +113,9 @@ def texts(document: Document, limit: int) -> PromptTexts:
 
 
 def chain(found: PromptTexts, seed: str, rules: Prefix) -> tuple[int, ...]:
-    """Return the hash of each complete block of the prompt's prefix, including all preceding blocks.
+    """Return the hash of each complete block of the prompt's prefix, which covers all preceding blocks.
 
-    `seed` distinguishes prompts that do not share a cache: prompts of different pools, tenants, models or adapters.
+    `seed` distinguishes prompts that do not share a cache: prompts for different pools, tenants, models or adapters.
     """
     block, value = rules.block, hash(seed)
     beginning = "".join(found.distinguished).encode("utf-8", "replace")[: block * rules.blocks]
@@ -126,10 +127,10 @@ def chain(found: PromptTexts, seed: str, rules: Prefix) -> tuple[int, ...]:
 
 
 def length(found: PromptTexts | None, body: bytes, body_length: int) -> PromptLength:
-    """Return an estimate of the prompt's length. No part of it is above `MAX_PROMPT_TOKENS`.
+    """Return an estimate of the prompt's length. No part of the estimate exceeds `MAX_PROMPT_TOKENS`.
 
-    `body` is the beginning of the body, from which `found` was read, and `body_length` is the length of the whole body.
-    The rest of a body is assumed to be like the texts in front of it.
+    `body` is the beginning of the body that `found` was read from, and `body_length` is the length of the whole body.
+    The rest of a body is assumed to resemble the texts before it.
     """
     text = "".join(found.counted) if found is not None and found.complete else None
     is_whole = len(body) == body_length
@@ -144,7 +145,7 @@ def length(found: PromptTexts | None, body: bytes, body_length: int) -> PromptLe
 
 
 def _tokens_of(text: str) -> tuple[float, float]:
-    """Return the tokens of ASCII characters, and the tokens of other characters."""
+    """Return the tokens in ASCII characters and the tokens in other characters."""
     sample = _sample(text)
     data = sample.encode("utf-8", "replace")
     bits = int.from_bytes(data.translate(_CLASSES), "little")
@@ -159,7 +160,7 @@ def _tokens_of(text: str) -> tuple[float, float]:
 
 
 def _sample(text: str) -> str:
-    """Return pieces of a long text at equal distances."""
+    """Return equally spaced pieces of a long text."""
     if len(text) <= _SAMPLE:
         return text
     last = len(text) - _PIECE
@@ -167,10 +168,10 @@ def _sample(text: str) -> str:
 
 
 def _part(value: Document, is_needed: bool) -> tuple[str | None, str | None, bool]:
-    """Return three values for a message or a part of a message, without its `content`.
+    """Return three values for a message or message part, without its `content`:
 
-    They are its text, its text in `PromptTexts.distinguished` (None unless it `is_needed`), and whether it is a part
-    without text.
+    its text, its text in `PromptTexts.distinguished` (None unless it `is_needed`), and whether it is a part without
+    text.
     """
     has_content, text = "content" in value, value.get("text")
     if has_content or not isinstance(text, str):

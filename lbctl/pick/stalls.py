@@ -1,7 +1,7 @@
-"""Detects stopped engines: requests are in flight, but the engine's progress does not change.
+"""Detects stopped engines: requests are in flight, but the engine makes no progress.
 
-Deep health ejects such a replica after `stalled_after`, and until then its requests fail. A picker can decide earlier,
-because it knows which prompts an engine has to compute. Its decision is soft: it ends with the first progress.
+Deep health ejects such a replica after `stalled_after`, but until then its requests fail. A picker can decide earlier,
+because it knows which prompts an engine has to compute. Its decision is soft: it ends at the first sign of progress.
 
 An engine has stopped if its progress stays the same in at least three samples and for longer than all of these times:
 
@@ -16,11 +16,11 @@ If the engine has reported more requests than pickers had sent, some of its prom
 decides. If it never ejects a stalled replica, no engine counts as stopped.
 
 A page may be late. So a silence begins at the end of the request whose page first showed this progress, and lasts until
-the beginning of the newest request.
+the start of the newest request.
 
 Only engines that report requests in flight and progress in steps are observed. If more engines seem to have stopped
-than have made progress since then, the cause is probably elsewhere, and none of them counts. Idle engines are not
-evidence.
+than have made progress since then, the cause is probably elsewhere, and none of them counts as stopped. Idle engines
+are not evidence.
 """
 
 from __future__ import annotations
@@ -35,20 +35,21 @@ from lbctl.pick.books import ReplicaLoad
 _AVOIDED_AFTER = 1.4
 """Minimum time without progress, in seconds: longer than a pause of one second."""
 _MIN_PART = 0.09
-"""Minimum time without progress as a part of `stalled_after`, whose default is 15 s."""
+"""Minimum time without progress, as a fraction of `stalled_after`, whose default is 15 s."""
 _MIN_SAMPLES = 3
 """Minimum number of samples with the same progress."""
 _FACTOR = 2.0
-"""Factor on expected silences."""
+"""Multiplier of expected silences."""
 _HALF_LIFE = 1800.0
-"""Seconds after which the longest silence counts half."""
+"""Half-life of the longest silence, in seconds."""
 _MAX_SPEED = 5000.0
 """Upper bound on the speed of an engine, in prompt tokens per second. A measured speed may be too high: the picker does
-not know all tokens in the engine's caches, and a token of a long prompt takes longer."""
+not know all tokens in the engine's caches, and tokens of a long prompt take longer."""
 _MIN_MOVES = 8
-"""Changes of progress in a pool before its engines can count as stopped: until then, the silences are unknown."""
+"""Number of changes of progress in a pool before its engines can count as stopped: until then, the silences are
+unknown."""
 _SAME_STEP = 0.2
-"""Prompts that arrive up to this number of seconds after the beginning of a step may be part of it."""
+"""Prompts that arrive up to this many seconds after the start of a step may be part of it."""
 _FIRST_PAUSE, _MAX_PAUSE = 15.0, 120.0
 """Seconds after which a stopped replica without requests gets new ones. The pause doubles each time."""
 _EXPIRY = 15.0
@@ -59,11 +60,11 @@ class EngineProgress(NamedTuple):
     """A sample of an engine. None: unknown."""
 
     taken: float
-    """When the request for the metrics page began, in seconds."""
+    """When the request for the metrics page started, in seconds."""
     progress: float | None
     """A number that changes with each step of the engine."""
     requests: float | None
-    """Number of requests that the engine reports, without deferred ones."""
+    """Number of requests that the engine reports, excluding deferred ones."""
     restarted: bool = False
     """Whether the engine has restarted since the previous sample."""
     duration: float = 0.0
@@ -82,13 +83,13 @@ class _Engine:
     progress: float
     """Its progress in the newest sample."""
     moved_at: float
-    """Time of the first sample with this progress."""
+    """Time of the first sample that showed this progress."""
     since: float
     """When the silence began: the end of this sample, or the first request after an idle time."""
     sampled: float
     """Time of the newest sample."""
     samples: int = 1
-    """Number of samples in the silence."""
+    """Number of samples in this silence."""
     silence: float = 0.0
     """Duration of the silence up to the newest sample."""
     is_idle: bool = True
@@ -96,11 +97,11 @@ class _Engine:
     unread: int = 0
     """Tokens of the prompts that it had when the silence began."""
     has_unknown: bool = False
-    """Whether it has reported requests in this silence that no picker had sent."""
+    """Whether it has reported requests during this silence that no picker had sent."""
     has_moved: bool = False
     """Whether its progress has ever changed."""
     avoided_since: float | None = None
-    """Time since which it counts as stopped; None: it does not."""
+    """Since when it has counted as stopped; None if it does not."""
     pause: float = _FIRST_PAUSE
     """Seconds for which it counts as stopped even without requests."""
 
@@ -116,7 +117,7 @@ class _Engine:
         self.unread, self.avoided_since, self.pause = 0, None, _FIRST_PAUSE
 
     def rest(self, sample: EngineProgress) -> None:
-        """Record that it has no requests. After a pause, it gets new ones as a trial."""
+        """Record that it has no requests. After a pause, it gets new ones on trial."""
         self.samples, self.silence, self.is_idle, self.unread = 0, 0.0, True, 0
         if self.avoided_since is None:
             self.since = sample.ended
@@ -124,7 +125,7 @@ class _Engine:
             self.avoided_since, self.pause = None, min(2 * self.pause, _MAX_PAUSE)
 
     def stay(self, now: float, oldest: float) -> None:
-        """Record the same progress with requests in flight. `oldest`: when the oldest known request was sent."""
+        """Record unchanged progress with requests in flight. `oldest`: when the oldest known request was sent."""
         if self.is_idle:
             self.since, self.is_idle = max(self.since, oldest), False
         self.samples += 1
@@ -135,7 +136,7 @@ class _Engine:
 class _Pool:
     engines: dict[str, _Engine] = field(default_factory=dict)
     moves: int = 0
-    """Number of changes of progress."""
+    """Number of times that the progress has changed."""
     longest: float = 0.0
     """The longest silence that ended with progress, as of `longest_at`."""
     longest_at: float = 0.0
@@ -145,14 +146,14 @@ class _Pool:
         return self.longest * math.exp2((self.longest_at - now) / _HALF_LIFE)
 
     def ended(self, engine: _Engine, stalled_after: float | None, now: float) -> None:
-        """Record that the silence of an engine has ended. Above `stalled_after`, deep health decides in any case."""
+        """Record the end of an engine's silence. Beyond `stalled_after`, deep health decides in any case."""
         self.moves += 1
         silence = engine.silence if stalled_after is None else min(engine.silence, stalled_after)
         if silence >= self.expected(now):
             self.longest, self.longest_at = silence, now
 
     def is_silent(self, engine: _Engine, speed: float, stalled_after: float, now: float) -> bool:
-        """Return whether the silence of a busy engine is longer than any expected one. `speed`: tokens per second."""
+        """Return whether a busy engine's silence is longer than any expected one. `speed`: tokens per second."""
         if not engine.has_moved or engine.has_unknown or self.moves < _MIN_MOVES or engine.samples < _MIN_SAMPLES:
             return False
         if engine.silence < max(_AVOIDED_AFTER, _MIN_PART * stalled_after, _FACTOR * self.expected(now)):
@@ -165,18 +166,18 @@ class Stalls:
 
     def __init__(self) -> None:
         self.avoided: dict[str, frozenset[str]] = {}
-        """Pool → its replicas whose engines have stopped; pools without any are absent."""
+        """Pool → replicas whose engines have stopped; pools without any are absent."""
         self._pools: dict[str, _Pool] = {}
 
     def last_progress(self, pool: str, replica: str, sample: EngineProgress) -> float:
-        """Return the time of the last progress up to this sample; the time of the sample if it is not known."""
+        """Return the time of the last progress up to this sample; the sample's own time if unknown."""
         engine = self._pools[pool].engines.get(replica) if pool in self._pools else None
         return sample.taken if engine is None or engine.progress != sample.progress else engine.moved_at
 
     def observe(
         self, pool: str, replica: str, sample: EngineProgress, load: ReplicaLoad, stalled_after: float | None
     ) -> None:
-        """Record a sample. `load` is the work at the replica, already corrected by this sample.
+        """Record a sample. `load` is the work at the replica, already corrected with this sample.
 
         `stalled_after`: seconds without progress after which deep health ejects a replica; None: it never does.
         """
@@ -207,7 +208,7 @@ class Stalls:
                 del self._pools[pool]
 
     def _refresh(self, pool: str) -> None:
-        """Store the stopped engines, if at least as many have made progress since the silences of these began."""
+        """Store the stopped engines, if at least as many engines have made progress since their silences began."""
         engines = self._pools[pool].engines
         names = frozenset(name for name, item in engines.items() if item.is_avoided)
         begun = max((engines[name].since for name in names), default=0.0)

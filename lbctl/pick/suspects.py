@@ -1,9 +1,9 @@
-"""Replicas that a proxy recently failed to reach, that were busy, or that have stopped: they are not picked for a time.
+"""Replicas that are not picked for a while: unreachable for a proxy, busy, or stopped.
 
-A replica that refuses connections looks idle, so a choice by load would send it every request. The first suspicion
-lasts half a second, and each further one twice as long as the last, up to ten seconds. This bridges the time until
-health checks detect the failure. A response from the replica ends the suspicion. `lbctl.pick.stalls` decides which
-engines have stopped.
+A replica that refuses connections looks idle, so a load-based choice would send it every request. The first suspicion
+lasts half a second, and each further one twice as long as the previous one, up to ten seconds. This covers the time
+until health checks detect the failure. A response from the replica ends the suspicion. `lbctl.pick.stalls` decides
+which engines have stopped.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lbctl.pick.table import PoolTable
 
 _FIRST_DURATION, _MAX_DURATION = 0.5, 10.0
 _FORGOTTEN = 30.0
-"""Seconds after which an ended suspicion no longer makes the next one longer."""
+"""Seconds after which an ended suspicion no longer prolongs the next one."""
 _UNREACHED, _BUSY = "a proxy could not reach it", "it was busy, or a proxy could not reach it"
 _SILENT = "probably stalled: its engine has requests but makes no progress"
 
@@ -31,14 +31,14 @@ class _Suspicion(NamedTuple):
 
 
 _Causes = tuple[dict[str, str], frozenset[str]]
-"""Reasons of a pool's suspected replicas by name, and its silent replicas."""
+"""Why replicas of a pool are suspected, by name, and its silent replicas."""
 
 
 class Suspects:
     """The suspicions of all pools."""
 
     def __init__(self, silent: Mapping[str, frozenset[str]] = MappingProxyType({})) -> None:
-        """`silent`: pool → its replicas whose engines make no progress, as of each call."""
+        """`silent`: pool → replicas whose engines make no progress, evaluated at each call."""
         self._silent = silent
         self._of: dict[tuple[str, str], _Suspicion] = {}
         """(pool, replica) → suspicion."""
@@ -46,11 +46,11 @@ class Suspects:
         """Pool → table, causes, and the table with the replicas marked."""
 
     def __len__(self) -> int:
-        """The number of suspicions, including ended ones that still affect the duration of the next one."""
+        """Number of suspicions, including ended ones that still affect the duration of the next one."""
         return len(self._of)
 
     def failed(self, pool: str, replica: str, now: float) -> None:
-        """Note that a proxy could not reach the replica. This has no effect while the replica is suspected."""
+        """Record that a proxy could not reach the replica. This has no effect while the replica is suspected."""
         last = self._of.get((pool, replica), _Suspicion())
         if now < last.until:
             return
@@ -60,15 +60,15 @@ class Suspects:
         self._of[pool, replica] = _Suspicion(now + length, length, _UNREACHED)
 
     def busy(self, pool: str, replica: str, now: float) -> None:
-        """Note that a request went on to another replica for a reason that the proxy does not report.
+        """Record that a request went on to another replica for a reason that the proxy does not report.
 
-        The replica is not picked for a short time. This time does not grow, because a busy replica has no fault.
+        The replica is not picked for a short time. This time does not grow, because a busy replica is not faulty.
         """
         if now >= self._of.get((pool, replica), _Suspicion()).until:
             self._of[pool, replica] = _Suspicion(now + _FIRST_DURATION, 0.0, _BUSY)
 
     def answered(self, pool: str, replica: str) -> None:
-        """Note that the replica has responded."""
+        """Record that the replica has responded."""
         if self._of:
             self._of.pop((pool, replica), None)
 
@@ -96,9 +96,9 @@ class Suspects:
 
 
 def _replaceable(table: PoolTable, silent: frozenset[str], reasons: Mapping[str, str]) -> set[str]:
-    """Return the silent replicas in whose priority, region and zone at least one other replica may be picked.
+    """Return the silent replicas whose priority, region and zone contain another replica that may be picked.
 
-    So no tier of the table becomes empty, for any proxy. Without `locality`, the zone does not matter.
+    So no tier of the table becomes empty for any proxy. Without `locality`, the zone is ignored.
     """
     groups: dict[tuple[object, ...], list[str]] = {}
     for item in table.candidates:

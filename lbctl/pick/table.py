@@ -1,7 +1,8 @@
 """The picker's view of replicas: a `PoolTable` for each pool, with a `Candidate` for each replica.
 
-The control plane composes the tables from the state that it sends to proxies. The picker does not decide about fitness
-itself. The only exception is the limit of requests in flight, because only its own books contain their number.
+The control plane composes the tables from the state that it sends to proxies. The picker itself does not decide which
+replicas are fit. The only exception is the limit on requests in flight, because only the picker's own books contain
+their number.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ _MIN_AVAILABLE = 0.5
 docs/develop/decisions/0096-slow-start-leaves-half-of-the-capacity.md has the simulations behind it.
 """
 _SPILL_BELOW = 70.0
-"""Percentage of fit replicas of a priority below which the next priority helps, unless `locality` sets another one."""
+"""If a smaller percentage of a priority's replicas is fit, the next priority helps, unless `locality` sets another
+percentage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +36,13 @@ class Candidate:
     address: str
     """`ip:port`, with IPv6 in brackets, as proxies and gateways write it."""
     weight: float = 1.0
-    """Weight from the weighting law, on the scale of the capacities of its pool; 0: no requests."""
+    """Weight determined by the weighting strategy, on the scale of the pool's capacities; 0: no requests."""
     fit: bool = True
     """Whether it may get requests."""
     reason: str = ""
     """Why it is not fit, for display; empty if it is fit."""
     priority: int = 0
-    """0 is preferred; higher numbers are standbys."""
+    """0 is preferred; replicas with higher numbers are standbys."""
     region: str | None = None
     """Region of the replica; None: outside every region."""
     zone: str | None = None
@@ -52,9 +54,9 @@ class Candidate:
     speed: float | None = None
     """Measured correction of `weight`; 1.0: none. None if `weight` already includes it or nothing is measured."""
     limit: int | None = None
-    """Upper bound on the requests in flight at this replica; None: no limit."""
+    """Maximum number of requests in flight at this replica; None: no limit."""
     started: float | None = None
-    """Time at which it began to get requests, on the clock of the picker's `now`; None: before any slow start."""
+    """When it began to get requests, on the clock of the picker's `now`; None: before any slow start."""
 
     @property
     def rate(self) -> float:
@@ -68,7 +70,7 @@ class Candidate:
 
 
 class Tier:
-    """Replicas that are used together, with their data for decisions in parallel sequences."""
+    """Replicas that are used together, with their decision data in parallel sequences."""
 
     def __init__(self, candidates: Iterable[Candidate], capacity: float) -> None:
         self.candidates = tuple(candidates)
@@ -84,7 +86,7 @@ class Tier:
         self.ramping = [index for index, item in enumerate(self.candidates) if item.started is not None]
         """Indexes of the replicas that may be in slow start."""
         self.limits = [(place, item.limit) for place, item in enumerate(self.candidates) if item.limit is not None]
-        """Indexes of the replicas with a limit of requests in flight, and the limits."""
+        """Indexes of the replicas with a limit on requests in flight, and the limits."""
 
     @cached_property
     def places(self) -> dict[str, int]:
@@ -98,13 +100,13 @@ class PoolTable:
 
     pool: str
     policy: PickPolicy
-    """The section `balance.pick`."""
+    """The `balance.pick` section."""
     candidates: tuple[Candidate, ...]
     """All replicas of the pool, including unfit ones, sorted by name."""
     model: str | None = None
     """Name of the pool's model; None if the fleet does not name one."""
     adapters: frozenset[str] = frozenset()
-    """The names under which clients request the model's LoRA adapters."""
+    """The names that clients use to request the model's LoRA adapters."""
     locality: Locality | None = None
     """Preference for replicas near the proxy; None: no preference."""
     slow_start: SlowStart | None = None
@@ -117,7 +119,7 @@ class PoolTable:
 
     @classmethod
     def of(cls, pool: Pool, candidates: Iterable[Candidate]) -> PoolTable:
-        """Return the table of a pool with the algorithm `pick`."""
+        """Return the table for a pool that uses the algorithm `pick`."""
         assert pool.balance.pick is not None, f"the pool {pool.name} has another algorithm"
         return cls(
             pool=pool.name,
@@ -164,10 +166,10 @@ class PoolTable:
         return frozenset(item.name for item in self.candidates)
 
     def tiers(self, place: Place, regions: frozenset[str]) -> tuple[Tier, ...]:
-        """Return the fit replicas as tiers in the order of use, for a proxy at `place`.
+        """Return the fit replicas as tiers in order of use, for a proxy at `place`.
 
         The replicas of one tier are used together: the nearest replicas of the lowest priority and, if too few of them
-        are fit, also the next ones. All replicas are in one of `regions`; empty: any region.
+        are fit, the next ones, too. All replicas are in one of `regions`; empty: any region.
         """
         key = (place, regions)
         if key not in self._tiers:
@@ -175,7 +177,7 @@ class PoolTable:
         return self._tiers[key]
 
     def rank(self, candidate: Candidate, place: Place) -> tuple[int, int]:
-        """Return (priority, distance) of a replica. Replicas with the lowest rank are used first."""
+        """Return a replica's (priority, distance). Replicas with the lowest rank are used first."""
         if self.locality is None:
             return candidate.priority, 0
         return candidate.priority, distance(self.locality.prefer, place, Place(candidate.region, candidate.zone))
