@@ -1,4 +1,4 @@
-"""A queue of timed actions: changes in a simulation in addition to requests and iterations."""
+"""A queue of timed actions: changes in a simulation other than requests and iterations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Action = Callable[[float], None]
 
 
 class ActionQueue:
-    """Actions with a due time in seconds. Actions with the same time run in the order in which they were added."""
+    """Actions with a due time in seconds. Actions due at the same time run in the order in which they were added."""
 
     def __init__(self) -> None:
         self._queue: list[tuple[float, int, Action]] = []
@@ -24,7 +24,7 @@ class ActionQueue:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no further action is scheduled."""
+        """Whether no more actions are scheduled."""
         return not self._queue
 
     def next_time(self) -> float:

@@ -1,4 +1,4 @@
-"""Replica selection as implemented by each proxy. Each proxy knows only about its own requests.
+"""Replica selection as implemented by each proxy. Each proxy knows only its own requests.
 
 The rules follow nginx 1.22 (`ngx_http_upstream_round_robin.c`, `ngx_http_upstream_least_conn_module.c`), HAProxy 2.6
 (`lb_fwlc.c`, `lb_fwrr.c`) and Envoy 1.40 (`load_balancing_policies`).
@@ -18,13 +18,13 @@ round robin; random by weight; a hash ring with or without bounded load; the pic
 The compiled loops do not include the picker.
 """
 DRAWING = (DEADLINES, RANDOM)
-"""The rules that need random numbers."""
+"""Rules that need random numbers."""
 NONE = -1
-"""Result if no replica gets requests."""
+"""Returned if no replica gets requests."""
 UNIT = 2.0**-32
-"""Factor that converts a random integer to a number from 0 to 1."""
+"""Factor that converts a random integer to a number between 0 and 1."""
 _MIX = 2_654_435_761
-"""2³² ÷ the golden ratio: makes the second choice of a key independent of its first one."""
+"""2³² ÷ the golden ratio, which makes a key's second choice independent of its first."""
 
 
 @jit
@@ -50,7 +50,7 @@ def choose(proxies: ProxyColumns, requests: Requests, settings: RunSettings, req
 def smooth(proxies: ProxyColumns, settings: RunSettings, base: int, tied: float) -> int:
     """Return a replica by smooth weighted round robin.
 
-    `tied`: consider only replicas with this load in `due`; if negative, consider all.
+    `tied`: consider only replicas with this load in `due`; if negative, consider all of them.
     """
     total, best = 0.0, NONE
     for replica in range(settings.replicas):
@@ -68,7 +68,7 @@ def smooth(proxies: ProxyColumns, settings: RunSettings, base: int, tied: float)
 
 @jit
 def least_conn(proxies: ProxyColumns, settings: RunSettings, base: int) -> int:
-    """Return nginx's choice: the fewest requests in flight relative to the weight; smooth round robin among equals."""
+    """Return nginx's choice: the fewest requests in flight relative to the weight, with smooth round robin for ties."""
     least, ties = -1.0, 0
     best = NONE
     for replica in range(settings.replicas):
@@ -86,9 +86,9 @@ def least_conn(proxies: ProxyColumns, settings: RunSettings, base: int) -> int:
 
 @jit
 def leastconn(proxies: ProxyColumns, settings: RunSettings, base: int) -> int:
-    """Return HAProxy's choice: the lowest (requests in flight + 1) ÷ weight, 0 for every idle server.
+    """Return HAProxy's choice: the lowest (requests in flight + 1) ÷ weight; 0 for every idle server.
 
-    Among equal servers, the order of their last change decides.
+    Ties are resolved by the order in which the servers last changed.
     """
     best, least, oldest = NONE, 0.0, 0
     for replica in range(settings.replicas):
@@ -107,8 +107,8 @@ def leastconn(proxies: ProxyColumns, settings: RunSettings, base: int) -> int:
 def least_request(proxies: ProxyColumns, requests: Requests, settings: RunSettings, request: int, base: int) -> int:
     """Return Envoy's choice.
 
-    If all weights are equal, it is the less busy of two replicas. Otherwise, it is the replica with the earliest
-    deadline by weight ÷ (active + 1).
+    With equal weights, it is the less busy of two replicas. Otherwise, it is the replica with the earliest deadline by
+    weight ÷ (active + 1).
     """
     count, equal, common = 0, True, -1.0
     for replica in range(settings.replicas):
@@ -145,7 +145,7 @@ def earliest(proxies: ProxyColumns, settings: RunSettings, proxy: int, by_active
 
 @jit
 def nth(proxies: ProxyColumns, settings: RunSettings, base: int, number: int) -> int:
-    """Return the replica with this position among the replicas with a weight."""
+    """Return the replica at this position among the replicas that have a weight."""
     for replica in range(settings.replicas):
         if proxies.weight[base + replica] > 0.0:
             if number == 0:
@@ -174,9 +174,9 @@ def by_weight(proxies: ProxyColumns, settings: RunSettings, base: int, draw: flo
 
 @jit
 def ring(proxies: ProxyColumns, requests: Requests, settings: RunSettings, request: int, base: int) -> int:
-    """Return the replica of the next ring point that gets requests.
+    """Return the replica of the next ring point whose replica gets requests.
 
-    With a bound, replicas above their share of the requests are skipped.
+    With a bound, replicas above their share of requests are skipped.
     """
     points, key = proxies.ring_point, requests.key[request]
     size = len(points)
@@ -215,14 +215,14 @@ def has_room(settings: RunSettings, own: int, share: float, active: float) -> bo
 
 @jit
 def slots(settings: RunSettings, share: float, active: float) -> int:
-    """Return the number of requests that Envoy allows a replica to have before the new one."""
+    """Return how many requests Envoy allows a replica to have before the new one."""
     count: int = max(1, math.ceil(math.ceil(settings.bound * active) * share))
     return count
 
 
 @jit
 def jump(proxies: ProxyColumns, settings: RunSettings, base: int, key: int, total: float, active: float) -> int:
-    """Return Envoy's choice above the bound: any replica with free capacity, by the key and regardless of its weight.
+    """Return Envoy's choice beyond the bound: any replica with free capacity, by the key and regardless of its weight.
 
     If there is none, return the least overloaded replica.
     """

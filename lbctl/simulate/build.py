@@ -1,4 +1,4 @@
-"""Builds the initial columns of a run."""
+"""Builds the initial columns for a run."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def settings(setup: Setup, trace: Trace) -> state.RunSettings:
 
 
 def replica_limit(pool: Pool, proxies: int) -> int:
-    """Return the maximum number of requests of one proxy at a replica, or 0 for unlimited."""
+    """Return the maximum number of requests per proxy at a replica; 0 for unlimited."""
     breaker: CircuitBreaker = pool.circuit_breaker
     limits = [breaker.replica_max_requests]
     if pool.protocol == "http1":
@@ -117,7 +117,7 @@ def engines(costs: Sequence[CostModel], of_run: state.RunSettings) -> state.Engi
 
 
 def counter() -> Any:
-    """Return a column with a single element, 0."""
+    """Return a column whose only element is 0."""
     return filled(LONG, 1)
 
 

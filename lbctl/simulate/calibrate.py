@@ -1,10 +1,10 @@
-"""Fits the costs of an engine to the metrics of a live replica: differences of its counters between scrapes.
+"""Fits the costs of an engine to a live replica's metrics, from differences of its counters between scrapes.
 
-Between two scrapes, the sum and the number of inter-token times give the mean time of an iteration, and tokens per
-iteration give the number of sequences and prompt tokens. If an engine does not count iterations, the number of
-sequences is the mean of the running sequences in both scrapes. The context of a sequence is estimated from the lengths
-of the requests that ended during the whole observation. The result is the costs that explain these times with the
-smallest relative error. If the load was too uniform to separate them, they keep the proportions of the reference.
+Between two scrapes, the sum and count of inter-token times give the mean iteration time, and tokens per iteration give
+the number of sequences and prompt tokens. If an engine does not count iterations, the number of sequences is the mean
+number of running sequences in the two scrapes. A sequence's context is estimated from the lengths of the requests that
+ended during the whole observation. The result is the costs that explain these times with the smallest relative error.
+If the load was too uniform to separate the costs, they keep the reference's proportions.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ KINDS = ("vllm", "sglang", "tgi", "trtllm", "lmdeploy", "nim")
 """Kinds of engines whose metrics are tried, in order."""
 _NEEDED = ("decode_tokens", "prefill_tokens", "itl_seconds", "itl_count", "finished")
 _COUNTED, _REPORTED = "iterations", "running"
-"""Metrics of which one is required for the number of sequences in an iteration."""
+"""Metrics of which at least one is required to determine the number of sequences per iteration."""
 _MIN_SAMPLES = 3
-"""Minimum number of intervals with generated tokens that a fit requires."""
+"""Minimum number of intervals with generated tokens for a fit."""
 _RIDGE = 1e-3
 """Weight of the reference's proportions relative to the measurement."""
 
@@ -38,7 +38,7 @@ class Calibration:
 
     cost: CostModel
     error: float
-    """Median relative error of the time of an iteration."""
+    """Median relative error of the iteration time."""
     samples: int
     """Number of intervals between scrapes that the fit uses."""
 
@@ -52,7 +52,7 @@ class _Sample:
 
 
 def reading(page: bytes, at: float) -> SourceReading | None:
-    """Return the values in a metrics page, by the first kind of engine with all required metrics; else None."""
+    """Return the values in a metrics page, by the first engine kind with all required metrics; otherwise None."""
     for kind in KINDS:
         metrics = table(kind)
         source_reading = metrics.reading(metrics.reader().read(page), Selection(), at)

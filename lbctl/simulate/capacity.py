@@ -1,4 +1,4 @@
-"""The capacity of a fleet: engines of a pool, the stability bound Σλ < Σμ, service levels and the search for a rate."""
+"""The capacity of a fleet: a pool's engines, the stability bound Σλ < Σμ, service levels, and the search for a rate."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from lbctl.simulate.results import Latency, Summary
 from lbctl.simulate.trace import Trace
 
 _CACHE_EXPONENT = 0.86
-"""Exponent of the KV cache size by speed: 400k, 180k and 100k tokens for speeds of 5 : 2 : 1."""
+"""Exponent that relates KV cache size to speed: 400k, 180k and 100k tokens for speeds of 5 : 2 : 1."""
 _TERM = re.compile(r"\s*(ttft|tpot|total)\s+(p50|p95|p99)\s*<\s*(\S+)\s*|\s*(failed)\s*<\s*([\d.]+)\s*%\s*")
 
 
 def engines_of(pool: Pool, reference: CostModel, largest: float | None = None) -> tuple[CostModel, ...]:
     """Return the engine of each replica: `reference` for the capacity `largest`, and the others in proportion.
 
-    `largest` defaults to the largest capacity in the pool.
+    `largest` defaults to the pool's largest capacity.
     """
     whole = max(item.capacity for item in pool.replicas) if largest is None else largest
     return tuple(_sized(reference, item.capacity / whole) for item in pool.replicas)
@@ -39,15 +39,15 @@ def _sized(cost: CostModel, speed: float) -> CostModel:
 
 
 def load_of(costs: Sequence[CostModel], trace: Trace) -> float:
-    """Return the offered load Σλ ÷ Σμ. At 1 or above, queues grow without limit with every algorithm.
+    """Return the offered load Σλ ÷ Σμ. At 1 or more, queues grow without limit under every algorithm.
 
-    The result is 0 if all requests arrive at the same time, because then there is no rate.
+    The result is 0 if all requests arrive at the same time, because the rate is then undefined.
     """
     return load_bound.utilisation(trace.rate, [carried(costs, trace)])
 
 
 def carried(costs: Sequence[CostModel], trace: Trace) -> float:
-    """Return Σμ: the rate of the trace's requests, per second, that engines can answer without idle time.
+    """Return Σμ: how many of the trace's requests per second the engines can answer if they are never idle.
 
     Prompt tokens that an unlimited cache would contain are not counted.
     """
@@ -59,19 +59,19 @@ def carried(costs: Sequence[CostModel], trace: Trace) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """A limit of a service level."""
+    """A limit that belongs to a service level."""
 
     figure: str
     """`ttft`, `tpot`, `total` or `failed`."""
     percentile: str
     """`p50`, `p95` or `p99`; empty for `failed`."""
     limit: float
-    """Limit in seconds; for `failed`, a share of the requests, including rejected requests."""
+    """Limit in seconds; for `failed`, a share of requests, including rejected ones."""
 
     def is_met(self, summary: Summary) -> bool:
         """Return whether the figures of a replay are within the limit.
 
-        A time limit is not met if more requests got no answer than the percentile allows.
+        A time limit is not met if more requests went unanswered than the percentile allows.
         """
         if self.figure == "failed":
             return summary.unanswered < self.limit
@@ -104,10 +104,10 @@ def objectives(text: str) -> tuple[Objective, ...]:
 
 
 def largest_rate(meets: Callable[[float], bool], start: float, precision: float = 0.02) -> float | None:
-    """Return the largest factor on the trace's rate that meets the limits, by bisection.
+    """Return the largest multiple of the trace's rate that meets the limits, by bisection.
 
-    The result is None if no factor down to a 64th of `start` meets them. `start` is a factor near the expected result.
-    `meets` must be false above some factor. The result is accurate within `precision`.
+    The result is None if no multiple down to a 64th of `start` meets them. `start` is a multiple near the expected
+    result. `meets` must be false above some multiple. The result is accurate within `precision`.
     """
     low, high = 0.0, start
     while meets(high):
@@ -127,7 +127,7 @@ def largest_rate(meets: Callable[[float], bool], start: float, precision: float 
 
 
 def fewest_replicas(meets: Callable[[int], bool], start: int, most: int) -> int | None:
-    """Return the minimum number of replicas that meets the limits; None if `most` are not enough."""
+    """Return the smallest number of replicas that meets the limits; None if `most` are not enough."""
     low, high = 0, start
     while not meets(high):
         if high >= most:
@@ -140,11 +140,11 @@ def fewest_replicas(meets: Callable[[int], bool], start: int, most: int) -> int 
 
 
 def with_replicas(pool: Pool, count: int) -> Pool:
-    """Return the pool with `count` replicas: the strongest ones, or copies of all in turn.
+    """Return the pool with `count` replicas: the strongest ones, or copies of all replicas in turn.
 
-    The limits of the pool grow in proportion.
+    The pool's limits grow in proportion.
 
-    Drained replicas are left out: neither they nor their copies would get requests.
+    Drained replicas are left out, because neither they nor their copies would get requests.
     """
     originals = sorted(serving(pool).replicas, key=lambda item: (-item.capacity, item.name))
     replicas = [

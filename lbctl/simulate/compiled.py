@@ -2,8 +2,8 @@
 
 numba's own variable `NUMBA_DISABLE_JIT=1` runs them as Python too.
 
-The loops use flat, indexable columns: numpy arrays if they are compiled, arrays of the standard library otherwise. Both
-kinds of columns have the same types. The loops draw no random numbers, so both variants give the same results.
+The loops use flat, indexable columns: numpy arrays if compiled, arrays of the standard library otherwise. Both kinds of
+column have the same types. The loops draw no random numbers, so both variants give the same results.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 IS_COMPILED = False
 """Whether numba is installed (the extra `simulate`), works, and is enabled."""
 FAILURE = ""
-"""Reason why an installed numba cannot be used; else empty."""
+"""Why an installed numba cannot be used; otherwise empty."""
 FLOAT, LONG, INTEGER, NATURAL, SHORT, BYTE = "dqiIhb"
 """Types of columns: 64-bit float; 64-bit, 32-bit, unsigned 32-bit, 16-bit and 8-bit integers."""
 
@@ -50,7 +50,7 @@ def column(kind: str, values: Iterable[float]) -> Any:
 
 
 def shared(kind: str, values: Sequence[float]) -> Any:
-    """Return the values as a column that is never changed. An array of this type is not copied."""
+    """Return the values as a column that never changes. An array that already has this type is not copied."""
     if not isinstance(values, array) or values.typecode != kind:
         return column(kind, values)
     return numpy.frombuffer(values, kind) if IS_COMPILED else values

@@ -1,4 +1,4 @@
-"""The control loop of `serve` in a simulation: it turns samples of the engines into weights by the real `control.step`.
+"""The control loop of `serve` in a simulation: it turns engine samples into weights with the real `control.step`.
 
 Samples are taken at the telemetry interval and arrive later. Weights reach the proxies immediately, or at the minimum
 interval between reloads.
@@ -24,14 +24,14 @@ from lbctl.simulate.state import DECODE, EngineColumns
 
 
 class EngineReport(NamedTuple):
-    """The metrics by which the picker recognises a full engine."""
+    """The metrics from which the picker recognises a full engine."""
 
     running: float
-    """Requests that it is running."""
+    """Number of requests that it is running."""
     waiting: float
-    """Requests that wait in it."""
+    """Number of requests waiting in it."""
     kv: float
-    """Used share of its KV cache, 0 to 1."""
+    """Used share of its KV cache (0…1)."""
 
 
 class SimulatedControlLoop:
@@ -66,9 +66,9 @@ class SimulatedControlLoop:
         return replace(self._pool, replicas=tuple(item for item in self._pool.replicas if item.name not in self._later))
 
     def sample(self, engines: EngineColumns, active: Sequence[int], now: float) -> dict[str, Observation]:
-        """Return the current metrics of the engines, except dead ones.
+        """Return the current metrics of all engines that are not dead.
 
-        `active`: the requests in flight of each replica, as proxies count them.
+        `active`: each replica's requests in flight, as counted by proxies.
         """
         return {
             name: self._observation(name, _counters(engines, replica, now), int(active[replica]), now)
@@ -77,7 +77,7 @@ class SimulatedControlLoop:
         }
 
     def reports(self, engines: EngineColumns, now: float) -> dict[str, EngineReport]:
-        """Return the current reports of the engines to the picker, except dead ones."""
+        """Return the current reports to the picker from all engines that are not dead."""
         reports = {}
         for replica, name in enumerate(self._names):
             if engines.up[replica] and name not in self._later:
@@ -87,7 +87,7 @@ class SimulatedControlLoop:
         return reports
 
     def observe(self, observations: dict[str, Observation], ejected: Collection[str], now: float) -> None:
-        """Decide with these samples. `ejected`: replicas that active health checks eject."""
+        """Make a decision based on these samples. `ejected`: replicas ejected by active health checks."""
         self._decide(Observed(now, self._pool.name, observations, frozenset(ejected)))
 
     def _decide(self, event: Event) -> None:
@@ -114,7 +114,7 @@ class SimulatedControlLoop:
 def _counters(engines: EngineColumns, replica: int, now: float) -> tuple[float, ...]:
     """Return (iterations, prompt tokens, generated tokens, Σ seconds and number of inter-token times, running, queue).
 
-    In a run of several iterations, only completed iterations count.
+    During a run of several iterations, only completed iterations count.
     """
     running = int(engines.running[replica])
     done, seconds = 0, 0.0

@@ -1,9 +1,10 @@
 """A model server with continuous batching, one iteration at a time.
 
 In each iteration, every running sequence generates a token, and prompt tokens are prefilled up to a budget. An
-iteration takes (a + b·sequences + c·context + p·prompt tokens) ÷ speed, with the values of its `CostModel`. Requests
-that exceed the number of sequences or the cache wait in order. Counters are published at the end of an iteration, so a
-wedged engine's counters are frozen. Preemption is not modelled: the cache may overflow while responses grow.
+iteration takes (a + b·sequences + c·context + p·prompt tokens) ÷ speed, with the constants from its `CostModel`.
+Requests beyond the maximum number of sequences or the cache size wait in order. Counters are published at the end of an
+iteration, so a wedged engine's counters freeze. Preemption is not modelled: the cache may overflow while responses
+grow.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 BUDGET = 2048
-"""Maximum number of prompt tokens in an iteration."""
+"""Maximum number of prompt tokens per iteration."""
 
 
 @dataclass(frozen=True, slots=True)
 class CostModel:
-    """The cost of an iteration. The defaults are the costs of Llama-2-70B on 8 H100 (Splitwise's profile)."""
+    """The cost of an iteration. The defaults are the costs of Llama-2-70B on 8 H100s (Splitwise's profile)."""
 
     a: float = 29.8e-3
     """Seconds per iteration."""
@@ -42,9 +43,9 @@ class SimulatedRequest:
 
     arrived: float
     prompt: int
-    """Length of the prompt in tokens."""
+    """Length of the prompt, in tokens."""
     answer: int
-    """Length of the response in tokens."""
+    """Length of the response, in tokens."""
     replica: int = -1
     proxy: int = -1
     first: float | None = None
@@ -54,21 +55,21 @@ class SimulatedRequest:
     left: bool = False
     """Whether the client has given up."""
     blocks: tuple[int, ...] = ()
-    """Blocks at the beginning of the prompt, each identified by the content up to its end."""
+    """Blocks at the beginning of the prompt, each identified by all content up to its end."""
     cached: int = 0
     """Number of prompt tokens that were in the engine's prefix cache on admission."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpeedFault:
-    """A change of the speed between two times in seconds."""
+    """A change in speed between two times, in seconds."""
 
     begin: float
     """Start time."""
     end: float
     """End time."""
     factor: float
-    """Multiplies the speed; 0 is a wedged engine."""
+    """Multiplier of the speed; 0 means that the engine is wedged."""
     prompts_alone: bool = False
     """Whether only prefill is slower, as under a power cap."""
 
@@ -99,7 +100,7 @@ class PrefixCache:
         self._held: dict[int, None] = {}
 
     def use(self, request: SimulatedRequest) -> int:
-        """Add the request's blocks to the cache. Return how many of its tokens were already there."""
+        """Add the request's blocks to the cache. Return how many of its tokens were already cached."""
         tokens = self.hits(request)
         for block in request.blocks:
             self._held.pop(block, None)
@@ -139,11 +140,11 @@ class Engine:
 
     @property
     def usage(self) -> float:
-        """Used fraction of its cache; more than 1 if responses have outgrown it."""
+        """Used fraction of its cache; above 1 if responses have outgrown it."""
         return self._context / cache_tokens(self.speed, self.curve)
 
     def wait(self, request: SimulatedRequest, now: float) -> float:
-        """Return an estimate of the request's wait for its first token, from complete information."""
+        """Return an estimate, from complete information, of how long the request waits for its first token."""
         begin, factor, prompt_factor = self._factor(now)
         unread = sum(left for _, left in self._reading) + sum(item.prompt for item in self._waiting)
         tokens = unread + request.prompt - (self.prefix_cache.hits(request) if self.prefix_cache else 0)
@@ -157,7 +158,7 @@ class Engine:
         self._waiting.append(request)
 
     def begin(self, now: float) -> float | None:
-        """Begin an iteration and return when it will end; None if there is nothing to do."""
+        """Start an iteration and return when it will end; None if there is nothing to do."""
         self._admit()
         if not self._reading and not self._running:
             self.busy = False
@@ -198,7 +199,7 @@ class Engine:
         return done
 
     def _factor(self, now: float) -> tuple[float, float, float]:
-        """Return (the earliest start, the speed factor at that time, the additional factor for prefill)."""
+        """Return (earliest start, speed factor at that time, additional factor for prefill)."""
         for fault in self.faults:
             if fault.begin <= now < fault.end:
                 if fault.prompts_alone:
@@ -222,7 +223,7 @@ class Engine:
             self._reading.append((request, request.prompt - request.cached))
 
     def _read(self, budget: int) -> tuple[int, list[SimulatedRequest]]:
-        """Return (the prompt tokens of this iteration, the requests whose prefill it completes)."""
+        """Return (prompt tokens in this iteration, requests whose prefill it completes)."""
         tokens, read, rest = 0, [], []
         for request, left in self._reading:
             part = min(left, budget - tokens)
@@ -243,7 +244,7 @@ def cache_tokens(speed: float, curve: CostModel = CostModel()) -> float:
 def saturated_rate(
     speed: float, prompt: float, answer: float, curve: CostModel = CostModel(), *, cached: float = 0.0
 ) -> float:
-    """Return the requests per second of an engine that is never idle, for these mean lengths in tokens.
+    """Return how many requests per second a never-idle engine answers, given these mean lengths in tokens.
 
     `cached`: prompt tokens that need no prefill.
     """

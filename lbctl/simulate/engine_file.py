@@ -1,4 +1,4 @@
-"""A YAML file with the costs of engines, for the strongest replica or by GPU type.
+"""A YAML file with engine costs, for the strongest replica or by GPU type.
 
 a: 0.03          # seconds per iteration; b: per sequence, c: per context token, p: per prompt token; sequences, cache
 gpus:
@@ -33,13 +33,13 @@ class EngineFile:
     """The costs of engines."""
 
     strongest: CostModel = field(default_factory=CostModel)
-    """Costs of the strongest replica, and defaults for the others."""
+    """Costs of the strongest replica, which are also the defaults for the others."""
     gpus: Mapping[str, CostModel] = field(default_factory=dict)
-    """Maps a GPU type to the costs of a replica on it."""
+    """Maps a GPU type to the costs of a replica with that GPU."""
 
 
 def read(name: str, diagnostics: Diagnostics) -> EngineFile | None:
-    """Return the costs in a file; None if it has errors, which are reported as LB032."""
+    """Return the costs from a file; None if it has errors, which are reported as LB032."""
     try:
         with Path(name).open("rb") as file:
             data = file.read(_MAX_BYTES + 1)
@@ -86,7 +86,7 @@ def _costs(content: Mapping[str, Node], default: CostModel, diagnostics: Diagnos
 
 
 def cost(key: str, value: object) -> float | None:
-    """Return the value of a cost; None if it is invalid."""
+    """Return a cost's value; None if it is invalid."""
     most = _MAX_COUNTS.get(key, _MAX_SECONDS)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= most:
         return None
@@ -94,7 +94,7 @@ def cost(key: str, value: object) -> float | None:
 
 
 def wanted(key: str) -> str:
-    """Return a description of valid values of a cost."""
+    """Return a description of a cost's valid values."""
     if key in WHOLE:
         return f"a whole number from 1 to {_MAX_COUNTS[key]:,}"
     return f"a number of seconds above 0, at most {_MAX_SECONDS:g}"

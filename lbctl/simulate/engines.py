@@ -1,7 +1,7 @@
-"""Engines with continuous batching: prefill in chunks, decoding that slows down with the batch, and a bounded KV cache.
+"""Engines with continuous batching: chunked prefill, decoding slowed by the batch size, and a bounded KV cache.
 
 An iteration generates one token for every running sequence and prefills up to `budget` prompt tokens. Iterations
-without prefill are combined until a response ends, an arrival can be admitted, or the cache is full. If the cache is
+without prefill are merged until a response ends, an arrival can be admitted, or the cache is full. If the cache is
 full, the youngest sequence is preempted and prefilled again later, as in vLLM. Prefixes are kept in an 8-way cache with
 LRU replacement. Cached tokens are not prefilled again.
 """
@@ -15,7 +15,7 @@ from lbctl.simulate.compiled import jit
 from lbctl.simulate.state import DECODE, GAVE_UP, IDLE, PREFILL, EngineColumns, Requests, RunProgress, RunSettings
 
 WAYS = 8
-"""Number of blocks in a set of the prefix cache."""
+"""Number of blocks per set of the prefix cache."""
 
 
 @jit
@@ -34,7 +34,7 @@ def enqueue(engines: EngineColumns, requests: Requests, replica: int, request: i
 def begin(
     engines: EngineColumns, requests: Requests, settings: RunSettings, progress: RunProgress, replica: int, now: float
 ) -> None:
-    """Start the next iteration, or run of iterations. Set `end`, which is infinite if there is no work."""
+    """Start the next iteration or run of iterations. Set `end`, which is infinite if there is no work."""
     preempt(engines, requests, settings, replica)
     admit(engines, requests, settings, progress, replica)
     running = engines.running[replica]
@@ -62,7 +62,7 @@ def begin(
 
 @jit
 def duration(engines: EngineColumns, replica: int, iterations: int, tokens: int) -> float:
-    """Return the seconds of the next `iterations`; the first of them prefills `tokens`."""
+    """Return the duration, in seconds, of the next `iterations`; the first of them prefills `tokens`."""
     running = engines.running[replica]
     each = engines.a[replica] + engines.b[replica] * running + engines.c[replica] * engines.context[replica]
     growth = engines.c[replica] * running * iterations * (iterations - 1) * 0.5
@@ -72,7 +72,7 @@ def duration(engines: EngineColumns, replica: int, iterations: int, tokens: int)
 
 @jit
 def iterations_until(engines: EngineColumns, replica: int, now: float) -> int:
-    """Return the number of iterations of the current run, at least 1, up to the end of the iteration at `now`."""
+    """Return the number of iterations in the current run (1 or more), up to the end of the iteration at `now`."""
     running = engines.running[replica]
     each = engines.a[replica] + engines.b[replica] * running + engines.c[replica] * engines.context[replica]
     half = engines.c[replica] * running * 0.5
@@ -85,7 +85,7 @@ def iterations_until(engines: EngineColumns, replica: int, now: float) -> int:
 
 @jit
 def shorten(engines: EngineColumns, replica: int, now: float) -> None:
-    """End a run of iterations with the iteration that runs at `now`."""
+    """End a run of iterations after the iteration that is running at `now`."""
     if engines.kind[replica] == DECODE:
         engines.planned[replica] = iterations_until(engines, replica, now)
         engines.end[replica] = engines.begun[replica] + duration(engines, replica, engines.planned[replica], 0)
@@ -95,7 +95,7 @@ def shorten(engines: EngineColumns, replica: int, now: float) -> None:
 def finish(
     engines: EngineColumns, requests: Requests, settings: RunSettings, progress: RunProgress, replica: int
 ) -> None:
-    """Account for the iterations that end now. Requests with a complete prefill start to generate."""
+    """Account for the iterations that end now. Requests whose prefill is complete start to generate."""
     now = engines.end[replica]
     seconds = now - engines.begun[replica]
     running, iterations = engines.running[replica], engines.planned[replica]
@@ -114,7 +114,7 @@ def finish(
 def complete_prefill(
     engines: EngineColumns, requests: Requests, settings: RunSettings, progress: RunProgress, replica: int, now: float
 ) -> None:
-    """Prefill the tokens of the iteration in the order of admission, and drop requests whose clients have left."""
+    """Prefill the iteration's tokens in order of admission, and drop requests whose clients have left."""
     base = replica * settings.slots
     tokens, kept = engines.tokens[replica], 0
     for slot in range(engines.reading[replica]):
@@ -150,7 +150,7 @@ def note(requests: Requests, settings: RunSettings, progress: RunProgress, entry
 def admit(
     engines: EngineColumns, requests: Requests, settings: RunSettings, progress: RunProgress, replica: int
 ) -> None:
-    """Admit requests from the queue, in order, while sequences and cache have capacity."""
+    """Admit queued requests in order while sequences and cache have capacity."""
     base = replica * settings.slots
     promised = engines.context[replica]
     for slot in range(engines.reading[replica]):
@@ -180,7 +180,7 @@ def admit(
 
 @jit
 def prefill_tokens(engines: EngineColumns, settings: RunSettings, replica: int) -> int:
-    """Return the number of prompt tokens that the next iteration prefills."""
+    """Return how many prompt tokens the next iteration prefills."""
     base = replica * settings.slots
     left = 0
     for slot in range(engines.reading[replica]):
@@ -214,9 +214,9 @@ def preempt(engines: EngineColumns, requests: Requests, settings: RunSettings, r
 
 @jit
 def stop_youngest(engines: EngineColumns, requests: Requests, settings: RunSettings, replica: int) -> int:
-    """Remove the running sequence that was admitted last, and return its request.
+    """Remove the most recently admitted sequence, and return its request.
 
-    The whole context of the request must be prefilled again.
+    The request's whole context must be prefilled again.
     """
     base, youngest = replica * settings.slots, 0
     for slot in range(1, engines.running[replica]):
@@ -238,7 +238,7 @@ def stop_youngest(engines: EngineColumns, requests: Requests, settings: RunSetti
 def cached_tokens(
     engines: EngineColumns, requests: Requests, settings: RunSettings, progress: RunProgress, replica: int, request: int
 ) -> int:
-    """Return the number of prompt tokens in the prefix cache, and add the whole prompt to it."""
+    """Return how many of the prompt's tokens are in the prefix cache, and add the whole prompt to it."""
     if settings.block == 0:
         return 0
     hits, contiguous = 0, True
@@ -254,7 +254,7 @@ def cached_tokens(
 
 @jit
 def touch(engines: EngineColumns, progress: RunProgress, replica: int, block: int) -> bool:
-    """Return whether the block is cached, and mark it as the most recently used block of its set."""
+    """Return whether the block is cached, and mark it as the most recently used block in its set."""
     base = engines.cache_start[replica] + block % engines.cache_sets[replica] * WAYS
     progress.uses[0] += 1
     oldest = base
@@ -274,7 +274,7 @@ def touch(engines: EngineColumns, progress: RunProgress, replica: int, block: in
 
 @jit
 def push(engines: EngineColumns, settings: RunSettings, replica: int, request: int, done: int) -> None:
-    """Add a running sequence that is complete at a step."""
+    """Add a running sequence that completes at a given step."""
     slot = engines.running[replica]
     engines.running[replica] += 1
     engines.run_request[replica * settings.slots + slot] = request
@@ -322,7 +322,7 @@ def swap(engines: EngineColumns, left: int, right: int) -> None:
 
 @jit
 def reschedule(engines: EngineColumns, replica: int) -> None:
-    """Restore the heap of engines by end time, after one of them has changed."""
+    """Restore the heap of engines, ordered by end time, after one of them has changed."""
     heap, place, end = engines.heap, engines.place, engines.end
     slot = place[replica]
     while slot and end[heap[slot]] < end[heap[(slot - 1) // 2]]:

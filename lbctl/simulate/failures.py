@@ -1,8 +1,7 @@
-"""Replicas that die, restart or join: the effect on their engines, and how proxies detect it.
+"""Replicas that die, restart or join: how this affects their engines, and how proxies detect it.
 
 An active check finds a dead replica after `unhealthy_threshold` failures, at a random phase of its interval and for all
-proxies at the same time. A proxy ejects a replica for `ejection_time` after a number of consecutive refused
-connections.
+proxies at once. A proxy ejects a replica for `ejection_time` after a number of consecutive refused connections.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from lbctl.simulate.setup import Setup
 from lbctl.simulate.state import FOR_ONE, IDLE, PENDING, EngineColumns, ProxyColumns, Requests, RunSettings
 
 _STEPS = 32
-"""Number of steps of a proxy's own slow start."""
+"""Number of steps in a proxy's own slow start."""
 
 
 def break_off(requests: Requests, engines: EngineColumns, settings: RunSettings, replica: int, now: float) -> list[int]:
     """Empty a dead engine and close its port.
 
-    Return the requests whose clients are still waiting, in the order of arrival.
+    Return the requests whose clients are still waiting, in order of arrival.
     """
     base = replica * settings.slots
     inside = [int(engines.run_request[base + slot]) for slot in range(engines.running[replica])]
@@ -49,12 +48,12 @@ def break_off(requests: Requests, engines: EngineColumns, settings: RunSettings,
 
 
 def revive(engines: EngineColumns, replica: int) -> None:
-    """Reopen the port of a replica."""
+    """Reopen a replica's port."""
     engines.up[replica] = 1
 
 
 def waiting_for(requests: Requests, proxies: ProxyColumns, settings: RunSettings, replica: int) -> list[int]:
-    """Remove and return the requests that wait in proxies only for this replica."""
+    """Remove and return the requests that wait in proxies for this replica only."""
     taken = []
     for slot in range(replica, len(proxies.head), settings.replicas) if settings.waits == FOR_ONE else ():
         request = int(proxies.head[slot])
@@ -67,7 +66,7 @@ def waiting_for(requests: Requests, proxies: ProxyColumns, settings: RunSettings
 
 
 class Availability:
-    """The replicas of one run, by their indexes."""
+    """The replicas of one run, by index."""
 
     def __init__(self, setup: Setup, actions: ActionQueue, rng: Random) -> None:
         self._setup, self._actions, self._rng = setup, actions, rng
@@ -76,14 +75,14 @@ class Availability:
         self._dead: set[int] = set()
         self._changes = [0] * len(names)
         self._failures: dict[tuple[int, int], int] = {}
-        """(proxy, replica) → number of consecutive failed connections since the replica died, or was ejected."""
+        """(proxy, replica) → consecutive failed connections since the replica died or was ejected."""
         self._pace = setup.policy.push_every
         self.checked_out: set[int] = set()
-        """Replicas that fail their active checks."""
+        """Replicas that are failing their active checks."""
         self.ejected: set[tuple[int, int]] = set()
-        """(proxy, replica) pairs in which the proxy has ejected the replica."""
+        """(proxy, replica) pairs for which the proxy has ejected the replica."""
         self.began: dict[int, float] = {}
-        """Times at which replicas in slow start joined or restarted."""
+        """When replicas in slow start joined or restarted."""
         self.changed = False
         """Whether something has changed since this was last set to False."""
 
@@ -92,7 +91,7 @@ class Availability:
         return replica not in self._absent and replica not in self.checked_out
 
     def factor(self, replica: int, now: float) -> float:
-        """Return the slow-start factor of a replica's weight."""
+        """Return the slow-start factor for a replica's weight."""
         rules = self._setup.pool.slow_start
         if rules is None or replica not in self.began or not self._setup.policy.ramps(self._setup.pool):
             return 1.0
@@ -134,7 +133,7 @@ class Availability:
         return now + check.interval / 1000 * (self._rng.random() + threshold - 1)
 
     def _finds(self, replica: int, change: int) -> Action:
-        """Return the action of the check that this change starts, which has no effect after another change."""
+        """Return the action for the check that this change starts, which has no effect after another change."""
 
         def act(now: float) -> None:
             if change != self._changes[replica]:

@@ -1,4 +1,4 @@
-"""The events of a simulation in chronological order: iterations that end, clients that give up, arrivals."""
+"""The events of a simulation in chronological order: ends of iterations, clients that give up, and arrivals."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def advance(
     progress: RunProgress,
     until: float,
 ) -> float:
-    """Run all events up to and including a time. Return the time that was reached.
+    """Run all events up to and including a time. Return the time reached.
 
-    Returns early at an arrival for which the picker must choose a replica, or whose chosen replica is dead (`refused`).
-    While requests wait at the picker, it also returns after an event that the picker must know.
+    Returns early at an arrival for which the picker must choose a replica or whose chosen replica is dead (`refused`).
+    While requests wait at the picker, it also returns after each event that matters to the picker.
     """
     arrivals = len(requests.arrived)
     progress.refused[0] = -1
@@ -73,7 +73,7 @@ def advance(
 
 @jit
 def next_expiry(requests: Requests, settings: RunSettings, progress: RunProgress) -> float:
-    """Return the time at which the next request is rejected if it still waits in a proxy; infinite if there is none."""
+    """Return when the next request is rejected if it is still waiting in a proxy; infinite if there is none."""
     if settings.waits == NOWHERE or progress.expiring[0] >= progress.arrival[0]:
         return math.inf
     time: float = requests.arrived[progress.expiring[0]] + settings.waiting_time
@@ -89,7 +89,7 @@ def end_of_iteration(
     progress: RunProgress,
     replica: int,
 ) -> None:
-    """End the iteration of an engine: completed requests leave, and the next iteration begins."""
+    """End an engine's iteration: completed requests leave, and the next iteration begins."""
     now = engines.end[replica]
     finish(engines, requests, settings, progress, replica)
     engines.kind[replica] = LAST
@@ -117,7 +117,7 @@ def give_up(
     progress: RunProgress,
     now: float,
 ) -> None:
-    """Let the client of the oldest request leave if it has no first token."""
+    """Let the oldest request's client leave if it has no first token."""
     request = progress.leaving[0]
     progress.leaving[0] += 1
     if requests.first[request] >= 0.0 or requests.state[request] != PENDING:
@@ -159,7 +159,7 @@ def change_speed(
     factor: float,
     now: float,
 ) -> None:
-    """Change the speed of an engine from its next iteration on. A speed of 0 stops the engine at that point."""
+    """Change an engine's speed, starting with its next iteration. A speed of 0 stops the engine at that point."""
     standing = engines.factor[replica] <= 0.0
     if engines.kind[replica] == DECODE:
         shorten(engines, replica, now)

@@ -1,4 +1,4 @@
-"""The handling of a request after the choice of a replica: the proxy sends, queues or rejects the request."""
+"""Handles a request after a replica has been chosen: the proxy sends, queues or rejects it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def dispatch(
 ) -> None:
     """Send a request to a replica, queue it, or reject it.
 
-    If the replica is NONE, all replicas are full, or there are none.
+    If the replica is NONE, all replicas are full or the proxy has none.
     """
     proxy = requests.proxy[request]
     base = proxy * settings.replicas
@@ -72,7 +72,7 @@ def send(
 
 @jit
 def serves(proxies: ProxyColumns, settings: RunSettings, base: int) -> bool:
-    """Return whether a proxy has a replica, even a full one."""
+    """Return whether a proxy has any replica, even a full one."""
     for replica in range(settings.replicas):  # noqa: SIM110 - numba compiles no generators
         if proxies.given[base + replica] > 0.0:
             return True
@@ -81,14 +81,14 @@ def serves(proxies: ProxyColumns, settings: RunSettings, base: int) -> bool:
 
 @jit
 def refuse(requests: Requests, settings: RunSettings, progress: RunProgress, request: int) -> None:
-    """Reject a request immediately because of a limit of the proxy."""
+    """Reject a request immediately because of one of the proxy's limits."""
     requests.state[request] = SHED
     note(requests, settings, progress, 2 * request + 1)
 
 
 @jit
 def lose(requests: Requests, settings: RunSettings, progress: RunProgress, request: int) -> None:
-    """Let a request fail, because its replica has died or there is no replica."""
+    """Fail a request because its replica has died or there is no replica."""
     requests.state[request] = BROKEN
     note(requests, settings, progress, 2 * request + 1)
 
@@ -114,7 +114,7 @@ def wait(
 
 @jit
 def forget(proxies: ProxyColumns, proxy: int) -> None:
-    """Record that a request has stopped waiting. It is dropped when it reaches the head of its queue."""
+    """Record that a request no longer waits. It is dropped when it reaches the head of its queue."""
     proxies.waiting[proxy] -= 1
 
 
@@ -129,7 +129,7 @@ def release(
     replica: int,
     now: float,
 ) -> None:
-    """Send queued requests of a proxy to a replica that has capacity again."""
+    """Send a proxy's queued requests to a replica that has capacity again."""
     if settings.waits == NOWHERE or engines.up[replica] == 0:
         return
     slot = proxy * settings.replicas + replica
@@ -146,7 +146,7 @@ def release(
 def count_in_flight(
     proxies: ProxyColumns, settings: RunSettings, progress: RunProgress, proxy: int, replica: int, change: int
 ) -> None:
-    """Change a proxy's count of the requests in flight at a replica."""
+    """Change a proxy's count of requests in flight at a replica."""
     slot = proxy * settings.replicas + replica
     proxies.active[slot] += change
     proxies.total[proxy] += change

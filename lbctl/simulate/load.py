@@ -1,11 +1,11 @@
 """Synthetic load: Poisson arrivals, single or in bursts, of requests with random lengths.
 
-The lengths are distributed as in a production service, or are lognormal. `conversation` has the quantiles of 19,366
-conversations with a service of Azure within an hour of November 2023: `AzureLLMInferenceTrace_conv.csv` of
-https://github.com/Azure/AzurePublicDataset (CC-BY-4.0). Lengths are interpolated between two quantiles, and all are
-scaled to the requested mean. Prompt and response lengths are drawn independently, because their correlation in that
-trace is only -0.11. Its arrivals are nearly a Poisson process: the standard deviation of the time between two requests
-is 1.09 times the mean.
+Lengths are lognormal or distributed as in a production service. `conversation` has the quantiles of 19,366
+conversations with an Azure service within an hour in November 2023: `AzureLLMInferenceTrace_conv.csv` of
+https://github.com/Azure/AzurePublicDataset (CC-BY-4.0). Lengths are interpolated between quantiles and scaled to the
+requested mean. Prompt and response lengths are drawn independently, because their correlation in that trace is only
+-0.11. Its arrivals are nearly a Poisson process: the standard deviation of the time between two requests is 1.09 times
+the mean.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from random import Random
 from lbctl.simulate.trace import Trace
 
 Lengths = Callable[[Random], tuple[int, int]]
-"""Draws the lengths of a prompt and of its response, in tokens."""
+"""Draws the lengths of a prompt and its response, in tokens."""
 _SHARES = (*(number / 20 for number in range(20)), 0.975, 0.99, 0.999, 1.0)
-"""Shares of the requests that do not exceed the quantiles below."""
+"""Shares of requests that do not exceed the quantiles below."""
 _PROMPTS = (
     2, 181, 207, 372, 387, 396, 403, 414, 703, 984, 1020, 1045, 1071, 1097, 1130, 1189, 1315, 1876, 2734, 4083,
     4092, 4142, 6212, 14050,
@@ -33,25 +33,25 @@ _ANSWERS = (
     7, 41, 54, 67, 77, 85, 91, 96, 103, 113, 129, 151, 177, 217, 384, 395, 400, 411, 424, 451, 522, 601, 954, 1000,
 )  # fmt: skip
 _MIN_TOKENS = 2
-"""Minimum length of a lognormal response, in tokens: with one token there is no time between tokens."""
+"""Minimum length of a lognormal response, in tokens: a single token has no inter-token time."""
 _STEPS = 2000
-"""Number of points for the computation of a distribution's mean."""
+"""Number of points used to compute a distribution's mean."""
 _HALVINGS = 30
 
 
 @dataclass(frozen=True, slots=True)
 class TenantShare:
-    """The part of a load that one tenant sends."""
+    """One tenant's part of a load."""
 
     name: str
     share: float
-    """Number of its requests, relative to the other tenants."""
+    """Number of its requests, relative to other tenants."""
     priority: int
     """Index in `lbctl.pick.waiting.PRIORITIES`."""
 
 
 def conversation(prompt: float, answer: float) -> Lengths:
-    """Return lengths that are distributed as in the conversations, with these means in tokens.
+    """Return lengths distributed as in the conversations, with these means in tokens.
 
     Each length is at least 1.
     """
@@ -63,7 +63,7 @@ def conversation(prompt: float, answer: float) -> Lengths:
 
 
 def lognormal(prompt: float, answer: float, spread: float) -> Lengths:
-    """Return lognormal lengths with these means in tokens. `spread` is the standard deviation of their logarithms."""
+    """Return lognormal lengths with these means, in tokens. `spread` is the standard deviation of their logarithms."""
     shift = spread**2 / 2
 
     def draw(chance: Random) -> tuple[int, int]:
@@ -74,7 +74,7 @@ def lognormal(prompt: float, answer: float, spread: float) -> Lengths:
 
 
 def _quantile(values: Sequence[float], share: float) -> float:
-    """Return the length that this share of the requests (0 to 1) does not exceed."""
+    """Return the length that this share of requests (0…1) does not exceed."""
     number = min(bisect_right(_SHARES, share), len(_SHARES) - 1)
     low, high = _SHARES[number - 1], _SHARES[number]
     return values[number - 1] + (values[number] - values[number - 1]) * (share - low) / (high - low)
@@ -86,7 +86,7 @@ def _tokens(length: float) -> int:
 
 @lru_cache(maxsize=16)
 def _scale(values: Sequence[float], mean: float) -> float:
-    """Return the factor for which the lengths have this mean, with a minimum of one token."""
+    """Return the factor that gives the lengths this mean, with a minimum of one token."""
     lengths = [_quantile(values, (number + 0.5) / _STEPS) for number in range(_STEPS)]
     low, high = 0.0, 2 * mean / (sum(lengths) / _STEPS)
     for _ in range(_HALVINGS):
@@ -114,12 +114,12 @@ def poisson(rate: float, seconds: float, lengths: Lengths, seed: str, *, burst: 
 
 
 def _size(chance: random.Random, mean: float) -> int:
-    """Return a geometrically distributed number of requests, at least 1, with this mean."""
+    """Return a geometrically distributed number of requests (1 or more) with this mean."""
     return 1 if mean == 1 else 1 + int(math.log(1.0 - chance.random()) / math.log1p(-1.0 / mean))
 
 
 def with_tenants(trace: Trace, tenants: Sequence[TenantShare], seed: str) -> Trace:
-    """Return the trace with a random tenant for each request, in proportion to the shares."""
+    """Return the trace with a random tenant per request, in proportion to the shares."""
     drawn = random.Random(seed).choices(tenants, [item.share for item in tenants], k=len(trace.times))
     priorities = array("b", (item.priority for item in drawn))
     return replace(trace, tenants=[item.name for item in drawn], priorities=priorities)

@@ -1,10 +1,10 @@
 """The picker in a simulation: the decisions and the queue of `lbctl.pick`, with one state for all proxies.
 
-Like the real picker, it learns of a refused connection when the response begins (Envoy) or when the request ends
-(HAProxy and nginx). Until then it counts the request at the replica that it picked.
+Like the real picker, it learns of a refused connection when the response begins (Envoy) or the request ends (HAProxy
+and nginx). Until then, it counts the request at the replica that it picked.
 
-The tenant of a request in the trace is its flow in the queue, unless the queue has only one flow. The priority in the
-trace is the priority that counts: the route's, or the one that a tenant may choose.
+A request's tenant in the trace is its flow in the queue, unless the queue has only one flow. The priority in the trace
+is the effective one: the route's, or the one chosen by a tenant that may do so.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from lbctl.simulate.setup import Setup
 from lbctl.simulate.trace import Trace
 
 WAITS = -2
-"""Result if all available replicas are full, so that the request waits at the picker."""
+"""Returned if all available replicas are full, so that the request waits at the picker."""
 _NORMAL = PRIORITIES.index("normal")
 
 
 @dataclass(slots=True)
 class QueueOutcomes:
-    """The requests of a run that the queue held or rejected."""
+    """The requests in a run that the queue held or rejected."""
 
     waits: dict[int, float] = field(default_factory=dict)
-    """Request that left the queue for a replica → seconds that it waited."""
+    """Request that left the queue for a replica → seconds waited."""
     rejected: dict[int, float] = field(default_factory=dict)
-    """Rejected request → seconds that it waited."""
+    """Rejected request → seconds waited."""
     left: set[int] = field(default_factory=set)
-    """Requests whose clients left while they waited."""
+    """Requests whose clients left while waiting."""
 
 
 class SimulatedPicker:
@@ -71,7 +71,7 @@ class SimulatedPicker:
         self._queue = FairQueue()
         self._rejected: list[int] = []
         self.outcomes = QueueOutcomes() if policy.queue else None
-        """Outcomes of the queue; None without a queue."""
+        """The queue's outcomes; None without a queue."""
 
     @property
     def waiting(self) -> int:
@@ -79,9 +79,9 @@ class SimulatedPicker:
         return len(self._queue)
 
     def use_weights(self, weights: Sequence[Weight | None], began: Mapping[int, float]) -> None:
-        """Use these weights from now on.
+        """From now on, use these weights.
 
-        A weight of None excludes the replica. `began`: times at which replicas joined or restarted.
+        A weight of None excludes the replica. `began`: when replicas joined or restarted.
         """
         candidates = tuple(
             _with(item, weight is not None, weight.rate if weight else item.weight, began.get(at))
@@ -92,7 +92,7 @@ class SimulatedPicker:
     def choose(self, request: int, now: float) -> int:
         """Return the replica for a request; NONE if none is available; WAITS if all of them are full.
 
-        If too many requests wait, this one or another one is rejected: see `take_rejected`.
+        If too many requests are waiting, this one or another is rejected: see `take_rejected`.
         """
         replica = WAITS if self.waiting else self._pick(request, now)
         if replica != WAITS:
@@ -110,7 +110,10 @@ class SimulatedPicker:
         return WAITS
 
     def release(self, now: float) -> tuple[int, int] | None:
-        """Remove the next request from the queue if it can go. Return it and its replica; None if none can go."""
+        """Remove the next request from the queue if it can proceed.
+
+        Return it with its replica; None if none can proceed.
+        """
         head = next(self._queue.heads(()), None)
         if head is None:
             return None
@@ -133,12 +136,12 @@ class SimulatedPicker:
                 self._reject(int(item.id), now - item.since)
 
     def take_rejected(self) -> list[int]:
-        """Return the requests that were rejected since the last call."""
+        """Return the requests rejected since the last call."""
         rejected, self._rejected = self._rejected, []
         return rejected
 
     def reported(self, reports: Mapping[str, EngineReport], taken: float) -> None:
-        """Learn from the engines' reports from the time `taken` how many requests each runs at once."""
+        """Learn from the engines' reports at the time `taken` how many requests each engine runs at once."""
         if self._policy is None:
             return
         for name, report in reports.items():
@@ -147,12 +150,12 @@ class SimulatedPicker:
             )
 
     def unreached(self, request: int, replica: int) -> None:
-        """Record that a replica refused the connection of a request, or aborted a request that is retried."""
+        """Record that a replica refused a request's connection, or aborted a request that is retried."""
         if request in self._picks and self._places[self._picks[request][0]] == replica:
             self._unreached.add(request)
 
     def alternative(self, request: int, tried: Collection[int]) -> int:
-        """Return the replica for a retry after the tried replicas, or NONE if the proxy chooses itself."""
+        """Return the replica for the retry that follows the tried replicas; NONE if the proxy chooses itself."""
         if not self._has_alternatives:
             return NONE
         ordered = (self._places[name] for name in self._picks.get(request, ()))

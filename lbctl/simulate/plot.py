@@ -1,6 +1,6 @@
 """A chart of several replays.
 
-Each has a row with the time to the first token, the utilisation, and requests without an answer.
+Each replay has a row with the time to first token, the utilisation, and the requests without an answer.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from lbctl.simulate.results import Summary
 
 _ROW, _TOP, _BOTTOM, _CHARACTER = 34, 84, 40, 7.6
 _TIMES, _BUSY, _LOST, _GAP, _MARGIN = 440, 200, 150, 48, 16
-"""Widths of the three panels, of the gap between them, and of the margin."""
+"""Widths of the three panels, the gap between them, and the margin."""
 _TICKS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 _STYLE = (
     "text{font:13px system-ui,sans-serif;fill:#333}.t{font-weight:600;font-size:15px}.s{fill:#666;font-size:12px}"
@@ -25,7 +25,7 @@ _STYLE = (
 
 
 def svg(title: str, summaries: Sequence[tuple[str, Summary]]) -> str:
-    """Return the chart as SVG. `summaries`: (name of the row, figures)."""
+    """Return the chart as SVG. `summaries`: (row name, figures)."""
     left = _MARGIN + max(160, math.ceil(_CHARACTER * max((len(name) for name, _ in summaries), default=0))) + 12
     busy = left + _TIMES + _GAP
     lost = busy + _BUSY + _GAP
@@ -107,7 +107,7 @@ def _rectangle(style: str, x: float, y: int, width: float, inside: str = "") -> 
 
 
 def _shown(ticks: Sequence[float]) -> Sequence[float]:
-    """Return a subset of the ticks whose labels do not overlap."""
+    """Return the ticks whose labels do not overlap."""
     return ticks[:: math.ceil(len(ticks) / 9)] if ticks else ticks
 
 

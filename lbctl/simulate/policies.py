@@ -1,6 +1,6 @@
-"""The policies of a simulation: how each proxy implements each `balance.algorithm`, and how it uses weights.
+"""The policies of a simulation: how each proxy implements each `balance.algorithm` and how it uses weights.
 
-A hash is looked up in the points of a ring (HAProxy, nginx), or in Envoy's Maglev table, which is represented as a
+A hash is looked up among the points of a ring (HAProxy, nginx) or in Envoy's Maglev table, which is represented as a
 ring.
 """
 
@@ -19,7 +19,7 @@ from lbctl.targets import replica_weights
 _HASH_KEYS = 1 << 32
 """Number of hash keys; all keys are below it."""
 _POINTS_OF_REPLICA = 128
-"""Ring points of a replica with the mean capacity."""
+"""Ring points for a replica of mean capacity."""
 _MAGLEV_PLACES = 65_537
 """Size of Envoy's Maglev table."""
 _Convert = Callable[[Pool], Callable[[Sequence[Weight]], Sequence[float]]]
@@ -27,21 +27,21 @@ _Convert = Callable[[Pool], Callable[[Sequence[Weight]], Sequence[float]]]
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How a kind of proxy chooses a replica with one algorithm."""
+    """How one kind of proxy chooses a replica with one algorithm."""
 
     proxy: str
     """Kind of proxy."""
     algorithm: str
-    """Name of the algorithm in a fleet file."""
+    """The algorithm's name in a fleet file."""
     rule: int
     """Chooser for different capacities, one of `choosers`."""
     convert: _Convert
-    """Converts published weights of a pool to the proxy's weights."""
+    """Converts a pool's published weights to the proxy's weights."""
     push_every: float = 0.0
-    """Minimum seconds between two changes of weights, because of nginx's reload."""
+    """Minimum seconds between two weight changes, because of nginx's reload."""
 
     even_rule: int | None = None
-    """Chooser for equal capacities; None for the same chooser."""
+    """Chooser for equal capacities; None if it is the same."""
 
     def chooser(self, pool: Pool) -> int:
         """Return the chooser for a pool, one of `choosers`."""
@@ -52,7 +52,7 @@ class Policy:
     def skips_full(self) -> bool:
         """Whether the proxy chooses only among replicas that are not full.
 
-        nginx does, and HAProxy does except for a hash.
+        nginx does, and so does HAProxy except with a hash.
         """
         return self.proxy == "nginx" or self.waits == FOR_ANY
 
@@ -73,19 +73,19 @@ class Policy:
 
     @property
     def repeats(self) -> bool:
-        """Whether a retry goes to the same replica again if no other replica has capacity."""
+        """Whether a retry goes back to the same replica if no other replica has capacity."""
         return self.proxy == "haproxy"
 
     @property
     def has_alternatives(self) -> bool:
         """Whether retries of picked requests go to the picker's alternatives.
 
-        The start of the response then reports the chosen replica.
+        In that case, the start of the response reports the chosen replica.
         """
         return self.proxy == "envoy"
 
     def ramps(self, pool: Pool) -> bool:
-        """Return whether a replica that joins starts with a low weight."""
+        """Return whether a joining replica starts with a low weight."""
         return pool.slow_start is not None and self.rule not in (balancing.RING, balancing.PICKED)
 
     @property
@@ -95,11 +95,11 @@ class Policy:
 
     @property
     def jumps(self) -> bool:
-        """Whether requests beyond the bound go to any replica with capacity, not to the next one on the ring."""
+        """Whether requests beyond the bound go to any replica with capacity rather than to the next one on the ring."""
         return self.proxy == "envoy"
 
     def lookup(self, pool: Pool) -> list[tuple[int, int]]:
-        """Return (point, replica index) pairs for hash lookups; a single pair for other algorithms."""
+        """Return (point, replica index) pairs for hash lookups, or a single pair for other algorithms."""
         if self.rule != balancing.RING:
             return [(0, 0)]
         return _maglev_points(pool) if self.proxy == "envoy" else _ring_points(pool)
@@ -149,7 +149,7 @@ POLICIES = {
 
 
 def _ring_points(pool: Pool) -> list[tuple[int, int]]:
-    """Return (point, replica index) pairs in order, in proportion to the replicas' capacities."""
+    """Return sorted (point, replica index) pairs, in proportion to the replicas' capacities."""
     total = sum(replica.capacity for replica in pool.replicas)
     result = []
     for index, replica in enumerate(pool.replicas):

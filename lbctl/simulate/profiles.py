@@ -1,7 +1,6 @@
-"""Engines by model and GPU, from public measurements: two measured profiles, and ratios of MLPerf results to them.
+"""Engines by model and GPU, from public measurements: two measured profiles, and MLPerf results relative to them.
 
-This module contains only data. Each figure has its source and its spread. Use `--calibrate` to measure your own
-replica.
+This module contains only data. Each figure has its source and spread. Use `--calibrate` to measure your own replica.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ class ModelMemory:
     """Memory requirements of a model."""
 
     weights: float
-    """Size of the weights in fp16, in GB."""
+    """Size of the fp16 weights, in GB."""
     token: int
-    """Size of a token in the KV cache in fp16, in bytes."""
+    """Size of one token in the fp16 KV cache, in bytes."""
 
 
 MODELS: Mapping[str, ModelMemory] = MappingProxyType(
@@ -52,7 +51,7 @@ MODELS: Mapping[str, ModelMemory] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The engine of a GPU for a model."""
+    """A GPU's engine for a model."""
 
     model: str
     gpu: str
@@ -66,16 +65,16 @@ class Profile:
     high: float = 1.0
     """Speed according to the highest published result."""
     cells: int = 0
-    """Number of compared rounds and scenarios; 0 for a direct measurement."""
+    """Number of rounds and scenarios compared; 0 for a direct measurement."""
 
     @property
     def source(self) -> str:
-        """Publication of the figures."""
+        """Source in which the figures were published."""
         return f"MLPerf v4.1, v5.1: {self.cells} cells" if self.cells else _SPLITWISE
 
     @property
     def spread(self) -> str:
-        """Range of results relative to the speed, for example `71–113 %`; `-` if there is only one."""
+        """Range of results relative to the speed, for example `71–113 %`; `-` if there is only one result."""
         if self.low == self.high:
             return "-"
         return f"{100 * self.low / self.speed:.0f}–{100 * self.high / self.speed:.0f} %"
@@ -102,20 +101,20 @@ _ALL = (
     Profile("mixtral-8x7b", "MI300X", _H100, 1.63, 1.56, 1.71, 2),
 )
 PROFILES: Mapping[tuple[str, str], Profile] = MappingProxyType({(item.model, item.gpu): item for item in _ALL})
-"""(model, type of GPU) → profile."""
+"""(model, GPU type) → profile."""
 
 
 def spread(model: str, gpus: Iterable[str | None]) -> str:
-    """Return a sentence with the spread of measurements of the model on these GPU types."""
+    """Return a sentence about the spread of the model's measurements on these GPU types."""
     profiles = (PROFILES.get((model, gpu or "")) for gpu in sorted({gpu or "" for gpu in gpus}))
     spreads = ", ".join(f"{item.gpu} {item.spread}" for item in profiles if item is not None)
     return f"Published results for {model} differ from these engines' speed: {spreads}."
 
 
 def engine(model: str, gpu: str | None, count: int) -> CostModel:
-    """Return the costs of a replica on `count` GPUs.
+    """Return the costs of a replica with `count` GPUs.
 
-    Raises ValueError if they are unknown, or if the model does not fit into the memory.
+    Raises ValueError if they are unknown or the model does not fit into memory.
     """
     profile = PROFILES.get((model, gpu or ""))
     if profile is None:

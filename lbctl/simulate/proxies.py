@@ -1,6 +1,6 @@
-"""The balancing of each proxy with weights. Each instance knows only about its own requests.
+"""How each proxy balances by weights. Each instance knows only its own requests.
 
-The weights are the ones that the targets write for each proxy. A replica with a weight of None gets no requests.
+The weights are those that the targets write for each proxy. A replica with a weight of None gets no requests.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class Balancer(Protocol):
     """The instance's own requests in flight, by replica."""
 
     def use_weights(self, weights: Weights) -> None:
-        """Use these weights from now on."""
+        """From now on, use these weights."""
 
     def pick(self) -> int:
         """Return the index of the replica for the next request."""
 
 
 class RoundRobin:
-    """Smooth weighted round robin in nginx and HAProxy. Envoy's queue gives the same shares."""
+    """Smooth weighted round robin, as in nginx and HAProxy. Envoy's queue results in the same shares."""
 
     def __init__(self, replicas: int, rng: random.Random) -> None:
         self.active = [0] * replicas
@@ -38,7 +38,7 @@ class RoundRobin:
         self._current = [rng.random() for _ in range(replicas)]
 
     def use_weights(self, weights: Weights) -> None:
-        """Use these weights from now on."""
+        """From now on, use these weights."""
         self._weights = weights
 
     def pick(self) -> int:
@@ -58,7 +58,7 @@ class RoundRobin:
 class LeastConn:
     """nginx's least_conn and HAProxy's leastconn: the fewest requests in flight relative to the weight.
 
-    Ties are resolved in turn.
+    Ties are broken in turn.
     """
 
     def __init__(self, replicas: int, rng: random.Random) -> None:
@@ -67,7 +67,7 @@ class LeastConn:
         self._turn = rng.randrange(replicas)
 
     def use_weights(self, weights: Weights) -> None:
-        """Use these weights from now on."""
+        """From now on, use these weights."""
         self._weights = weights
 
     def pick(self) -> int:
@@ -86,8 +86,8 @@ class LeastConn:
 class Edf:
     """Envoy's LEAST_REQUEST.
 
-    With equal weights, it is the less busy of two random replicas. Otherwise, it is earliest deadline first with weight
-    ÷ (active + 1), and the phases are random after every change of a weight.
+    With equal weights, it is the less busy of two random replicas. Otherwise, it uses earliest deadline first with
+    weight ÷ (active + 1), with random phases after every weight change.
     """
 
     def __init__(self, replicas: int, rng: random.Random) -> None:
@@ -97,7 +97,7 @@ class Edf:
         self.use_weights([1.0] * replicas)
 
     def use_weights(self, weights: Weights) -> None:
-        """Use these weights from now on."""
+        """From now on, use these weights."""
         self._weights = weights
         self._candidates = [index for index, weight in enumerate(weights) if weight is not None]
         self._equal = len({weights[index] for index in self._candidates}) <= 1
@@ -116,18 +116,18 @@ class Edf:
 
 
 class BalancerKind(NamedTuple):
-    """A kind of balancer, and the conversion of weights for it."""
+    """A kind of balancer, and how weights are converted for it."""
 
     make: Callable[[int, random.Random], Balancer]
-    """Returns a balancer for a number of replicas."""
+    """Returns a balancer for this many replicas."""
     convert: Callable[[Sequence[Weight]], Sequence[float]]
     """Converts published weights to the proxy's weights."""
     reloads: bool = False
-    """Whether a change of weights requires a reload. New workers do not know about the requests that the old workers
-    finish."""
+    """Whether changing weights requires a reload. New workers do not count the requests that old workers are still
+    finishing."""
 
     def proxy_weights(self, weights: Sequence[Weight | None]) -> Weights:
-        """Convert weights to the proxy's own; None stays None."""
+        """Convert weights to the proxy's own; None remains None."""
         converted = iter(self.convert([weight for weight in weights if weight is not None]))
         return [None if weight is None else next(converted) for weight in weights]
 
@@ -140,4 +140,4 @@ BALANCERS: Mapping[str, BalancerKind] = {
     "envoy_w2": BalancerKind(Edf, partial(replica_weights.deadlines, few_slots=False)),
 }
 """`least_conn` is HAProxy's, `least_conn_reloaded` nginx's. Envoy's LEAST_REQUEST is `envoy_w` for a pool with few
-slots, `envoy_w2` for every other."""
+slots and `envoy_w2` for any other."""
