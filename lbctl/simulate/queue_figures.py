@@ -1,4 +1,4 @@
-"""The figures of the queue at the picker in a replay: waits and rejections, also by tenant and by priority."""
+"""Figures for the picker's queue in a replay: waits and rejections, also by tenant and priority."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from lbctl.simulate.replay import Replay
 from lbctl.simulate.state import DONE
 
 MAX_TENANTS = 20
-"""Maximum number of tenants with individual figures. The tenants with the fewest requests count as `OTHER`."""
+"""Maximum number of tenants with individual figures. The tenants with the fewest requests are combined as `OTHER`."""
 OTHER = "other"
 
 
 @dataclass(frozen=True, slots=True)
 class FlowFigures:
-    """The figures of some requests. Times are in seconds.
+    """The figures for some requests. Times are in seconds.
 
-    Waits are the times in the queue of all requests that were sent to a replica; 0 for a request that did not wait.
+    Waits are the queueing times of all requests sent to a replica; 0 for requests that did not wait.
     """
 
     requests: int
     waited: int
-    """Number of requests that waited and were then sent to a replica."""
+    """Number of requests sent to a replica after waiting."""
     wait_p50: float
     """Median of the waits."""
     wait_p99: float
@@ -36,25 +36,25 @@ class FlowFigures:
     ttft_p99: float
     """99th percentile of the time to first token, for requests with a complete answer."""
     rejected: int
-    """Number of requests that the queue rejected."""
+    """Number of requests rejected by the queue."""
     left: int
-    """Number of requests whose clients left while they waited."""
+    """Number of requests whose clients left while waiting."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueFigures:
-    """The figures of the queue in one replay."""
+    """The queue's figures in one replay."""
 
     total: FlowFigures
-    """Figures of all requests."""
+    """Figures for all requests."""
     priorities: Mapping[str, FlowFigures]
-    """Priority → figures of its requests, the highest first; empty if the load has no priorities."""
+    """Priority → figures for its requests, highest first; empty if the load has no priorities."""
     tenants: Mapping[str, FlowFigures]
-    """Tenant, or `OTHER` → figures of its requests; empty if the load has no tenants."""
+    """Tenant, or `OTHER` → figures for its requests; empty if the load has no tenants."""
 
 
 def queue_figures(replay: Replay) -> QueueFigures | None:
-    """Return the figures of the queue; None if the picker of the replay has none."""
+    """Return the queue's figures; None if the replay's picker has no queue."""
     trace, queue = replay.trace, replay.queue
     if queue is None:
         return None
@@ -71,7 +71,7 @@ def queue_figures(replay: Replay) -> QueueFigures | None:
 
 
 def _grouped(order: Iterable[str], names: Sequence[str]) -> dict[str, list[int]]:
-    """Return name → the requests with this name. Names without a request are left out."""
+    """Return name → requests with this name. Names without requests are left out."""
     groups: dict[str, list[int]] = {name: [] for name in order}
     for request, name in enumerate(names):
         groups.setdefault(name, []).append(request)

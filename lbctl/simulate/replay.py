@@ -1,4 +1,4 @@
-"""Replays a trace against one pool of a fleet, for one policy: requests, engines, proxies and the control loop."""
+"""Replays a trace against one pool of a fleet with one policy: requests, engines, proxies and the control loop."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from lbctl.simulate.setup import Setup, merged
 from lbctl.simulate.trace import Trace
 
 _CHUNK = 30.0
-"""Simulated seconds between two progress reports."""
+"""Simulated seconds between progress reports."""
 _WARM_UP = 60.0
-"""Seconds before the next request from which an idle fleet is sampled again."""
+"""How many seconds before the next request an idle fleet is sampled again."""
 _QUEUE_INTERVAL = 0.05
-"""Seconds between two checks of the queue at the picker, as in `lbctl.picker.process`."""
+"""Seconds between checks of the picker's queue, as in `lbctl.picker.process`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +32,14 @@ class Replay:
     """The columns at the end of a run."""
 
     setup: Setup
-    """Setup of the run."""
+    """The run's setup."""
     trace: Trace
     requests: state.Requests
     engines: state.EngineColumns
     end: float
     """End of the last response, in seconds."""
     queue: QueueOutcomes | None = None
-    """Outcomes of the queue at the picker; None without a queue."""
+    """Outcomes of the picker's queue; None without a queue."""
 
 
 def replay(setup: Setup, trace: Trace, seed: int, progress: Callable[[float], None] | None = None) -> Replay:
@@ -82,7 +82,7 @@ class _Run:
         self.now = 0.0
 
     def go(self, progress: Callable[[float], None] | None) -> None:
-        """Run until every request is answered, has failed, or its client has left."""
+        """Run until every request has been answered, has failed, or has lost its client."""
         self._plan()
         self._ends.run(0.0)
         self._push(0.0)
@@ -105,7 +105,7 @@ class _Run:
                 progress(min(1.0, time / self._last) if self._last else 1.0)
 
     def _plan(self) -> None:
-        """Schedule the changes of the setup. The run continues until all of them have happened."""
+        """Schedule the setup's changes. The run continues until all of them have happened."""
         for change in self._setup.changes:
             self._ends.at(change.at, self._changes_speed(self._names.index(change.replica), change.factor))
         for outage in merged(self._setup.outages):
@@ -118,18 +118,18 @@ class _Run:
     # ── Time ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _next_arrival(self) -> float:
-        """Return the time of the next arrival; infinite if there is none."""
+        """Return when the next request arrives; infinite if none does."""
         arrival = int(self._progress.arrival[0])
         return float(self.requests.arrived[arrival]) if arrival < len(self.requests.arrived) else math.inf
 
     def _next_end(self) -> float:
-        """Return the time at which the next engine ends its iterations; infinite if all engines are idle."""
+        """Return when the next engine ends its iterations; infinite if all engines are idle."""
         return float(self.engines.end[self.engines.heap[0]])
 
     def _horizon(self) -> float:
-        """Return the time up to which the run can proceed without a progress report, if it is more than a chunk away.
+        """Return how far the run can proceed without a progress report, if this is more than a chunk away.
 
-        The limit is the next arrival, the end of the current iterations, or the last client that may leave. After that
+        The limit is the next arrival, the end of the current iterations, or the last client that may leave. After that,
         there is no limit.
         """
         for time in (self._next_arrival(), self._next_end()):
@@ -148,7 +148,7 @@ class _Run:
         return self._next_end() == math.inf and not is_awaited and self._ends.is_empty
 
     def _advance(self, until: float) -> float:
-        """Run the requests up to a time, or up to an action that one of them causes. Return that time.
+        """Run the requests up to a time, or up to an action caused by one of them. Return that time.
 
         If the picker chooses or a replica is dead, requests are sent one by one from here.
         """
@@ -191,7 +191,7 @@ class _Run:
         self._progress.queued[0] = picker.waiting
 
     def _release(self, now: float) -> None:
-        """Send as many requests that wait at the picker as possible."""
+        """Send as many of the requests waiting at the picker as possible."""
         while self.picker is not None and self._progress.queued[0]:
             self._report_events(self.picker, now)
             released = self.picker.release(now)
@@ -203,13 +203,13 @@ class _Run:
             self._send_picked(request, replica, now)
 
     def _check_queue(self, now: float) -> None:
-        """Check the queue at the picker in regular intervals until it is empty."""
+        """Check the picker's queue at regular intervals until it is empty."""
         if not self._is_queue_checked:
             self._is_queue_checked = True
             self._actions.at(now + _QUEUE_INTERVAL, self._expire_queue)
 
     def _expire_queue(self, now: float) -> None:
-        """Reject the requests that have waited too long. `go` sends others, for example after a suspicion has ended."""
+        """Reject requests that have waited too long. `go` sends others, for example after a suspicion has ended."""
         assert self.picker is not None
         self.picker.expire(now)
         self._refuse_rejected(self.picker)
@@ -224,12 +224,12 @@ class _Run:
         self._progress.queued[0] = picker.waiting
 
     def _send_picked(self, request: int, replica: int, now: float) -> None:
-        """Send a request to the replica that the picker chose. Without one, its proxy chooses itself."""
+        """Send a request to the replica chosen by the picker. If there is none, the request's proxy chooses."""
         chosen = self._otherwise(request, ()) if replica == balancing.NONE else replica
         self._send(request, chosen, now)
 
     def _otherwise(self, request: int, tried: Collection[int]) -> int:
-        """Return the replica with the fewest requests of the proxy, which the proxy chooses without the picker."""
+        """Return the replica that the proxy chooses without the picker: the one with the fewest of its requests."""
         base = int(self.requests.proxy[request]) * self.settings.replicas
         active, weight = self._proxies.active, self._proxies.weight
         able = [item for item in range(self.settings.replicas) if weight[base + item] > 0.0 and item not in tried]
@@ -240,7 +240,7 @@ class _Run:
 
         If the replica refuses the connection, retry with others, up to the fleet's limit.
 
-        `tried`: the replicas that already had the request.
+        `tried`: replicas that the request has already been sent to.
         """
         tried = [*tried]
         while replica >= 0 and not self.engines.up[replica]:
@@ -329,7 +329,7 @@ class _Run:
     # ── The control loop ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def _skip_samples(self, until: float) -> None:
-        """Skip the samples before a time."""
+        """Skip samples before a time."""
         interval = self._loop.interval
         if interval is not None and self._next_sample < until:
             self._next_sample += interval * math.ceil((until - self._next_sample) / interval)
@@ -375,7 +375,7 @@ class _Run:
         self._spread(converted, is_new, now)
 
     def _spread(self, weights: Sequence[float], is_new: bool, now: float) -> None:
-        """Write the weights into the state of each proxy. Changes other than a ramp start a new order.
+        """Write the weights into each proxy's state. Changes other than a ramp start a new order.
 
         New or restarted replicas get the requests that wait in the proxies.
         """

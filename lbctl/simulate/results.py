@@ -31,7 +31,7 @@ class Latency:
 class Summary:
     """The figures of one replay.
 
-    Latencies are in seconds. For a request without an answer, the time to first token is its client's patience.
+    Latencies are in seconds. For an unanswered request, the time to first token is its client's patience.
     """
 
     policy: str
@@ -39,9 +39,9 @@ class Summary:
     requests: int
     """Number of requests in the trace."""
     failed: float
-    """Share of requests whose clients gave up, or whose replica died."""
+    """Share of requests whose clients gave up or whose replica died."""
     shed: float
-    """Share of requests that were rejected: by limits, by the queue, or because too few replicas were healthy."""
+    """Share of rejected requests: by limits, by the queue, or because too few replicas were healthy."""
     ttft: Latency
     """Time to first token."""
     tpot: Latency
@@ -49,15 +49,15 @@ class Summary:
     total: Latency
     """Time to the last token, for requests that received it."""
     throughput: float
-    """Generated tokens per second until the last response."""
+    """Tokens generated per second until the last response."""
     utilisation: dict[str, float]
-    """Maps each replica that is not drained to the fraction of time in which its engine is working."""
+    """Maps each replica that is not drained to the fraction of time for which its engine is working."""
     spread: float
-    """Difference between the largest and the smallest utilisation."""
+    """Difference between the highest and lowest utilisation."""
     share: dict[str, float]
     """Maps each replica that is not drained to its share of the requests."""
     cache_hits: float | None
-    """Share of prompt tokens that were in the prefix cache; None if the trace has no prefixes."""
+    """Share of prompt tokens found in the prefix cache; None if the trace has no prefixes."""
     preempted: int
     """Number of sequences that lost their cache and were prefilled again."""
     fleet: str = ""
@@ -65,7 +65,7 @@ class Summary:
     drained: tuple[str, ...] = ()
     """Drained replicas, which get no requests."""
     queue: QueueFigures | None = None
-    """Figures of the queue at the picker; None without a queue."""
+    """Figures for the picker's queue; None without a queue."""
 
     @property
     def row(self) -> str:
@@ -111,10 +111,10 @@ def summarise(replay: Replay) -> Summary:
 def _durations(
     requests: Requests, patience: float, ttft: Any, tpot: Any, total: Any
 ) -> tuple[int, int, int, int, float]:
-    """Write the times of the requests to the arguments.
+    """Write the requests' times into the arguments.
 
-    Returns the numbers of completed requests, of completed requests with several tokens, and of rejected requests, then
-    the sum of tokens and the end.
+    Returns the numbers of completed requests, completed requests with several tokens, and rejected requests, then the
+    token sum and the end time.
     """
     done, several, shed, tokens, end = 0, 0, 0, 0, 0.0
     for request in range(len(requests.arrived)):

@@ -37,12 +37,12 @@ _ARRIVAL, _ITERATION, _SCRAPE, _SAMPLES, _PUSH, _JOIN = range(6)
 class SimulationResult:
     """The requests that arrived after the warm-up.
 
-    Times are in seconds. A client that has given up counts with its patience.
+    Times are in seconds. For a client that has given up, its patience is used.
     """
 
     requests: tuple[SimulatedRequest, ...]
     history: tuple[tuple[float, tuple[float | None, ...]], ...]
-    """(time, rate of each replica, None if it is ejected) at every change."""
+    """(time, rate of each replica or None if ejected) at every change."""
     end: float
     """End of the run, in seconds."""
     patience: float
@@ -73,12 +73,12 @@ class SimulationResult:
         return sum(request.left for request in self.requests) / max(1, len(self.requests))
 
     def share(self, replica: int, since: float = 0.0) -> float:
-        """Return the replica's share of the requests."""
+        """Return a replica's share of the requests."""
         requests = [request for request in self.requests if request.arrived >= since]
         return sum(request.replica == replica for request in requests) / max(1, len(requests))
 
     def weights(self, at: float) -> tuple[float | None, ...]:
-        """Return the proxies' weights at a time."""
+        """Return the proxies' weights at a point in time."""
         return next(weights for time, weights in reversed(self.history) if time <= at)
 
     def _first(self, request: SimulatedRequest) -> float:
@@ -92,16 +92,16 @@ def run(scenario: Scenario, seed: int) -> SimulationResult:
 
 @dataclass(slots=True)
 class _Loaded:
-    """A proxy with the weights that it uses."""
+    """A proxy, with the weights that it uses."""
 
     offset: float
-    """Seconds that a reload for measured weights is delayed."""
+    """Seconds by which a reload for measured weights is delayed."""
     worker: int = -1
-    """The index of its worker for new requests."""
+    """Index of the worker that takes its new requests."""
     weights: tuple[Weight | None, ...] = ()
     proxy_weights: Sequence[float | None] = ()
     at: float = -math.inf
-    """When it last got weights, in seconds."""
+    """When it last received weights, in seconds."""
     patience: ReloadPatience = field(default_factory=ReloadPatience)
 
 
@@ -116,7 +116,7 @@ class _Simulation:
         self._engines = [Engine(member.speed, member.faults, member.curve) for member in members]
         self._kind = BALANCERS[scenario.algorithm]
         self._proxies: list[Balancer] = []
-        """All workers of the proxies, also those that a reload has replaced."""
+        """All workers of the proxies, including those replaced by a reload."""
         self._loaded = [_Loaded(place / scenario.proxies * scenario.push_every) for place in range(scenario.proxies)]
         for loaded in self._loaded:
             self._start(loaded)
@@ -138,7 +138,7 @@ class _Simulation:
         self._out: set[str] = set()
         self._history: list[tuple[float, tuple[float | None, ...]]] = []
         self._push_due = math.inf
-        """Time of the next pending change of weights."""
+        """Time of the next pending weight change."""
 
     def go(self) -> SimulationResult:
         """Run all events and return the result."""
@@ -344,7 +344,7 @@ class _Simulation:
         self._proxies.append(self._kind.make(len(self._scenario.members), self._rng))
 
     def _factors(self, now: float) -> dict[str, float]:
-        """Map replicas below full weight to the factor of the proxies' own slow start, by Envoy's formula."""
+        """Map replicas below full weight to the proxies' own slow-start factor, by Envoy's formula."""
         rules = self._scenario.slow_start
         if rules is None:
             return {}
@@ -352,7 +352,7 @@ class _Simulation:
         return {name: value for name, value in factors.items() if value < 1.0}
 
     def _weight(self, name: str) -> Weight | None:
-        """Return the weight that the proxies use; None for a replica that gets no requests."""
+        """Return the weights that the proxies use; None for a replica that gets no requests."""
         if name in self._out or name not in self._weights:
             return None
         return self._weights[name].times(self._ramps.get(name, 1.0))

@@ -1,4 +1,4 @@
-"""The parameters of a simulation: a fleet, errors in its capacities, faults, and the age of samples."""
+"""The parameters of a simulation: a fleet, errors in its capacities, faults, and sample age."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class Scenario:
 
     members: tuple[SimulatedReplica, ...]
     load: float = 0.75
-    """Offered load ÷ saturated load of the replicas that are present from the start, at their actual speed."""
+    """Offered load ÷ saturated load of the initially present replicas, at their actual speed."""
     seconds: float = 300.0
     """Duration of the run."""
     interval: float = 5.0
     """Scrape interval."""
     delay: float = 1.0
-    """Time until a sample arrives."""
+    """Time that a sample takes to arrive."""
     stale_after: float = 15.0
     """Age after which a sample is no longer used."""
     push_every: float = 0.0
@@ -50,33 +50,33 @@ class Scenario:
     proxies: int = 2
     """Number of proxies that share the load."""
     algorithm: str = "least_conn"
-    """Algorithm of a proxy, one of `simulate.proxies`."""
+    """A proxy's algorithm, one of `simulate.proxies`."""
     weighting: Weighting = field(default_factory=lambda: Weighting(strategy="adaptive"))
-    """How weights follow the samples."""
+    """How weights follow samples."""
     deep: DeepCheck = field(default_factory=DeepCheck)
-    """Limits of deep health."""
+    """Deep-health limits."""
     slow_start: SlowStart | None = field(default_factory=SlowStart)
-    """Ramp of a replica that joins; None for no ramp."""
+    """Ramp of a joining replica; None for no ramp."""
     warm_up: float = 30.0
     """Warm-up time, which is not measured."""
     burst: float = 1.0
-    """Mean size of bursts of arrivals, if above 1."""
+    """Mean size of arrival bursts, if above 1."""
     patience: float = 60.0
     """Time without a first token after which a client gives up."""
 
 
 def with_static_weights(scenario: Scenario) -> Scenario:
-    """Return the scenario with capacities only, without weights and health from telemetry."""
+    """Return the scenario with capacities only, without telemetry-based weights and health."""
     return replace(scenario, weighting=Weighting(), deep=DeepCheck(stalled_after=None))
 
 
 def homogeneous(count: int, *others: SimulatedReplica) -> tuple[SimulatedReplica, ...]:
-    """Return `count` healthy replicas of the same kind, then `others`."""
+    """Return `count` healthy replicas of the same kind, followed by `others`."""
     return (*(SimulatedReplica() for _ in range(count)), *others)
 
 
 def heterogeneous(small: float = 0.2, middle: float = 0.4, big: float = 1.0) -> tuple[SimulatedReplica, ...]:
-    """Return 2 big, 3 middle and 3 small GPUs with actual speeds of 5 : 2 : 1. The arguments are their capacities."""
+    """Return 2 large, 3 medium and 3 small GPUs with actual speeds of 5 : 2 : 1. The arguments are their capacities."""
     return (
         *(SimulatedReplica(1.0, big, "H100-SXM") for _ in range(2)),
         *(SimulatedReplica(0.4, middle, "A100-80GB") for _ in range(3)),

@@ -1,4 +1,4 @@
-"""The setup of a replay: a pool, its engines, the policy of the proxies, and changes during the run."""
+"""The setup of a replay: a pool, its engines, the proxies' policy, and changes during the run."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ class SpeedChange:
     """Seconds after the first request."""
     replica: str
     factor: float
-    """Factor on the replica's speed from this time on. 0 stops the engine."""
+    """Multiplier of the replica's speed from this time on. 0 stops the engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """A period in which a replica's process is dead: its requests fail, and its port refuses connections."""
+    """A period during which a replica's process is dead: its requests fail, and its port refuses connections."""
 
     replica: str
     begin: float
     """Seconds after the first request."""
     end: float = math.inf
-    """Time at which the replica listens again, with an empty cache; infinite for never."""
+    """When the replica listens again, with an empty cache; infinite for never."""
 
 
 def merged(outages: Sequence[Outage]) -> list[Outage]:
-    """Return the outages in chronological order. Overlapping outages of a replica are merged."""
+    """Return the outages in chronological order. A replica's overlapping outages are merged."""
     result: list[Outage] = []
     last: dict[str, int] = {}
     for outage in sorted(outages, key=lambda item: item.begin):
@@ -53,22 +53,22 @@ class Setup:
     """The setup of a replay."""
 
     pool: Pool
-    """Pool of the fleet, whose capacities, limits, health checks, telemetry and weighting apply."""
+    """The fleet's pool, whose capacities, limits, health checks, telemetry and weighting apply."""
     policy: Policy
-    """Policy of the proxies."""
+    """The proxies' policy."""
     costs: tuple[CostModel, ...]
-    """Engine of each replica, at its actual speed."""
+    """Each replica's engine, at its actual speed."""
     proxies: int = 2
-    """Number of proxies that share the load. Each knows only about its own requests."""
+    """Number of proxies that share the load. Each knows only its own requests."""
     patience: float = 60.0
     """Seconds after which a client without a first token leaves."""
     changes: tuple[SpeedChange, ...] = ()
-    """Changes of speed, in chronological order."""
+    """Speed changes, in chronological order."""
     outages: tuple[Outage, ...] = ()
     """Outages of replicas."""
     joins: Mapping[str, float] = field(default_factory=dict)
-    """Maps a replica to the time at which it joins the pool, in seconds after the first request."""
+    """Maps a replica to when it joins the pool, in seconds after the first request."""
     retry: Retry = field(default_factory=Retry)
-    """Retries of the proxies for a request whose replica is dead."""
+    """How often proxies retry a request whose replica is dead."""
     delay: float = 1.0
-    """Seconds from a sample of the engines to its use."""
+    """Seconds from sampling the engines until the sample is used."""

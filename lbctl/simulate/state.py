@@ -14,14 +14,14 @@ replica."""
 NOWHERE, FOR_ANY, FOR_ONE = range(3)
 """Handling of requests without capacity: rejected; queued for the first free replica; queued for the chosen replica."""
 AT_PICKER = -2
-"""In place of a replica: the request waits in the queue at the picker."""
+"""In place of a replica: the request is in the picker's queue."""
 IDLE, PREFILL, DECODE, LAST = range(4)
 """States of an engine: idle; one iteration with prefill; a run of iterations without prefill; one iteration without
 prefill whose end is known."""
 
 
 class Requests(NamedTuple):
-    """The requests in the order of arrival."""
+    """The requests, in order of arrival."""
 
     arrived: Any
     """Arrival time."""
@@ -30,7 +30,7 @@ class Requests(NamedTuple):
     answer: Any
     """Length of the response."""
     proxy: Any
-    """Proxy that gets the request."""
+    """Proxy that receives the request."""
     key: Any
     """Hash key, from the session or the beginning of the prompt; 0 to 2³² − 1."""
     draw: Any
@@ -44,7 +44,7 @@ class Requests(NamedTuple):
     blocks: Any
     """Ids of the prefix blocks of all requests, concatenated."""
     replica: Any
-    """Replica to which it was sent; −1: none, or not yet; `AT_PICKER`."""
+    """Replica that it was sent to; −1: none, or not yet; `AT_PICKER`."""
     first: Any
     """Time of its first token; negative: not yet."""
     last: Any
@@ -56,17 +56,17 @@ class Requests(NamedTuple):
     need: Any
     """Tokens that must be in the cache before it generates (more than the prompt after a preemption)."""
     rest: Any
-    """Tokens that remain to be generated after prefill."""
+    """Tokens left to generate after prefill."""
     follower: Any
     """Next request in the queue of its engine or proxy; −1: none."""
     admitted: Any
-    """Sequence number of its admission, by which the youngest is preempted; 0: not admitted."""
+    """Sequence number of its admission, used to find the youngest for preemption; 0: not admitted."""
     log: Any
     """Events for the picker: 2 · request for a first token, 2 · request + 1 for an end."""
 
 
 class EngineColumns(NamedTuple):
-    """The engines: their costs, their state, and their metrics.
+    """The engines: their costs, state and metrics.
 
     An iteration takes (a + b · sequences + c · context + p · prompt tokens) ÷ factor.
     """
@@ -86,11 +86,11 @@ class EngineColumns(NamedTuple):
     up: Any
     """Whether its port is open: 1 or 0."""
     factor: Any
-    """Factor on the speed; 0: the engine is stopped."""
+    """Multiplier of the speed; 0: the engine is stopped."""
     kind: Any
     """IDLE, PREFILL, DECODE or LAST."""
     begun: Any
-    """Start of the current iteration, or run of iterations."""
+    """Start of the current iteration or run of iterations."""
     end: Any
     """End of the current iteration or run; infinite: never."""
     planned: Any
@@ -102,13 +102,13 @@ class EngineColumns(NamedTuple):
     step: Any
     """Iterations since the beginning."""
     running: Any
-    """Number of sequences that generate."""
+    """Number of sequences that are generating."""
     reading: Any
     """Number of sequences in prefill."""
     waiting: Any
     """Length of the queue."""
     left: Any
-    """Queued requests whose clients have left. They are dropped at the head of the queue."""
+    """Queued requests whose clients have left. They are dropped when they reach the head of the queue."""
     head: Any
     """First request of the queue."""
     tail: Any
@@ -116,54 +116,54 @@ class EngineColumns(NamedTuple):
     run_request: Any
     """Requests that generate."""
     run_done: Any
-    """Heap by the step at which a request completes."""
+    """Heap ordered by the step at which a request completes."""
     read_request: Any
-    """Requests in prefill, in the order of admission."""
+    """Requests in prefill, in order of admission."""
     read_left: Any
-    """Tokens of these requests that remain to be prefilled."""
+    """Tokens of these requests left to prefill."""
     prefill_tokens: Any
     """Prompt tokens prefilled since the beginning."""
     decode_tokens: Any
     """Tokens generated since the beginning."""
     itl_seconds: Any
-    """Sum of the inter-token times."""
+    """Sum of all inter-token times."""
     itl_count: Any
     """Number of inter-token times."""
     preempted: Any
     """Number of preempted sequences."""
     heap: Any
-    """Engines as a heap by `end`."""
+    """Engines as a heap ordered by `end`."""
     place: Any
     """Position of each engine in `heap`."""
     cache_sets: Any
-    """Number of sets in its prefix cache, of 8 blocks each."""
+    """Number of sets in its prefix cache, each with 8 blocks."""
     cache_start: Any
     """Start of its blocks in `cached_block`."""
     cached_block: Any
     """Ids of cached blocks."""
     cached_at: Any
-    """Last use of each, as a count of uses."""
+    """When each was last used, as a count of uses."""
     busy_seconds: Any
-    """Seconds in which iterations ran."""
+    """Seconds during which iterations ran."""
 
 
 class ProxyColumns(NamedTuple):
-    """The state of the proxies, concatenated."""
+    """The concatenated state of the proxies."""
 
     active: Any
-    """Requests in flight of this proxy."""
+    """This proxy's requests in flight."""
     total: Any
     """Sum of `active` for each proxy."""
     given: Any
     """Weights of the replicas; a replica with 0 or less gets no requests."""
     weight: Any
-    """Weights for the choice: as in `given`, or 0 if the proxy skips a full replica."""
+    """Weights used for the choice: as in `given`, or 0 if the proxy skips a full replica."""
     head: Any
-    """First request that waits for a replica; −1: none. The proxy's first entry also has the queue for any replica."""
+    """First request waiting for a replica; −1: none. The proxy's first entry also has the queue for any replica."""
     tail: Any
     """Last request of that queue."""
     waiting: Any
-    """Number of waiting requests in each proxy."""
+    """Number of requests waiting in each proxy."""
     refusing: Any
     """One element: 1 while all requests are rejected because too few replicas are healthy."""
     current: Any
@@ -171,7 +171,7 @@ class ProxyColumns(NamedTuple):
     due: Any
     """Envoy's deadlines."""
     now: Any
-    """Last deadline of each proxy."""
+    """Each proxy's last deadline."""
     turn: Any
     """Order in which replicas were last used."""
     ring_point: Any
@@ -185,17 +185,17 @@ class RunSettings(NamedTuple):
 
     replicas: int
     budget: int
-    """Maximum number of prompt tokens in an iteration."""
+    """Maximum number of prompt tokens per iteration."""
     slots: int
     """Maximum number of sequences of any engine."""
     patience: float
     """Seconds after which a client without a first token leaves."""
     policy: int
-    """Chooser of the proxies, one of `choosers`."""
+    """The proxies' chooser, one of `choosers`."""
     bound: float
     """Multiple of its share of requests in flight at which a hash skips a replica; 0: never."""
     jumps: bool
-    """Envoy's bound: the share is rounded up and compared without the new request, and further requests go to any
+    """Envoy's bound: the share is rounded up and compared without the new request, and excess requests go to any
     replica."""
     block: int
     """Tokens per prefix block; 0: no prefix cache."""
@@ -206,31 +206,31 @@ class RunSettings(NamedTuple):
     waits: int
     """Handling of requests without capacity: NOWHERE, FOR_ANY or FOR_ONE."""
     total_limit: int
-    """Maximum number of requests of a proxy at all replicas; 0: unlimited."""
+    """Maximum number of requests of a proxy across all replicas; 0: unlimited."""
     waiting_limit: int
-    """Maximum number of waiting requests in a proxy."""
+    """Maximum number of requests waiting in a proxy."""
     waiting_time: float
     """Seconds after which a waiting request is rejected."""
 
 
 class RunProgress(NamedTuple):
-    """The progress of a run: columns with one element each, so that compiled code can change them."""
+    """The progress of a run, as columns with one element each that compiled code can change."""
 
     arrival: Any
-    """Next request that arrives."""
+    """Next request to arrive."""
     leaving: Any
-    """Next request whose patience ends."""
+    """Next request whose client's patience ends."""
     admissions: Any
     """Number of admissions."""
     uses: Any
     """Number of uses of prefix blocks."""
     turns: Any
-    """Number of changes of the proxies' state."""
+    """Number of changes to the proxies' state."""
     logged: Any
     """Length of `log`."""
     expiring: Any
-    """Next request that is rejected if it still waits in a proxy."""
+    """Next request to be rejected if it is still waiting in a proxy."""
     refused: Any
     """Replica that has just refused a connection; −1: none."""
     queued: Any
-    """Number of requests that wait at the picker."""
+    """Number of requests waiting at the picker."""

@@ -1,4 +1,4 @@
-"""Reads traces of requests: Azure's CSV, Mooncake's JSONL, and lbctl's CSV. It reports the position of each error.
+"""Reads traces of requests: Azure's CSV, Mooncake's JSONL, and lbctl's CSV. The position of each error is reported.
 
 | format | columns |
 |---|---|
@@ -34,13 +34,13 @@ _MAX_FILE_BYTES = 1 << 30
 _MAX_ERRORS = 20
 _MAX_TOKENS = 10_000_000
 _MAX_TIME = 1e13
-"""Maximum time that is accepted. Current times since the epoch are 1.8e9 seconds, or 1.8e12 milliseconds."""
+"""Maximum time that is accepted. Current epoch times are 1.8e9 seconds or 1.8e12 milliseconds."""
 _EPOCH_SECONDS = 1e9
-"""Minimum time since the epoch in seconds: the year 2001."""
+"""Minimum epoch time in seconds: the year 2001."""
 _EPOCH_MILLISECONDS = 1e11
-"""Minimum time since the epoch in milliseconds, and maximum in seconds: the years 1973 and 5138."""
+"""Minimum epoch time in milliseconds, and maximum in seconds: the years 1973 and 5138."""
 _MAX_SECONDS = 1e9
-"""Maximum duration of a trace in seconds."""
+"""Maximum duration of a trace, in seconds."""
 _BOM = b"\xef\xbb\xbf"
 _MAX_LINE = 1 << 20
 _DAY = 86_400.0
@@ -48,22 +48,22 @@ _DAY = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Requests in the order of arrival."""
+    """Requests, in order of arrival."""
 
     times: Sequence[float]
     """Seconds after the first request."""
     prompts: Sequence[int]
-    """Length of each prompt in tokens; at least 1."""
+    """Length of each prompt, in tokens; at least 1."""
     answers: Sequence[int]
-    """Length of each response in tokens; at least 1."""
+    """Length of each response, in tokens; at least 1."""
     keys: Sequence[int] = ()
-    """32-bit number for each session, or for each beginning of a prompt; empty if the trace has neither."""
+    """32-bit number for each session, or each beginning of a prompt; empty if the trace has neither."""
     blocks: Sequence[tuple[int, ...]] = ()
     """Ids of each prompt's prefix blocks; empty if the trace has none."""
     block: int = 0
     """Tokens per prefix block; 0 if there are none."""
     repeated: int = 0
-    """Number of prompt tokens of all requests that a single unlimited cache would contain."""
+    """Number of prompt tokens, over all requests, that a single unlimited cache would contain."""
     tenants: Sequence[str] = ()
     """Tenant of each request; empty if the trace has none."""
     priorities: Sequence[int] = ()
@@ -97,14 +97,14 @@ class _Rows:
     tenants: list[str] = field(default_factory=list)
     priorities: array[int] = field(default_factory=lambda: array("b"))
     units: float = 1.0
-    """Number of time units of the file in a second."""
+    """How many of the file's time units make up a second."""
     has_gap: bool = False
     """Whether a gap of more than a day was reported."""
 
     def in_order(self, time: float) -> float:
-        """Return the time of the next row in seconds.
+        """Return the next row's time, in seconds.
 
-        Raises _CellError if the time is before an earlier row, or far after it.
+        Raises _CellError if the time is earlier than an earlier row's, or far later.
         """
         at = time / self.units
         if self.times and at < self.times[-1]:
@@ -117,7 +117,7 @@ class _Rows:
 
 
 class _CellError(ValueError):
-    """The value of a cell cannot be used."""
+    """A cell's value cannot be used."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -125,7 +125,7 @@ class _CellError(ValueError):
 
 
 class _RowError(ValueError):
-    """A row cannot be used. `column` is the column of a character, starting at 1. 0 means the whole row."""
+    """A row cannot be used. `column` is a character's column, starting at 1. 0 means the whole row."""
 
     def __init__(self, message: str, column: int = 0, hint: str = "") -> None:
         super().__init__(message)
@@ -134,7 +134,7 @@ class _RowError(ValueError):
 
 
 def read(name: str, diagnostics: Diagnostics) -> Trace | None:
-    """Return the trace in a file; None if it has errors (LB030). At most 20 errors are reported."""
+    """Return the trace from a file; None if it has errors (LB030). At most 20 errors are reported."""
     if "://" in name:
         diagnostics.add(_error(name, 0, "a trace must be a file, not a URL", hint="download it first"))
         return None
@@ -218,7 +218,7 @@ def _take(name: str, number: int, line: bytes, reader: _Reader, rows: _Rows, dia
 
 
 def _doubtful_unit(name: str, number: int, rows: _Rows, *, is_json: bool) -> Iterator[Diagnostic]:
-    """Report a first time that does not have, or does not seem to have, the unit of the format."""
+    """Report a first time that does not have, or does not seem to have, the format's unit."""
     first = rows.times[0] * rows.units
     if is_json and _EPOCH_SECONDS <= first < _EPOCH_MILLISECONDS:
         message = (
