@@ -2,8 +2,8 @@
 
 The linter warns about it, because the score feeds back on itself.
 
-Each signal is divided by its largest value in the pool (ratios are used as they are); if a replica lacks a signal, its
-weight is spread over the other signals. The multiplier is 1 minus the load, relative to the pool's mean.
+Each signal is divided by its largest value in the pool (ratios are used as they are); if a replica lacks a signal,
+the other signals share its weight. The multiplier is 1 minus the load, relative to the pool's mean.
 """
 
 from __future__ import annotations
