@@ -169,7 +169,7 @@ def _sentence(reason: Reason, equal: list[str], view: Consideration) -> str:
     holders = [view.tier.names[index] for index in sorted(view.saved)]
     least = "they have the same expected wait" if several else "it has the least expected wait"
     they, theirs = ("they have", "their") if several else ("it has", "its")
-    kept = "this session" if view.home in holders else "the longest beginning of this prompt"
+    kept = "this session" if view.home in holders else "the longest prefix of this prompt"
     if several and 0 < len(credited & set(equal)) < len(equal):
         names = _listed([name for name in equal if name in credited], "and")
         return f"{verb} {names} may have {kept} in the cache, and the wait of the others is shorter by as much."
@@ -177,7 +177,7 @@ def _sentence(reason: Reason, equal: list[str], view: Consideration) -> str:
         case "session":
             return f"{verb} {they} served this session before, and {theirs} load is within the bound."
         case "prefix":
-            return f"{verb} {they} seen the longest beginning of this prompt, and {theirs} load is within the bound."
+            return f"{verb} {they} seen the longest prefix of this prompt, and {theirs} load is within the bound."
         case "session_busy" | "prefix_busy":
             names = _listed(holders, "and")
             return f"{verb} {least}; {names} may have {kept} in the cache, but the load there outweighs that."
@@ -211,8 +211,8 @@ def _adapter_sentence(
         return ""
     subject = "it has" if len(chosen) == 1 else "they have"
     return (
-        f" The adapter {features.adapter} decided: {subject} had requests for it, and any other replica would have to "
-        f"load it, which costs as much as {ADAPTER_TOKENS:g} tokens."
+        f" The adapter {features.adapter} made the difference: {subject} had requests for it, and any other replica "
+        f"would have to load it, which costs as much as {ADAPTER_TOKENS:g} tokens."
     )
 
 

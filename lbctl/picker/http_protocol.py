@@ -131,7 +131,7 @@ def _headers(lines: list[str]) -> dict[str, list[str]]:
 
 def _length(headers: Mapping[str, list[str]]) -> int:
     if "transfer-encoding" in headers:
-        raise MalformedError("a body needs the header content-length")
+        raise MalformedError("a body requires a content-length header")
     values = headers.get("content-length", ["0"])
     if len(set(values)) > 1 or not values[0].isascii() or not values[0].isdecimal() or len(values[0]) > 15:
         raise MalformedError("not a length")

@@ -44,11 +44,11 @@ def use_seed(key: str) -> None:
     if _RESTARTED in os.environ:
         log.warn("the picker does not share its memory: the control planes at its URL have different picker keys")
         return
-    log.event("the picker starts again with the seed of the picker key, to share its memory with other pickers")
+    log.event("the picker restarts with the picker key's seed, to share its memory with other pickers")
     try:
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**variables, _RESTARTED: "1"})
     except OSError as error:
-        log.warn("the picker does not share its memory, because it cannot start again", why=reason_of(error))
+        log.warn("the picker does not share its memory, because it cannot restart", why=reason_of(error))
 
 
 def command(link: int, datagrams: int) -> tuple[str, ...]:

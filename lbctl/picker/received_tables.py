@@ -106,7 +106,7 @@ class TableFollower:
     def _table(self, values: Mapping[str, Any]) -> PoolTable:
         table = self._tables.get(str(values.get("pool")))
         if table is None:
-            raise wire.WireError("a change is about a pool that was never sent")
+            raise wire.WireError("a change refers to a pool that was never sent")
         return table
 
     def _set(self, table: PoolTable) -> None:

@@ -185,7 +185,7 @@ class _RefusedError(Exception):
 
     def __init__(self, status: int, reason: str) -> None:
         self.status = status
-        super().__init__(f"it answered {status}: {reason}" if reason else f"it answered {status}")
+        super().__init__(f"it returned status {status}: {reason}" if reason else f"it returned status {status}")
 
 
 async def _reason_of(response: aiohttp.ClientResponse) -> str:

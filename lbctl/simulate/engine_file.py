@@ -97,7 +97,7 @@ def wanted(key: str) -> str:
     """Return a description of a cost's valid values."""
     if key in WHOLE:
         return f"a whole number from 1 to {_MAX_COUNTS[key]:,}"
-    return f"a number of seconds above 0, at most {_MAX_SECONDS:g}"
+    return f"a positive number of seconds, at most {_MAX_SECONDS:g}"
 
 
 def _wrong(node: Node, message: str, diagnostics: Diagnostics) -> None:

@@ -57,7 +57,7 @@ def _text(text: str) -> str:
 def _heads(left: int, busy: int, lost: int) -> Iterator[str]:
     for x, head, note in (
         (left, "time to the first token", "median (filled), 95 %, 99 % (open); log scale"),
-        (busy, "engines busy", "least to most, and the mean"),
+        (busy, "engines busy", "minimum to maximum, and mean"),
         (lost, "without an answer", "failed (red), shed (orange)"),
     ):
         yield f'<text class="s" x="{x}" y="52">{head}</text><text class="s" x="{x}" y="68">{note}</text>'

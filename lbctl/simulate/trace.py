@@ -392,9 +392,9 @@ def _seconds(value: object) -> float:
         number = -1.0
     if number > _MAX_TIME:
         hint = "use milliseconds since the epoch, for example 1700000000500, and divide times in a finer unit"
-        raise _CellError(f"{str(value)[:40]!r} is later than the largest time, {_MAX_TIME:,.0f}", hint)
+        raise _CellError(f"{str(value)[:40]!r} is later than the latest supported time, {_MAX_TIME:,.0f}", hint)
     if not number >= 0:  # also false for NaN
-        raise _CellError(f"{str(value)[:40]!r} is not a time of at least 0")
+        raise _CellError(f"{str(value)[:40]!r} is not a non-negative time")
     return number
 
 

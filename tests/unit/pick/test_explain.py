@@ -58,7 +58,7 @@ def test_a_deciding_adapter_is_named(weight: float, tokens: int) -> None:
     memory.remember(features, "b", 0.0)
     explained = explain(features, table, Books(), memory, 0.0)
     assert explained.choices == ("b",)
-    assert "The adapter sql decided" in explained.sentence
+    assert "The adapter sql made the difference" in explained.sentence
 
 
 def sentence_for(
@@ -81,15 +81,15 @@ def sentence_for(
 def test_the_sentence_agrees_with_the_replicas_it_names() -> None:
     three = {"a": 1.0, "b": 1.0, "c": 1.0}
     assert sentence_for(three, ("a", "b")) == (
-        "Any of a or b gets the request, at random: they have seen the longest beginning of this prompt, and their "
+        "Any of a or b gets the request, at random: they have seen the longest prefix of this prompt, and their "
         "load is within the bound."
     )
-    assert sentence_for(three, ("a",)).startswith("a gets the request: it has seen the longest beginning")
+    assert sentence_for(three, ("a",)).startswith("a gets the request: it has seen the longest prefix")
     assert sentence_for(three, ("b", "a"), session="s") == (
         "a gets the request: it has served this session before, and its load is within the bound."
     )
     assert sentence_for(three, ("a", "b"), busy=("a", "b")) == (
-        "c gets the request: it has the least expected wait; a and b may have the longest beginning of this prompt in "
+        "c gets the request: it has the least expected wait; a and b may have the longest prefix of this prompt in "
         "the cache, but the load there outweighs that."
     )
     assert sentence_for(three, ("a",), busy=("a",), session="s") == (

@@ -43,7 +43,7 @@ def test_keep_alive_follows_the_http_version(version: str, connection: str, kept
         (b"\x16\x03\x01 / HTTP/9\r\n\r\n", "not a request line"),
         (b"GET / HTTP/1.1\r\nno colon\r\n\r\n", "not a header"),
         (b"GET / HTTP/1.1\r\n folded: x\r\n\r\n", "not a header"),
-        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", "a body needs the header content-length"),
+        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", "a body requires a content-length header"),
         (b"POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab", "not a length"),
         (b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n", "not a length"),
         (b"POST / HTTP/1.1\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n", "not a length"),

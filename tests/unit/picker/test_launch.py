@@ -46,4 +46,4 @@ def test_picker_that_cannot_start_again_continues(
 
     monkeypatch.setattr(os, "execve", fail)
     use_seed("key")
-    assert "it cannot start again" in caplog.text
+    assert "it cannot restart" in caplog.text

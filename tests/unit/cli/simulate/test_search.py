@@ -246,7 +246,7 @@ def test_engines_are_read_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixt
     file.write_text("a: -1\nz: 1\ngpus: {L4: 5}\ncache: 1.5\n")
     assert run([*command, "--engine", str(file)]) == 1
     err = capsys.readouterr().err
-    assert f"{file}:1:4: error LB032: a must be a number of seconds above 0" in err
+    assert f"{file}:1:4: error LB032: a must be a positive number of seconds" in err
     assert f"{file}:2:1: error LB032: 'z' is not an engine cost" in err
     assert f"{file}:3:12: error LB032: L4 must be a map of costs" in err
     assert f"{file}:4:8: error LB032: cache must be a whole number from 1 to 100,000,000" in err
