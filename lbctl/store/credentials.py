@@ -27,9 +27,9 @@ def password_of(store: Store) -> str | None:
         password = read_regular(Path(store.password_file), _MAX_FILE_BYTES).decode().rstrip("\r\n")
     except (OSError, ValueError) as error:
         reason = reason_of(error) if isinstance(error, OSError) else "it is not text"
-        raise UnusableError(f"the password of the store cannot be read: {store.password_file}: {reason}") from None
+        raise UnusableError(f"the store's password cannot be read: {store.password_file}: {reason}") from None
     if not password:
-        raise UnusableError(f"the file of the store's password is empty: {store.password_file}")
+        raise UnusableError(f"the store's password file is empty: {store.password_file}")
     return password
 
 
@@ -53,11 +53,11 @@ def read_keyring(store: Store) -> Keyring:
         content = read_regular(Path(store.key_file), _MAX_FILE_BYTES).decode()
     except (OSError, ValueError) as error:
         reason = reason_of(error) if isinstance(error, OSError) else "it is not text"
-        raise UnusableError(f"the keys of the control plane cannot be read: {store.key_file}: {reason}") from None
+        raise UnusableError(f"the control plane's keys cannot be read: {store.key_file}: {reason}") from None
     try:
         return parse_keys(content, _scope(store))
     except ValueError as error:
-        raise UnusableError(f"the file of control.store.key_file cannot be used: {store.key_file}: {error}") from None
+        raise UnusableError(f"the file in control.store.key_file cannot be used: {store.key_file}: {error}") from None
 
 
 def _scope(store: Store) -> str:

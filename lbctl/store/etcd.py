@@ -233,7 +233,7 @@ class EtcdStore:
             return str(at)
         current = _value(found, leader)
         if current != str(epoch):
-            raise FencedError(f"the epoch {epoch} is over: the current one is {current or 'none'}")
+            raise FencedError(f"epoch {epoch} is outdated: the current one is {current or 'none'}")
         there = next((row.revision for row in found if row.key == name), "none")
         raise ConflictError(f"{key} has the version {there}, not {expected or 'none'}")
 
@@ -245,7 +245,7 @@ class EtcdStore:
             await self._lease("member", ttl, anew=True)
         request = _put(f"{self._prefix}members/{member}", f"{self.instance} {value}", self._leases["member"])
         if not await self._transact([], [request]):
-            raise StoreError(f"{self.location} does not accept an announcement")
+            raise StoreError(f"{self.location} rejected an announcement")
 
     async def members(self) -> tuple[Presence, ...]:
         """Return the announcements that have not expired, sorted by name."""

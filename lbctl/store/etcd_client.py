@@ -84,7 +84,7 @@ class EtcdClient:
         try:
             return read(answer)
         except ValueError as error:
-            problem = f"does not answer like an etcd server: {reason_of(error)}"
+            problem = f"did not respond like an etcd server: {reason_of(error)}"
             raise self._unreachable(self._servers[0], problem) from None
 
     async def _answer(self, path: str, body: Mapping[str, Any]) -> Answer:

@@ -154,5 +154,5 @@ def _text(value: object) -> str:
 def _number(value: object) -> float:
     """Return a finite, non-negative number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise ValueError(f"{value!r} is not a finite number of at least 0")
+        raise ValueError(f"{value!r} is not a finite, non-negative number")
     return float(value)

@@ -117,7 +117,7 @@ class KubernetesStore:
         for _ in range(_TRIES):
             held = await self._part(part)
             if held is not None and held.epoch > epoch:
-                raise FencedError(f"the epoch {epoch} is over: the current one is {held.epoch}")
+                raise FencedError(f"epoch {epoch} is outdated: the current one is {held.epoch}")
             if held is not None and held.epoch == epoch:
                 return held
             with suppress(ConflictError):
@@ -298,7 +298,7 @@ class KubernetesStore:
 def _problem(held: ConfigMapPart, key: str, expected: str, epoch: int) -> StoreError | None:
     """Return why a key must not be changed, or None."""
     if held.epoch != epoch:
-        return FencedError(f"the epoch {epoch} is over: the current one is {held.epoch}")
+        return FencedError(f"epoch {epoch} is outdated: the current one is {held.epoch}")
     version = held.entries[key].version if key in held.entries else ABSENT
     if version != expected:
         return ConflictError(f"{key} has the version {version or 'none'}, not {expected or 'none'}")

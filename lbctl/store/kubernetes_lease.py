@@ -101,7 +101,7 @@ class KubernetesLease:
         """Raise FencedError if the epoch differs from the current leader's epoch."""
         held = await self._read()
         if held is None or held.epoch != epoch or not held.instance:
-            raise FencedError(f"the epoch {epoch} is over: the current one is {held.epoch if held else 'none'}")
+            raise FencedError(f"epoch {epoch} is outdated: the current one is {held.epoch if held else 'none'}")
 
     async def _renew(self, held: _Held) -> None:
         await self._write(held, self._spec(), held.epoch)

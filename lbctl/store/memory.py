@@ -112,7 +112,7 @@ class MemoryStore:
 
     def _check(self, key: str, expected_version: str, epoch: int) -> None:
         if epoch != self.shared.epoch or self.shared.leader is None:
-            raise FencedError(f"the epoch {epoch} is over: the current one is {self.shared.epoch}")
+            raise FencedError(f"epoch {epoch} is outdated: the current one is {self.shared.epoch}")
         entry = self.shared.entries.get(key)
         version = entry.version if entry else ABSENT
         if version != expected_version:

@@ -203,7 +203,7 @@ def read_audit(text: str) -> ChainedAuditRecord:
     """Parse the text of `write_audit`."""
     body = parse(text)
     if type(body["number"]) is not int:
-        raise TypeError("the number of a record must be whole")
+        raise TypeError("a record number must be an integer")
     return ChainedAuditRecord(body["number"], *(_text(body[item.name]) for item in fields(ChainedAuditRecord)[1:]))
 
 
@@ -260,7 +260,7 @@ def _ended(row: Mapping[str, Any]) -> EndedRollout:
     if row["phase"] not in PHASES:
         raise ValueError(f"{row['phase']!r} is not a known phase")
     if type(row["step"]) is not int or row["step"] < 0 or not 0 <= _time(row["percent"]) <= 100:
-        raise ValueError("a rollout needs a step of at least 0 and a share from 0 to 100")
+        raise ValueError("a rollout needs a non-negative step and a share from 0 to 100")
     return EndedRollout(
         key=_text(row["key"]),
         base=_shares(row["base"]),
@@ -369,7 +369,7 @@ def _text(value: object) -> str:
 def _time(value: object) -> float:
     """Return a finite, non-negative number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise ValueError(f"{value!r} is not a finite number of at least 0")
+        raise ValueError(f"{value!r} is not a finite, non-negative number")
     return float(value)
 
 

@@ -169,10 +169,10 @@ class RedisStore:
     async def _change(self, script: str, key: str, expected: str, epoch: int, *value: str) -> str:
         answer = await self._run(script, str(epoch), key, expected, self._channel, *value)
         if not isinstance(answer, list) or len(answer) != 2:
-            raise StoreUnreachableError(f"{self.location} does not answer like a Redis server")
+            raise StoreUnreachableError(f"{self.location} did not respond like a Redis server")
         result, current = answer
         if result == "FENCED":
-            raise FencedError(f"the epoch {epoch} is over: the current one is {current or 'none'}")
+            raise FencedError(f"epoch {epoch} is outdated: the current one is {current or 'none'}")
         if result == "CONFLICT":
             raise ConflictError(f"{key} has the version {current or 'none'}, not {expected or 'none'}")
         return str(current or ABSENT)
@@ -209,7 +209,7 @@ class RedisStore:
     def _texts(self, rows: Any, columns: int) -> list[str]:
         """Return the concatenated rows of a response. Raises StoreUnreachableError for any other response."""
         if not isinstance(rows, list) or len(rows) % columns or not all(isinstance(item, str) for item in rows):
-            raise StoreUnreachableError(f"{self.location} does not answer like a Redis server")
+            raise StoreUnreachableError(f"{self.location} did not respond like a Redis server")
         return rows
 
     @contextmanager

@@ -114,7 +114,7 @@ class _BoundedReader:
         try:
             return await self._counted(await self._stream.readline())
         except ValueError:
-            raise RedisConnectionError("a line that does not end") from None
+            raise RedisConnectionError("an unterminated line") from None
 
     async def _counted(self, piece: bytes) -> bytes:
         self._reads += 1
@@ -122,7 +122,7 @@ class _BoundedReader:
             await asyncio.sleep(0)
         self.size += len(piece)
         if self.size > MAX_ANSWER_BYTES:
-            raise RedisConnectionError(f"an answer of more than {size(MAX_ANSWER_BYTES)}")
+            raise RedisConnectionError(f"a response of more than {size(MAX_ANSWER_BYTES)}")
         return piece
 
 

@@ -147,7 +147,7 @@ class SavedState:
             return fleet
         version, discovered, bad = served
         if bad:
-            self._lost(f"the state had invalid discovery answers, which are lost: {', '.join(bad)}")
+            self._lost(f"the state contained invalid discovery responses, which are lost: {', '.join(bad)}")
         return replace(fleet, discovered=discovered, version=version)
 
     async def save_drains(self, drains: Mapping[tuple[str, str], float]) -> None:
@@ -182,7 +182,7 @@ class SavedState:
             return ()
         overrides, bad = loaded
         if bad:
-            self._lost(f"the state had invalid overrides, which are lost: {'; '.join(bad)}")
+            self._lost(f"the state contained invalid overrides, which are lost: {'; '.join(bad)}")
         return overrides
 
     # ── Rollouts and the audit ────────────────────────────────────────────────────────────────────────────────────────
@@ -262,7 +262,7 @@ class SavedState:
         if self.lease is None:
             raise FencedError(f"this process does not have the lease of {self.location}")
         if not self._authority.acts:
-            raise FencedError(f"the lease of {self.location} has ended before it could be renewed")
+            raise FencedError(f"the lease of {self.location} ended before it could be renewed")
         return self.lease.epoch
 
     async def _save(self, key: str, value: str) -> None:

@@ -383,7 +383,7 @@ def _read_only(file: Path) -> tuple[tuple[StoreEntry, ...], int]:
 def _check_epoch(database: sqlite3.Connection, epoch: int) -> None:
     current = database.execute("SELECT epoch FROM leader").fetchone()[0]
     if epoch != current:
-        raise FencedError(f"the epoch {epoch} is over: the current one is {current}")
+        raise FencedError(f"epoch {epoch} is outdated: the current one is {current}")
 
 
 def _check_version(database: sqlite3.Connection, key: str, expected: str) -> None:
