@@ -102,7 +102,7 @@ def test_haproxy_lines_that_leave_their_section_are_refused(text: str, line: int
         ("- a\n", "not a typed HTTP filter"),
         ("name: own\n", "not a typed HTTP filter"),
         ("name: [\n", "invalid YAML"),
-        (f"{_FILTER}more: 1\n", "has no more"),
+        (f"{_FILTER}more: 1\n", "cannot have the key more"),
         (_FILTER.replace("lua.v3.Lua", "nothing.v3.None"), "message descriptor"),
         (_FILTER.replace("default_source_code", "default_sauce"), "default_sauce"),
         (_FILTER.replace("lua.v3.Lua", "router.v3.Router"), "the last filter"),
