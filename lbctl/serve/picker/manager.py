@@ -43,6 +43,13 @@ _LOOK = 1.0
 """Seconds between checks of whether an address is free."""
 _RETURN = 20.0
 """How long the address of another picker is left free, in seconds: its `serve` or `lbctl picker` may be restarting."""
+_RESTART = 3.0
+"""How long an address is left free after an unknown process has released it, in seconds: an `lbctl picker` may be
+restarting."""
+_CLOSER_LOOKS = 5
+"""Number of further looks at an unknown process before it counts as another one."""
+_CLOSER_LOOK = 0.1
+"""Seconds between these looks."""
 _SAMPLES = 500
 _MOVE = "set another port in control.picker.bind or --picker-bind"
 
@@ -243,12 +250,19 @@ class PickerManager:
             if waits_for is None and self.taken:  # noted before the first look; that process may have ended since
                 waits_for, kept_until = places[0], now + _RETURN
             if not is_free(places[0]):
-                if found is None or found.pid is None or found.is_gone or places[0] != waits_for:
-                    waits_for, found = places[0], occupant(places[0])
-                    self._occupied = found.text if found is not None else ""
-                    self._set_taken(self._other(found))
+                if places[0] != waits_for:
+                    waits_for, found, kept_until = places[0], None, now
+                if found is None or found.pid is None or found.is_gone:
+                    found = await self._identified(places[0])
+                    if self._places() != places:
+                        found = None
+                        continue
+                    if found is not None:
+                        self._occupied = found.text
+                        self._set_taken(self._other(found))
+                now = time.monotonic()
                 is_alone = found is not None and found.is_picker_alone
-                kept_until = now + _RETURN if self.taken or is_alone else now
+                kept_until = now + _RETURN if self.taken or is_alone else max(kept_until, now + _RESTART)
                 await self._look_at(places[0], found)
             elif places[0] != waits_for or now >= kept_until:
                 break
@@ -259,6 +273,19 @@ class PickerManager:
             await asyncio.sleep(_LOOK)
         self._occupied = ""
         self.alone.forget()
+
+    async def _identified(self, bind: Address) -> Occupant | None:
+        """Return the process that uses the picker's address; None if the address is free.
+
+        A process is unknown while it closes its ports or starts to listen, so an unknown one gets a few more looks.
+        """
+        found = occupant(bind)
+        for _ in range(_CLOSER_LOOKS):
+            if found is None or found.pid is not None or self.taken:
+                break
+            await asyncio.sleep(_CLOSER_LOOK)
+            found = occupant(bind)
+        return found
 
     async def _look_at(self, bind: Address, found: Occupant | None) -> None:
         """Read the counts of the process at the address, if it is an `lbctl picker`."""
