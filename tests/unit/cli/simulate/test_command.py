@@ -161,7 +161,7 @@ def test_broken_numba_is_a_warning(arguments: list[str], tmp_path: Path) -> None
         (["--slow", "big=1e-320"], "the factor must be from 0.0001 to 100"),
         (["--slow", "big=1e-320@5"], "the factor must be from 0.0001 to 100"),
         (["--engine", "z=1"], "not one of a, b, c"),
-        (["--engine", "a=-1"], "above 0"),
+        (["--engine", "a=-1"], "a positive number"),
         (["--engine", "sequences=1e9"], "from 1 to 65,536"),
         (["--engine", "cache=0.5"], "a whole number"),
         (["--find", "rate"], "--find and --slo require each other"),
