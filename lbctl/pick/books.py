@@ -48,7 +48,9 @@ class Count(NamedTuple):
     cached_tokens: int = 0
     """Prompt tokens of all requests in `sent` that the picker expected to be in the engine's caches."""
     sent_ascii: int = 0
-    """Tokens in the ASCII characters of all these prompts, as estimated without learned factors."""
+    """Tokens of the ASCII characters of all these prompts, as estimated without learned factors."""
+    sent_han: int = 0
+    """Tokens of their Chinese characters."""
     sent_other: int = 0
     """Tokens in their other characters."""
     sent_parts: int = 0
@@ -86,7 +88,7 @@ class ReplicaLoad:
     _sent: int = 0
     _sent_tokens: int = 0
     _cached_tokens: int = 0
-    _sent_length: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
+    _sent_length: list[float] = field(default_factory=lambda: [0.0] * len(EMPTY))
     _peers: dict[str, tuple[float, Count]] = field(default_factory=dict)
     _peer_requests: int = 0
     _peer_unread: int = 0

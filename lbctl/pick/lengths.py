@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import sqrt
+from operator import mul
 from typing import NamedTuple
 
-from lbctl.pick.prompt import MAX_PROMPT_TOKENS, PromptLength
+from lbctl.pick.prompt import EMPTY, MAX_PROMPT_TOKENS, PromptLength
 
 
 class Factors(NamedTuple):
@@ -19,6 +20,8 @@ class Factors(NamedTuple):
 
     ascii: float = 1.0
     """Counted tokens per estimated token, for `PromptLength.ascii`."""
+    han: float = 1.0
+    """The same for `PromptLength.han`."""
     other: float = 1.0
     """The same for `PromptLength.other`."""
     parts: float = 1.0
@@ -35,21 +38,24 @@ The engine may count a prompt one report earlier or later, or count a prompt fro
 """
 _IGNORED = 32
 """Number of prompts that are ignored after an engine has counted unknown prompts."""
-_DEVIATIONS = (0.2, 0.4, 0.5)
+_DEVIATIONS = (0.2, 0.4, 0.4, 0.5)
 """Standard deviations of the factors before anything is learned."""
 _ERROR = 0.1
 """Standard deviation of the part of an estimate's error that the factors do not explain."""
 _DRIFT = 0.003
-"""Standard deviation of a factor's change between two comparisons."""
+"""Standard deviation of the change of a factor between two comparisons."""
+_NOISE_CHANGE, _MIN_NOISE, _MAX_NOISE = 0.3, 0.06, 2.0
+"""Greatest relative decrease of `_Filter._noise` after a comparison, and its bounds."""
 _MAX_ERROR = 3.0
 """Maximum effect of one comparison, in standard deviations."""
 
 
 def tokens(length: PromptLength, factors: Factors) -> float:
-    """Return the corrected prompt length in tokens, at most `MAX_PROMPT_TOKENS`."""
-    ascii_tokens, other, parts = length
-    by_ascii, by_other, by_parts = factors
-    return min(ascii_tokens * by_ascii + other * by_other + parts * by_parts, MAX_PROMPT_TOKENS)
+    """Return the corrected length of a prompt in tokens, at most `MAX_PROMPT_TOKENS`."""
+    ascii_tokens, han, other, parts = length
+    by_ascii, by_han, by_other, by_parts = factors
+    corrected = ascii_tokens * by_ascii + han * by_han + other * by_other + parts * by_parts
+    return min(corrected, MAX_PROMPT_TOKENS)
 
 
 class LearnedLengths:
@@ -109,7 +115,7 @@ class _Window:
     def __init__(self, began: float, ignored: int = 0) -> None:
         self.began = began
         self.ignored = ignored
-        self.length = [0.0, 0.0, 0.0]
+        self.length = [0.0] * len(EMPTY)
         self.prompts = 0
         self._squares = 0.0
 
@@ -130,25 +136,32 @@ class _Filter:
 
     def __init__(self) -> None:
         self.factors = UNLEARNED
+        self._noise = 1.0
+        """Variance of the recent comparisons, relative to `_Window.variance`. Most pools have fewer mismatched prompts
+        than `_MISMATCHED`."""
         self._covariance = [
-            [deviation**2 if row == column else 0.0 for column in range(3)] for row, deviation in enumerate(_DEVIATIONS)
+            [deviation**2 if row == column else 0.0 for column in range(len(_DEVIATIONS))]
+            for row, deviation in enumerate(_DEVIATIONS)
         ]
 
     def learn(self, length: Sequence[float], counted: float, variance: float) -> None:
         """Correct the factors with the number of tokens that an engine counted for prompts of this total length."""
         covariances = [_product(row, length) for row in self._covariance]
-        spread = _product(covariances, length) + variance
+        spread = _product(covariances, length) + variance * self._noise
         if spread <= 0:
             return
         limit = _MAX_ERROR * sqrt(spread)
         error = max(-limit, min(counted - _product(length, self.factors), limit))
+        change = 1 + _NOISE_CHANGE * (error**2 / spread - 1)
+        self._noise = max(_MIN_NOISE, min(self._noise * change, _MAX_NOISE))
         pairs = zip(self.factors, covariances, strict=True)
-        self.factors = Factors(*(max(_MIN, min(factor + change * error / spread, _MAX)) for factor, change in pairs))
+        gain = error / spread
+        self.factors = Factors(*(max(_MIN, min(factor + part * gain, _MAX)) for factor, part in pairs))
         for row, deviation in enumerate(_DEVIATIONS):
-            for column in range(3):
+            for column in range(len(_DEVIATIONS)):
                 self._covariance[row][column] -= covariances[row] * covariances[column] / spread
             self._covariance[row][row] = min(self._covariance[row][row] + _DRIFT**2, deviation**2)
 
 
 def _product(first: Sequence[float], second: Sequence[float]) -> float:
-    return first[0] * second[0] + first[1] * second[1] + first[2] * second[2]
+    return sum(map(mul, first, second))

@@ -31,19 +31,24 @@ tokens for each of its bits that the preceding character does not have. docs/dev
 bits were chosen.
 """
 _SIGN = 0b01000001
-_BIT = 0.484
+_BIT, _UPPER_CASE = 0.484, 0.05
+"""Tokens of a new bit, and the additional tokens of an upper-case letter."""
 _FURTHER_BYTE, _KOREAN = 0.365, 0.12
 """Tokens per UTF-8 byte after a character's first one, and the additional tokens for a Korean character."""
 _MAX_BYTES_PER_TOKEN = 16
-"""Limits the effect of text whose character class never changes."""
-_NOT_KOREAN = bytes({*range(256)} - {*b"\xea\xeb\xec\xed"})
-"""All bytes except those that start a Korean character in UTF-8."""
+"""Limits the effect of text in which the class of characters never changes."""
+_FURTHER_BYTES = bytes(range(0x80, 0xC0))
+"""Bytes of UTF-8 that are not the first byte of a character."""
+_NOT_HAN, _NOT_HANGUL = (bytes({*range(256)} - {*firsts}) for firsts in (range(0xE4, 0xEA), range(0xEA, 0xEE)))
+"""All bytes except the first bytes of Chinese and Korean characters. Japanese also has Chinese characters."""
 _CLASSES = bytes(
     next((bits for characters, bits in _BITS.items() if chr(code) in characters), _SIGN if code < 128 else 0)
     for code in range(256)
 )
 _SAMPLE, _PIECE = 1536, 128
-"""Maximum number of characters to examine, and the length of the pieces in this sample."""
+"""Maximum number of characters that are examined, and the length of the pieces that form this sample."""
+_UPPER_CASE_BITS = int.from_bytes(b"\x10" * _SAMPLE, "little")
+"""Only upper-case letters have this bit and the one three bits above it."""
 MAX_PROMPT_TOKENS = 131_072
 """Upper bound on an estimated prompt length, in tokens."""
 _PARTS_OF_PROMPTS = ("system", "instructions", "prompt", "input", "messages")
@@ -58,8 +63,10 @@ class PromptLength(NamedTuple):
 
     ascii: float = 0.0
     """ASCII characters, and bodies that were not read."""
+    han: float = 0.0
+    """Chinese characters, also in Japanese text."""
     other: float = 0.0
-    """Non-ASCII characters, for example Chinese."""
+    """Other characters outside ASCII."""
     parts: float = 0.0
     """Parts without text, for example images."""
 
@@ -136,27 +143,31 @@ def length(found: PromptTexts | None, body: bytes, body_length: int) -> PromptLe
     is_whole = len(body) == body_length
     if found is None or text is None or (not is_whole and len(text) < _SAMPLE):
         return PromptLength(min(body_length / _BYTES_PER_TOKEN, MAX_PROMPT_TOKENS))
-    in_ascii, other = _tokens_of(text)
+    counted = _tokens_of(text)
     if is_whole:
         parts = min(_OTHER_PART * found.others, MAX_PROMPT_TOKENS)
-        return PromptLength(in_ascii, other, parts)
+        return PromptLength(*counted, parts)
     scale = body_length / len(text.encode("utf-8", "replace"))
-    return PromptLength(min(in_ascii * scale, MAX_PROMPT_TOKENS), min(other * scale, MAX_PROMPT_TOKENS))
+    return PromptLength(*[min(tokens * scale, MAX_PROMPT_TOKENS) for tokens in counted])
 
 
-def _tokens_of(text: str) -> tuple[float, float]:
-    """Return the tokens in ASCII characters and the tokens in other characters."""
+def _tokens_of(text: str) -> tuple[float, float, float]:
+    """Return the tokens of ASCII characters, of Chinese characters, and of other characters."""
     sample = _sample(text)
     data = sample.encode("utf-8", "replace")
-    bits = int.from_bytes(data.translate(_CLASSES), "little")
-    count, other = _BIT * (bits & ~(bits << 8)).bit_count(), 0.0
-    if len(data) > len(sample):
-        other = _FURTHER_BYTE * (len(data) - len(sample)) + _KOREAN * len(data.translate(None, _NOT_KOREAN))
-    count = max(count, len(data) / _MAX_BYTES_PER_TOKEN - other)
+    firsts = data if len(data) == len(sample) else data.translate(None, _FURTHER_BYTES)
+    bits = int.from_bytes(firsts.translate(_CLASSES), "little")
+    count, han, other = _BIT * (bits ^ bits & bits << 8).bit_count(), 0.0, 0.0
+    count += _UPPER_CASE * (bits & bits >> 3 & _UPPER_CASE_BITS).bit_count()
+    if firsts is not data:
+        han = 2 * _FURTHER_BYTE * len(firsts.translate(None, _NOT_HAN))
+        korean = _KOREAN * len(firsts.translate(None, _NOT_HANGUL))
+        other = _FURTHER_BYTE * (len(data) - len(sample)) - han + korean
+    count = max(count, len(data) / _MAX_BYTES_PER_TOKEN - han - other)
     if sample is not text:
         scale = len(text) / len(sample)
-        return count * scale, other * scale
-    return count, other
+        return count * scale, han * scale, other * scale
+    return count, han, other
 
 
 def _sample(text: str) -> str:

@@ -173,18 +173,20 @@ def message_of(sender: str, counts: Counts, flows: Flows) -> bytes:
     """Return the message of a picker with this id.
 
     Expected cached tokens and the lengths of prompts have their own keys, because earlier versions require exactly four
-    numbers for each replica. Earlier versions ignore the flows that wait.
+    numbers for each replica. lbctl 1.0 sends and requires three lengths with the key `lengths`, so the key of the four
+    lengths has another name, and pickers do not learn from the prompts of a picker of the other version. Earlier
+    versions ignore the flows that wait.
     """
     rows = {pool: {name: count[:4] for name, count in replicas.items()} for pool, replicas in counts.items()}
     cached = {
         pool: {name: count.cached_tokens for name, count in replicas.items() if count.cached_tokens}
         for pool, replicas in counts.items()
     }
-    lengths = {
+    prompts = {
         pool: {name: count[5:] for name, count in replicas.items() if any(count[5:])}
         for pool, replicas in counts.items()
     }
-    message = {"from": sender, "counts": rows, "cached": cached, "lengths": lengths, "waiting": flows}
+    message = {"from": sender, "counts": rows, "cached": cached, "prompts": prompts, "waiting": flows}
     return json.dumps(message, separators=(",", ":")).encode()
 
 
@@ -192,10 +194,12 @@ def parse(message: bytes) -> tuple[str, Counts, Flows] | None:
     """Return the id of the sender, its counts and its waiting flows; None if this is not a valid message."""
     try:
         values: Any = json.loads(message)
-        cached, lengths = values.get("cached", {}), values.get("lengths", {})
+        cached, prompts = values.get("cached", {}), values.get("prompts", {})
         counts = {
             str(pool): {
-                str(name): _counts(row, cached.get(pool, {}).get(name, 0), lengths.get(pool, {}).get(name, (0, 0, 0)))
+                str(name): _counts(
+                    row, cached.get(pool, {}).get(name, 0), prompts.get(pool, {}).get(name, (0, 0, 0, 0))
+                )
                 for name, row in replicas.items()
             }
             for pool, replicas in values["counts"].items()
@@ -212,7 +216,7 @@ def parse(message: bytes) -> tuple[str, Counts, Flows] | None:
 def _counts(row: Sequence[object], cached_tokens: object, lengths: Sequence[object]) -> Count:
     """Return the counts of a replica. Raises TypeError or ValueError if they are not valid."""
     requests, *tokens = row
-    if (len(tokens), len(lengths)) != (3, 3):
+    if (len(tokens), len(lengths)) != (3, 4):
         raise ValueError
     return Count(
         _count(requests, _MAX_REQUESTS),

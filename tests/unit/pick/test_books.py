@@ -128,12 +128,13 @@ def test_lost_requests_are_removed_after_two_reports() -> None:
 
 def test_lengths_of_computed_prompts_are_returned() -> None:
     books, length = Books(), PromptLength(90.0, 10.0)
+    of_peer = PromptLength(150.0, 30.0, 10.0, 10.0)
     assert books.reconcile(POOL, "a", 0, 0, first_tokens=5, taken=0) is None
     books.merge("peer", {POOL: {"a": Count(0, 0)}}, now=0)
     books.started("1", POOL, "a", 60, 1, length=length)
-    books.merge("peer", {POOL: {"a": Count(2, 400, 2, 400, 0, 300, 80, 20)}}, now=1)
-    assert books.reconcile(POOL, "a", 3, 0, first_tokens=8, taken=2) == [length, *[PromptLength(150.0, 40.0, 10.0)] * 2]
-    books.merge("peer", {POOL: {"a": Count(3, 200, 3, 600, 0, 300, 80, 20)}}, now=3)
+    books.merge("peer", {POOL: {"a": Count(2, 400, 2, 400, 0, 300, 60, 20, 20)}}, now=1)
+    assert books.reconcile(POOL, "a", 3, 0, first_tokens=8, taken=2) == [length, of_peer, of_peer]
+    books.merge("peer", {POOL: {"a": Count(3, 200, 3, 600, 0, 300, 60, 20, 20)}}, now=3)
     assert books.reconcile(POOL, "a", 3, 0, first_tokens=9, taken=4) is None, "an earlier version sends no lengths"
     assert books.reconcile(POOL, "a", 3, 0, first_tokens=10, taken=5) is None, "no picker has sent this prompt"
 

@@ -20,7 +20,7 @@ with (FIXTURES / "prompt_lengths.csv").open() as file:
     TEXTS = list(csv.DictReader(file))
 """The estimated tokens of documentation, programs, data and Chinese, Japanese and Korean texts, and their numbers of
 tokens by tokenizer. They are every fourth text of docs/develop/picking-study.md."""
-LENGTHS = [PromptLength(float(text["ascii"]), float(text["other"])) for text in TEXTS]
+LENGTHS = [PromptLength(float(text["ascii"]), float(text["han"]), float(text["other"])) for text in TEXTS]
 POOL, HUNDRED = "p", PromptLength(100.0)
 
 
@@ -114,15 +114,16 @@ def after_a_minute(tokenizer: str, pickers: int = 1, strangers: float = 0.0, see
     return [learned.factors(POOL) for learned in minute.learned]
 
 
-def test_error_falls_below_eight_percent_within_a_minute() -> None:
-    assert error("cl100k", UNLEARNED) > 0.11
-    (factors,) = after_a_minute("cl100k")
-    assert error("cl100k", factors) < 0.08
+@pytest.mark.parametrize("tokenizer", ["cl100k", "tekken"])
+def test_error_falls_below_eight_percent_within_a_minute(tokenizer: str) -> None:
+    assert error(tokenizer, UNLEARNED) > 0.085
+    (factors,) = after_a_minute(tokenizer)
+    assert error(tokenizer, factors) < 0.08
 
 
 def test_each_of_several_pickers_learns_from_the_prompts_of_all() -> None:
     for factors in after_a_minute("cl100k", pickers=3):
-        assert error("cl100k", factors) < 0.09
+        assert error("cl100k", factors) < 0.095
 
 
 @pytest.mark.parametrize("tokenizer", TOKENIZERS)
@@ -145,12 +146,12 @@ def compared(counts: list[float], length: PromptLength = HUNDRED) -> Factors:
     return learned.factors(POOL)
 
 
-@pytest.mark.parametrize("part", [0, 1, 2])
+@pytest.mark.parametrize("part", [0, 1, 2, 3])
 def test_factor_follows_the_counted_tokens(part: int) -> None:
-    length = PromptLength(*(100.0 if index == part else 0.0 for index in range(3)))
+    length = PromptLength(*(100.0 if index == part else 0.0 for index in range(4)))
     factors = compared([2600.0 * count for count in range(100)], length)
     assert factors[part] == pytest.approx(1.3, abs=0.02)
-    assert [factor for index, factor in enumerate(factors) if index != part] == [1.0, 1.0]
+    assert [factor for index, factor in enumerate(factors) if index != part] == [1.0] * 3
 
 
 def test_factors_stay_between_half_and_two() -> None:

@@ -239,7 +239,7 @@ def test_invalid_message_is_rejected(message: bytes) -> None:
 
 
 def test_earlier_version_reads_the_counts_and_is_read() -> None:
-    counts = {"chat": {"a": Count(2, 40, 7, 900, 500, 1200, 200, 0), "b": Count(1, 1, 1, 1)}}
+    counts = {"chat": {"a": Count(2, 40, 7, 900, 500, 1200, 150, 50, 0), "b": Count(1, 1, 1, 1)}}
     message = message_of("x", counts, {"chat": 3})
     assert json.loads(message)["counts"] == {"chat": {"a": [2, 40, 7, 900], "b": [1, 1, 1, 1]}}
     assert parse(message) == ("x", counts, {"chat": 3})

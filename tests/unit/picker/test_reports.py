@@ -18,7 +18,7 @@ def test_report_passes_the_link_unchanged() -> None:
     queue.released(0.3, "acme")
     sent = PickerReport(
         (("chat", "score", 2),), {"chat": times}, {"chat": 5}, {"chat": 1}, 3, {"chat": 3}, {"chat": {"a": 900}}, 1,
-        (sample,), "", {"chat": Factors(0.97, 1.37, 1.0)}, {"chat": queue}, {"chat": {"acme": 3}},
+        (sample,), "", {"chat": Factors(0.97, 0.89, 1.37, 1.0)}, {"chat": queue}, {"chat": {"acme": 3}},
     )  # fmt: skip
     assert reports.report_of(wire.parse(reports.line(sent))) == sent
 
