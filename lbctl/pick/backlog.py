@@ -1,15 +1,16 @@
 """The prompts at one replica that its engine has not computed yet, in the order in which they were sent.
 
-Engines compute prompts in order of arrival and count first tokens. Each reported count shows how many of the oldest
-prompts have been computed, regardless of the picker that sent them. Therefore, other pickers' prompts are in the same
-queue. Without such reports, prompts leave one by one when their responses begin, and other pickers' prompts are not
-kept here. A proxy may also report the first byte of a response body, at which point the prompt leaves immediately.
+Engines compute prompts in the order of arrival and count first tokens. Each reported count gives the number of the
+oldest prompts that are computed, regardless of the picker that sent them. Prompts of other pickers are therefore in the
+same queue. Without such reports, prompts leave one by one when their responses begin, and prompts of other pickers are
+not kept for long. A proxy may also report the first byte of a response's body, at which the prompt leaves immediately.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from math import inf
 
 from lbctl.pick.prompt import EMPTY, PromptLength
 
@@ -47,7 +48,7 @@ class Backlog:
         """Total tokens of the prompts in the backlog."""
         self._waiting: deque[Prompt] = deque()
         self._counted: float | None = None
-        self._heard = 0.0
+        self._heard = -inf
         self._credit: list[Prompt] = []
         """Prompts removed because their requests have begun or ended. The engine's next count includes them."""
         self._firsts: deque[tuple[float, Prompt]] = deque()
@@ -100,6 +101,8 @@ class Backlog:
         engine has counted a prompt of unknown length or more prompts than pickers have sent.
         """
         before, self._counted, self._heard = self._counted, first_tokens, now
+        if before is None:
+            self._remove_of_others(now)  # the first report may already include them
         while self._firsts and self._firsts[0][0] <= now:
             self._credit.append(self._firsts.popleft()[1])
         if before is None or first_tokens < before:
@@ -136,13 +139,17 @@ class Backlog:
             self.remove(prompt)
 
     def expire(self, now: float) -> None:
-        """Remove other pickers' prompts once the engine has stopped reporting first tokens."""
-        if self._counted is not None and now - self._heard > REPORT_TTL:
+        """Remove other pickers' prompts while the engine does not report first tokens."""
+        if now - self._heard > REPORT_TTL:
             self._counted = None
             self._credit.clear()
             self._firsts.clear()
-            for prompt in [prompt for prompt in self._waiting if not prompt.is_own]:
-                self.remove(prompt)
+            self._remove_of_others(inf)
+
+    def _remove_of_others(self, before: float) -> None:
+        """Remove other pickers' prompts that were sent before `before`."""
+        for prompt in [prompt for prompt in self._waiting if prompt.sent < before and not prompt.is_own]:
+            self.remove(prompt)
 
     def _measure(self, tokens: int, seconds: float, now: float) -> None:
         decay = 0.5 ** ((now - self._measured_at) / _HALF_LIFE)

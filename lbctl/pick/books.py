@@ -58,8 +58,8 @@ class Count(NamedTuple):
 
 
 Counts = Mapping[str, Mapping[str, Count]]
-"""Pool → replica → counts of one picker."""
-_NOTHING = (0.0, Count(0, 0))
+"""Pool → replica → the counts of one picker."""
+_NOTHING = Count(0, 0)
 
 
 @dataclass(slots=True)
@@ -89,7 +89,7 @@ class ReplicaLoad:
     _sent_tokens: int = 0
     _cached_tokens: int = 0
     _sent_length: list[float] = field(default_factory=lambda: [0.0] * len(EMPTY))
-    _peers: dict[str, tuple[float, Count]] = field(default_factory=dict)
+    _peers: dict[str, Count] = field(default_factory=dict)
     _peer_requests: int = 0
     _peer_unread: int = 0
     _peer_cached_tokens: int = 0
@@ -147,35 +147,38 @@ class ReplicaLoad:
         unread = self._backlog.tokens + (0 if self._backlog.is_counted else self._peer_unread)
         self.work = unread + REQUEST_TOKENS * self.in_flight
 
-    def _report(self, peer: str, now: float, count: Count) -> None:
+    def _report(self, peer: str, now: float, count: Count, *, is_known: bool) -> None:
+        """Replace the counts of another picker. `is_known`: whether this picker has received an earlier message."""
         before = self._peers.get(peer)
-        if before is not None and before[1] == count:
-            self._peers[peer] = (now, count)
+        if before == count:
             return
         self._withdraw(peer)
-        self._peers[peer] = (now, count)
+        self._peers[peer] = count
         self._peer_requests += count.requests
         self._peer_unread += count.unread
         if before is not None:
-            self._peer_cached_tokens += max(0, count.cached_tokens - before[1].cached_tokens)
-            if self._backlog.is_counted:
-                self._add(before[1], count, now)
+            self._peer_cached_tokens += max(0, count.cached_tokens - before.cached_tokens)
+            self._add(before, count, now)
+        elif is_known:  # its earlier messages did not name this replica, so it had sent nothing there
+            self._add(_NOTHING, count, now)
         self._refresh()
 
     def _add(self, before: Count, count: Count, now: float) -> None:
         """Add the prompts that another picker has sent since `before`, assuming that they all have the same length.
 
-        Earlier versions of the picker do not send the lengths.
+        Pickers of earlier versions do not send the lengths. Until the engine counts first tokens, `_peer_unread` has
+        the tokens, and the prompts only have their place in the order.
         """
         number = min(count.sent - before.sent, _MAX_PROMPTS)
         if number > 0:
             _, _, _, tokens, _, *parts = (max(0, after - earlier) for after, earlier in zip(count, before, strict=True))
             length = PromptLength(*(part / number for part in parts)) if any(parts) else None
+            each = tokens // number if self._backlog.is_counted else 0
             for _ in range(number):
-                self._backlog.add(tokens // number, now, is_own=False, length=length)
+                self._backlog.add(each, now, is_own=False, length=length)
 
     def _withdraw(self, peer: str) -> None:
-        _, count = self._peers.pop(peer, _NOTHING)
+        count = self._peers.pop(peer, _NOTHING)
         self._peer_requests -= count.requests
         self._peer_unread -= count.unread
         self._refresh()
@@ -187,6 +190,8 @@ class Books:
     def __init__(self) -> None:
         self._loads: dict[str, dict[str, ReplicaLoad]] = {}
         self._flights: dict[str, _Flight] = {}
+        self._heard: dict[str, float] = {}
+        """Other picker → time of its last message."""
         self._rows: dict[int, tuple[Sequence[str], list[ReplicaLoad]]] = {}
         """`id` of a sequence of names → the names and their loads. The id stays valid because the names are kept."""
 
@@ -344,8 +349,10 @@ class Books:
             old.append(request)
         for request in old:
             self.finished(request)
+        silent = [peer for peer, heard in self._heard.items() if now - heard > PEER_TTL]
+        for peer in silent:
+            del self._heard[peer]
         for load in self._all():
-            silent = [peer for peer, (heard, _) in load._peers.items() if now - heard > PEER_TTL]
             for peer in silent:
                 load._withdraw(peer)
             if now - load._reported_at > _MAX_SILENCE:
@@ -376,7 +383,8 @@ class Books:
                     load._withdraw(peer)
         for pool, replicas in counts.items():
             for name, count in replicas.items():
-                self.load(pool, name)._report(peer, now, count)
+                self.load(pool, name)._report(peer, now, count, is_known=peer in self._heard)
+        self._heard[peer] = now
 
     def keep(self, pools: Mapping[str, frozenset[str]]) -> None:
         """Remove the loads of replicas that are in no pool and have no requests in flight."""

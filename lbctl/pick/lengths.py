@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import sqrt
-from operator import mul
 from typing import NamedTuple
 
 from lbctl.pick.prompt import EMPTY, MAX_PROMPT_TOKENS, PromptLength
@@ -164,4 +163,4 @@ class _Filter:
 
 
 def _product(first: Sequence[float], second: Sequence[float]) -> float:
-    return sum(map(mul, first, second))
+    return sum(one * other for one, other in zip(first, second, strict=True))

@@ -174,8 +174,8 @@ def message_of(sender: str, counts: Counts, flows: Flows) -> bytes:
 
     Expected cached tokens and the lengths of prompts have their own keys, because earlier versions require exactly four
     numbers for each replica. lbctl 1.0 sends and requires three lengths with the key `lengths`, so the key of the four
-    lengths has another name, and pickers do not learn from the prompts of a picker of the other version. Earlier
-    versions ignore the flows that wait.
+    lengths has another name. Pickers do not learn from the prompts of a picker of the other version. Earlier versions
+    ignore the flows that wait.
     """
     rows = {pool: {name: count[:4] for name, count in replicas.items()} for pool, replicas in counts.items()}
     cached = {

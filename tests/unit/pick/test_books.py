@@ -139,6 +139,29 @@ def test_lengths_of_computed_prompts_are_returned() -> None:
     assert books.reconcile(POOL, "a", 3, 0, first_tokens=10, taken=5) is None, "no picker has sent this prompt"
 
 
+def test_first_prompts_of_a_known_peer_have_lengths() -> None:
+    books = Books()
+    books.merge("peer", {}, now=0)
+    books.merge("peer", {POOL: {"a": Count(1, 40, 1, 40, 0, 50)}}, now=1)
+    books.merge("peer", {POOL: {"a": Count(2, 140, 2, 140, 0, 150)}}, now=3)
+    assert books.load(POOL, "a").work == 140 + 2 * REQUEST_TOKENS
+    assert books.reconcile(POOL, "a", 1, 0, first_tokens=1, taken=2) is None
+    computed = books.reconcile(POOL, "a", 2, 0, first_tokens=2, taken=4)
+    assert computed == [PromptLength(100.0)], "the first report may include the prompts from before it"
+    books.merge("stranger", {POOL: {"a": Count(1, 60, 1, 60, 0, 60)}}, now=5)
+    assert books.reconcile(POOL, "a", 3, 0, first_tokens=3, taken=6) is None, "when it was sent is unknown"
+
+
+def test_prompts_of_peers_are_dropped_if_not_counted() -> None:
+    books = Books()
+    books.merge("peer", {}, now=100)
+    books.merge("peer", {POOL: {"a": Count(1, 40, 1, 40, 0, 50)}}, now=101)
+    books.expire(101.5)
+    assert books.load(POOL, "a").work == 40 + REQUEST_TOKENS
+    assert books.reconcile(POOL, "a", 1, 0, first_tokens=1, taken=100.5) is None
+    assert books.reconcile(POOL, "a", 1, 0, first_tokens=2, taken=102) is None
+
+
 def test_reports_keep_requests_the_engine_still_runs() -> None:
     books = books_of(("1", 100), ("2", 200))
     for now in range(10, 100):
