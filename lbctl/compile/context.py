@@ -94,7 +94,7 @@ class Context:
             self.diagnostics.extend(findings)
             return result, not findings
 
-        return self.cache.compiled(place, section, inputs, compiled)
+        return self.cache.derived("compiled", place, section, inputs, compiled)
 
     def error(self, code: str, message: str, path: Path, hint: str = "", key: bool = False) -> None:
         """Report an error at `path`, or at the position of its key if `key` is set."""

@@ -109,16 +109,15 @@ def parse(
         _check_defaults(defaults, root, diagnostics)
         root = _with_defaults(root, defaults)
     reported = {diagnostic.position for diagnostic in diagnostics}
-    values = plain_value(root)
-    known = cache.with_known(values)
+    known = cache.with_known(root)
     try:
         source = FleetSource(Fleet.model_validate(known), root, roots, root)
     except ValidationError as error:
         diagnostics.extend(fault for fault in diagnostics_of(error, root, Fleet) if fault.position not in reported)
-        _check_empty(root, values, diagnostics)
+        _check_empty(root, plain_value(root), diagnostics)
         return _partial_source(root, error, roots) if recoverable else None
     if _check_empty(root, known, diagnostics):
-        cache.keep(values, {"pools": source.fleet.pools, "routes": source.fleet.routes})
+        cache.keep(root, {"pools": source.fleet.pools, "routes": source.fleet.routes})
     return source if recoverable else None
 
 
@@ -210,4 +209,4 @@ def _merge(section: type[Section], base: Node, own: Node) -> Node:
     for key, node in own.value.items():
         inherited = base.value.get(key)
         merged[key] = node if inherited is None else _merge(section_below(section, key) or Section, inherited, node)
-    return Node(merged, own.file, own.line, own.column, own.key_line, own.key_column)
+    return Node(merged, own.file, own.line, own.column, own.key_line, own.key_column, own.text)

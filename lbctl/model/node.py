@@ -14,9 +14,12 @@ Scalar = str | int | float | bool | None
 
 
 class Node:
-    """A map, a list or a scalar and its position. Lines and columns count from 1; `key_line` is 0 without a key."""
+    """A map, a list or a scalar and its position. Lines and columns count from 1; `key_line` is 0 without a key.
 
-    __slots__ = ("column", "file", "key_column", "key_line", "line", "value")
+    `text` is the YAML of an object in a section, such as a pool; it is empty for every other value.
+    """
+
+    __slots__ = ("column", "file", "key_column", "key_line", "line", "text", "value")
 
     def __init__(
         self,
@@ -26,6 +29,7 @@ class Node:
         column: int,
         key_line: int = 0,
         key_column: int = 0,
+        text: str = "",
     ) -> None:
         self.value = value
         self.file = file
@@ -33,6 +37,7 @@ class Node:
         self.column = column
         self.key_line = key_line
         self.key_column = key_column
+        self.text = text
 
     def __repr__(self) -> str:
         return f"<{type(self.value).__name__} at {self.position}>"

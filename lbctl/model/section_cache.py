@@ -1,24 +1,29 @@
 """Cache of the validated and compiled pools and routes of the last fleet, by their content.
 
-In a fleet of a thousand pools, a reload then validates and compiles only those whose values have changed.
+In a fleet of a thousand pools, a reload then validates and compiles only those whose YAML has changed. The content of
+an object is its text in the file, together with the defaults: equal texts in the same column have equal values.
 """
 
 from __future__ import annotations
 
 import marshal
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
+from lbctl.model.node import Node, plain_value
 from lbctl.model.section import Section
 
-_SECTIONS = ("pools", "routes")
-_Place = tuple[str, str]
+SECTIONS = ("pools", "routes")
+"""The sections whose objects are cached."""
+Place = tuple[str, str]
 """(section, name of the object in it)."""
+_Content = tuple[str, int, bytes]
+"""The text of an object, its column, and the defaults of the fleet."""
 _Result = TypeVar("_Result")
 
 
-class _Compiled(NamedTuple):
+class _Derived(NamedTuple):
     inputs: tuple[object, ...]
     result: Any
 
@@ -27,58 +32,78 @@ class _Compiled(NamedTuple):
 class _Entry:
     """A valid object of the fleet."""
 
-    content: bytes
+    content: _Content
     section: Section
-    compiled: _Compiled | None = None
+    derived: dict[Hashable, _Derived] = field(default_factory=dict)
 
 
 class SectionCache:
     """The pools and routes of the last valid fleet."""
 
     def __init__(self) -> None:
-        self._entries: dict[_Place, _Entry] = {}
+        self._entries: dict[Place, _Entry] = {}
 
-    def with_known(self, fleet: Mapping[str, Any]) -> dict[str, Any]:
+    def with_known(self, fleet: Node) -> dict[str, Any]:
         """Return the plain values of a fleet with the validated sections of pools and routes that have not changed."""
-        known = dict(fleet)
-        for section in _SECTIONS:
-            if isinstance(objects := fleet.get(section), dict):
-                known[section] = {name: self._known((section, name), value) for name, value in objects.items()}
-        return known
+        defaults = _defaults(fleet)
+        return {
+            section: {name: self._known((section, name), item, defaults) for name, item in node.value.items()}
+            if section in SECTIONS and isinstance(node.value, dict)
+            else plain_value(node)
+            for section, node in _fields(fleet).items()
+        }
 
-    def _known(self, place: _Place, value: object) -> object:
+    def _known(self, place: Place, node: Node, defaults: bytes) -> object:
         entry = self._entries.get(place)
-        return value if entry is None or entry.content != _content(value) else entry.section
+        return plain_value(node) if entry is None or entry.content != _content(node, defaults) else entry.section
 
-    def keep(self, fleet: Mapping[str, Any], sections: Mapping[str, Mapping[str, Section]]) -> None:
-        """Keep the pools and routes of a valid fleet, and forget all others. `fleet` contains the plain values."""
-        before = self._entries
+    def keep(self, fleet: Node, sections: Mapping[str, Mapping[str, Section]]) -> None:
+        """Keep the pools and routes of a valid fleet, and forget all others."""
+        before, defaults, nodes = self._entries, _defaults(fleet), _fields(fleet)
         self._entries = {}
-        for section in _SECTIONS:
+        for section in SECTIONS:
             for name, validated in sections[section].items():
                 entry = before.get((section, name))
                 if entry is None or entry.section is not validated:
-                    entry = _Entry(_content(fleet[section][name]), validated)
+                    entry = _Entry(_content(_fields(nodes[section])[name], defaults), validated)
                 self._entries[section, name] = entry
 
-    def compiled(
-        self, place: _Place, section: Section, inputs: tuple[object, ...], resolve: Callable[[], tuple[_Result, bool]]
+    def derived(
+        self,
+        purpose: Hashable,
+        place: Place,
+        section: Section,
+        inputs: tuple[object, ...],
+        derive: Callable[[], tuple[_Result, bool]],
     ) -> _Result:
-        """Return the compiled section, from the cache if it was compiled with the same inputs before.
+        """Return a value for `purpose` that is derived from the section, from the cache if it had the same inputs.
 
-        `resolve` compiles it, and returns whether the result may be kept. A section that was changed after its
-        validation is never kept.
+        `derive` computes it, and returns whether the result may be kept. Nothing is kept for a section that was changed
+        after its validation.
         """
         entry = self._entries.get(place)
         if entry is None or entry.section is not section:
-            return resolve()[0]
-        if entry.compiled is None or entry.compiled.inputs != inputs:
-            result, may_be_kept = resolve()
-            entry.compiled = _Compiled(inputs, result) if may_be_kept else None
-            return result
-        return entry.compiled.result  # type: ignore[no-any-return]
+            return derive()[0]
+        known = entry.derived.get(purpose)
+        if known is not None and known.inputs == inputs:
+            return known.result  # type: ignore[no-any-return]
+        result, may_be_kept = derive()
+        if may_be_kept:
+            entry.derived[purpose] = _Derived(inputs, result)
+        else:
+            entry.derived.pop(purpose, None)
+        return result
 
 
-def _content(value: Any) -> bytes:
-    """Return the same bytes for the same values of the same types; 1, 1.0 and True differ."""
-    return marshal.dumps(value, 2)  # later versions of the format depend on references between objects
+def _content(node: Node, defaults: bytes) -> _Content:
+    return node.text, node.column, defaults
+
+
+def _defaults(fleet: Node) -> bytes:
+    """Return the same bytes for the same defaults of the same types; 1, 1.0 and True differ."""
+    defaults = _fields(fleet).get("defaults")
+    return b"" if defaults is None else marshal.dumps(plain_value(defaults), 2)  # later versions depend on references
+
+
+def _fields(node: Node) -> dict[str, Node]:
+    return node.value if isinstance(node.value, dict) else {}

@@ -40,6 +40,8 @@ from lbctl.model.text import (
 )
 
 MAX_DEPTH = 32
+_OBJECT_DEPTH = 2
+"""Number of maps around an object of a section: the file and the section."""
 MAX_NODES = 200_000
 
 _INT = re.compile(r"[-+]?(?:0|[1-9][0-9]*)")
@@ -82,6 +84,7 @@ class _Reader:
         self._items: list[Node] | None = None
         self._key: str | None = None
         self._key_line = self._key_column = 0
+        self._object_start = 0
         self.count = self._documents = 0
 
     def read(self) -> Node:
@@ -146,7 +149,8 @@ class _Reader:
             self._report("LB008", f"the key {show(text)} occurs twice in this map, first at {first}", event, _ONCE)
             self._key = _REFUSED
 
-    def _open(self, event: MappingStartEvent | SequenceStartEvent) -> None:
+    def _open(self, event: Any) -> None:
+        """Handle the start of a map or a list."""
         line, column = _at(event)
         if event.anchor or event.tag:
             self._decorated(event)
@@ -160,12 +164,18 @@ class _Reader:
         items: list[Node] | None = [] if fields is None else None
         node = Node(items if fields is None else fields, self._file, line, column, self._key_line, self._key_column)
         self._attach(node)
+        if len(self._outer) == _OBJECT_DEPTH:
+            self._object_start = event.start_mark.index
         self._outer.append((self._holder, self._key))
         self._holder, self._fields, self._items = node, fields, items
         self._key, self._key_line, self._key_column = None, 0, 0
 
-    def _close(self, _: MappingEndEvent | SequenceEndEvent) -> None:
+    def _close(self, event: Any) -> None:
+        """Handle the end of a map or a list."""
+        closed = self._holder
         self._holder, key = self._outer.pop()
+        if len(self._outer) == _OBJECT_DEPTH and closed is not None:
+            closed.text = self._text[self._object_start : event.end_mark.index]
         value = self._holder.value if self._holder else None
         self._fields = value if isinstance(value, dict) else None
         self._items = value if isinstance(value, list) else None

@@ -86,3 +86,15 @@ def test_a_value_of_another_type_is_validated_again(value: str) -> None:
     assert not _parsed(with_aggression("1"), cache)[1]
     assert _parsed(with_aggression(value), cache) == _parsed(with_aggression(value), None)
     assert _parsed(with_aggression(value), None)[1]
+
+
+def test_an_equal_text_in_another_column_is_read_again() -> None:
+    """The indentation of a block of text is relative to the map that contains it."""
+
+    def indented(column: int) -> tuple[str, ...]:
+        return (_DEFAULTS, _POOL, f"version: 1\nroutes:\n all:\n{' ' * column}pool: |2-\n      one\n")
+
+    cache = SectionCache()
+    assert not _parsed(indented(4), cache)[1]
+    assert _parsed(indented(3), cache) == _parsed(indented(3), None)
+    assert _parsed(indented(3), None)[1]
