@@ -27,6 +27,7 @@ from lbctl.ir.protected_models import guarded
 from lbctl.ir.routes import Route
 from lbctl.ir.topology import Topology
 from lbctl.model.fleet import FleetSource
+from lbctl.model.section import Section
 from lbctl.model.section_cache import SectionCache
 
 
@@ -71,7 +72,9 @@ def compile_fleet(
     check_companions(ctx, topology.proxies, topology.pools)
     if diagnostics.failed:
         return None
-    return Compiled(topology, SourceMap(source.root, _replica_indexes(ctx), _limit_indexes(ctx)))
+    sections: dict[str, Mapping[str, Section]] = {"pools": source.fleet.pools, "routes": source.fleet.routes}
+    sources = SourceMap(source.root, _replica_indexes(ctx), _limit_indexes(ctx), sections, ctx.cache)
+    return Compiled(topology, sources)
 
 
 def _guarded(unguarded: Sequence[Listener], resolved: Sequence[Route]) -> tuple[Listener, ...]:

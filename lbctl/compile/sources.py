@@ -8,12 +8,16 @@ sorted. A setting without a position in the YAML is a default.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from lbctl.base.diagnostics import Diagnostic, Path, Position
 from lbctl.model.node import Node, descend, position_of
+from lbctl.model.section import Section
+from lbctl.model.section_cache import Place, SectionCache
 
+_Result = TypeVar("_Result")
 _SORTED = frozenset({"rate_limit", "certificates"})
 _CAPACITY = ("weight", "gpu_count", "gpu")
 
@@ -27,6 +31,18 @@ class SourceMap:
     """Pool → replica's name → its index in the list."""
     limits: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """Route → the list index of each request limit, for lists that also have prompt-token limits."""
+
+    sections: Mapping[str, Mapping[str, Section]] = field(default_factory=dict)
+    """Section → name → the pool or route as it was written."""
+    cache: SectionCache = field(default_factory=SectionCache, compare=False)
+    """Values that were derived from the pools and routes of the last fleet."""
+
+    def derived(self, purpose: Hashable, place: Place, derive: Callable[[], _Result]) -> _Result:
+        """Return a value that depends only on the YAML of this pool or route, and not on its position."""
+        section = self.sections.get(place[0], {}).get(place[1])
+        if section is None:
+            return derive()
+        return self.cache.derived(purpose, place, section, (), lambda: (derive(), True))
 
     def written(self, path: Path) -> Path:
         """Return the path in the YAML."""

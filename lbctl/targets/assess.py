@@ -70,7 +70,7 @@ def assess(target: Target, version: Version, view: View, sources: SourceMap) -> 
     assumed: dict[str, None] = {}
     assumable = view.proxy.kubernetes.assume if view.proxy.kubernetes else ()
     lacking = {name for name, loss in losses.items() if loss}
-    for used_feature, path in used(sources.root, lacking | {_TWO_FEATURES}):
+    for used_feature, path in used(sources.root, lacking | {_TWO_FEATURES}, sources.derived):
         feature = cleartext(used_feature, path, sources.root)
         loss = losses[feature.id]
         if loss is None or (feature.scope != "fleet" and path[1] not in names_in_view[feature.scope]):

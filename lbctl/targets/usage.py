@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 
 from lbctl.base.diagnostics import Path
 from lbctl.model.node import Node
+from lbctl.model.section_cache import SECTIONS, Place
 from lbctl.targets.features import BY_ID, FEATURES, Feature
 
+Uses = tuple[tuple[Feature, Path], ...]
+Derived = Callable[[Hashable, Place, Callable[[], Uses]], Uses]
+"""Returns the uses in a pool or route, for a purpose: the known ones, or the result of the function."""
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, eq=False)
 class _Pattern:
     """One key in the patterns: the feature that claims it, and the longer patterns below it."""
 
@@ -23,15 +28,36 @@ class _Pattern:
 _NO_PATTERN = _Pattern()
 
 
-def used(root: Node, feature_ids: Collection[str] = BY_ID.keys()) -> list[tuple[Feature, Path]]:
-    """Return each feature in `feature_ids` with every position that uses it, in file order.
+def _search(_purpose: Hashable, _place: Place, search: Callable[[], Uses]) -> Uses:
+    return search()
 
-    Parts of the file that cannot contain these features are skipped, because replicas are numerous and use few
-    features.
+
+def used(
+    root: Node, feature_ids: Collection[str] = BY_ID.keys(), derived: Derived = _search
+) -> list[tuple[Feature, Path]]:
+    """Return each feature in `feature_ids` with every position that uses it, in the order of the file.
+
+    Parts of the file that can contain none of these features are skipped: replicas are many and have few features.
+    `derived` knows the uses in pools and routes that have not changed since the last fleet.
     """
+    patterns = _patterns(frozenset(feature_ids))
     uses: list[tuple[Feature, Path]] = []
-    _walk(root, _patterns(frozenset(feature_ids)), (), None, uses)
-    return [item for item in uses if item[0].id in feature_ids]
+    for section, node in root.value.items() if isinstance(root.value, dict) else ():
+        below = patterns.below.get(section, _NO_PATTERN)
+        if section in SECTIONS and isinstance(node.value, dict):
+            for name, item in node.value.items():
+                search = partial(_uses, item, below.below.get("*", _NO_PATTERN), (section, name), feature_ids)
+                uses += derived(patterns, (section, name), search)
+        else:
+            uses += _uses(node, below, (section,), feature_ids)
+    return uses
+
+
+def _uses(node: Node, pattern: _Pattern, path: Path, feature_ids: Collection[str]) -> Uses:
+    uses: list[tuple[Feature, Path]] = []
+    if pattern is not _NO_PATTERN:
+        _walk(node, pattern, path, None, uses)
+    return tuple(item for item in uses if item[0].id in feature_ids)
 
 
 def feature_at(path: Path) -> Feature | None:
