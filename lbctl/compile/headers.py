@@ -56,6 +56,8 @@ def check_headers(ctx: Context) -> None:
     """
     for name, route in ctx.fleet.routes.items():
         for side, rules in (("request", route.headers.request), ("response", route.headers.response)):
+            if not rules.set and not rules.remove:
+                continue
             _check_rules(ctx, ("routes", name, "headers", side), rules)
             _check_variables(ctx, ("routes", name, "headers", side), rules, route)
         if route.auth and route.auth.external:

@@ -37,7 +37,7 @@ def _tables(ctx: Context) -> dict[str, tuple[ir.Rule, ...]]:
 def _check_shadowed(ctx: Context, rules: tuple[ir.Rule, ...]) -> None:
     """Report adjacent rules with equal conditions: the later rule never matches a request."""
     for first, second in pairwise(rules):
-        if replace(second, route=first.route) == first:
+        if first.path == second.path and replace(second, route=first.route) == first:
             message = (
                 f"route {first.route} matches the same requests and takes precedence, because its name comes first"
             )

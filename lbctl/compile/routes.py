@@ -21,7 +21,8 @@ Action = ir.Forward | ir.Respond | ir.Redirect
 
 def routes(ctx: Context) -> tuple[ir.Route, ...]:
     """Resolve all routes."""
-    inputs = tuple(ctx.source.names("pools")), tuple(ctx.source.names("listeners")), tuple(ctx.fleet.listeners)
+    names = (ctx.source.names("pools"), ctx.source.names("listeners"), ctx.fleet.listeners)
+    inputs = tuple(map("\n".join, names))  # texts, because they are compared for each route
     return tuple(
         ctx.resolved(("routes", name), route, inputs, partial(_route, name=name, route=route))
         for name, route in sorted(ctx.fleet.routes.items())

@@ -105,7 +105,9 @@ def current(overrides: Overrides, now: float) -> Overrides:
 
 
 def within(overrides: Overrides, topology: Topology) -> Overrides:
-    """Return the overrides whose targets exist in the topology. The topology contains the splits from the files."""
+    """Return the overrides whose subjects exist in the topology. The topology has the splits of the files."""
+    if not overrides:
+        return ()
     subjects = {(pool.name, item.name) for pool in topology.pools for item in pool.replicas}
     subjects |= {(pool.name, "") for pool in topology.pools}
     files = {route.name: shares_of(route) for route in topology.routes} if any(map(_is_split, overrides)) else {}

@@ -7,6 +7,7 @@ many requests, and have half as many in flight. `targets.effective_weights` deri
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 
@@ -33,6 +34,7 @@ class Weight(NamedTuple):
         return Weight(self.rate * factor, self.room, self.speed)
 
 
+@lru_cache(typed=True)  # replicas of a fleet have few different capacities
 def from_capacity(capacity: float) -> Weight:
     """Return the weight for a capacity from the files or an operator, without a measured speed."""
     return Weight(capacity, capacity)

@@ -76,6 +76,8 @@ def screen(text: str, findings: TextFaults) -> str:
         raise findings.stop("LB007", "tags are not supported", *position, "remove the %TAG line")
     for key in PRIVATE_KEY.finditer(text):
         findings.add("LB501", "this file contains a private key", *_place(text[: key.start()]), KEY_HINT)
+    if not _FORBIDDEN_RAW.search(text):
+        return text
     for match in islice(_FORBIDDEN_RAW.finditer(text), _MAX_FORBIDDEN):
         findings.add("LB012", forbidden_message(match[0]), *_place(text[: match.start()]), "remove it")
     return _FORBIDDEN_RAW.sub("\ufffd", text)
