@@ -165,6 +165,8 @@ class App:
         self._services = services
         await services.reconciler.start(saved.fleet, partial(self._open_endpoints, services))
         gc.freeze()
+        # A reload creates many objects, and the fleet that it replaces is freed without a collection.
+        gc.set_threshold(max(gc.get_threshold()[0], gc.get_freeze_count() // 2), *gc.get_threshold()[1:])
         gc.enable()
         if services.live.served is None:
             if shared is None and not all(exists(path) for path in options.paths):
