@@ -24,13 +24,13 @@ _option = options_of("picker")
 @click.command("picker", cls=Command, examples="lbctl picker --server https://lbctl.example:18080 --token-file token")
 @_option(
     "--bind", metavar="ADDRESS", default=f"127.0.0.1:{ports.PICKER}", show_default=True,
-    help="Listen address of gRPC. HTTP and UDP use the next port, on loopback.",
+    help="Listen address of gRPC. HTTP uses the next port, also on loopback without TLS; UDP only on loopback.",
 )  # fmt: skip
 @_option(
     "--pool", metavar="NAME",
     help="Serve only this pool. Kubernetes gateways do not name a pool in their queries.",
 )  # fmt: skip
-@_option("--tls-cert", metavar="FILE", help="Certificate of the gRPC endpoint; required beyond loopback.")
+@_option("--tls-cert", metavar="FILE", help="Certificate of gRPC and HTTP beyond loopback, where it is required.")
 @_option("--tls-key", metavar="FILE", help="Private key of the certificate.")
 @_option("--tls-client-ca", metavar="FILE", help="CA bundle to verify the proxies' client certificates.")
 @_option(
