@@ -310,7 +310,7 @@ class Status(Struct, frozen=True):
     replicas: ReplicaCounts
     """The replicas of the published fleet."""
     dry_run: bool
-    """Whether the process runs as a dry run, which sends nothing to proxies."""
+    """Whether the process is running as a dry run, which sends nothing to proxies."""
     snapshot: Snapshot | None
     """The published fleet; null until the first fleet is published."""
     fleet: FleetFiles

@@ -52,14 +52,14 @@ _T = TypeVar("_T")
 @_option("--engine", metavar="URL", help="URL of the engine, for example http://127.0.0.1:8000.")
 @_option(
     "--kind", metavar="KIND", type=click.Choice((*ENGINE_KINDS, NO_PAGE)),
-    help="Kind of the engine's metrics page, for example vllm, or none. Default: detected by the page.",
+    help="Kind of the engine's metrics page, for example vllm, or none. Default: detected from the page.",
 )  # fmt: skip
 @_option("--devices", metavar="LIST", help="GPUs of the engine, for example 0,1, or none. Default: all GPUs.")
 @_option("--fleet", metavar="PATH", multiple=True, help="Fleet that defines the engine; can be repeated.")
 @_option("--replica", metavar="POOL/NAME", help="Replica in the fleet. Default: the replica on this machine.")
 @_option(
     "--bind", metavar="ADDRESS",
-    help=f"Listen address of HTTP; HAProxy agent checks use the next port. Default: {_DEFAULT_BIND}.",
+    help=f"HTTP listen address; HAProxy agent checks use the next port. Default: {_DEFAULT_BIND}.",
 )  # fmt: skip
 @_option(
     "--allow", metavar="NETWORK", multiple=True,

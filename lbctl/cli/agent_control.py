@@ -80,7 +80,7 @@ def drain(wait: str, state: Path | None) -> int:
 @click.command("readmit", cls=Command, examples="lbctl agent readmit")
 @state_option
 def readmit(state: Path | None) -> int:
-    """End a drain, and clear remembered faults of the GPUs."""
+    """End a drain, and clear remembered GPU faults."""
     answer = ask(state_directory(state, os.environ), "/readmit", b"{}", 0.0)
     reasons = [item.get("message") for item in answer.get("reasons") or () if isinstance(item, dict)]
     listed = f": {plain('; '.join(map(str, reasons)))}" if reasons else ""

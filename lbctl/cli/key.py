@@ -44,7 +44,7 @@ def new(tenant: str, file: str | None, plain: bool) -> int:
     standard error. The line contains a hash of the key, which only HAProxy supports; nginx and Envoy need --plain.
     """
     if not _NAME.fullmatch(tenant):
-        raise click.UsageError("TENANT: use at most 63 lower-case letters, digits and . _ -")
+        raise click.UsageError("TENANT: use at most 63 lowercase letters, digits and . _ -")
     key = new_key()
     line = key_line(key, tenant, plain=plain)
     if file is not None:

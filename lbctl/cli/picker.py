@@ -24,7 +24,7 @@ _option = options_of("picker")
 @click.command("picker", cls=Command, examples="lbctl picker --server https://lbctl.example:18080 --token-file token")
 @_option(
     "--bind", metavar="ADDRESS", default=f"127.0.0.1:{ports.PICKER}", show_default=True,
-    help="Listen address of gRPC. HTTP uses the next port, also on loopback without TLS; UDP only on loopback.",
+    help="gRPC listen address. HTTP uses the next port, also on loopback without TLS; UDP only on loopback.",
 )  # fmt: skip
 @_option(
     "--pool", metavar="NAME",

@@ -144,7 +144,7 @@ def _read_user(line: str, number: int, users: dict[str, ApiKey]) -> str:
         return "this line does not consist of a user and a password"
     user, password = _unquoted(parts["user"]), _unquoted(parts["password"])
     if user is None or not NAME.fullmatch(user):
-        return "the text before the colon is not a name: lower-case letters, digits and . _ -"
+        return "the text before the colon is not a name: lowercase letters, digits and . _ -"
     if password is None or not _PASSWORD.fullmatch(password):
         return "the text after the colon is not a password"
     if user in users:

@@ -135,10 +135,10 @@ class Balance(Section):
         "picker of `serve` selects.",
     )
     hash: Hash | None = Field(
-        None, description="Hash settings; required for the algorithm `hash`, and for `pick` with `otherwise: hash`."
+        None, description="Hash settings; required for the `hash` algorithm, and for `pick` with `otherwise: hash`."
     )
     pick: Pick | None = Field(
-        None, description="Settings of the algorithm `pick`. If it is not set, the default of each key applies."
+        None, description="Settings for the `pick` algorithm. If it is not set, the default of each key applies."
     )
 
 

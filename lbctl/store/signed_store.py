@@ -251,12 +251,12 @@ class SignedStore:
             return
         if subject in self.refused or len(self.refused) < _MAX_REFUSED:
             self.refused[subject] = problem
-            log.error("content of the store is rejected", key=subject, reason=problem, store=self.location)
+            log.error("store content rejected", key=subject, reason=problem, store=self.location)
 
     def _accept(self, subject: str) -> None:
         self._versions.pop(subject, None)
         if self.refused.pop(shown(subject), None):
-            log.event("content of the store is accepted again", key=shown(subject))
+            log.event("store content accepted again", key=shown(subject))
 
 
 def refusals(refused: Mapping[str, str]) -> str:
@@ -265,7 +265,7 @@ def refusals(refused: Mapping[str, str]) -> str:
     if first is None:
         return ""
     more = f", and {len(refused) - 1} more" if len(refused) > 1 else ""
-    return f"content of the store is rejected: {first[0]}: {first[1]}{more}"
+    return f"store content rejected: {first[0]}: {first[1]}{more}"
 
 
 def _member(name: str) -> str:

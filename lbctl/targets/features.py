@@ -102,7 +102,7 @@ _ROUTES = (
     _f("route.fallback", "fallback pool", 429, "routes.*.fallback"),
     _f("route.respond", "fixed response", 430, "routes.*.respond"),
     _f("route.redirect", "redirect to https", 431, "routes.*.respond.redirect"),
-    _f("route.rewrite", "rewriting of path and host", 432, "routes.*.rewrite"),
+    _f("route.rewrite", "path and host rewriting", 432, "routes.*.rewrite"),
     _f("route.queue_priority", "queue priority", 433, "routes.*.queue_priority", neutral=("normal",)),
     _f("route.websocket", "WebSocket", 434, "routes.*.websocket", neutral=(False,)),
     _f("route.timeouts.request", "total timeout", 435, "routes.*.timeouts.request", neutral=("unlimited",)),

@@ -52,7 +52,7 @@ def conflicts(loaded: Loaded) -> Iterator[Diagnostic]:
         yield Diagnostic(NOT_RUNNABLE, message, sources.position(()), hint="listeners: {NAME: {bind: …}}")
     for proxy in driven(loaded.compiled.topology):
         message = f"`up` runs its own proxy, but `serve` would also manage this {proxy.kind} on the machine"
-        hint = "use `lbctl serve`; `up` supports only fleets whose proxies are all Envoys that connect by xDS"
+        hint = "use `lbctl serve`; `up` supports only fleets whose proxies are all Envoys that connect over xDS"
         yield sources.with_position(Diagnostic(NOT_RUNNABLE, message, path=("proxies", proxy.name), hint=hint))
     if any(proxy.name == NAME for proxy in loaded.compiled.topology.proxies):
         message = "the proxy that `up` adds to the fleet has the same name"

@@ -318,7 +318,7 @@ def test_members_apply_nothing_that_a_stranger_writes(redis: RedisServer, tmp_pa
                 assert served(second) == {"a", "b"}
                 status = second.services.api.operation("status")()
                 texts = [item.text for item in status.problems if item.kind == "store"]
-                assert any("content of the store is rejected" in text and UNSIGNED in text for text in texts), texts
+                assert any("store content rejected" in text and UNSIGNED in text for text in texts), texts
                 await drain(first, "b")
                 await until(lambda: drained(second) == {"a", "b"})
                 assert "overrides" not in second.member.store.refused

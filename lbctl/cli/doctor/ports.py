@@ -108,7 +108,7 @@ def _in_use(what: str, bound: BoundAddress) -> DoctorResult:
         return DoctorResult(
             what,
             "warn",
-            "in use by a program of another user",
+            "in use by another user's program",
             f"run `ss -ltnp 'sport = :{bound.address.port}'` as root",
         )
     name = _program_name(pid)

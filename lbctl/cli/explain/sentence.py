@@ -54,7 +54,7 @@ def _cause(row: schema.Replica, gets: float) -> str:
         return f"it is a reserve with priority {row.priority}"
     if abs(row.share - row.declared) >= _SAME:
         return f"other replicas get {'less' if gets > row.declared else 'more'}"
-    return f"lbctl has decided {_percent(row.share)}"
+    return f"lbctl has set its share to {_percent(row.share)}"
 
 
 def _percent(share: float) -> str:

@@ -306,7 +306,7 @@ def _retry(topology: Topology, pool: Pool) -> Retry:
 # ── Engines ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-_DEFAULT_ENGINE = "assumed to be Llama-2-70B on 8 H100 with vLLM"
+_DEFAULT_ENGINE = "assumed to be Llama-2-70B on 8 H100s with vLLM"
 """Engine of a `CostModel` without arguments."""
 _PROPORTIONAL = "Engines: the strongest replica is {}; the others are in proportion to their capacity."
 

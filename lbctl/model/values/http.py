@@ -18,13 +18,13 @@ HeaderName = Annotated[
     *text(
         r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}",
         "a header name",
-        "letters, digits, - and _; it starts with a letter or digit",
+        "letters, digits, - and _; must start with a letter or digit",
         lower=True,
     ),
 ]
 CookieName = Annotated[
     str,
-    *text(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}", "a cookie name", "letters, digits, - and _; it does not start with -"),
+    *text(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}", "a cookie name", "letters, digits, - and _; must not start with -"),
 ]
 QueryName = Annotated[str, *text(r"[A-Za-z0-9_]{1,64}", "a query parameter name", "letters, digits and _")]
 JsonPath = Annotated[

@@ -14,7 +14,11 @@ from lbctl.model.values.grammar import schema, text
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}", re.ASCII)
 Name = Annotated[
     str,
-    *text(NAME.pattern, "a name", "lower-case letters, digits and . _ -, at most 63; it starts with a letter or digit"),
+    *text(
+        NAME.pattern,
+        "a name",
+        "lowercase letters, digits and . _ -, at most 63 characters; must start with a letter or digit",
+    ),
 ]
 Place = Annotated[str, *text(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", "a region or zone name", "letters, digits and . _ -")]
 Gpu = Annotated[
@@ -52,13 +56,15 @@ PORT_NAME = re.compile(r"(?!.*--)(?=.*[a-z])[a-z0-9]([a-z0-9-]{0,13}[a-z0-9])?",
 KubernetesName = Annotated[
     str,
     *text(
-        _DNS_LABEL, "a Kubernetes name", "lower-case letters, digits and -, at most 63; it does not start or end with -"
+        _DNS_LABEL,
+        "a Kubernetes name",
+        "lowercase letters, digits and -, at most 63 characters; must not start or end with -",
     ),
 ]
 _DNS_NAME = rf"{_DNS_LABEL}(\.{_DNS_LABEL}){{0,30}}"
 KubernetesObject = Annotated[
     str,
-    *text(_DNS_NAME, "the name of a Kubernetes object", "lower-case letters, digits, - and .; for example edge-tls"),
+    *text(_DNS_NAME, "the name of a Kubernetes object", "lowercase letters, digits, - and .; for example edge-tls"),
 ]
 KubernetesReference = Annotated[
     str,

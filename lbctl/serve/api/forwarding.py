@@ -74,8 +74,8 @@ async def forward(request: web.Request, target: LeaderAddress, caller: ApiToken)
             content = await whole(answer.content.iter_any(), MAX_ANSWER_BYTES)
             if answer.status == 401:
                 raise NoLeaderError(
-                    f"the leader {target.leader} rejects requests from this member: it has other keys, other tokens or "
-                    f"an earlier version of lbctl. Send the request to {target.url}"
+                    f"the leader {target.leader} rejects requests from this member: its keys or tokens differ, or it "
+                    f"runs an earlier version of lbctl. Send the request to {target.url}"
                 )
             return web.Response(body=content, status=answer.status, headers={"content-type": content_type})
     except (aiohttp.ClientError, OSError, TimeoutError, TooLargeError) as error:

@@ -55,7 +55,7 @@ async def events(request: web.Request) -> web.StreamResponse:
         with _share(request, MAX_CLIENTS), log.subscribe(last) as subscription:
             return await stream(request, _WithHeartbeat(subscription), HEADERS)
     except TooManyClientsError:
-        raise RefusedRequest(503, f"the limit of {MAX_CLIENTS} event streams is reached") from None
+        raise RefusedRequest(503, f"the limit of {MAX_CLIENTS} event streams has been reached") from None
 
 
 @handler
@@ -63,7 +63,7 @@ async def pick_tables(request: web.Request) -> web.StreamResponse:
     """Stream the tables of replicas to a picker."""
     feed, peer = request.app[SERVING].pick_feed, _peer(request)
     if feed.subscribers >= MAX_PICKERS:
-        raise RefusedRequest(503, f"the limit of {MAX_PICKERS} pickers is reached")
+        raise RefusedRequest(503, f"the limit of {MAX_PICKERS} pickers has been reached")
     with _share(request, MAX_PICKERS), feed.subscribe(peer, trusted=joins(request)) as subscription:
         return await stream(request, TableEvents(subscription, HEARTBEAT), HEADERS)
 
@@ -76,7 +76,7 @@ async def live(request: web.Request) -> web.StreamResponse:
         with _share(request, MAX_STREAMS), request.app[SERVING].dashboard.subscribe(packed=packed) as frames:
             return await stream(request, frames, HEADERS | ({"content-encoding": "gzip"} if packed else {}))
     except TooManyClientsError:
-        raise RefusedRequest(503, f"the limit of {MAX_STREAMS} dashboards is reached") from None
+        raise RefusedRequest(503, f"the limit of {MAX_STREAMS} dashboards has been reached") from None
 
 
 @contextmanager
@@ -90,7 +90,8 @@ def _share(request: web.Request, most: int) -> Iterator[None]:
         return
     anonymous = request.app[ANONYMOUS_STREAMS]
     if anonymous[request.path] >= most - RESERVED:
-        raise RefusedRequest(503, f"the limit of {most - RESERVED} such streams for clients without a token is reached")
+        limit = most - RESERVED
+        raise RefusedRequest(503, f"the limit of {limit} such streams for clients without a token has been reached")
     anonymous[request.path] += 1
     try:
         yield

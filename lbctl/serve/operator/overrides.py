@@ -76,8 +76,8 @@ class OverrideService:
             updated = overrides.put(self._live.inputs.overrides, new)
             if len(updated) > overrides.MAX_OVERRIDES:
                 raise BadRequestError(
-                    f"the limit of {overrides.MAX_OVERRIDES:,} overrides is reached: remove overrides that are no "
-                    "longer needed"
+                    f"the limit of {overrides.MAX_OVERRIDES:,} overrides has been reached: remove overrides that are "
+                    "no longer needed"
                 )
             await self._audit.record(author, new.summary, new.subject, new.reason)
             await self._save(updated)

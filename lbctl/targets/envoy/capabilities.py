@@ -115,8 +115,7 @@ CAPABILITIES: dict[str, Capability] = {
         "tolerance of one second. A tenant with control characters receives a 403 response"
     ),
     "route.auth.external": Rendered(
-        "Envoy calls the service with ext_authz over HTTP. A request is accepted only "
-        "if the service returns the status 200"
+        "Envoy calls the service with ext_authz over HTTP. A request is accepted only if the service returns status 200"
     ),
     "proxies.metrics": Rendered(
         "Envoy serves `/metrics` for Prometheus, and nothing else from its admin interface, which must be enabled "
@@ -239,7 +238,7 @@ CAPABILITIES: dict[str, Capability] = {
     "fleet": Rendered(),
     "proxies": Rendered(),
     "proxies.form": Unsupported(
-        "Envoy has a single bootstrap file and receives its listeners by xDS", "`form: fragment` is an error (LB134)"
+        "Envoy has a single bootstrap file and receives its listeners over xDS", "`form: fragment` is an error (LB134)"
     ),
     "proxies.include": Rendered(
         "HTTP filters of known types can be included in front of the router. They also apply to WebSockets"

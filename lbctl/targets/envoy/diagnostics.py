@@ -35,8 +35,8 @@ def _without_certificate(view: View) -> Iterator[Diagnostic]:
     """Report that an Envoy that reads files cannot use the picker, if the picker requires a client certificate."""
     if view.picker is not None and view.picker_tls:
         message = (
-            f"the picker at {view.picker} requires a client certificate, but an Envoy that is configured by files has "
-            "none"
+            f"the picker at {view.picker} requires a client certificate, but an Envoy that is configured from files "
+            "has none"
         )
         hint = (
             "use an Envoy configured by `lbctl bootstrap` with --tls-cert, or an address on loopback and `lbctl "

@@ -32,7 +32,7 @@ _SERVED: Mapping[str, Capability] = {
     ),
     "pool.telemetry": Unsupported(
         "Envoy Gateway does not read a model server's metrics",
-        "only the picker uses metrics, while `lbctl serve` runs",
+        "only the picker uses metrics, and only while `lbctl serve` is running",
     ),
     "pool.weighting": Unsupported(
         "Envoy Gateway does not adapt weights to live signals", "the weights are the capacities in the file"
@@ -143,8 +143,8 @@ _ROUTES: Mapping[str, Capability] = {
     "route.retry.backoff": _DONE,
     "route.rate_limit": Rendered(
         "Each gateway enforces its part of one limit by all, in equal parts for the matches of the route. On an "
-        "existing Gateway, each of its listeners admits this rate. Limits by tenant, header or client address need "
-        "Redis, so their routes return 503",
+        "existing Gateway, the limit applies to each listener separately. Limits by tenant, header or client address "
+        "need Redis, so their routes return 503",
         in_part=True,
     ),
     "route.rate_limit.concurrent": _protection("concurrent requests"),
@@ -213,7 +213,8 @@ _POOLS: Mapping[str, Capability] = {
         "The picker gets the beginning of the body. WebSocket routes and gRPC are not supported"
     ),
     "pool.affinity": Rendered(
-        "A hash of the cookie chooses the replica in place of the algorithm, so new replicas move some clients"
+        "A hash of the cookie chooses the replica in place of the algorithm, so adding replicas moves some clients to "
+        "other replicas"
     ),
     "pool.affinity.header": _missing("sessions that replicas start", "each request is balanced independently"),
     "pool.replicas.priority": Rendered(
@@ -263,7 +264,8 @@ _POOLS: Mapping[str, Capability] = {
         in_part=True,
     ),
     "pool.tls.client_certificate": Rendered(
-        "Since 1.8 for pods of a Service, with one certificate for all such pools; otherwise their routes return 503",
+        "Supported since 1.8 for pods of a Service, if all such pools use the same certificate; otherwise their routes "
+        "return 503",
         in_part=True,
     ),
     "pool.credentials": Rendered(

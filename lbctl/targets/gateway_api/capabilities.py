@@ -41,7 +41,8 @@ _SERVED: Mapping[str, Capability] = {
         "the API does not read GPU telemetry", "the gateway uses the readiness of pods and EndpointSlices"
     ),
     "pool.telemetry": Unsupported(
-        "the API does not read a model server's metrics", "only the picker uses metrics, while `lbctl serve` runs"
+        "the API does not read a model server's metrics",
+        "only the picker uses metrics, and only while `lbctl serve` is running",
     ),
     "pool.weighting": Unsupported(
         "the API does not adapt weights to live signals", "the weights are the capacities in the file"

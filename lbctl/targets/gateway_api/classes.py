@@ -159,7 +159,7 @@ _GKE = Implementation(
             _request_timeouts,
         ),
         Gap("matching by method", _OTHER_CLASS, _methods),
-        Gap("rewriting of paths", _OTHER_CLASS, _rewrites),
+        Gap("path rewriting", _OTHER_CLASS, _rewrites),
         Gap("redirects with the status 308", "set the `version` of the proxy to 1.4, for the status 301", _redirects),
         Gap("HTTP/2 without TLS to replicas", _OTHER_CLASS, _cleartext_http2),
     ),

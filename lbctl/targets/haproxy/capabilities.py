@@ -85,7 +85,7 @@ _NOTES = {
     "fragment, of at most the host's tune.bufsize). The request waits until its body is complete or fills a "
     "buffer. If routes of a pool retry on different conditions, only one of these settings is used",
     "route.regions": "If the pool also has other replicas, HAProxy uses a separate backend for the replicas in "
-    "these regions. Checks and limits apply there separately",
+    "these regions. Checks and limits apply separately there",
     "route.rate_limit": "HAProxy counts requests in a sliding window of burst ÷ rate. Unlike the token buckets of "
     "nginx and Envoy, the window does not save unused requests. So HAProxy rejects some requests of a client whose "
     "mean rate is below the limit. If requests arrive at random at two thirds of the rate, it rejects 1 % of them with "
@@ -136,8 +136,8 @@ _NOTES = {
     "agent's. They set the weight of a slow GPU and drain the replica. With a `runtime_api`, they only mark the "
     "replica as down, and servers in slots and servers that are added at run time have none. With `agent_check`, "
     "HAProxy sends the agent checks to `lbctl serve` instead",
-    "pool.health.fail_open": "HAProxy uses a separate backend whose replicas are not checked. Limits apply there "
-    "separately",
+    "pool.health.fail_open": "HAProxy uses a separate backend whose replicas are not checked. Limits apply separately "
+    "there",
     "pool.load_shedding": "A drained replica counts as unhealthy",
     "pool.slow_start": "Slow start applies after a replica was down, or was drained in a pool with affinity, but "
     "not when HAProxy starts. The ramp is linear",
@@ -203,7 +203,7 @@ CAPABILITIES: dict[str, Capability] = {
     **{feature: Rendered(note) for feature, note in _NOTES.items()},
     **_UNSUPPORTED,
     "pool.balance.pick": Rendered(
-        "HAProxy queries the picker by SPOE, and selects the replica with `use-server`. The pools of a listener share "
+        "HAProxy queries the picker over SPOE and selects the replica with `use-server`. The pools of a listener share "
         "the longest `pick.timeout`"
     ),
     "pool.balance.pick.body": Rendered("The picker reads at most the first 64 KiB of JSON bodies of POST requests"),

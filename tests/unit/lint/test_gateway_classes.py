@@ -66,7 +66,7 @@ def test_each_class_lacks_the_features_of_its_report(tmp_path: Path) -> None:
     assert lacking(tmp_path, "gke-l7-rilb") == timeouts | {
         "pools.shadow.protocol": "HTTP/2 without TLS to replicas",
         "routes.chat.match.methods": "matching by method",
-        "routes.chat.rewrite.path_prefix": "rewriting of paths",
+        "routes.chat.rewrite.path_prefix": "path rewriting",
         "routes.secure.respond.redirect": "redirects with the status 308",
     }
 

@@ -200,7 +200,7 @@ def test_keys_of_other_formats_suggest_keys_of_a_replica(key: str, hint: str) ->
 
 
 def test_kind_in_upper_case_suggests_lower_case() -> None:
-    assert_one_error("version: 1\nproxies: {e: {kind: ▶Envoy}}\n", "LB013", "write envoy; lower-case letters")
+    assert_one_error("version: 1\nproxies: {e: {kind: ▶Envoy}}\n", "LB013", "write envoy; lowercase letters")
 
 
 def test_key_of_an_entry_suggests_the_list() -> None:
@@ -212,7 +212,7 @@ def test_key_of_an_entry_suggests_the_list() -> None:
 @pytest.mark.parametrize("name", ["P", "-p", "p p", "p" * 64, "é", "", "p/q", "p;q"])
 def test_a_bad_name_is_an_error(name: str) -> None:
     assert_one_error(
-        f'version: 1\npools: {{▶"{name}": {{replicas: [{{address: "a:1"}}]}}}}\n', "LB013", "lower-case letters"
+        f'version: 1\npools: {{▶"{name}": {{replicas: [{{address: "a:1"}}]}}}}\n', "LB013", "lowercase letters"
     )
 
 

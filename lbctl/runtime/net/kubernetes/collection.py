@@ -237,7 +237,7 @@ class Collection:
 
     def _succeed(self) -> None:
         if self.error:
-            _log.info("Kubernetes answers again for %s", self._key.path)
+            _log.info("Kubernetes requests for %s succeed again", self._key.path)
         self.answered, self.error = self._now(), ""
 
     def _fail(self, reason: str, quiet: bool = False) -> None:
@@ -247,7 +247,7 @@ class Collection:
         if not quiet:
             if reason != self.error:
                 kept = "; its last answer stays in use" if self.listed else ""
-                _log.warning("Kubernetes does not answer for %s: %s%s", self._key.path, reason, kept)
+                _log.warning("Kubernetes requests for %s fail: %s%s", self._key.path, reason, kept)
             self.error, self.failed = reason, self._now()
         self._failures += 1
 

@@ -40,7 +40,8 @@ def test_lower_share_has_its_cause_and_start_time() -> None:
 
 def test_observed_share_takes_precedence_over_the_decided_one() -> None:
     assert (
-        sentence_with(observed=0.05) == "gpu3 gets 5 % of the pool's requests instead of 20 %: lbctl has decided 20 %"
+        sentence_with(observed=0.05)
+        == "gpu3 gets 5 % of the pool's requests instead of 20 %: lbctl has set its share to 20 %"
     )
     assert sentence_with(share=0.4) == "gpu3 gets 40 % of the pool's requests instead of 20 %: other replicas get less"
     held = sentence_with(share=0.5, reasons=("weight 4 set by an operator: test",))

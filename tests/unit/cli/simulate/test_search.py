@@ -40,7 +40,7 @@ def test_found_replicas_are_the_strongest_and_faults_count(tmp_path: Path, capsy
     out = capsys.readouterr().out
     assert "1 replica meets" in out
     assert "These options have no effect, because their replicas are not included: a." in out
-    assert "Engines: the strongest replica is assumed to be Llama-2-70B on 8 H100 with vLLM" in out
+    assert "Engines: the strongest replica is assumed to be Llama-2-70B on 8 H100s with vLLM" in out
 
 
 def test_result_is_below_the_capacity_for_short_loads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

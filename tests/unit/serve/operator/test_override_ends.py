@@ -138,7 +138,7 @@ def test_number_of_overrides_is_limited(tmp_path: Path, monkeypatch: pytest.Monk
         async with serving(tmp_path, Clock()) as (services, state):
             await services.overrides.put(Override("drain", "pool", "a"), None, None, "anna")
             await services.overrides.put(Override("drain", "pool", "a", reason="again"), None, None, "anna")
-            with pytest.raises(BadRequestError, match="the limit of 1 overrides is reached: remove"):
+            with pytest.raises(BadRequestError, match="the limit of 1 overrides has been reached: remove"):
                 await services.overrides.put(Override("drain", "pool", "b"), None, None, "anna")
             assert [(item.replica, item.reason) for item in await state.overrides()] == [("a", "again")]
 
