@@ -30,11 +30,11 @@ class AgentSettings:
     engine: str
     """URL of the engine, without a path: `http://127.0.0.1:8000`."""
     kind: str
-    """Kind of the engine's metrics page, one of `ENGINE_KINDS` or `NO_PAGE`; empty: it is detected by the page."""
+    """Kind of the engine's metrics page, one of `ENGINE_KINDS` or `NO_PAGE`; empty: detected from the page."""
     bind: Address
-    """Listen address of HTTP."""
+    """HTTP listen address."""
     check_bind: Address
-    """Listen address of HAProxy agent checks."""
+    """Listen address for HAProxy agent checks."""
     state: str
     """Directory of the control socket and of the saved faults."""
     devices: tuple[str, ...] | None = None

@@ -38,7 +38,7 @@ def check_port(host: str, port: int, users: frozenset[int]) -> None:
 
 
 def guarded_session(port: int, users: frozenset[int]) -> requests.Session:
-    """Return a session that sends nothing by HTTP until it has verified that one of these users owns the listener.
+    """Return a session that sends nothing over HTTP until it has verified that one of these users owns the listener.
 
     Otherwise, its requests raise UntrustedListenerError.
     """

@@ -24,7 +24,7 @@ _PIECE = 64 * 1024
 _PIECES_AFTER_THE_END = 32
 """Maximum number of further reads after the program has ended. A pipe contains at most 1 MiB."""
 _KILLED = 1.0
-"""Seconds to wait for the end of a killed program. A program of another user cannot be killed."""
+"""Seconds to wait for the end of a killed program. Another user's process cannot be killed."""
 
 
 @dataclass(frozen=True, slots=True)

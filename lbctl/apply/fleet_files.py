@@ -1,4 +1,4 @@
-"""Finds the certificates and keys that the fleet names by relative paths, for a proxy on this machine.
+"""Finds the certificates and keys that the fleet refers to with relative paths, for a proxy on this machine.
 
 A path is relative to the YAML file that contains it, and lbctl uses the file at this path. A copy next to the proxy's
 configuration, which `lbctl render` needs, is used only if that file is missing.

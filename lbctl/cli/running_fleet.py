@@ -1,4 +1,4 @@
-"""Checks through the API whether a running `serve` runs the fleet at a path, and finds the token in its state.
+"""Uses the API to check whether a `serve` is running the fleet at a path, and finds the token in its state.
 
 A running `lbctl up` counts as a `serve`.
 """

@@ -40,7 +40,7 @@ class Rule:
     methods: tuple[str, ...] = ()
     """Empty: any method."""
     headers: tuple[tuple[str, str], ...] = ()
-    """(lower-case name, exact value), sorted."""
+    """(lowercase name, exact value), sorted."""
     models: tuple[str, ...] = ()
     """Exact names, or a prefix with a trailing `*`; empty: any."""
     closed_route: str = ""
@@ -86,7 +86,7 @@ class ClientAddress:
     header: str = "x-forwarded-for"
     """Header that contains the client's address."""
     forward: tuple[str, ...] = ("x-real-ip",)
-    """Lower-case names of the headers that pass the client's address to replicas, sorted."""
+    """Lowercase names of the headers that pass the client's address to replicas, sorted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ class Request:
     path: str
     """Decoded as far as the proxy decodes it, without the query, with one character per byte."""
     headers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """The values of each header by its lower-case name; one of them must equal a rule's value."""
+    """The values of each header by its lowercase name; one of them must equal a rule's value."""
     model: str | None = None
     """None if the request does not name a model."""
     unclear: tuple[int, str] | None = None

@@ -192,7 +192,7 @@ class ApiKeys:
     file: str
     """Path of the file that contains the keys."""
     headers: tuple[str, ...] = ("authorization",)
-    """Lower-case names of headers that may contain the key; the first one in a request is used."""
+    """Lowercase names of headers that may contain the key; the first one in a request is used."""
     websocket_protocol: bool = False
     """Whether a WebSocket may send the key in Sec-WebSocket-Protocol."""
     realm: str | None = None
@@ -222,9 +222,9 @@ class External:
     timeout: int
     """Timeout for the response of the service."""
     send: tuple[str, ...] = ()
-    """Lower-case names of request headers sent to the service, sorted."""
+    """Lowercase names of request headers sent to the service, sorted."""
     accept: tuple[str, ...] = ()
-    """Lower-case names of the service's response headers that are passed to the replica, sorted."""
+    """Lowercase names of the service's response headers that are passed to the replica, sorted."""
     tenant_header: str | None = None
     """Header that contains the tenant; None: no header."""
 
@@ -257,9 +257,9 @@ class HeaderRules:
     """Headers to set and to remove."""
 
     set: tuple[tuple[str, str], ...] = ()
-    """(lower-case name, value), sorted."""
+    """(lowercase name, value), sorted."""
     remove: tuple[str, ...] = ()
-    """Lower-case names, sorted."""
+    """Lowercase names, sorted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from lbctl.base.urls import digest
 CREDENTIAL_HEADERS = frozenset(
     ("authorization", "proxy-authorization", "cookie", "api-key", "x-api-key", "x-goog-api-key")
 )
-"""Lower-case names of request headers whose value is certainly a credential."""
+"""Lowercase names of request headers whose value is certainly a credential."""
 _LIKE_A_CREDENTIAL = re.compile(
     r"auth|key|token|secret|passw|passphrase|pwd|(?:^|[-_])pw(?:$|[-_])|cookie|credential", re.IGNORECASE
 )

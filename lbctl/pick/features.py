@@ -70,7 +70,7 @@ def read(
 ) -> Features:
     """Return the features of a request.
 
-    `headers` have lower-case names. `body` is the beginning of the body, or all of it. `body_length` is the length of
+    `headers` have lowercase names. `body` is the beginning of the body, or all of it. `body_length` is the length of
     the whole body, or None if it is unknown. `tenant` is the name that the proxy authenticated. `factors` correct the
     prompt's length. Client input never raises an exception.
     """

@@ -51,7 +51,8 @@ unknown."""
 _SAME_STEP = 0.2
 """Prompts that arrive up to this many seconds after the start of a step may be part of it."""
 _FIRST_PAUSE, _MAX_PAUSE = 15.0, 120.0
-"""Seconds after which a stopped replica without requests gets new ones. The pause doubles each time."""
+"""Seconds after which a stopped replica with no requests in flight receives requests again. The pause doubles each
+time."""
 _EXPIRY = 15.0
 """Seconds without a sample after which a replica no longer counts as stopped."""
 

@@ -1,4 +1,4 @@
-"""Admission of queries to the picker: it rejects queries without its key and requests from web pages.
+"""Controls access to the picker: rejects queries without its key, and requests from web pages.
 
 Proxies send the key with each query, so that another user of the machine cannot query the picker. A browser adds the
 `Origin` of a page to most requests. It sends the name and the port of the page as `Host`, even if foreign DNS resolves

@@ -28,7 +28,7 @@ class HttpRequest(NamedTuple):
     target: str
     """Path and query string, as sent."""
     headers: Mapping[str, list[str]]
-    """Lower-case name → its values."""
+    """Lowercase name → its values."""
     body: bytes
 
 

@@ -43,7 +43,7 @@ class PickerQuestion(NamedTuple):
     caller: Caller
     """The querying proxy and its route."""
     headers: Mapping[str, list[str]]
-    """Lower-case name → its values."""
+    """Lowercase name → its values."""
     body: bytes
     """The beginning of the body."""
     body_length: int

@@ -3,7 +3,7 @@
 A NOTIFY frame is one query. `lbctl.targets.haproxy.pick` writes its arguments:
 
 - the picker's `key`, and the name of the `proxy`
-- `target`: path and query string of the same query by HTTP
+- `target`: path and query string of the same query over HTTP
 - `id`: the id of the pick
 - `headers`: names of session headers, separated by spaces, and then a `value` for each, which may be empty
 - the `tenant`, the address of the `client`, the beginning of the `body`, and the `length` of the whole body

@@ -1,8 +1,8 @@
 """A clock for deadlines. This clock does not jump when the machine's clock is set.
 
 The ends of overrides and drains, and the steps of rollouts, are saved as seconds since the epoch, so that they survive
-a restart. While the process runs, they must not happen early, even if the machine's clock is changed. After a restart,
-the machine's clock is used again.
+a restart. While the process is running, they must not happen early, even if the machine's clock is changed. After a
+restart, the machine's clock is used again.
 """
 
 from __future__ import annotations

@@ -272,7 +272,7 @@ class SqliteStore:
 
 
 def _is_open_to_others(mode: int) -> bool:
-    """Return whether a directory of this mode is writable by other users, probably by mistake.
+    """Return whether a directory with this mode is (probably unintentionally) writable by other users.
 
     A directory with setgid is intentionally shared with its group: Kubernetes prepares the volume of a pod with an
     `fsGroup` in this way (2775), and only that pod is in the group.

@@ -29,7 +29,7 @@ class HostedPool:
     headers: tuple[UpstreamHeader, ...]
     """Headers to set, except headers whose file could not be read."""
     removed: tuple[str, ...]
-    """Lower-case names of the headers to remove, sorted, including headers that are then set."""
+    """Lowercase names of the headers to remove, sorted, including headers that are then set."""
 
 
 def hosted_pool(view: View, name: str) -> HostedPool | None:

@@ -26,7 +26,7 @@ _PLAIN_IN_LUA = re.compile("[A-Za-z0-9 ./:?=&%,_-]")
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """Text in the grammar of one proxy, already quoted."""
+    """Text in the configuration syntax of one proxy, already quoted."""
 
     text: str
     source: Path = ()

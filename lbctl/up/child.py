@@ -3,8 +3,8 @@
 This module starts the child, follows its log, and always ends it with its own child processes.
 
 A child runs in a separate session, so that Ctrl-C in the terminal reaches only `up`, which then ends its children in
-order. On Linux, the system ends a child whose parent was killed. The output goes to a file, because nginx's driver
-reads the errors of a reload there. The file is truncated when it becomes large.
+order. On Linux, the system ends a child whose parent was killed. The output goes to a file, because the
+nginx driver reads reload errors from it. The file is truncated when it becomes large.
 """
 
 from __future__ import annotations

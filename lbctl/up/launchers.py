@@ -1,6 +1,6 @@
 """Defines how `up` runs each kind of proxy: its entry in `proxies`, its start files, and its command.
 
-A proxy runs in the foreground in a private directory. Envoy gets its whole configuration by xDS. HAProxy and nginx
+A proxy runs in the foreground in a private directory. Envoy gets its whole configuration over xDS. HAProxy and nginx
 start with a rendered configuration. `lbctl serve` updates it through the Runtime API and by checked reloads.
 """
 

@@ -20,7 +20,7 @@ from lbctl.targets.target import Target
 
 
 def programs(topology: Topology | None) -> Iterator[DoctorResult]:
-    """Check lbctl and the program of each kind of proxy; `topology` is the fleet, if there is one."""
+    """Check lbctl and the binary for each kind of proxy; `topology` is the fleet, if there is one."""
     yield _lbctl()
     for kind in KINDS:
         proxies = [item for item in topology.proxies if item.kind == kind] if topology else []

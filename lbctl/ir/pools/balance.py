@@ -74,11 +74,11 @@ class QueuePolicy:
     by: Literal["tenant", "client_ip", "header", "all"] = "tenant"
     """Which requests form a flow. With the order `fair`, flows share the replicas by weight."""
     header: str = ""
-    """Lower-case name of the header whose value identifies the flow; empty unless `by` is header."""
+    """Lowercase name of the header whose value identifies the flow; empty unless `by` is header."""
     weights: tuple[tuple[str, float], ...] = ()
     """Weights (> 0) of individual tenants, by name. Other flows have the weight 1."""
     priority_header: str = ""
-    """Lower-case name of the header that some tenants use to choose a priority; empty: none."""
+    """Lowercase name of the header that some tenants use to choose a priority; empty: none."""
     priority_tenants: tuple[tuple[str, str], ...] = ()
     """Tenants that may choose a priority, by name, with the highest that each may use: high, normal or low."""
 
@@ -95,7 +95,7 @@ class TokenLimit:
     period: int
     """Length of the period, in milliseconds."""
     header: str = ""
-    """The lower-case name of the header; empty unless `by` is header."""
+    """The lowercase name of the header; empty unless `by` is header."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ class SessionHeader:
     """Header that replicas use to send session IDs. The requests of a session go to the replica that sent its ID."""
 
     name: str
-    """The lower-case name of the header."""
+    """The lowercase name of the header."""
     ttl: int = 86_400_000
     """How long an idle session is remembered."""
 

@@ -58,7 +58,7 @@ class ConnectionLimit:
         return {client for item in self._open if (client := item.client) is not None}
 
     def enter(self, new: LimitedConnection) -> bool:
-        """Count the connection; False if the limit is reached and no other connection is idle."""
+        """Count the connection; False if the limit has been reached and no other connection is idle."""
         if len(self._open) >= self._most:
             oldest = next((item for item in self._open if not item.busy), None)
             if oldest is None:

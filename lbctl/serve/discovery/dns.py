@@ -29,7 +29,7 @@ from lbctl.serve.discovery.interface import NameState, PoolAnswer
 
 _log = logging.getLogger(__name__)
 _HOST_REFRESH = 10_000
-"""Milliseconds between two queries for the host of a fixed address, as in proxies that resolve names themselves."""
+"""Milliseconds between lookups of the host name in a fixed address, as in proxies that resolve names themselves."""
 _FIRST_RETRY = 1.0
 """Seconds until a query is repeated after its first failure; the delay doubles with each further failure, up to the
 refresh interval."""

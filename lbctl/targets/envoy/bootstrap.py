@@ -1,9 +1,9 @@
 """The bootstrap of an Envoy that receives the rest of its configuration from a control plane by ADS.
 
-It contains only settings that cannot be sent by xDS: the node's identity, the control plane's address and how to verify
-it, load reporting, the maximum size of regular expressions, and the admin port if one is configured. It contains paths
-but never secrets. Envoy reads certificates in a bootstrap only once, but watches certificates in a secrets file. With
-TLS, secrets files are therefore written next to the bootstrap, unless a single file is required.
+It contains only settings that cannot be sent over xDS: the node's identity, the control plane's address and how to
+verify it, load reporting, the maximum size of regular expressions, and the admin port if one is configured. It contains
+paths but never secrets. Envoy reads certificates in a bootstrap only once, but watches certificates in a secrets file.
+With TLS, secrets files are therefore written next to the bootstrap, unless a single file is required.
 """
 
 from __future__ import annotations

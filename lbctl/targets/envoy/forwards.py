@@ -29,7 +29,7 @@ _WHEN = {
 _ANOTHER_HOST = 128
 """Number of attempts to choose a host that has not been tried yet.
 
-If two of three replicas are down, the power of two choices finds the third in one of nine attempts, because the dead
+If two of three replicas are down, power-of-two-choices finds the third in only one attempt in nine, because the dead
 ones look idle. (8/9)^128 is one in three million.
 """
 _TRIES_IN_A_RANK = 2

@@ -15,7 +15,7 @@ from lbctl.targets.target import Bundle, Capability, Complaint, Shedding, Versio
 
 
 class EnvoyTarget:
-    """The target for Envoy, which reads its configuration from files or receives it by xDS."""
+    """The target for Envoy, which reads its configuration from files or receives it over xDS."""
 
     kind = "envoy"
     title = "Envoy"

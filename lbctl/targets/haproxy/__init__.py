@@ -38,7 +38,7 @@ class Haproxy:
     forms: Sequence[str] = ("yaml",)
     """Formats of its configuration."""
     served_by_xds: bool = False
-    """Whether `serve` sends it resources by xDS."""
+    """Whether `serve` sends it resources over xDS."""
     counted_with: Sequence[str] = ("runtime_api",)
     """Settings of the proxy's entry that `serve` needs in order to read its request counts."""
     done_by_control_plane: frozenset[str] = frozenset()

@@ -44,7 +44,7 @@ class Match:
     method: str = ""
     """Empty: any method."""
     headers: tuple[tuple[str, HeaderMatch], ...] = ()
-    """(lower-case name, condition) pairs, sorted by name. Each name occurs once."""
+    """(lowercase name, condition) pairs, sorted by name. Each name occurs once."""
 
 
 class InexpressibleError(Exception):

@@ -29,7 +29,7 @@ _TO_THE_QUESTION = b"\xc0\x0c"  # a pointer to the name in the question
 
 
 class DnsServer:
-    """Listens within `with serving_dns()`; `names` maps a lower-case name to its addresses."""
+    """Listens within `with serving_dns()`; `names` maps a lowercase name to its addresses."""
 
     def __init__(self, names: dict[str, list[str]]) -> None:
         self.names = names

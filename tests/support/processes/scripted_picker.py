@@ -35,7 +35,7 @@ _MOVED = re.compile(rb'retries="\+|"moved":true')
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One query. `headers` has lower-case names."""
+    """One query. `headers` has lowercase names."""
 
     target: str
     headers: Mapping[str, str]

@@ -92,7 +92,7 @@ CALLS = {
     "sc-inc-gpc1": "",
     "sc-set-gpt0": "number",
 }
-"""Maps actions with an argument in parentheses to the kinds of their words."""
+"""Maps actions with an argument in parentheses to the kinds of further arguments that they take."""
 
 _LEFT_OUT = {
     "logs": "log log-format log-format-sd log-tag log-steps error-log-format stats",

@@ -20,7 +20,7 @@ _CHOOSING = {
     "use-server": "=use-server format", "force-persist": "=force-persist", "ignore-persist": "=ignore-persist",
     "stick": "=stick|on|match|store-request|store-response|table expression",
 }  # fmt: skip
-"""Maps lines that select a backend or a server to the kinds of their words."""
+"""Maps lines that select a backend or a server to the kinds of arguments that they take."""
 _METHODS = kinds.words("found bool int ip bin len str sub reg beg end dir dom")
 _ADDRESSES = re.compile(r"(?:src|dst|\S*_ip|\S*,ip|\S*,ipmask)(?:\(.*\))?")
 

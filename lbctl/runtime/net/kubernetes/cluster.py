@@ -38,7 +38,7 @@ class CallerIdentity:
 
 
 class ClusterCredentials(Protocol):
-    """A source of credentials, which may change while the process runs."""
+    """A source of credentials, which may change while the process is running."""
 
     async def access(self) -> CallerIdentity:
         """Return the current identity of the caller. Raises ClusterError."""
