@@ -786,7 +786,8 @@ class _ProxyStatus(Struct, frozen=True):
     the proxy disconnected."""
     state: str
     """For Envoy, the worst state of the resource types, or `REFUSED` (the Envoy receives no updates), or `GONE` (it has
-    disconnected). For HAProxy and nginx, `SYNCED`, `WAITING`, `FAILING` or `NOT DRIVEN`."""
+    disconnected). For HAProxy and nginx, `SYNCED`, `WAITING`, `FAILING` or `NOT DRIVEN`. An Envoy that may use rendered
+    files is `NOT DRIVEN` until it connects."""
     reason: str
     """The reason why the proxy is not in sync; empty if it is in sync, or if `types` contains the reason."""
     version: str
@@ -826,7 +827,7 @@ class XdsProxy(_ProxyStatus, frozen=True):
 
 
 class DrivenProxy(_ProxyStatus, frozen=True):
-    """A HAProxy or nginx that lbctl drives on the same machine."""
+    """A HAProxy or nginx that lbctl drives on the same machine, or a proxy that is `NOT DRIVEN`."""
 
     reloads: int
     """The number of reloads that lbctl has triggered."""

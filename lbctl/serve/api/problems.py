@@ -222,8 +222,10 @@ def _of_missing(missing: Iterable[Proxy], unconfirmed: Sequence[schema.Proxy]) -
     """Yield the entries of `proxies` without a proxy."""
     for proxy in missing:
         nodes = [row.node for row in unconfirmed if row.proxy == proxy.name]
+        names_nodes = bool(proxy.nodes) or proxy.node_san is not None
+        hint = "" if nodes or names_nodes else " (if it uses rendered files, set `config` in the entry)"
         act = f"accepted a fleet since lbctl started: {_listed(nodes)}" if nodes else "connected since lbctl started"
-        yield _critical("no_proxy", proxy.name, f"{_none_of(proxy.kind, proxy.name)} has {act}", _PROXIES)
+        yield _critical("no_proxy", proxy.name, f"{_none_of(proxy.kind, proxy.name)} has {act}{hint}", _PROXIES)
 
 
 def _none_of(kind: str, entry: str) -> str:

@@ -19,7 +19,7 @@ from lbctl.serve.discovery.interface import NameState
 from lbctl.serve.drivers.base import DriverRow
 from lbctl.serve.drivers.supervisor import DriverSupervisor
 from lbctl.serve.fleet.live import LiveFleet
-from lbctl.xds.protocol.node_status import NackRow, NodeRow, NodeStatus, NodeTypeRow
+from lbctl.xds.protocol.node_status import READER_KIND, NackRow, NodeRow, NodeStatus, NodeTypeRow
 
 _NEEDS_RESTART = (
     "xds_bind",
@@ -68,9 +68,14 @@ def restart_needed(running: Control, written: Control) -> tuple[str, ...]:
 
 
 def proxy_rows(nodes: NodeStatus, supervisor: DriverSupervisor) -> tuple[schema.Proxy, ...]:
-    """Return a row for each Envoy and read-only client by node id, then for each driven proxy by name."""
-    envoys = map(xds_proxy, nodes.proxies())
-    return (*envoys, *map(driven_proxy, supervisor.rows()))
+    """Return a row for each Envoy and read-only client by node id, then for each other proxy by name.
+
+    An Envoy that could read files is one of the other proxies until it has connected.
+    """
+    envoys = nodes.proxies()
+    by_xds = {row.proxy for row in envoys if row.confirmed and row.kind != READER_KIND}
+    others = (row for row in supervisor.rows() if row.proxy not in by_xds)
+    return (*map(xds_proxy, envoys), *map(driven_proxy, others))
 
 
 def topology(live: LiveFleet) -> Topology:

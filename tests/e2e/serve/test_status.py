@@ -98,6 +98,22 @@ def test_check_fails_if_an_expected_envoy_has_left(capsys: pytest.CaptureFixture
         assert printed.out.startswith(f"PROBLEM    {gone}; run: lbctl status proxies\n")
 
 
+def test_envoy_with_rendered_files_is_not_driven(tmp_path: Path) -> None:
+    with replicas("a", "b") as members, controlling(_fleet(list(members)), start=False) as control:
+        fleet = _fleet(list(members))
+        fleet["proxies"]["edge"] = {"kind": "envoy", "config": str(tmp_path / "envoy.yaml")}
+        control.write(fleet)
+        control.start()
+        eventually(lambda: "edge" in control.proxies)
+        row = control.proxies["edge"]
+        assert (row["state"], row["reason"]) == ("NOT DRIVEN", "Envoy with `config` reads files unless it connects")
+        assert run(["status", "--check", "--server", control.url]) == 0
+        with control.envoy("edge", ["edge"], by_socket=True):
+            synced(control)
+        eventually(lambda: control.proxies["edge"]["state"] == "GONE")
+        assert run(["status", "--check", "--server", control.url]) == 3
+
+
 def test_commands_take_the_api_address_from_the_fleet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with replicas("a", "b") as members, controlling(_fleet(list(members)), start=False) as control:
         bind, state = f"127.0.0.1:{control.api}", str(control.state)

@@ -69,6 +69,15 @@ def test_last_envoy_of_an_entry_must_not_leave() -> None:
     assert found(**never, seconds=10.0) == []
     assert found(**never, seconds=100.0) == [("critical", "no_proxy", "edge")]
     assert found(**never, seconds=100.0, proxies=[api.ENVOY]) == []
+    by_files = replace(api.DRIVEN, node="edge", proxy="edge", kind="envoy", connected=False, state="NOT DRIVEN")
+    assert found(**never, seconds=100.0, proxies=[by_files]) == []
+
+
+def test_missing_envoy_may_use_rendered_files() -> None:
+    for nodes, hint in (((), " (if it uses rendered files, set `config` in the entry)"), (("edge-*",), "")):
+        missing = Proxy("edge", "envoy", (), nodes=nodes)
+        (row,) = problems(Observed("", api.FILES, expected=[missing], seconds=100.0))
+        assert row.text == f"no envoy of the entry edge has connected since lbctl started{hint}"
 
 
 def test_proxy_that_rejects_or_fails_is_critical() -> None:

@@ -30,12 +30,15 @@ RELOAD = Reload(("reload",))
         (Proxy("a", "haproxy", (2, 6), runtime_api="/run/haproxy.sock"), ""),
         (Proxy("a", "haproxy", (2, 6), agent_check=Address("127.0.0.1", 1)), ""),
         (Proxy("a", "envoy", (1, 40)), ""),
+        (Proxy("a", "envoy", (1, 40), config="/etc/envoy.yaml"), "Envoy with `config` reads files unless it connects"),
+        (Proxy("a", "envoy", (1, 40), config="/etc/envoy.yaml", nodes=("a-*",)), ""),
+        (Proxy("a", "envoy", (1, 40), config="/etc/envoy.yaml", node_san="a"), ""),
     ],
 )
 def test_proxy_is_driven_if_its_entry_has_the_keys(proxy: Proxy, reason: str) -> None:
     assert undriven(proxy) == reason
     by_driver = proxy.kind != "envoy"
-    assert [item.name for item in needs_driver(Topology((), (), (), (proxy,)))] == ["a"] * by_driver
+    assert [item.name for item in needs_driver(Topology((), (), (), (proxy,)))] == ["a"] * (by_driver or bool(reason))
     assert [item.name for item in driven(Topology((), (), (), (proxy,)))] == ["a"] * (by_driver and not reason)
 
 
