@@ -35,6 +35,7 @@ from lbctl.serve.fleet.unsupported import done_by_control_plane_for
 from lbctl.targets import TARGETS, is_kubernetes, target
 from lbctl.targets.features import BY_ID
 from lbctl.targets.load import Loaded
+from lbctl.targets.picker import exposed_by_files
 from lbctl.targets.prepare import Prepared, placed, prepare
 from lbctl.targets.target import Bundle, in_system_directory
 
@@ -163,6 +164,8 @@ def _render(loaded: Loaded, options: _Options, diagnostics: Diagnostics) -> int:
     topology = compiled.topology if options.server is None else _with_rollouts(compiled.topology, options.server)
     prepared = prepare(target(options.kind), compiled, proxy, Snapshot(topology, secrets=loaded.secrets))
     _report_losses(prepared, proxy, diagnostics, moved=options.server is not None)
+    if prepared.view.picker is not None and not is_kubernetes(options.kind):
+        diagnostics.extend(map(compiled.sources.with_position, exposed_by_files(topology)))
     # Objects contain no paths.
     view = prepared.view if is_kubernetes(options.kind) else prepared.rooted(_root(options, proxy))
     bundle = prepared.target.render(view, options.form)

@@ -17,6 +17,7 @@ from lbctl.ir.topology import Topology
 from lbctl.lint.proxies import merge_kinds, refused_key_findings
 from lbctl.targets import target
 from lbctl.targets.load import Loaded
+from lbctl.targets.picker import exposed_by_files
 from lbctl.targets.prepare import prepare
 
 
@@ -42,6 +43,7 @@ def command(paths: tuple[str, ...], form: str) -> int:
     loaded = load(paths, diagnostics, require_own_lines=False)
     if loaded is not None:
         diagnostics.extend(item.finding for item in merge_kinds(refused_key_findings(loaded)))
+        diagnostics.extend(map(loaded.compiled.sources.with_position, exposed_by_files(loaded.compiled.topology)))
         diagnostics.extend(_object_findings(loaded))
     if form == "text":
         show(diagnostics)

@@ -6,11 +6,14 @@ the pickers of other members, do not have this key.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from urllib.parse import quote
 
+from lbctl.base.diagnostics import Diagnostic
 from lbctl.ir.address import Address
 from lbctl.ir.pools import Pool
-from lbctl.ir.proxies import Proxy, picker_http
+from lbctl.ir.proxies import Proxy, ServerTls, picker_http
 from lbctl.ir.routes import Route, busy_statuses
 from lbctl.ir.snapshot import View
 from lbctl.ir.topology import Topology
@@ -85,3 +88,24 @@ def missing_key(topology: Topology) -> str:
     with_files = (item for item in topology.proxies if not is_kubernetes(item.kind))
     others = (item for item in with_files if not item.is_written and not target(item.kind).served_by_xds)
     return next((f"serve does not write the configuration of the proxy {item.name}" for item in others), "")
+
+
+def exposed(bind: Address, tls: ServerTls | None) -> Diagnostic | None:
+    """Return LB513 for a picker that any client could use; None if TLS or loopback restricts it."""
+    if bind.on_loopback or (tls is not None and tls.client_ca is not None):
+        return None
+    missing = "without TLS" if tls is None else "without client certificates"
+    return Diagnostic(
+        "LB513",
+        f"the picker on {bind} {missing} would accept prompts from any client, so it does not start",
+        path=("control", "picker", "bind"),
+        hint="set certificate, key and client_ca in control.xds.tls, bind it to 127.0.0.1, or use --insecure",
+    )
+
+
+def exposed_by_files(topology: Topology) -> Iterator[Diagnostic]:
+    """Yield LB513 as a warning if the files expose the picker: `serve` could have another address, or --insecure."""
+    bind = topology.control.picker_bind
+    found = exposed(bind, topology.control.picker_tls(bind))
+    if found is not None and any(pool.balance.pick is not None for pool in topology.pools):
+        yield replace(found, severity="warning")

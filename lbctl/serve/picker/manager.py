@@ -28,10 +28,11 @@ from lbctl.serve.picker.explanation import explanation_of
 from lbctl.serve.picker.fallbacks import Fallbacks, RecentPicks
 from lbctl.serve.picker.feed import Feed
 from lbctl.serve.picker.generated_key import needs_own_key
-from lbctl.serve.picker.ports import Occupant, exposed, is_free, occupant
+from lbctl.serve.picker.ports import Occupant, is_free, occupant
 from lbctl.serve.picker.recent_queues import QueueState, RecentQueues
 from lbctl.serve.picker.standalone import PickerAlone
 from lbctl.serve.picker.tables import FleetMeasurements, picked_pools
+from lbctl.targets.picker import exposed
 
 _FIRST_PAUSE = 0.25
 """Seconds before an ended picker is started again; the pause doubles with each failure."""

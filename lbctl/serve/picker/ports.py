@@ -1,4 +1,4 @@
-"""The ports of `serve`'s picker: processes that use them, exposure to other users, and sockets that reserve them.
+"""The ports of `serve`'s picker: processes that use them, and sockets that reserve them.
 
 This control plane's proxies must not use the picker of another `lbctl serve`, which would choose among another fleet's
 replicas and count requests that this fleet does not have. An `lbctl picker` counts as a picker of this fleet.
@@ -20,10 +20,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from lbctl.apply.listening_sockets import bind_error, listening_sockets, owner
-from lbctl.base.diagnostics import Diagnostic
 from lbctl.base.errors import reason_of
 from lbctl.ir.address import Address
-from lbctl.ir.proxies import ServerTls, picker_http, picker_http_remote
+from lbctl.ir.proxies import picker_http, picker_http_remote
 from lbctl.picker.datagrams import bound
 
 _PROGRAM = 3
@@ -126,16 +125,3 @@ def _busy(bind: Address) -> tuple[Address, socket.SocketKind] | None:
         if error is not None and error.errno == errno.EADDRINUSE:
             return place, kind
     return None
-
-
-def exposed(bind: Address, tls: ServerTls | None) -> Diagnostic | None:
-    """Return LB513 for a picker that any client could use; None if TLS or loopback restricts it."""
-    if bind.on_loopback or (tls is not None and tls.client_ca is not None):
-        return None
-    missing = "without TLS" if tls is None else "without client certificates"
-    return Diagnostic(
-        "LB513",
-        f"the picker on {bind} {missing} would accept prompts from any client, so it does not start",
-        path=("control", "picker", "bind"),
-        hint="set certificate, key and client_ca in control.xds.tls, bind it to 127.0.0.1, or use --insecure",
-    )

@@ -64,3 +64,34 @@ def test_objects_with_other_settings_are_reported(
     found = json.loads(capsys.readouterr().out)["findings"]
     assert [item["code"] for item in found] == codes
     assert all(item["line"] for item in found)
+
+
+@pytest.mark.parametrize("command", [("validate",), ("render", "-t", "envoy")])
+@pytest.mark.parametrize(
+    ("bind", "tls", "missing"),
+    [
+        ("10.0.0.5:18001", None, "without TLS"),
+        ("10.0.0.5:18001", {}, "without client certificates"),
+        ("10.0.0.5:18001", {"client_ca": "tls/ca.crt"}, ""),
+        ("127.0.0.1:18001", None, ""),
+    ],
+)
+def test_exposed_picker_is_a_warning(
+    command: tuple[str, ...],
+    bind: str,
+    tls: dict[str, str] | None,
+    missing: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    xds = {} if tls is None else {"xds": {"tls": {"certificate": "tls/xds.crt", "key": "tls/xds.key"} | tls}}
+    pool = {"balance": {"algorithm": "pick"}, "replicas": [{"name": "a", "address": "10.0.0.1:80"}]}
+    fleet = fleet_of(pool, control={"picker": {"bind": bind}} | xds)
+    file = write_fleet(tmp_path, fleet)
+    assert run([*command, str(file)]) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if "LB513" in line]
+    assert len(lines) == bool(missing)
+    for line in lines:
+        assert line.startswith(f"{file}:")
+        assert f"warning LB513 control.picker.bind: the picker on {bind} {missing} would accept prompts" in line
+        assert "set certificate, key and client_ca in control.xds.tls" in line
