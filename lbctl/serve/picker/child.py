@@ -1,7 +1,8 @@
 """Runs the picker of `lbctl serve`: starts it when a pool needs it, sends it tables, reads its reports, and stops it.
 
 It is a separate process, so that neither a reload nor a large scrape delays a pick. If it exits, or reports nothing for
-ten seconds, the guard restarts it, with increasing delays. Meanwhile, the proxies fall back to `otherwise`.
+ten seconds, the guard restarts it, with increasing delays. Until its first report, it has two minutes, because a
+restart delays a start on a busy machine even more. Meanwhile, the proxies fall back to `otherwise`.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from lbctl.serve.picker.ports import CannotKeepError, PickerPorts
 
 _SILENT = 10.0
 """Seconds without a report after which the picker counts as hung."""
+_START_TIMEOUT = 120.0
+"""Seconds without a first report after which the start of the picker counts as failed."""
 _ANSWER = 2.0
 """Timeout of an explanation, in seconds."""
 _LAST_WORDS = 1.0
@@ -222,9 +225,12 @@ class PickerChild:
         """Read reports until no more arrive, and return the reason."""
         with suppress(ConnectionError, wire.WireError):
             while True:
+                is_starting = self.state.heard is None
                 try:
-                    text = await _line(reader)
+                    text = await _line(reader, _START_TIMEOUT if is_starting else _SILENT)
                 except TimeoutError:
+                    if is_starting:
+                        return f"the picker has not started within {_START_TIMEOUT:g} s"
                     return f"the picker has reported nothing for {_SILENT:g} s"
                 if not text:
                     break
@@ -241,13 +247,13 @@ class PickerChild:
         return "the picker has closed its connection to serve"
 
 
-async def _line(reader: asyncio.StreamReader) -> bytes:
-    """Return the next line. Raises TimeoutError if no line arrives.
+async def _line(reader: asyncio.StreamReader, timeout: float) -> bytes:
+    """Return the next line. Raises TimeoutError if no line arrives within `timeout` seconds.
 
     It checks once more after the timeout: if this process itself was suspended, lines from that time are available.
     """
     with suppress(TimeoutError):
-        async with asyncio.timeout(_SILENT):
+        async with asyncio.timeout(timeout):
             return await reader.readline()
     async with asyncio.timeout(_LAST_WORDS):
         return await reader.readline()

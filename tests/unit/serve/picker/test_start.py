@@ -21,6 +21,7 @@ from lbctl.serve.picker.child import PickerChild, PickerEndedError
 from lbctl.serve.picker.feed import Feed
 from lbctl.serve.picker.ports import PickerPorts
 from lbctl.serve.picker.tables import FleetMeasurements
+from tests.support.processes.picker import frozen
 from tests.support.processes.ports import HOST, free_pair, release
 
 AS_IN_A_CONTAINER = "import os; os.getppid = lambda: 1\n"
@@ -92,6 +93,42 @@ def test_picker_that_closes_its_connection_is_not_silent() -> None:
             child.close()
 
     assert asyncio.run(reason()) == "the picker has closed its connection to serve"
+
+
+@pytest.mark.slow
+def test_picker_that_starts_slowly_is_not_restarted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lbctl.serve.picker.child._SILENT", 0.5)
+    asyncio.run(_start_slowly())
+
+
+async def _start_slowly() -> None:
+    bind, reported = Address(HOST, free_pair()), asyncio.Event()
+    release()
+    child = PickerChild(Feed(lambda: FleetMeasurements(0.0)), lambda: (bind, None), lambda _: reported.set())
+    runs = asyncio.get_running_loop().create_task(child.run())
+    async with asyncio.timeout(60):
+        while child.state.pid is None:
+            await asyncio.sleep(0)
+        with frozen(child.state.pid):
+            await asyncio.sleep(3)
+        await reported.wait()
+    assert child.state.starts == 1
+    runs.cancel()
+    await asyncio.gather(runs, return_exceptions=True)
+    child.close()
+
+
+def test_picker_that_does_not_start_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lbctl.serve.picker.child._START_TIMEOUT", 0.01)
+
+    async def reason() -> str:
+        child = PickerChild(Feed(lambda: FleetMeasurements(0.0)), lambda: None, lambda _: None)
+        try:
+            return await child._receive(asyncio.StreamReader())
+        finally:
+            child.close()
+
+    assert asyncio.run(reason()) == "the picker has not started within 0.01 s"
 
 
 @pytest.mark.slow
