@@ -132,7 +132,7 @@ class PickerManager:
         is_silent = self._child.state.pid is not None and self._silence >= _LATE
         silence = f"the picker hangs: it has reported nothing for {self._silence:.0f} s" if is_silent else ""
         taken = f"{self.taken}; {_MOVE}" if self.taken else ""
-        return self.problem or silence or taken or self._occupied or self._child.state.problem
+        return self.problem or silence or taken or self.alone.problem or self._occupied or self._child.state.problem
 
     @property
     def _silence(self) -> float:

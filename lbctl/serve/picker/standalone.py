@@ -16,6 +16,7 @@ from typing import Any
 import aiohttp
 
 from lbctl.base.bounded import whole
+from lbctl.base.errors import reason_of
 from lbctl.base.foreign_json import InvalidJsonError, Shape, parse_object, shaped
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import picker_http
@@ -81,6 +82,8 @@ class PickerAlone:
         self.report = PickerReport()
         """Its newest report, with the requests that have ended since the first report and the samples since the last
         one."""
+        self.problem = ""
+        """Why it is not known to run; empty if it has reported or if there is no process."""
         self._http: Address | None = None
         self._headers: Mapping[str, str] = {}
         self._before: Mapping[str, int] = {}
@@ -99,7 +102,7 @@ class PickerAlone:
     def forget(self) -> None:
         """Record that the process no longer exists."""
         self.pid, self.heard, self.report, self._http, self._before = None, None, PickerReport(), None, {}
-        self._sampled = 0
+        self._sampled, self.problem = 0, ""
 
     async def look(self, bind: Address, pid: int, key: str) -> bool:
         """Read the report of the process, and return whether there is a new one. `key`: the key of pick requests."""
@@ -107,10 +110,16 @@ class PickerAlone:
         if pid != self.pid:
             self.forget()
             self.pid, self._http = pid, picker_http(bind)
+            self.problem = f"`lbctl picker` (process {pid}) has not reported yet"
         try:
             report = _report(await self._answer(wire.REPORT_PATH))
-        except _FAILURES:
+        except TimeoutError:
+            self.problem = f"the picker hangs: `lbctl picker` (process {pid}) does not answer within {TIMEOUT:g} s"
             return False
+        except _FAILURES as error:
+            self.problem = f"`lbctl picker` (process {pid}) does not report: {reason_of(error)}"
+            return False
+        self.problem = ""
         if self.heard is None:
             self._before = report.finished
         since = {pool: count - self._before.get(pool, 0) for pool, count in report.finished.items()}

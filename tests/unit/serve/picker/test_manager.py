@@ -79,3 +79,10 @@ def test_queues_are_unknown_while_the_picker_hangs() -> None:
     manager.alone.heard = time.monotonic() - 60
     (row,) = pick_rows.picks(manager).pools
     assert row.queue is None
+
+
+def test_hung_standalone_picker_is_the_reason() -> None:
+    manager = _manager()
+    manager.alone.heard, manager.alone.problem = time.monotonic() - 60, "the picker hangs"
+    manager._occupied = "process 7 uses 127.0.0.1:18001"
+    assert manager.reason == "the picker hangs"

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 
 import pytest
 
 from lbctl.ir.address import Address
 from lbctl.picker.statistics import WAIT_BOUNDS, TenantWaits
+from lbctl.serve.picker import standalone
 from lbctl.serve.picker.standalone import PickerAlone
+from tests.support.processes.ports import HOST
 
 _EARLIER = {
     "kind": "report", "reasons": [["chat", "least", 3]], "times": {}, "finished": {"chat": 3}, "lost": {}, "open": 2,
@@ -67,3 +70,14 @@ def test_invalid_queue_is_rejected(change: dict[str, object], monkeypatch: pytes
 def test_incomplete_report_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     report = {key: value for key, value in _EARLIER.items() if key != "open"}
     assert _read(monkeypatch, report).heard is None
+
+
+def test_hung_picker_is_reported_as_hung(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standalone, "TIMEOUT", 0.1)
+    with socket.create_server((HOST, 0)) as hung:  # the kernel accepts connections for a stopped process
+        picker = PickerAlone()
+        port = hung.getsockname()[1]
+        assert not asyncio.run(picker.look(Address(HOST, port - 1), 7, ""))
+    assert picker.problem == "the picker hangs: `lbctl picker` (process 7) does not answer within 0.1 s"
+    picker.forget()
+    assert picker.problem == ""
