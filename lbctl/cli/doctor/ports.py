@@ -21,6 +21,8 @@ from lbctl.ir.topology import Topology
 from lbctl.targets import KINDS, is_kubernetes, target
 
 SERVE = frozenset({"lbctl"})
+PICKER = "control.picker.bind"
+"""Path of the picker's address."""
 _NAMES = ("lbctl", "lbctl.picker")
 """Names of lbctl and its picker in their command lines."""
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -58,7 +60,7 @@ def of_fleet(topology: Topology, *, picker_is_elsewhere: bool) -> Iterator[Bound
     if any(pool.balance.pick is not None for pool in topology.pools):
         picker_bind = topology.control.picker_bind
         for bind in dict.fromkeys((picker_bind, picker_http(picker_bind), picker_asked(picker_bind))):
-            yield BoundAddress("control.picker.bind", bind, frozenset() if picker_is_elsewhere else SERVE)
+            yield BoundAddress(PICKER, bind, frozenset() if picker_is_elsewhere else SERVE)
 
 
 def _in_clusters(topology: Topology) -> set[str]:
@@ -103,7 +105,10 @@ def _outgoing_port_warning(what: str, bound: BoundAddress) -> DoctorResult | Non
 
 
 def _in_use(what: str, bound: BoundAddress) -> DoctorResult:
-    pid = owner(listening_sockets(bound.address.port) or ())
+    sockets = listening_sockets(bound.address.port)
+    if sockets is not None and not sockets:  # a bound socket is not listed in /proc before it listens
+        return DoctorResult(what, "warn", "in use by a program that does not listen", _reserved_hint(bound))
+    pid = owner(sockets or ())
     if pid is None:
         return DoctorResult(
             what,
@@ -115,6 +120,12 @@ def _in_use(what: str, bound: BoundAddress) -> DoctorResult:
     if name in bound.programs:
         return DoctorResult(what, "ok", f"in use by {name} (process {pid})")
     return DoctorResult(what, "failed", f"in use by {name} (process {pid})", f"stop it, or change {bound.path}")
+
+
+def _reserved_hint(bound: BoundAddress) -> str:
+    if bound.path == PICKER:
+        return "`serve` reserves it while its picker restarts: see `lbctl status`"
+    return f"stop the program, or change {bound.path}"
 
 
 def _socket_file(what: str, path: Path) -> DoctorResult:

@@ -27,12 +27,13 @@ from lbctl.cli.doctor import ports
 from lbctl.cli.doctor.check import DoctorResult
 from lbctl.ir.address import Address
 from lbctl.ir.pools import Pool
+from lbctl.serve.picker.ports import PickerPorts
 from lbctl.store.sqlite import DATABASE, VERSION
 from tests.support.fleet import OLDEST
 from tests.support.fleets import Fleet, fleet_of, pool
 from tests.support.kubernetes import INFERENCE_POOLS, ApiServer, inference_pool, serving_api
 from tests.support.processes.certs import Authority
-from tests.support.processes.ports import free_port
+from tests.support.processes.ports import free_pair, free_port, release
 
 Rows = dict[str, dict[str, str]]
 PAGE = "# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running 1\nvllm:num_requests_waiting 0\n"
@@ -266,6 +267,23 @@ def test_port_in_use_is_reported_with_its_process(doctor: Doctor) -> None:
     assert (doctor.code, row["state"]) == (3, "failed")
     assert f"(process {os.getpid()})" in row["message"]
     assert row["todo"] == "stop it, or change listeners.gateway.bind"
+
+
+def test_ports_that_serve_reserves_for_its_picker_are_explained() -> None:
+    bind = Address("127.0.0.1", free_pair())
+    release()
+    with closing(PickerPorts(bind)):
+        row = ports.port(ports.BoundAddress(ports.PICKER, bind, ports.SERVE))
+    assert (row.state, row.message) == ("warn", "in use by a program that does not listen")
+    assert row.todo == "`serve` reserves it while its picker restarts: see `lbctl status`"
+
+
+def test_reserved_port_names_the_key_to_change() -> None:
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        bind = Address("127.0.0.1", reserved.getsockname()[1])
+        row = ports.port(ports.BoundAddress("listeners.gateway.bind", bind, frozenset({"nginx"})))
+    assert (row.state, row.todo) == ("warn", "stop the program, or change listeners.gateway.bind")
 
 
 def test_port_in_use_by_the_proxy_itself_is_ok(doctor: Doctor) -> None:
