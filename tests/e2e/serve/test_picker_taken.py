@@ -23,7 +23,7 @@ from tests.support.processes.control import ControlPlane, controlling, driven
 from tests.support.processes.driving import change
 from tests.support.processes.fleet import entry, fleet_of
 from tests.support.processes.lbctl_process import HAPROXY_RELOADS, PICKER_ADDRESS, short_pauses
-from tests.support.processes.picker import EDGE, KINDS, alone, await_picker, key_of, picker_section
+from tests.support.processes.picker import EDGE, KINDS, alone, await_picker, frozen, key_of, picker_section
 from tests.support.processes.ports import HOST, free_pair, hold
 from tests.support.processes.replicas import Replica, replicas
 from tests.support.processes.waiting import eventually
@@ -208,7 +208,7 @@ def test_standalone_picker_at_the_address_is_used(capsys: pytest.CaptureFixture[
         fleet = fleet_of(_pool(two), **driven(EDGE), control={"picker": {"bind": f"{HOST}:{port}"}})
         with controlling(fleet) as control:
             control.kill()
-            with alone(control, port):
+            with alone(control, port) as picker:
                 eventually(lambda: _answers(port))
                 control.start()
                 with control.envoy(EDGE, [EDGE], by_socket=True) as envoy:
@@ -232,6 +232,10 @@ def test_standalone_picker_at_the_address_is_used(capsys: pytest.CaptureFixture[
                         return {rows[f"{what} {HOST}:{port}"]["state"] for what in ("picker", "control.picker.bind")}
 
                     eventually(lambda: states() == {"ok"})  # a picker that stalls at this moment responds too late
+                    with frozen(picker):
+                        eventually(
+                            lambda: "the picker hangs: `lbctl picker`" in str(control.status["picker"]["reason"])
+                        )
             eventually(lambda: control.status["picker"]["running"] and not control.status["picker"]["alone"])
 
 

@@ -55,14 +55,14 @@ def picked(kind: str, pool: Fleet, **more: Any) -> Iterator[tuple[ControlPlane, 
 
 
 @contextmanager
-def alone(control: ControlPlane, port: int) -> Iterator[None]:
-    """Run `lbctl picker`, which follows a control plane."""
+def alone(control: ControlPlane, port: int) -> Iterator[int]:
+    """Run `lbctl picker`, which follows a control plane, and yield its process id."""
     command = [sys.executable, "-m", "lbctl", "picker", "--bind", f"{HOST}:{port}", "--server", control.url]
     command += ["--token-file", str(control.state / "api-token")]
     with (control.directory / "picker.log").open("ab") as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         try:
-            yield
+            yield process.pid
             assert process.poll() is None, (control.directory / "picker.log").read_text()
         finally:
             process.terminate()
