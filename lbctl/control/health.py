@@ -10,11 +10,11 @@ engine.
 A stalled replica returns after `healthy_threshold` good observations, once the counter that caused its ejection has
 advanced. An ejected replica gets no requests, so it may have nothing to make progress on, and its remaining requests
 reveal nothing about a broken GPU or memory. Therefore, each replica is readmitted on trial at the floor weight after
-`ejection_time` times the number of ejections (at most ten). The trial ends after the same number of good observations
-with progress; any complaint ejects the replica again. While a complaint remains, the trial starts only after ten times
-as long, so that a leaked gauge cannot eject the replica forever. A GPU with a failed row remap needs a replacement, so
-its replica stays ejected until the page shows that the failure is gone, or until an operator readmits it. A page
-without this value, or no page at all, changes nothing.
+`ejection_time` times the number of ejections (at most ten). The trial succeeds after the same number of good
+observations with progress; any complaint ejects the replica again. While a complaint remains, the trial starts only
+after ten times as long, so that a leaked gauge cannot eject the replica forever. A GPU with a failed row remap needs a
+replacement, so its replica stays ejected until the page shows that the failure is gone, or until an operator readmits
+it. A page without this value, or no page at all, changes nothing.
 
 In a pool with agents, XID errors and row remaps have no effect here: the agents judge them, remember them until the
 engine has restarted, and let an operator readmit the replica.
@@ -106,7 +106,7 @@ class DeepHealth(NamedTuple):
     initial_progress: float | None = None
     """The first known value of the progress counter in the phase "out" or "trial"."""
     xids: frozenset[tuple[str, int]] | None = None
-    """(device, XID) pairs from the newest observation that contained any; None before it."""
+    """(device, XID) pairs from the newest observation with XID values; empty if it reports no XID; None before it."""
     fatal_xid: int | None = None
     """A fatal XID that has not caused an ejection yet."""
     memory: Level = _WITHIN_LIMIT

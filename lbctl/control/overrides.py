@@ -121,7 +121,7 @@ def within(overrides: Overrides, topology: Topology) -> Overrides:
 def absent(
     before: Mapping[tuple[str, str, str], float], overrides: Overrides, topology: Topology, now: float
 ) -> dict[tuple[str, str, str], float]:
-    """Return when each override's replica or pool disappeared, by the override's key, for overrides without a target.
+    """Return key of an override → since when its replica or pool has been missing, for those that are missing.
 
     `before` is the result of the previous call. `topology` contains the discovered replicas.
     """

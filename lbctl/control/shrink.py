@@ -15,7 +15,7 @@ _HINT = "to confirm the removal, run `lbctl reload --allow-shrink`"
 
 
 def shrinks(before: Topology, after: Topology, max_percent: float, answered: Collection[str] = ()) -> list[Diagnostic]:
-    """Yield LB930 if a remaining pool, or the whole fleet, loses more than `max_percent` of its replicas.
+    """Return LB930 for each remaining pool that loses more than `max_percent` of its replicas, and for such a fleet.
 
     All replicas of the topologies count, including drained ones. A discovered pool without replicas has had no response
     yet and is ignored, unless it is in `answered`. The diagnostics contain paths in `after` but no positions.

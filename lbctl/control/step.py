@@ -71,7 +71,7 @@ def _fleet(state: State, event: FleetChanged) -> Stepped:
 
 
 def _effects_of_fleet(before: PoolState | None, after: PoolState, event: FleetChanged) -> Iterator[Effect]:
-    """Yield the changes that only the new fleet causes: weights, and the health of replicas whose address has changed.
+    """Yield the changes due to the fleet alone: weights, and the health of replicas whose address has changed.
 
     The effects for a new pool are relative to the state sent before a restart.
     """

@@ -312,10 +312,9 @@ class Books:
 
         The engine runs as many as it can if more requests wait in it than were sent just before the report. If only its
         cache is full, its current requests are the initial limit. Some engines count reusable blocks as used, and
-        therefore always report a full cache. After that, each report raises a limit that has been reached by one
-        request, because an engine may run more short requests than long ones. Below half of it, the limit is forgotten.
-        `running`: None if the engine does not report it. `taken`: time of the report. docs/develop/picking-study.md has
-        measurements.
+        therefore always report a full cache. After that, each report adds one to a limit that has been reached, because
+        an engine may run more short requests than long ones. Below half of it, the limit is forgotten. `running`: None
+        if the engine does not report it. `taken`: time of the report. docs/develop/picking-study.md has measurements.
         """
         load = self.load(pool, replica)
         if running is None:

@@ -30,7 +30,7 @@ SLACK = 2.0
 Without this slack, the bound drives requests away from their caches at every small fluctuation.
 """
 SESSION_TOKENS = 1000.0
-"""Minimum length of a session, in tokens, for the bound and for its cache, so that short sessions do not move
+"""A shorter session counts as this many tokens for the bound and for its cache, so that short sessions do not move
 either."""
 SLACK_REQUESTS = 8.0
 """Number of requests in flight by which a replica may exceed the bound, because all their prompts may be cached."""

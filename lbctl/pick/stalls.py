@@ -209,7 +209,7 @@ class Stalls:
                 del self._pools[pool]
 
     def _refresh(self, pool: str) -> None:
-        """Store the stopped engines, if at least as many engines have made progress since their silences began."""
+        """Store the stopped engines, if at least as many engines have made progress since all of these fell silent."""
         engines = self._pools[pool].engines
         names = frozenset(name for name, item in engines.items() if item.is_avoided)
         begun = max((engines[name].since for name in names), default=0.0)

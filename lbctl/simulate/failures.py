@@ -1,7 +1,8 @@
 """Replicas that die, restart or join: how this affects their engines, and how proxies detect it.
 
 An active check finds a dead replica after `unhealthy_threshold` failures, at a random phase of its interval and for all
-proxies at once. A proxy ejects a replica for `ejection_time` after a number of consecutive refused connections.
+proxies at the same time. A proxy ejects a replica for `ejection_time` after a number of consecutive refused
+connections.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ def _rectangle(style: str, x: float, y: int, width: float, inside: str = "") -> 
 
 
 def _shown(ticks: Sequence[float]) -> Sequence[float]:
-    """Return the ticks whose labels do not overlap."""
+    """Return at most nine of the ticks, evenly spaced, so that their labels do not overlap."""
     return ticks[:: math.ceil(len(ticks) / 9)] if ticks else ticks
 
 

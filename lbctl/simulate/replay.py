@@ -22,7 +22,7 @@ from lbctl.simulate.trace import Trace
 _CHUNK = 30.0
 """Simulated seconds between progress reports."""
 _WARM_UP = 60.0
-"""How many seconds before the next request an idle fleet is sampled again."""
+"""Sampling of an idle fleet resumes this many seconds before the next request."""
 _QUEUE_INTERVAL = 0.05
 """Seconds between checks of the picker's queue, as in `lbctl.picker.process`."""
 

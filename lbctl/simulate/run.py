@@ -352,7 +352,7 @@ class _Simulation:
         return {name: value for name, value in factors.items() if value < 1.0}
 
     def _weight(self, name: str) -> Weight | None:
-        """Return the weights that the proxies use; None for a replica that gets no requests."""
+        """Return the weight that the proxies use for the replica; None if it gets no requests."""
         if name in self._out or name not in self._weights:
             return None
         return self._weights[name].times(self._ramps.get(name, 1.0))

@@ -104,7 +104,7 @@ class _Rows:
     def in_order(self, time: float) -> float:
         """Return the next row's time, in seconds.
 
-        Raises _CellError if the time is earlier than an earlier row's, or far later.
+        Raises _CellError if the time is earlier than the previous row's, or far later than the first row's.
         """
         at = time / self.units
         if self.times and at < self.times[-1]:

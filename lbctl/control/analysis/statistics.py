@@ -20,7 +20,7 @@ from itertools import pairwise
 from lbctl.control.analysis.evidence import RequestCounts
 
 FALSE_ALARM = 0.005
-"""Maximum probability that a rollout ends although the new pool is not worse than the old ones."""
+"""Maximum probability that the analysis ends a rollout although the new pool is not worse than the old ones."""
 MAX_LEVEL = 0.005
 """Maximum significance level of a single test, which limits the harm if intervals depend on one another."""
 _MAX_TERM = 100.0

@@ -1,4 +1,4 @@
-"""The available weighting strategies; `weighting.strategy` defines their interface.
+"""The strategies that the setting `weighting.strategy` can name; `strategy` in this package defines their interface.
 
 To add a strategy, add a module with its function and an entry here.
 """

@@ -105,7 +105,7 @@ class Proposal(NamedTuple):
 
 new_tuple = tuple.__new__
 """`new_tuple(Proposal, (…))` creates a named tuple of all fields in order. Calling the class would run Python code for
-each replica, which takes a tenth as long as an observation."""
+each replica, which takes a tenth of the time of an observation."""
 Strategy = Callable[[Pool, Sequence[Subject], float, float], "list[Proposal]"]
 """(pool, replicas, seconds after which evidence is stale, current time in seconds) → one proposal for each replica, in
 the same order."""
