@@ -25,7 +25,7 @@ def address(endpoint: Endpoint) -> Address:
 
 
 def as_int(value: int | None) -> int | None:
-    """Convert a quantity to a plain int. Proxies cannot read the format that quantities have by themselves."""
+    """Convert a quantity to a plain int. Quantities format themselves as in a fleet file, which no proxy can read."""
     return None if value is None else int(value)
 
 

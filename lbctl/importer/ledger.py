@@ -1,7 +1,7 @@
 """Accounts for an import: the result for every directive in the source.
 
-Each directive becomes a key, is implied by lbctl, or is kept as a comment with a reason. A directive that no part of
-the importer has claimed is also kept as a comment, so that nothing is lost silently.
+Each directive becomes a key, is handled by lbctl without a key, or is kept as a comment with a reason. A directive
+that no part of the importer has claimed is also kept as a comment, so that nothing is lost silently.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def _taking(draft: Draft, route: Mapping[str, Any], path: str) -> tuple[str, Map
 
 
 def _takes(match: Match, rest: Match, path: str) -> bool:
-    """Whether a fleet's route handles all requests that have a path and satisfy the rest of a match."""
+    """Whether a fleet's route handles all requests that have this path and satisfy the rest of a match."""
     wide = {key: value for key, value in match.items() if key not in PATHS}
     if not covers(wide, rest):
         return False

@@ -219,7 +219,7 @@ def _has(proxy: schema.Proxy, version: str, by_xds: frozenset[str]) -> bool:
 
 
 def sources(states: Iterable[tuple[str, SourceState]]) -> schema.SourceCounts:
-    """Count the sources by (pool, source), and the failing sources by pool."""
+    """Count the sources, and by pool those whose last scrape failed. `states`: (pool, state) of each source."""
     every = list(states)
     failing = Counter(pool for pool, state in every if state.reason)
     return schema.SourceCounts(len(every), failing.total(), dict(sorted(failing.items())))
@@ -228,8 +228,8 @@ def sources(states: Iterable[tuple[str, SourceState]]) -> schema.SourceCounts:
 def utilisation(pool: Pool, reports: Mapping[tuple[str, str], ScrapeReport]) -> float | None:
     """Return the utilisation of the pool, from 0 to 1; None if no replica reports.
 
-    It is the capacity-weighted mean over the reporting replicas; each counts with its cache or GPU utilisation,
-    whichever is higher.
+    It is the capacity-weighted mean over the reporting replicas that are not drained; each counts with its cache or
+    GPU utilisation, whichever is higher.
     """
     parts = []
     for replica in pool.replicas:

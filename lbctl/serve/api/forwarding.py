@@ -45,7 +45,7 @@ class LeaderAddress:
 async def forward(request: web.Request, target: LeaderAddress, caller: ApiToken) -> web.Response:
     """Forward the request and return the leader's response.
 
-    `caller`: the caller's token, which signs the request but is not sent.
+    `caller`: the caller's token, whose name is sent, but not the token itself.
 
     Raises NoLeaderError if there is no leader, or if the leader does not respond or rejects this member's signature.
     """

@@ -13,7 +13,10 @@ from lbctl.serve.picker.manager import PickerManager
 
 
 class PickGauges(Collector):
-    """Collects the metrics. All counters except fallbacks restart at zero with each picker process."""
+    """Collects the metrics. Counts from the picker's reports restart with each picker process.
+
+    The counts of starts, fallbacks and found tokens continue.
+    """
 
     def __init__(self, picker: PickerManager) -> None:
         self._picker = picker

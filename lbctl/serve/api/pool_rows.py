@@ -258,7 +258,7 @@ class _Rows:
         )
 
     def _unfit(self, pool: Pool, states: Mapping[str, StateWithReason]) -> Unfit:
-        """Return a function from a proxy to the replicas that its checks keep out of rotation.
+        """Return a function from a proxy to the starting, down and ejected replicas whose check has not passed there.
 
         A proxy whose own check passes still sends requests to a replica that another proxy reports as down.
         """

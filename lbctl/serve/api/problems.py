@@ -279,7 +279,7 @@ def _of_replicas(pools: Sequence[schema.Pool]) -> Iterator[schema.Problem]:
 
 
 def _of_rollouts(rollouts: Sequence[schema.Rollout]) -> Iterator[schema.Problem]:
-    """Yield the rollouts that cannot start, and those that their analysis has paused or rolled back.
+    """Yield the rollouts that cannot start, those rolled back, and those that their analysis has paused.
 
     If an automatic rollout cannot start, the files are not in effect, so the problem is critical.
     """

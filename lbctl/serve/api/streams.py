@@ -81,9 +81,9 @@ async def live(request: web.Request) -> web.StreamResponse:
 
 @contextmanager
 def _share(request: web.Request, most: int) -> Iterator[None]:
-    """Count an open stream; at most `most` of its kind are allowed.
+    """Count an open stream if its client has no token; `most` is the maximum number of all streams of its kind.
 
-    Raises RefusedRequest for a client without a token.
+    Raises RefusedRequest if clients without a token already have all but `RESERVED` of them.
     """
     if ACTOR.get():
         yield

@@ -86,7 +86,7 @@ def _port(wanted: str, item: Object, problems: dict[str, None]) -> int | None:
 def _one_family(endpoints: list[Endpoint]) -> Iterator[Endpoint]:
     """Yield the endpoints; among those that are not named after a pod, only one address family is kept.
 
-    Manually created slices do not show which addresses belong to the same machine, so that only IPv4 is used if a
+    Manually created slices do not show which addresses belong to the same machine. Therefore, only IPv4 is used if a
     service has both families.
     """
     has_ipv4 = any(not _has_pod_name(item) and item.family == 0 for item in endpoints)

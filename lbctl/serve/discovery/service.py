@@ -149,7 +149,7 @@ class DiscoveryService:
         )
 
     def _answers(self, kind: str) -> Mapping[str, PoolAnswer]:
-        """Return a source's answers for the pools that it watches."""
+        """Return a source's answers for the pools that it watches with their current `discovery` section."""
         source, watched = self._sources.get(kind), self._watched.get(kind, _EMPTY)
         answers: Mapping[str, PoolAnswer] = {}
         with self._recorded(kind):

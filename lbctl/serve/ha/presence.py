@@ -51,7 +51,7 @@ class MemberInfo:
     lag: float | None = None
     """Seconds since the leader's last heartbeat was seen; None for the leader."""
     clock: float = 0.0
-    """How far the leader's clock is ahead of this machine's clock, in seconds."""
+    """How far the leader's clock is ahead of the member's clock, in seconds."""
     latency: float | None = None
     """Time that the store's last response took, in seconds; None before the first."""
     problem: str = ""

@@ -37,7 +37,7 @@ _Record = tuple[str, str, str, str]
 OnChange = Callable[[Rollouts, Rollouts], None]
 """Called with the states before and after a change."""
 InForce = Callable[[Rollouts, Topology], Collection[str]]
-"""Returns the routes with a rollout in the files that have reached a proxy with their current step."""
+"""Returns the routes with a rollout in the files whose current step has reached a proxy."""
 Unavailable = Callable[[Collection[str]], Mapping[str, str]]
 """Returns why each of these pools has no available replica; a pool with an available replica is absent or has an empty
 reason."""
@@ -120,8 +120,8 @@ class RolloutService:
 
         `percent` is for the action `set`. `allow_unavailable` allows the rollout to continue without an available
         replica in its target pool, until it is started again. Raises BadRequestError, and NotSavedError if the state
-        cannot be saved. In both cases, nothing is changed, except that an abort still applies, because the split in the
-        files must take effect.
+        cannot be saved. In both cases, nothing is changed, with one exception: an abort that cannot be saved still
+        applies, because the split in the files must take effect.
         """
         async with self._lock:
             topology = self._live.topology

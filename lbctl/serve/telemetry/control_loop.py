@@ -1,7 +1,7 @@
 """Runs the control loop: it turns the scraper's reports into events, and their effects into the loop's output.
 
 It decides but publishes nothing: `on_change` is called when `output` has changed. Reports that arrive together become
-one event for each pool, so that the loop takes a bounded share of CPU time for a fleet of any size. Pools without
+one event for each pool, so that the loop takes a bounded share of the time for a fleet of any size. Pools without
 telemetry are not included.
 """
 

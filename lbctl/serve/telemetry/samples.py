@@ -29,7 +29,7 @@ MAX_BYTES = 8 << 20
 MAX_VALUES = 600_000
 """Maximum number of values in one text: a replica has about fifty."""
 _TOLERANCE = 0.5
-"""If a text is this many seconds later than the fastest earlier one, the clocks are compared again."""
+"""If a text is more than this many seconds later than the fastest earlier one, the clocks are compared again."""
 _REASONS: Mapping[str, Reason] = {reason: reason for reason in get_args(Reason)}
 _CACHED, _PROMPT_TOKENS = "cached_", "prompt_tokens"
 """Names of counts: the prefix for cached tokens (the total, one per source, and the origin), and prompt tokens."""

@@ -227,7 +227,10 @@ def with_websockets(topology: Topology) -> frozenset[str]:
 
 
 def _sends_log(topology: Topology) -> bool:
-    """Return whether a proxy sends its traffic log: only driven ones do, or all of them if `control.logs` is set."""
+    """Return whether a proxy of the fleet sends its traffic log.
+
+    All proxies of certain kinds do if `control.logs` is set; otherwise, only driven ones with `reload` do.
+    """
     written = topology.control.logs_written
     proxies = topology.proxies if written else [item for item in driven(topology) if item.reload is not None]
     return any(item.kind in LOGGING | TIMED for item in proxies)

@@ -112,7 +112,7 @@ class FirstMessages:
             self._timer = asyncio.get_running_loop().call_later(TURN, self._look)
 
     def _look(self) -> None:
-        """End a client's surplus turns when a second check finds them.
+        """End the turns of clients that have more than a waiting client, when a second check finds them.
 
         The event loop may have been too busy to process a call before the first check that finds it.
         """

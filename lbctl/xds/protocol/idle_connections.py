@@ -60,7 +60,7 @@ class IdleConnections:
 
     async def run(self) -> None:
         """Scan repeatedly until cancelled."""
-        await asyncio.to_thread(connections_of, self._port)  # start a thread while descriptors are available
+        await asyncio.to_thread(connections_of, self._port)  # load what a thread needs while descriptors are available
         while True:
             await asyncio.sleep(_INTERVAL)
             if self.is_due():

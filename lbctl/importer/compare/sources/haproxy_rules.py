@@ -163,7 +163,7 @@ def _refused_condition(words: list[str], known: Collection[str]) -> str:
 
 
 def _refused_criterion(words: list[str]) -> str:
-    """Return the first word that makes a criterion read more than the request."""
+    """Return the first word that makes a criterion read anything but requests; empty if none does."""
     if criterion(words) is not None:
         return ""
     return next((word for at, word in enumerate(words) if criterion(words[: at + 1]) is None and word != "-m"), "")

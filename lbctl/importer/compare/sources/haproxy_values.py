@@ -75,7 +75,10 @@ def line(words: Iterable[str]) -> str:
 
 
 def expression(text: str) -> str | None:
-    """Return the expression if it only reads requests and computes, without environment variables; otherwise None."""
+    """Return the expression with a placeholder for an environment variable.
+
+    The result is None unless the expression only reads requests and computes.
+    """
     if not _EXPRESSION.fullmatch(text) or kinds.has_control(text):
         return None
     fetch, *converters = re.findall(_CALL, text)

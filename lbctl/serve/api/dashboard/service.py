@@ -157,7 +157,7 @@ class DashboardService:
             await self._send(Frame(self._number + 1, b": nothing new\n\n"))
 
     def _rows(self, pools: list[schema.LivePool]) -> Iterator[Iterable[schema.LiveReplica]]:
-        """Yield the replicas of each pool and add the pool to `pools`; yield nothing in between as a pause."""
+        """Yield the replicas of each pool, and add the pool to `pools`; yield an empty tuple as a pause."""
         for item in self._source.live():
             if item is not None:
                 pools.append(item[0])
