@@ -6,6 +6,7 @@ While another process uses the picker's address, or no picker is started there, 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -245,44 +246,54 @@ class PickerManager:
         """
         found: Occupant | None = None
         waits_for: Address | None = None
-        kept_until = 0.0
+        kept_until, unknown_until = 0.0, math.inf
         while (places := self._places()) is not None and not self._child.keeps(places[0]):
             now = time.monotonic()
             if waits_for is None and self.taken:  # noted before the first look; that process may have ended since
                 waits_for, kept_until = places[0], now + _RETURN
             if not is_free(places[0]):
                 if places[0] != waits_for:
-                    waits_for, found, kept_until = places[0], None, now
+                    waits_for, found, kept_until, unknown_until = places[0], None, now, math.inf
                 if found is None or found.pid is None or found.is_gone:
-                    found = await self._identified(places[0])
+                    found = await self._identified(places[0], unknown_until)
                     if self._places() != places:
                         found = None
                         continue
-                    if found is not None:
-                        self._occupied = found.text
-                        self._set_taken(self._other(found))
+                    self._note_occupant(found)
                 now = time.monotonic()
-                is_alone = found is not None and found.is_picker_alone
-                kept_until = now + _RETURN if self.taken or is_alone else max(kept_until, now + _RESTART)
+                if found is None:  # once, so that a foreign process cannot remain unknown
+                    unknown_until = min(unknown_until, now + _RESTART)
+                    kept_until = max(kept_until, unknown_until)
+                elif self.taken or found.is_picker_alone:
+                    kept_until = now + _RETURN
                 await self._look_at(places[0], found)
             elif places[0] != waits_for or now >= kept_until:
                 break
             else:
-                if self.taken:
-                    self._set_taken(f"{places[0]} is reserved for {_RETURN:g} s for the process that used it")
+                self._note_reserved(places[0])
                 found = None
             await asyncio.sleep(_LOOK)
         self._occupied = ""
         self.alone.forget()
 
-    async def _identified(self, bind: Address) -> Occupant | None:
+    def _note_occupant(self, found: Occupant | None) -> None:
+        if found is not None:
+            self._occupied = found.text
+            self._set_taken(self._other(found))
+
+    def _note_reserved(self, bind: Address) -> None:
+        if self.taken:
+            self._set_taken(f"{bind} is reserved for {_RETURN:g} s for the process that used it")
+
+    async def _identified(self, bind: Address, unknown_until: float) -> Occupant | None:
         """Return the process that uses the picker's address; None if the address is free.
 
-        A process is unknown while it closes its ports or starts to listen, so an unknown one gets a few more looks.
+        A process is unknown while it closes its ports or starts to listen. Until `unknown_until` (monotonic time), an
+        unknown process gets a few more looks.
         """
         found = occupant(bind)
         for _ in range(_CLOSER_LOOKS):
-            if found is None or found.pid is not None or self.taken:
+            if found is None or found.pid is not None or self.taken or time.monotonic() >= unknown_until:
                 break
             await asyncio.sleep(_CLOSER_LOOK)
             found = occupant(bind)

@@ -6,7 +6,7 @@ import asyncio
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from types import SimpleNamespace
 from typing import cast
 
@@ -81,6 +81,26 @@ def test_process_that_releases_the_address_is_not_reported(
 
     asyncio.run(run())
     assert "another process uses" not in caplog.text
+
+
+def test_process_that_keeps_returning_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise, another user's process could hide behind the looks, and receive prompts."""
+    monkeypatch.setattr("lbctl.serve.picker.manager._LOOK", 0.01)
+    monkeypatch.setattr("lbctl.serve.picker.manager._RESTART", 0.5)
+    bind, unknown = _bound()
+    unknown.close()
+
+    async def run() -> None:
+        async with _waiting(bind) as manager:
+            reported = asyncio.ensure_future(_eventually(lambda: bool(manager.taken) or manager.running))
+            while not reported.done():
+                with socket.socket() as returning, suppress(OSError):
+                    returning.bind((bind.host, bind.port))
+                    await asyncio.sleep(0.2)
+                await asyncio.sleep(0.02)
+            await reported
+
+    asyncio.run(run())
 
 
 def test_process_that_stays_unknown_is_reported() -> None:
