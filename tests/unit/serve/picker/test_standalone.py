@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 
 import pytest
 
 from lbctl.ir.address import Address
 from lbctl.picker.statistics import WAIT_BOUNDS, TenantWaits
-from lbctl.serve.picker import standalone
-from lbctl.serve.picker.standalone import PickerAlone
-from tests.support.processes.ports import HOST
+from lbctl.serve.picker.standalone import TIMEOUT, PickerAlone
 
 _EARLIER = {
     "kind": "report", "reasons": [["chat", "least", 3]], "times": {}, "finished": {"chat": 3}, "lost": {}, "open": 2,
@@ -73,11 +70,12 @@ def test_incomplete_report_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_hung_picker_is_reported_as_hung(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standalone, "TIMEOUT", 0.1)
-    with socket.create_server((HOST, 0)) as hung:  # the kernel accepts connections for a stopped process
-        picker = PickerAlone()
-        port = hung.getsockname()[1]
-        assert not asyncio.run(picker.look(Address(HOST, port - 1), 7, ""))
-    assert picker.problem == "the picker hangs: `lbctl picker` (process 7) does not answer within 0.1 s"
+    async def answer(*_: object) -> bytes:
+        raise TimeoutError
+
+    monkeypatch.setattr(PickerAlone, "_answer", answer)
+    picker = PickerAlone()
+    assert not asyncio.run(picker.look(Address("127.0.0.1", 18001), 7, ""))
+    assert picker.problem == f"the picker hangs: `lbctl picker` (process 7) does not answer within {TIMEOUT:g} s"
     picker.forget()
     assert picker.problem == ""
