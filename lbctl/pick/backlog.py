@@ -150,6 +150,7 @@ class Backlog:
         """Remove other pickers' prompts that were sent before `before`."""
         for prompt in [prompt for prompt in self._waiting if prompt.sent < before and not prompt.is_own]:
             self.remove(prompt)
+        self._waiting = deque(prompt for prompt in self._waiting if not prompt.read)
 
     def _measure(self, tokens: int, seconds: float, now: float) -> None:
         decay = 0.5 ** ((now - self._measured_at) / _HALF_LIFE)

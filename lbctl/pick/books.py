@@ -159,7 +159,7 @@ class ReplicaLoad:
         if before is not None:
             self._peer_cached_tokens += max(0, count.cached_tokens - before.cached_tokens)
             self._add(before, count, now)
-        elif is_known:  # its earlier messages did not name this replica, so it had sent nothing there
+        elif is_known and count.sent <= _MAX_PROMPTS:  # its earlier messages did not name this replica
             self._add(_NOTHING, count, now)
         self._refresh()
 

@@ -152,6 +152,15 @@ def test_first_prompts_of_a_known_peer_have_lengths() -> None:
     assert books.reconcile(POOL, "a", 3, 0, first_tokens=3, taken=6) is None, "when it was sent is unknown"
 
 
+def test_old_prompts_of_a_peer_do_not_wait_at_a_returned_replica() -> None:
+    """While a replica is in no pool here, this picker ignores the peer's counts, which are sums since its start."""
+    books = Books()
+    books.merge("peer", {}, now=0)
+    books.merge("peer", {POOL: {"a": Count(1, 40, 5000, 2_000_000, 0, 2_000_000)}}, now=1)
+    books.merge("peer", {POOL: {"a": Count(2, 140, 5001, 2_000_100, 0, 2_000_100)}}, now=2)
+    assert books.load(POOL, "a").work == 140 + 2 * REQUEST_TOKENS
+
+
 def test_prompts_of_peers_are_dropped_if_not_counted() -> None:
     books = Books()
     books.merge("peer", {}, now=100)
