@@ -22,6 +22,8 @@ _MIN_AVAILABLE = 0.5
 
 docs/develop/decisions/0096-slow-start-leaves-half-of-the-capacity.md has the simulations behind it.
 """
+_MIN_FACTOR = 1e-3
+"""Minimum factor of slow start, also with `min_weight: 0%`: a factor of 0 would make expected waits infinite."""
 _SPILL_BELOW = 70.0
 """If a smaller percentage of a priority's replicas is fit, the next priority helps, unless `locality` sets another
 percentage."""
@@ -144,10 +146,12 @@ class PoolTable:
         for index in tier.ramping:
             started = tier.candidates[index].started
             assert started is not None
-            rates[index] *= self.slow_start.factor(now - started)
+            rates[index] *= max(_MIN_FACTOR, self.slow_start.factor(now - started))
         total, least = sum(rates), min(tier.total_rate, _MIN_AVAILABLE * tier.capacity)
         if total >= least:
             return rates
+        if least >= tier.total_rate:
+            return tier.rates
         part = (least - total) / (tier.total_rate - total)
         return [rate + part * (full - rate) for rate, full in zip(rates, tier.rates, strict=True)]
 

@@ -64,7 +64,7 @@ def line(report: PickerReport) -> bytes:
         sampled=report.sampled,
         samples=[asdict(item) for item in report.samples],
         unsaved=report.unsaved,
-        lengths=report.lengths,
+        factors=report.lengths,  # 1.0 rejects four numbers under `lengths`
         queues={pool: _queue(counts) for pool, counts in report.queues.items()},
         waiting_tenants=report.waiting_tenants,
     )
@@ -84,7 +84,7 @@ def report_of(values: Mapping[str, Any]) -> PickerReport:
             sampled=values["sampled"],
             samples=tuple(DecisionSample(**item) for item in values["samples"]),
             unsaved=str(values.get("unsaved", "")),
-            lengths={pool: Factors(*factors) for pool, factors in values.get("lengths", {}).items()},
+            lengths={pool: Factors(*factors) for pool, factors in values.get("factors", {}).items()},
             queues={pool: _queue_of(counts) for pool, counts in values.get("queues", {}).items()},
             waiting_tenants=values.get("waiting_tenants", {}),
         )

@@ -218,6 +218,12 @@ def test_slow_start_leaves_half_of_the_capacity_in_use() -> None:
     assert shares(candidate("a"), new, candidate("c", started=12.0)) == pytest.approx([0.67, 0.20, 0.13], abs=0.02)
 
 
+def test_slow_start_may_begin_with_no_weight() -> None:
+    world = World(table(candidate("a"), candidate("b", started=0.0), slow_start=SlowStart(60_000, 0.0, 1.0)))
+    world.now = 0.0
+    assert {world.ask().ordered[0].name for _ in range(20)} <= {"a", "b"}
+
+
 def test_slow_start_does_not_matter_among_idle_replicas() -> None:
     world = World(table(*THREE, candidate("d", started=0.0), slow_start=SlowStart(60_000, 10.0, 1.0)))
     counts = dict.fromkeys("abcd", 0)

@@ -26,7 +26,7 @@ def test_report_passes_the_link_unchanged() -> None:
 def test_line_of_a_report_has_the_order_of_earlier_versions() -> None:
     assert reports.line(PickerReport(reasons=(("chat", "score", 2),))) == (
         b'{"kind":"report","reasons":[["chat","score",2]],"times":{},"finished":{},"lost":{},"open":0,'
-        b'"open_by_pool":{},"expected_cached":{},"sampled":0,"samples":[],"unsaved":"","lengths":{},"queues":{},'
+        b'"open_by_pool":{},"expected_cached":{},"sampled":0,"samples":[],"unsaved":"","factors":{},"queues":{},'
         b'"waiting_tenants":{}}\n'
     )
 
