@@ -97,9 +97,9 @@ class Proxy(Section):
     )
     config: v.FilePath | None = Field(
         None,
-        description="Main configuration file of the proxy. `serve` writes this file, and `render` uses its "
-        "directory for relative files. An Envoy with `config`, but without `nodes` and `node_san`, does not have to "
-        "connect to `serve`.",
+        description="Main configuration file of the proxy. `serve` writes it if `reload` is set, and `render` uses its "
+        "directory for relative files. An Envoy with `config`, but without `nodes` and `node_san`, need not connect "
+        "to `serve`.",
     )
     reload: Reload | None = Field(None, description="With `config`: `serve` writes the file and reloads the proxy.")
     runtime_api: v.AbsolutePath | None = Field(

@@ -120,7 +120,8 @@ class Pick(Section):
     )
     timeout: v.Duration = Field(
         q.Duration(200),
-        description="Timeout of a pick. If it expires or the picker fails, the proxy falls back to `otherwise`.",
+        description="Timeout of a pick. If it expires or the picker fails, the proxy falls back to `otherwise`. On "
+        "HAProxy, the pools of a listener share the longest one.",
     )
     otherwise: Literal["round_robin", "least_request", "least_time", "random", "hash"] = Field(
         "least_request", description="Algorithm that the proxy uses for requests without a pick."
