@@ -146,7 +146,7 @@ def _remaining(facts: ReplicaFacts) -> Iterator[str]:
 def _unknown_in_flight(facts: ReplicaFacts) -> str:
     """Return what is unknown about the requests in flight.
 
-    The result is empty if all proxies report them or there is no proxy.
+    The result is empty if all proxies report them, or without proxies.
     """
     if not facts.carriers:
         return ""

@@ -56,8 +56,8 @@ _GRACE = 1.0
 _SWEEP = 10.0
 _READY_POLL = 0.1
 _QUEUE_INTERVAL = 0.05
-"""Seconds between checks of the queues for requests that have waited too long and replicas that are no longer
-suspected."""
+"""Seconds between checks of the queues for requests that have waited too long, and for replicas whose suspicion
+has ended."""
 _BACKLOG = 4_096
 """Maximum number of connections that wait to be accepted. nginx connects for each request that has to wait."""
 _MAX_UNSAVED = 600

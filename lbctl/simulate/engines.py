@@ -34,7 +34,7 @@ def enqueue(engines: EngineColumns, requests: Requests, replica: int, request: i
 def begin(
     engines: EngineColumns, requests: Requests, settings: RunSettings, progress: RunProgress, replica: int, now: float
 ) -> None:
-    """Start the next iteration or run of iterations. Set `end`, which is infinite if there is no work."""
+    """Start the next iteration or run of iterations. Set `end`, which is infinite without work."""
     preempt(engines, requests, settings, replica)
     admit(engines, requests, settings, progress, replica)
     running = engines.running[replica]

@@ -88,7 +88,7 @@ def refuse(requests: Requests, settings: RunSettings, progress: RunProgress, req
 
 @jit
 def lose(requests: Requests, settings: RunSettings, progress: RunProgress, request: int) -> None:
-    """Fail a request because its replica has died or there is no replica."""
+    """Fail a request whose replica has died, or that no replica can serve."""
     requests.state[request] = BROKEN
     note(requests, settings, progress, 2 * request + 1)
 

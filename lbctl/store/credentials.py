@@ -46,7 +46,7 @@ def tls_of(store: Store) -> ssl.SSLContext:
 
 
 def read_keyring(store: Store) -> Keyring:
-    """Return the keys in the store's key file, or no keys if there is no such file. Raises UnusableError."""
+    """Return the keys in the store's key file; empty if the file is not set. Raises UnusableError."""
     if store.key_file is None:
         return Keyring()
     try:

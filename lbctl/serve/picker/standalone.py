@@ -83,7 +83,7 @@ class PickerAlone:
         """Its newest report, with the requests that have ended since the first report and the samples since the last
         one."""
         self.problem = ""
-        """Why it is not known to run; empty if it has reported or if there is no process."""
+        """Why it is not known to run; empty if it has reported, or without a process."""
         self._http: Address | None = None
         self._headers: Mapping[str, str] = {}
         self._before: Mapping[str, int] = {}

@@ -4,7 +4,7 @@ This module contains the filter that queries the picker, the picker's clusters, 
 On routes to a pool with the algorithm `pick`, the filter `ext_authz` queries the picker. If the picker fails, the
 filter lets the request pass. Envoy decides which filters to run before it reads the model from the body. The filter is
 therefore always present, and routes without the picker turn it off. The picker's response becomes metadata, which
-clients cannot write. If it names a host outside the cluster, or if there is no response, the cluster uses its policy
+clients cannot write. If it names a host outside the cluster, or does not arrive, the cluster uses its policy
 without the picker. A Lua filter reports the first byte of a response's body to the picker, and Envoy's access log
 reports the end of a request. Queued requests wait for the query's response. If the picker hangs, they wait until the
 query times out, because Envoy drains only the HTTP connections of an unhealthy host. Other requests no longer query it.

@@ -92,7 +92,7 @@ class Frontend:
     queue_times: tuple[Token, ...]
     """Lines that compute the queue time for the access log, if requests may also wait at the picker."""
     filters: tuple[Token, ...]
-    """The last lines, which refer to other files: after them, paths are no longer relative to `default-path`."""
+    """The last lines, which refer to other files: after them, `default-path` does not apply to paths."""
 
 
 def frontend(listener: Listener, view: View, read_elsewhere: frozenset[str]) -> Frontend:

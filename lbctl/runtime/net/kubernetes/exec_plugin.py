@@ -32,7 +32,7 @@ _PIECE = 1 << 16
 _KILLED = 1.0
 """Seconds to wait for the end of a killed program."""
 _MARGIN = 60.0
-"""A credential is no longer used from this many seconds before it expires."""
+"""How many seconds before its expiry a credential stops being used."""
 
 
 @dataclass(frozen=True, slots=True)
