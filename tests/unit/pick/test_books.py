@@ -156,9 +156,9 @@ def test_old_prompts_of_a_peer_do_not_wait_at_a_returned_replica() -> None:
     """While a replica is in no pool here, this picker ignores the peer's counts, which are sums since its start."""
     books = Books()
     books.merge("peer", {}, now=0)
+    books.reconcile(POOL, "a", 0, 0, first_tokens=1, taken=0.5)
     books.merge("peer", {POOL: {"a": Count(1, 40, 5000, 2_000_000, 0, 2_000_000)}}, now=1)
-    books.merge("peer", {POOL: {"a": Count(2, 140, 5001, 2_000_100, 0, 2_000_100)}}, now=2)
-    assert books.load(POOL, "a").work == 140 + 2 * REQUEST_TOKENS
+    assert books.load(POOL, "a").work < 2_000
 
 
 def test_prompts_of_peers_are_dropped_if_not_counted() -> None:

@@ -96,8 +96,8 @@ def test_process_that_keeps_returning_is_reported(monkeypatch: pytest.MonkeyPatc
             while not reported.done():
                 with socket.socket() as returning, suppress(OSError):
                     returning.bind((bind.host, bind.port))
-                    await asyncio.sleep(0.2)
-                await asyncio.sleep(0.02)
+                    await asyncio.sleep(0.15)
+                await asyncio.sleep(0.15)
             await reported
 
     asyncio.run(run())
