@@ -2,9 +2,9 @@
 
 Envoy and HAProxy have their own slow start and must not get a second ramp, so a ramp is never part of the weights that
 the control loop decides. The formula is Envoy's, evaluated at the beginning of each step, so that a replica never gets
-more than Envoy would give it. A step is as long as the proxy's `min_interval`, or an eighth of the window if that is
-longer. With the defaults (60 s, 10 %, 30 s), a replica starts with 10 % of its weight, and has 50 % after 30 s and 100
-% after 60 s.
+more than Envoy would give it. (`compose` increases the factors if too little of a pool's capacity would be in use.) A
+step is as long as the proxy's `min_interval`, or an eighth of the window if that is longer. With the defaults (60 s, 10
+%, 30 s), a replica starts with 10 % of its weight, and has 50 % after 30 s and 100 % after 60 s.
 
 The picker uses the same ramps. As in Envoy and HAProxy, a replica ramps if it is new or if its checks have failed, but
 not after a drain. The functions are pure: times are arguments, in seconds on one clock.

@@ -265,8 +265,8 @@ class SlowStart(Section):
     window: v.Duration = Field(q.Duration(60_000), description="Time until a replica reaches its full weight.")
     min_weight: v.Percent = Field(
         q.Percent(10),
-        description="Initial weight, as a share of the full weight. With `pick`, it is higher if slow start would "
-        "otherwise leave less than half of the pool's capacity in use.",
+        description="Initial weight, as a share of the full weight. With `pick` and on nginx, it is higher if slow "
+        "start would otherwise leave less than half of the pool's capacity in use.",
     )
     aggression: v.PositiveNumber = Field(
         1.0, description="Shape of the increase. 1 is linear; with a higher value, the weight rises faster at first."

@@ -13,15 +13,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from lbctl.ir.locality import NOWHERE, Place, distance
-from lbctl.ir.pools import Locality, PickPolicy, Pool, SlowStart
+from lbctl.ir.pools import Locality, PickPolicy, Pool, SlowStart, relief
 
 KV_FULL = 0.95
 """Used share of a KV cache above which an engine has to preempt requests or queue new ones."""
-_MIN_AVAILABLE = 0.5
-"""Fraction of a tier's capacity that slow start leaves in use: no replica gets more than twice its usual share.
-
-docs/develop/decisions/0096-slow-start-leaves-half-of-the-capacity.md has the simulations behind it.
-"""
 _MIN_FACTOR = 1e-3
 """Minimum factor of slow start, also with `min_weight: 0%`: a factor of 0 would make expected waits infinite."""
 _SPILL_BELOW = 70.0
@@ -147,12 +142,9 @@ class PoolTable:
             started = tier.candidates[index].started
             assert started is not None
             rates[index] *= max(_MIN_FACTOR, self.slow_start.factor(now - started))
-        total, least = sum(rates), min(tier.total_rate, _MIN_AVAILABLE * tier.capacity)
-        if total >= least:
-            return rates
-        if least >= tier.total_rate:
-            return tier.rates
-        part = (least - total) / (tier.total_rate - total)
+        part = relief(sum(rates), tier.total_rate, tier.capacity)
+        if part in (0.0, 1.0):
+            return tier.rates if part else rates
         return [rate + part * (full - rate) for rate, full in zip(rates, tier.rates, strict=True)]
 
     def ramps(self, now: float) -> dict[str, float]:

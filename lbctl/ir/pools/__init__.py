@@ -36,7 +36,8 @@ from lbctl.ir.pools.health import (
     PassiveCheck,
     TcpCheck,
 )
-from lbctl.ir.pools.pool import Model, Pool, Protocol, Replica, SlowStart
+from lbctl.ir.pools.pool import Model, Pool, Protocol, Replica
+from lbctl.ir.pools.slow_start import SlowStart, relief
 from lbctl.ir.pools.telemetry import MetricsSource, Telemetry, Weighting
 
 __all__ = [
@@ -80,4 +81,5 @@ __all__ = [
     "UpstreamHeader",
     "Weighting",
     "header_values",
+    "relief",
 ]

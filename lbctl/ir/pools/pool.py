@@ -19,6 +19,7 @@ from lbctl.ir.pools.health import (
     PassiveCheck,
     TcpCheck,
 )
+from lbctl.ir.pools.slow_start import SlowStart
 from lbctl.ir.pools.telemetry import Telemetry, Weighting
 
 Protocol = Literal["http1", "http2", "grpc"]
@@ -52,26 +53,6 @@ class Replica:
     """Its own sources of metrics; None: the pool's sources."""
     agent_port: int | None = None
     """HTTP port of its agent; None: the port of the pool's agents."""
-
-
-@dataclass(frozen=True, slots=True)
-class SlowStart:
-    """The gradual increase of a new replica's weight."""
-
-    window: int = 60_000
-    """Duration of the ramp."""
-    min_weight: float = 10.0
-    """Initial weight, in percent."""
-    aggression: float = 1.0
-    """Exponent of the ramp; 1.0 is linear."""
-
-    def factor(self, age: float) -> float:
-        """Return Envoy's weight factor for a replica that joined `age` seconds ago; 1 after the ramp."""
-        part = age * 1000 / self.window if self.window else 1.0
-        if part >= 1.0:
-            return 1.0
-        ramped: float = max(part, 0.0) ** (1.0 / self.aggression)
-        return max(self.min_weight / 100, ramped)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -162,11 +163,30 @@ def test_a_replica_ramps_after_it_passes_its_checks_again() -> None:
 
 def test_a_ramp_scales_the_weight_of_the_operator_or_the_loop() -> None:
     base = snapshot_of(member("a"), member("b"), slow_start=SlowStart())
-    held = Override("weight", "p", "b", 6.0)
+    held = Override("weight", "p", "b", 0.4)
     before = for_proxy(composed_of(snapshot_of(member("a"), slow_start=SlowStart())), {}, Ramps(), 0.0, 30.0)
     joined = for_proxy(composed_of(base, held, weights={"a": SLOW}), {}, before.ramps, 1.0, 30.0)
-    assert joined.snapshot.weights["p"]["b"].rate == pytest.approx(0.6)
+    assert joined.snapshot.weights["p"]["b"].rate == pytest.approx(0.04)
     assert joined.snapshot.weights["p"]["a"] == SLOW
+
+
+def test_slow_start_leaves_half_of_the_capacity_in_use() -> None:
+    """In a rolling restart, the last old replica of an nginx pool would otherwise get most of the requests."""
+    base = snapshot_of(member("a"), member("b"), member("c"), member("d", priority=1), slow_start=SlowStart())
+    composed = composed_of(base)
+
+    def factors_after(*failing: set[str]) -> Mapping[str, float]:
+        ramps = Ramps()
+        for names in failing:
+            view = for_proxy(composed, {"p": frozenset(names)}, ramps, 0.0, 30.0)
+            ramps = view.ramps
+        return view.factors.get("p", {})
+
+    assert factors_after({"b"}, set()) == {"b": 0.1}
+    assert factors_after({"b"}, {"c"}) == pytest.approx({"b": 0.5})
+    assert factors_after({"b", "c"}, set()) == pytest.approx({"b": 0.25, "c": 0.25})
+    assert factors_after({"a", "b"}, {"a", "c"}) == {}
+    assert factors_after({"d"}, set()) == pytest.approx({"d": 0.5})
 
 
 def test_a_drain_by_an_operator_and_a_failed_check_add_up() -> None:

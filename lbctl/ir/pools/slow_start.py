@@ -1,0 +1,45 @@
+"""Slow start: the weight of a replica that is new or was down increases gradually."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_MIN_AVAILABLE = 0.5
+"""Fraction of the capacity that slow start leaves in use: no replica gets more than twice its usual share.
+
+docs/develop/decisions/0096-slow-start-leaves-half-of-the-capacity.md has the simulations behind it.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SlowStart:
+    """The gradual increase of a new replica's weight."""
+
+    window: int = 60_000
+    """Duration of the ramp."""
+    min_weight: float = 10.0
+    """Initial weight, in percent."""
+    aggression: float = 1.0
+    """Exponent of the ramp; 1.0 is linear."""
+
+    def factor(self, age: float) -> float:
+        """Return Envoy's weight factor for a replica that joined `age` seconds ago; 1 after the ramp."""
+        part = age * 1000 / self.window if self.window else 1.0
+        if part >= 1.0:
+            return 1.0
+        ramped: float = max(part, 0.0) ** (1.0 / self.aggression)
+        return max(self.min_weight / 100, ramped)
+
+
+def relief(total: float, full: float, capacity: float) -> float:
+    """Return the fraction (0 to 1) of its missing weight that every replica in slow start gets in addition.
+
+    It is 0 if at least half of the capacity is in use without it.
+
+    `total`: sum of the available replicas' weights with slow start; `full`: the sum without it; `capacity`: the sum
+    without slow start if all replicas were available.
+    """
+    least = min(full, _MIN_AVAILABLE * capacity)
+    if total >= least:
+        return 0.0
+    return 1.0 if least >= full else (least - total) / (full - total)
