@@ -1,6 +1,6 @@
 """The command line.
 
-Each command is a module that is imported when the command is called. Exit codes are also defined here.
+Each command has its own module, which is imported on demand. Exit codes are also defined here.
 """
 
 from __future__ import annotations
@@ -71,14 +71,14 @@ _GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "version": ("lbctl.cli.version", "Print the versions of lbctl, Python and its dependencies."),
     },
 }
-"""Maps a section of the help to its commands. Each command has a module (with the object `command`, or the name after
-the colon), and a help text that is available without an import."""
+"""Maps each section of the help to its commands. An entry contains a module and a help text, so that listing the
+commands imports nothing. The module may end with a colon and the name of the command object (default: `command`)."""
 _COMMANDS = {name: entry for commands in _GROUPS.values() for name, entry in commands.items()}
 _USAGE = "See `lbctl help COMMAND` and `lbctl help environment`."
 
 
 class _Commands(click.Group):
-    """Lists the commands and their help, and imports a command's module only to run it."""
+    """A group that lists its commands without importing their modules."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
@@ -93,7 +93,7 @@ class _Commands(click.Group):
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return the names without importing the modules, because a shell calls this for every key."""
+        """Return the matching names without importing any module, because completion must be fast."""
         if incomplete.startswith("-"):
             return super().shell_complete(ctx, incomplete)
         from click.shell_completion import CompletionItem
@@ -130,11 +130,11 @@ def group() -> None:
 
 
 def main() -> None:
-    """Run the program. It never returns: it exits with one of the exit codes of `run`."""
-    gc.set_threshold(100_000, 50)  # a fleet lives until the end; collecting it takes a fifth of the time
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # pydantic would search every installed package
+    """Run lbctl, and exit with the exit code that `run` returns."""
+    gc.set_threshold(100_000, 50)  # a fleet lives until exit; collecting it would take a fifth of the time
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # otherwise, pydantic searches all packages
     code = run(sys.argv[1:])
-    gc.freeze()  # a final collection at exit takes a quarter of a second with xDS messages
+    gc.freeze()  # the collection at exit would take 0.25 s with xDS messages
     sys.exit(code)
 
 
@@ -156,7 +156,7 @@ def run(args: list[str]) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except Exception:  # noqa: BLE001 -- the last line of defence: an error in lbctl, reported as such
+    except Exception:  # noqa: BLE001 -- last resort: report any other exception as a bug in lbctl
         traceback.print_exc()
         click.echo("lbctl: internal error; please report it with the lines above", err=True)
         return 70

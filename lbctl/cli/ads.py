@@ -1,4 +1,4 @@
-"""Options of commands that connect to a control plane: its address, and the node's identity and certificate."""
+"""Options for commands that connect to a control plane: its address, and the node's identity and certificate."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from lbctl.api.client import ServeClient
 
 USUAL = f"127.0.0.1:{ports.XDS}"
-"""Default address on which `serve` accepts proxies."""
+"""Default xDS address of `serve`."""
 _PAUSE = 0.1
 _FLAGS = ("xds", "node", "region", "zone", "tls_ca", "tls_cert", "tls_key")
 
 
 @dataclass(frozen=True, slots=True)
 class Ads:
-    """The values of the options.
+    """Values of the options for connecting to a control plane.
 
-    `ca`, `certificate`, `key`: absolute paths, empty if not given; TLS requires `ca`. `problem`: why the socket of a
-    running `serve` cannot be used; empty if it is used or not needed.
+    `ca`, `certificate` and `key` are absolute paths, or empty if not given; TLS requires `ca`. `problem` is the reason
+    why the socket of a running `serve` cannot be used, or empty if it is used or not needed.
     """
 
     xds: Address
@@ -41,9 +41,9 @@ class Ads:
     node: str
     """Node id to send."""
     region: str
-    """Region to send; empty for none."""
+    """Region to send; may be empty."""
     zone: str
-    """Zone to send; empty for none."""
+    """Zone to send; may be empty."""
     ca: str
     certificate: str
     key: str
@@ -51,7 +51,7 @@ class Ads:
 
 
 def ads_options(*, patience: float = 0.0) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Pass the options to the command as the argument `ads`. Wait up to `patience` seconds for a starting `serve`."""
+    """Pass the options to the command as the argument `ads`. Wait up to `patience` seconds for `serve` to start."""
     from lbctl.cli.server_options import server_options
 
     option = options_of("xds")
@@ -88,7 +88,7 @@ def ads_options(*, patience: float = 0.0) -> Callable[[Callable[..., int]], Call
 
 
 def address_of(flag: str, text: str) -> Address:
-    """Parse the address in an option. Raises click.UsageError."""
+    """Parse an option's address. Raises click.UsageError."""
     try:
         endpoint = parse_address(text)
     except QuantityError as error:
@@ -118,7 +118,7 @@ def _ads(values: Mapping[str, str | None], running: _Running) -> Ads:
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """A running `serve`, which is queried for its xDS address. `patience`: seconds to wait for a starting `serve`."""
+    """A `serve` process that is queried for its xDS address. `patience` is how many seconds it may take to start."""
 
     server: ServeClient
     patience: float
@@ -132,11 +132,11 @@ class _Running:
         return option_precedence(context, "server") > option_precedence(context, "xds")
 
     def address(self) -> tuple[str, str]:
-        """Return `unix:PATH` of `serve`, or a TCP address and the reason why the socket is not used.
+        """Return the socket of `serve` as `unix:PATH`, or a TCP address and the reason why the socket is not used.
 
-        The TCP address is the address of the specified `serve`, or the default. A socket of another user would give
-        that user control of the proxy, so the socket must belong to this user. Root accepts any socket. Raises ApiError
-        or ClickException if the command line names a `serve` that does not answer or runs on another machine.
+        The TCP address comes from the specified `serve`, or is the default. The socket must belong to this user,
+        because its owner can control the proxy. Root accepts any socket. Raises ApiError or ClickException if the
+        `serve` on the command line does not answer or runs on another machine.
         """
         from lbctl.api.client import ApiError, is_on_loopback
 
@@ -160,7 +160,7 @@ class _Running:
         return USUAL if tcp.startswith("unix:") else tcp, problem
 
     def _await_listens(self) -> AnyVersionListens:
-        """Return the addresses of `serve`. Raises ApiError or ClickException if it does not answer in time."""
+        """Wait until `serve` listens, and return its addresses. Raises ApiError or ClickException on timeout."""
         from lbctl.api.client import ApiError
 
         deadline, waits = time.monotonic() + self.patience, False
@@ -193,7 +193,7 @@ def _is_on_command_line(option: str) -> bool:
 
 
 def _is_trusted(path: str) -> bool:
-    """Whether the path is a socket of this user; root trusts the sockets of all users."""
+    """Return whether the path is a socket that belongs to this user. Root trusts the sockets of all users."""
     try:
         status = Path(path).stat()
     except OSError:

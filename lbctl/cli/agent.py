@@ -117,7 +117,7 @@ def command(context: click.Context, /, **options: Any) -> int:
 
 
 def _reject_options(context: click.Context) -> None:
-    """Reject options in front of a subcommand, which would have no effect. Raises UsageError."""
+    """Reject options in front of a subcommand, because they would have no effect. Raises UsageError."""
     given = {name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
     option = next((item.opts[0] for item in context.command.params if item.name in given), None)
     if option is not None:
@@ -163,7 +163,7 @@ def settings(options: Mapping[str, Any]) -> AgentSettings:
 
 
 def _given(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that options define, by their name; None: the option is not set."""
+    """Return setting name → value from the options, with None for options that are not set."""
     return {
         "engine": _parsed("engine", options, _engine),
         "kind": options["kind"],
@@ -246,13 +246,13 @@ def _networks(texts: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _file(text: str) -> str:
-    """Return the path of a file that can be read. Raises OSError."""
+    """Check that the file is readable, and return its path. Raises OSError."""
     with Path(text).open("rb"):
         return text
 
 
 def _token_file(text: str) -> str:
-    """Return the path of a file with at least one token. Raises OSError and QuantityError."""
+    """Check that the file contains a token, and return its path. Raises OSError and QuantityError."""
     from lbctl.agent.access import MAX_TOKEN_BYTES, tokens
 
     with Path(text).open("rb") as opened:
@@ -268,7 +268,7 @@ def _path(text: str) -> str:
 
 
 def _request(text: str) -> EngineRequest:
-    """Read the body of requests, whose keys determine their path. Raises OSError."""
+    """Read a request body, and choose the request's path according to its keys. Raises OSError."""
     from lbctl.agent.settings import EngineRequest
     from lbctl.base.foreign_json import InvalidJsonError, parse_object
 
@@ -304,10 +304,9 @@ def _share(text: str) -> float:
 
 
 def _replace_process(found: AgentSettings) -> None:
-    """Replace this process by the agent, which needs less memory than a process that has read a fleet.
+    """Replace this process with the agent, which needs less memory than a process that has read a fleet.
 
-    `-P`: Python does not import modules from the working directory, which other users may be able to write to. Raises
-    ClickException.
+    `-P` prevents imports from the working directory, where other users may have write access. Raises ClickException.
     """
     from lbctl.agent.settings_json import encoded
 

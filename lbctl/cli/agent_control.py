@@ -25,11 +25,11 @@ _SOCKET = "agent.sock"
 _DIRECTORY = "lbctl-agent"
 _RUN = Path("/run")
 _TIMEOUT = 10.0
-"""Seconds within which the agent must answer, in addition to the duration of a wait."""
+"""How many seconds the agent may take to answer, in addition to the requested wait."""
 _RESTART_TIMEOUT = 10.0
-"""Seconds within which systemd must have restarted an agent that has ended."""
+"""How many seconds systemd may take to restart an agent that has exited."""
 _RESTART_POLL = 0.2
-"""Seconds between two attempts to reach it."""
+"""Seconds between attempts to reach the restarted agent."""
 _MAX_ANSWER_BYTES = 1 << 20
 
 state_option = options_of("agent")(
@@ -39,7 +39,7 @@ state_option = options_of("agent")(
 
 
 def state_directory(given: Path | None, environment: Mapping[str, str]) -> Path:
-    """Return the state directory: the given one, systemd's, or the user's. Raises UsageError."""
+    """Return the state directory: the specified directory, systemd's, or the user's. Raises UsageError."""
     if given is not None:
         return given
     if directories := environment.get("RUNTIME_DIRECTORY"):
@@ -61,9 +61,8 @@ def state_directory(given: Path | None, environment: Mapping[str, str]) -> Path:
 def drain(wait: str, state: Path | None) -> int:
     """Report the replica as draining, and wait until its requests have finished.
 
-    The command waits until the engine has no request in flight and the proxies have noticed the drain. It exits with 0,
-    also if it has waited for the maximum time. The drain lasts until `lbctl agent readmit`, or until the engine has
-    restarted.
+    The command waits until the engine has no request in flight and the proxies have noticed the drain. It exits with 0
+    even if the maximum time has passed. The drain lasts until `lbctl agent readmit`, or until the engine has restarted.
     """
     try:
         seconds = parse_duration(wait) / 1000
@@ -89,9 +88,9 @@ def readmit(state: Path | None) -> int:
 
 
 def _drain(directory: Path, wait: float) -> Mapping[str, Any]:
-    """Drain, and return the answer of the agent. If the agent ends meanwhile, drain again after its restart.
+    """Drain the replica, and return the agent's answer. If the agent exits meanwhile, repeat this after its restart.
 
-    Otherwise, the engine would be stopped while its requests are in flight.
+    Otherwise, the engine would be stopped with requests in flight.
     """
     end = time.monotonic() + wait
     restarted_by = -math.inf
@@ -111,7 +110,7 @@ def _drain(directory: Path, wait: float) -> Mapping[str, Any]:
 
 
 def _drained(answer: Mapping[str, Any]) -> str:
-    """Return the message about the end of a wait."""
+    """Return a message that describes how the wait ended."""
     waited, in_flight = answer.get("waited_s"), answer.get("in_flight")
     if answer.get("ended"):
         return "the drain has been ended by `lbctl agent readmit`, or by a restart of the engine"
@@ -127,7 +126,7 @@ def _drained(answer: Mapping[str, Any]) -> str:
 
 
 class AgentError(click.ClickException):
-    """The agent cannot be asked, or has rejected the request."""
+    """The agent is unreachable, or it rejected the request."""
 
 
 class NoAgentError(AgentError):
@@ -135,7 +134,7 @@ class NoAgentError(AgentError):
 
 
 class AgentEndedError(AgentError):
-    """The agent has ended before it answered."""
+    """The agent exited before it answered."""
 
 
 class _Connection(http.client.HTTPConnection):
@@ -153,7 +152,7 @@ class _Connection(http.client.HTTPConnection):
 
 
 def ask(state: Path, target: str, body: bytes, wait: float) -> Mapping[str, Any]:
-    """Send a request to the agent with this state directory, and return its answer. Raises AgentError."""
+    """Send a request to the agent that uses this state directory, and return its answer. Raises AgentError."""
     path = state / _SOCKET
     connection = _Connection(path, wait + _TIMEOUT)
     try:

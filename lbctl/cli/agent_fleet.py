@@ -27,9 +27,9 @@ _ANY_PORT = 9
 
 
 def fleet_settings(paths: tuple[str, ...], replica: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of the replica with this name, or of the replica on this machine, by their names.
+    """Return setting name → value for the named replica, or for the replica on this machine.
 
-    `given`: settings that options define, which the fleet need not have. Raises ClickException.
+    `given` contains the settings from options; the fleet does not have to define them. Raises ClickException.
     """
     loaded = _loaded(paths)
     agents = {
@@ -56,7 +56,7 @@ def fleet_settings(paths: tuple[str, ...], replica: str | None, given: Mapping[s
 
 
 def _loaded(paths: tuple[str, ...]) -> Loaded:
-    """Read the fleet. This machine need not have its files. Raises ClickException."""
+    """Read the fleet. Files that it includes may be missing on this machine. Raises ClickException."""
     diagnostics = Diagnostics()
     loaded = load(paths, diagnostics, require_own_lines=False)
     if loaded is None:
@@ -75,7 +75,7 @@ def _named(replica: str, agents: Iterable[str]) -> str:
 
 
 def _on_this_machine(agents: Mapping[str, tuple[Pool, Replica]]) -> str:
-    """Return the name of the only replica with an address of this machine. Raises ClickException."""
+    """Return the name of the only replica whose address belongs to this machine. Raises ClickException."""
     resolved = {item.address.host: _addresses(item.address.host) for _, item in agents.values()}
     own = [name for name, (_, item) in agents.items() if any(map(is_own, resolved[item.address.host]))]
     if len(own) == 1:
@@ -103,7 +103,7 @@ def _listed(items: list[str]) -> str:
 
 
 def _addresses(host: str) -> tuple[str, ...]:
-    """Return the addresses of a host; empty if it has none, or for a Unix socket."""
+    """Return the IP addresses of a host; empty if it cannot be resolved, or for a Unix socket."""
     if not host:
         return ()
     try:
@@ -114,9 +114,10 @@ def _addresses(host: str) -> tuple[str, ...]:
 
 
 def is_own(address: str) -> bool:
-    """Return whether this machine has the address.
+    """Return whether the address belongs to this machine.
 
-    The system sends from this address to itself. Connecting a UDP socket chooses the address, and sends nothing.
+    If it does, the system also uses it as the source address for traffic to it. Connecting a UDP socket selects the
+    source address without sending anything.
     """
     if is_loopback(address):
         return True
@@ -165,7 +166,7 @@ def _health_check(name: str, pool: Pool) -> dict[str, Any]:
 
 
 def _key(pool: Pool, loaded: Loaded) -> dict[str, Any]:
-    """Return the settings of the key that the engine requires."""
+    """Return the settings for the API key that the engine requires."""
     header = pool.credentials
     if header is None or header.file is None:
         return {}
@@ -176,7 +177,7 @@ def _key(pool: Pool, loaded: Loaded) -> dict[str, Any]:
 
 
 def _page(pool: Pool, item: Replica, engine: str) -> dict[str, Any]:
-    """Return the kind and the place of the engine's metrics page, and the limit on free memory if it has a meaning."""
+    """Return the engine's kind and metrics page, and the free-memory limit unless the engine reserves memory."""
     plan = scrape_plan(pool, item)
     source = next(filter(_is_engine, plan.sources), None) if plan else None
     if source is None or source.table is None:

@@ -1,4 +1,4 @@
-"""`lbctl bootstrap`: the start configuration of an Envoy that gets all other configuration from `lbctl serve`."""
+"""`lbctl bootstrap`: the bootstrap configuration for an Envoy that gets everything else from `lbctl serve`."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 option = options_of("bootstrap")
 MAX_SOCKET_PATH_BYTES = 107
-"""Maximum length of a Unix socket's path."""
+"""Maximum length of a Unix socket path, in bytes."""
 _CONNECT_TIMEOUT = 10.0
-"""Seconds to wait for the socket of a `serve` that is just starting."""
+"""How many seconds a starting `serve` may take to create its socket."""
 
 
 @click.command(
@@ -118,9 +118,8 @@ def command(
 def _default_admin(ads: Ads, directory: str | None) -> Address | None:
     """Return the default address of the admin interface, or None.
 
-    Through this interface, `serve` reads the health-check results of this Envoy. An Envoy that cannot create the socket
-    does not start. For this reason, there is a default only in a directory that is writable for this user, and only on
-    the machine of `serve`.
+    `serve` reads Envoy's health-check results from this interface. Envoy does not start if it cannot create the socket,
+    so a default exists only on the machine that runs `serve`, in a directory that this user can write to.
     """
     entry, _ = _entry_of(ads.node)
     named = entry.admin if entry is not None and entry.instances == 1 else None
@@ -133,7 +132,7 @@ def _default_admin(ads: Ads, directory: str | None) -> Address | None:
 
 
 def _beside(ads: Ads) -> tuple[str, str]:
-    """Return the directory of the control plane's socket, and a name in it that is unique to this node."""
+    """Return the directory of the control plane's socket, and a socket name that is unique to this node."""
     digest = hashlib.sha256(ads.node.encode("utf-8", "surrogateescape")).hexdigest()[:8]
     return os.path.dirname(ads.xds.path), f"admin-{digest}.sock"  # noqa: PTH120 -- a str
 
@@ -147,9 +146,9 @@ def _warn_of_refusal(node: str) -> None:
 
 
 def _entry_of(node: str) -> tuple[Proxy | None, str]:
-    """Return the entry of `proxies` in --fleet for this node, and the reason if there is none.
+    """Return this node's entry in the `proxies` of --fleet, and the reason if it has none.
 
-    Without a valid fleet, both are empty.
+    Both are empty without a valid fleet.
     """
     fleet = click.get_current_context().params.get("fleet")
     if not fleet:
@@ -181,7 +180,7 @@ def _standbys(first: Address, texts: tuple[str, ...]) -> tuple[Address, ...]:
 
 
 def _check_files(given: Mapping[str, str]) -> None:
-    """Check that the files exist on this machine: an Envoy with a missing file does not start."""
+    """Check that the files exist on this machine, because Envoy does not start if a file is missing."""
     for flag, file in given.items():
         if file and not is_file(file):
             raise click.UsageError(f"{flag}: the file {file} does not exist")

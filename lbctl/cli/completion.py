@@ -8,7 +8,7 @@ from click.shell_completion import get_completion_class
 from lbctl.cli.command import Command
 
 _VARIABLE = "_LBCTL_COMPLETE"
-"""Environment variable with which the script calls the program. click derives its name from the program name."""
+"""Environment variable that the script sets when it calls lbctl. click derives its name from the program's name."""
 _SHELLS = ("bash", "zsh", "fish")
 
 

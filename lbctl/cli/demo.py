@@ -1,4 +1,4 @@
-"""`lbctl demo`: a demo on a laptop without a GPU, with faults, compared with static weights and round robin."""
+"""`lbctl demo`: compares lbctl with static weights and round robin under faults, on a laptop without a GPU."""
 
 from __future__ import annotations
 

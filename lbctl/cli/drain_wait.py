@@ -13,15 +13,15 @@ from lbctl.base.printable import plain
 _DEGRADED = 3
 _POLL_INTERVAL = 0.5
 _MARGIN = 15.0
-"""Seconds after the drain deadline to wait for the proxies' last report."""
+"""How many seconds to wait for the proxies' last report after the drain deadline."""
 _UNKNOWN_FOR = 15.0
-"""Seconds for which the number of requests in flight may be unknown. Proxies report it every 5 s."""
+"""How many seconds the number of requests in flight may be unknown. Proxies report it every 5 s."""
 
 
 def await_idle(remote: ServeClient, pool: str, replica: str) -> int:
     """Wait until the drained replica has no requests in flight.
 
-    Return the exit code: 3 if it still has requests, or if their number is unknown.
+    Return the exit code, which is 3 if it still has requests or their number is unknown.
     """
     began = time.monotonic()
     deadline = began
@@ -51,7 +51,7 @@ def await_idle(remote: ServeClient, pool: str, replica: str) -> int:
 
 
 def _look(remote: ServeClient, pool: str, replica: str) -> tuple[schema.Replica, float] | None:
-    """Return the row of the replica, and its pool's drain deadline in seconds; None if the replica does not exist."""
+    """Return the replica's row and its pool's drain deadline in seconds, or None if the replica does not exist."""
     for item in remote.get("/api/v1/pools", schema.Pools).pools:
         if item.name == pool:
             row = next((each for each in item.replicas if each.name == replica), None)

@@ -25,7 +25,7 @@ _RANK: dict[Severity, int] = {"error": 0, "warning": 1, "note": 2}
 _COMMANDS: dict[Severity, str] = {"error": "error", "warning": "warning", "note": "notice"}
 _CODE_QUALITY: dict[Severity, str] = {"error": "critical", "warning": "major", "note": "info"}
 _LINE_AND_COLUMN = re.compile(r":[0-9]+:[0-9]+\b")
-"""Line and column of another position in a message."""
+"""Matches the line and column of a position within a message."""
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
@@ -146,13 +146,13 @@ def _uri(file: str) -> str:
 
 
 def _code_quality(findings: Sequence[Diagnostic]) -> list[dict[str, Any]]:
-    """Return a Code Quality report. Its fingerprints do not change if a finding only moves to another line."""
+    """Return a Code Quality report. Fingerprints stay the same when a finding only moves to another line."""
     issues, counts = [], Counter[tuple[str, ...]]()
     for item in findings:
         file = _relative(item)
         message = _LINE_AND_COLUMN.sub("", item.message)
         identity = (item.code, file, dotted(item.path), message)
-        # GitLab shows only the first finding with a fingerprint, so equal findings get a number.
+        # GitLab shows only one finding per fingerprint, so identical findings are numbered.
         counts[identity] += 1
         fingerprint = hashlib.sha256("\0".join((*identity, str(counts[identity]))).encode()).hexdigest()
         issues.append(
@@ -168,6 +168,6 @@ def _code_quality(findings: Sequence[Diagnostic]) -> list[dict[str, Any]]:
 
 
 def _relative(item: Diagnostic) -> str:
-    """Return the file relative to the working directory, a job's checkout; `.` for a finding without a file."""
+    """Return the file relative to the working directory (the job's checkout), or `.` for a finding without a file."""
     place = item.position
     return os.path.relpath(place.file) if place is not None and place.file != "-" else "."

@@ -1,4 +1,4 @@
-"""The PATH argument of commands that read a fleet, and the output of its findings."""
+"""The PATH argument of commands that read a fleet, and functions to load the fleet and print its findings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def load(
 ) -> Loaded | None:
     """Load the fleet in `paths` (`-` is standard input), or return None if it has errors.
 
-    A finding that a comment in the fleet silences is never added to `diagnostics`, not even by a later step.
+    Findings that a comment in the fleet silences are never added to `diagnostics`, even by later steps.
     """
     sources = texts(paths, diagnostics, sys.stdin.buffer if "-" in paths else None)
     diagnostics.silence(silenced_by_comments(sources))

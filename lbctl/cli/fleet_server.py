@@ -1,4 +1,4 @@
-"""The address and the token of a running `serve` or `lbctl up`, found by the files of its fleet."""
+"""Finds the address and token of a running `serve` or `lbctl up` from the files of its fleet."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 def server_of_fleet(path: str, ca: str | None = None) -> ServeClient:
-    """Return the client of the `serve` that runs the fleet at the path. `ca` is the CA bundle of its API.
+    """Return a client for the `serve` that runs the fleet at the path. `ca` is the CA bundle for its API.
 
-    The URL is the address at which the last `serve` with the fleet's state opened its API. If there is none, the URL
-    comes from the section `control`, even if the files have errors elsewhere. The client has no token if the token file
-    cannot be read or has several tokens, or if another fleet runs at the URL. Reading on loopback does not need a
-    token. Raises ClickException if the section cannot be read, and UnavailableError if the files name neither state nor
-    address and another fleet runs there.
+    The URL is the API address that the last `serve` recorded in the fleet's state. If none is recorded, the URL comes
+    from the `control` section, even if the files have errors elsewhere. The client has no token if the token file is
+    unreadable or contains several tokens, or if the URL belongs to another fleet. Reads over loopback do not need a
+    token. Raises ClickException if the section cannot be read. Raises UnavailableError if the files set neither state
+    nor address and the URL belongs to another fleet.
     """
     from lbctl.serve.fleet.reader import read_control
     from lbctl.serve.settings import settings
@@ -39,7 +39,7 @@ def server_of_fleet(path: str, ca: str | None = None) -> ServeClient:
 def _place(
     path: str, section: ControlSection, options: Options, chosen: ServeSettings, ca: str | None
 ) -> tuple[str, str | None]:
-    """Return the URL of the API and its token file, or None, for `server_of_fleet`."""
+    """Return the API's URL and token file (or None) for `server_of_fleet`."""
     from lbctl.model.node import descend
     from lbctl.serve.settings import last_api
 
@@ -65,15 +65,15 @@ def _identified(path: str, url: str, token: str | None, ca: str | None, *, is_na
     """Return the URL and the token file, which may be in the state directory that the API at the URL reports.
 
     The request contains no token, because another process may use the address. If the API reports another fleet, print
-    a warning and return no token. In this case raise UnavailableError unless `is_named`: the files name the address. A
-    fleet whose paths do not exist on this machine, for example in a container, may be the same fleet.
+    a warning and return no token if the files name the address (`is_named`); otherwise, raise UnavailableError. If none
+    of the reported paths exist on this machine, for example in a container, it may be the same fleet.
     """
     from lbctl.serve.settings import last_api
 
     try:
         status = ServeClient(url, NO_TOKEN, ca).get("/api/v1/status", AnyVersionStatus)
     except ApiError:
-        return url, token if is_named else None  # the command reports this if it needs a response
+        return url, token if is_named else None  # the command reports the error if it needs a response
     names = running_fleet.names_of(status)
     if names and not running_fleet.runs(status, path):
         if not is_named and not running_fleet.is_elsewhere(status):
@@ -109,7 +109,7 @@ def _options(path: str) -> Options:
 
 
 def _from_here(url: str) -> str:
-    """Return the URL with an address to which this machine can connect; empty for an empty URL."""
+    """Return the URL with an address that this machine can connect to; empty for an empty URL."""
     from lbctl.cli.listen_address import address
 
     scheme, _, text = url.partition("://")
@@ -118,7 +118,7 @@ def _from_here(url: str) -> str:
 
 
 def _problem(path: str) -> str:
-    """Return why a fleet cannot be read at the path."""
+    """Return why the fleet at the path cannot be read."""
     from lbctl.base.diagnostics import Diagnostics
     from lbctl.model.fleet import parse
     from lbctl.model.load import texts

@@ -1,6 +1,7 @@
-"""`lbctl gpus`: the built-in GPU table with the source and the method of each figure, and its page in the docs.
+"""`lbctl gpus`: prints the built-in GPU table, and generates its page in the docs.
 
-It shows only built-in figures. It does not accept a fleet, because `gpus:` in a fleet can override any figure.
+Both give the source and method of each figure. The command does not accept a fleet: it shows only built-in figures,
+which `gpus:` in a fleet can override.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`lbctl help`: the help of a command, and the environment variables of all options."""
+"""`lbctl help`: shows help for a command, or the environment variables of all options."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RULE = (
     "LBCTL_RENDER_PROXY_VERSION. Options with the same meaning in several commands share a variable.\n"
     "An option on the command line takes precedence."
 )
-"""Naming rule for variables, in lines of at most 100 characters."""
+"""Naming rule for variables, wrapped at 100 characters."""
 _OTHER = {
     "LBCTL_FILE_DIRS": "Additional directories from which a fleet may read keys, separated by colons",
     "LBCTL_NGINX, LBCTL_HAPROXY, LBCTL_ENVOY": "Path of the proxy's binary",
@@ -27,7 +27,7 @@ _OTHER = {
 }
 """Variables without an option."""
 _SHOWN = 3
-"""Maximum number of commands that are shown for one variable."""
+"""Maximum number of commands shown for one variable."""
 
 
 def _names(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -74,7 +74,7 @@ def _found(root: click.Context, names: tuple[str, ...]) -> click.Context:
 
 
 def environment(root: click.Context) -> str:
-    """Return the rule for the names of variables, and a table of all variables."""
+    """Return the naming rule and a table of all variables."""
     from lbctl.cli.output import table_text
 
     rows = [(variable, option, _some(names)) for (variable, option), names in variables(walk(root)).items()]
@@ -101,7 +101,7 @@ def walk(context: click.Context) -> Iterator[click.Context]:
 
 
 def variables(contexts: Iterable[click.Context]) -> dict[tuple[str, str], list[str]]:
-    """Return (variable, option) → the commands with this option, in the order of the contexts."""
+    """Return (variable, option) → commands that have the option, in the order of the contexts."""
     commands: dict[tuple[str, str], list[str]] = {}
     for context in contexts:
         for option in context.command.params:

@@ -14,7 +14,7 @@ from lbctl.cli.overrides import WAIT_HELP, await_proxies
 from lbctl.cli.server_options import server_options
 
 _SHORT = 12
-"""Number of characters of a digest and of a commit that are shown."""
+"""Number of digits shown for a digest or commit."""
 _HEAD = ("", "DIGEST", "SINCE", "COMMIT", "POOLS", "REPLICAS", "CAUSE")
 _STAYS = "; the published fleet does not change"
 _MESSAGES = {
@@ -82,14 +82,14 @@ def rollback(digest: str | None, allow_shrink: bool, wait: bool, reason: str | N
 
 
 def _held(row: schema.Rollout) -> str:
-    """Return the message about a rollout whose split replaces the split in the republished files."""
+    """Return a message about a rollout that overrides the split in the republished files."""
     state = "ended" if row.phase == "promoted" else f"is {row.phase}"
     ends = f"`lbctl rollout abort {row.route}` restores the split of the files"
     return f"{row.route}: {row.to} has {row.percent:g} % because its rollout {state}; {ends}"
 
 
 def commit_text(commit: str | None, dirty: bool) -> str:
-    """Return a short commit, with `+` if the files differ from it; `-` for None."""
+    """Format a short commit hash, with `+` if the files differ from it; `-` for None."""
     return "-" if commit is None else commit[:_SHORT] + ("+" if dirty else "")
 
 

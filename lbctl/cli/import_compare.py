@@ -1,4 +1,4 @@
-"""`lbctl import --compare`: a table of the results, and the route that each request takes in the fleet."""
+"""`lbctl import --compare`: prints a table of the results, with the route of each request in the fleet."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from lbctl.targets.route_trace import explain
 def report(
     kind: str, files: Sequence[str], imported: Imported, diagnostics: Diagnostics, *, allow_unsandboxed: bool
 ) -> int:
-    """Print the table to standard error, and return the exit code: 0 if some requests were compared and all agree."""
+    """Print the table to standard error, and return the exit code: 0 if requests were compared and all agree."""
     try:
         compared = compare(kind, files, imported.draft, allow_unsandboxed=allow_unsandboxed)
     except MissingProxyError as error:
@@ -81,7 +81,7 @@ def _explained(kind: str, imported: Imported, rows: Sequence[ComparedRequest]) -
 
 
 def table(rows: Sequence[ComparedRequest], routes: Sequence[str]) -> list[str]:
-    """Return the table as lines: the request, its route, the response, and the differences."""
+    """Return the table as lines, with the route, responses and differences of each request."""
     cells = [("request", "route", "before", "after", "")]
     cells += [(row.sample.label, route, *_answers(row), _verdict(row)) for row, route in zip(rows, routes, strict=True)]
     widths = [max(len(line[column]) for line in cells) for column in range(4)]
@@ -95,7 +95,7 @@ def table(rows: Sequence[ComparedRequest], routes: Sequence[str]) -> list[str]:
 
 
 def removed(items: Sequence[Removed]) -> list[str]:
-    """Return the directives that did not run: omitted directives by subject, and directives that close a route."""
+    """Describe the directives that were left out of the comparison, grouped by reason, and those that close a route."""
     left_out: dict[str, dict[str, None]] = {}
     for item in items:
         if not item.closes:

@@ -1,4 +1,4 @@
-"""`lbctl init`: an annotated fleet file, from a template or from running servers."""
+"""`lbctl init`: writes an annotated fleet file, from a template or from running servers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lbctl.targets import KINDS
 
 option = options_of("init")
 _EXIT = {"LB960": 4, "LB961": 1, "LB962": 64, "LB963": 1}
-"""Maps the code of a finding to an exit code. The exit code is 1 for all other findings."""
+"""Maps a finding's code to an exit code. All other findings have the exit code 1."""
 _KEY = re.compile(r"[!-~]{1,4096}")
 _MAX_KEY_FILE_BYTES = 8192
 
@@ -78,16 +78,16 @@ def command(
 
 
 def finish(diagnostics: Diagnostics) -> int:
-    """Show the findings, and return the exit code for them."""
+    """Show the findings, and return their exit code."""
     for item in diagnostics:
         click.echo(str(item), err=True)
     return max((_EXIT.get(item.code, 1) for item in diagnostics), default=0)
 
 
 def make_and_write(urls: tuple[str, ...], key: str, file: str) -> int:
-    """Write a fleet for these servers to `file`, which must not exist yet, with a free port.
+    """Write a fleet with a free port for these servers to `file`, which must not exist yet.
 
-    Return the exit code; 0 if the file was written.
+    Return the exit code, which is 0 if the file was written.
     """
     from lbctl.init.fleet import fleet_from_urls
 
@@ -104,14 +104,14 @@ def make_and_write(urls: tuple[str, ...], key: str, file: str) -> int:
 
 
 def remove(file: str, key: str) -> None:
-    """Remove a fleet that `make_and_write` wrote, and the key file if it was given a key."""
+    """Remove the fleet that `make_and_write` wrote, and its key file if `key` is set."""
     Path(file).unlink()
     if key:
         Path(file).with_name(KEY_FILE).unlink(missing_ok=True)
 
 
 def _write_all(text: str, key: str, file: str, diagnostics: Diagnostics) -> bool:
-    """Write the fleet. Before that, write the key that its replicas require to a file that only its owner may read."""
+    """Write the replicas' key to a file that only the owner may read, then write the fleet."""
     key_file = str(Path(file).with_name(KEY_FILE))
     if key and not write(f"Bearer {key}\n", key_file, diagnostics, mode=0o600):
         return False
@@ -144,7 +144,7 @@ def _text(urls: tuple[str, ...], key: str, kind: str | None, diagnostics: Diagno
 
 
 def api_key(file: str) -> str:
-    """Return the key in the file: its first line. Raises click.UsageError. No message contains the content."""
+    """Return the first line of the key file. Raises click.UsageError, with a message that never contains the key."""
     try:
         lines = Path(file).read_bytes()[:_MAX_KEY_FILE_BYTES].decode("ascii", "replace").splitlines()
     except OSError as error:
@@ -162,7 +162,7 @@ def _existing_file(file: str, hint: str = "choose another name with -f") -> Diag
 
 
 def write(text: str, file: str, diagnostics: Diagnostics, *, mode: int = 0o644) -> bool:
-    """Write the file atomically. An existing file is never overwritten, because the final link would fail."""
+    """Write the file atomically. Never overwrites an existing file: the final link would fail."""
     place = Path(file)
     try:
         with tempfile.NamedTemporaryFile("wb", prefix=".lbctl-init.", dir=place.parent) as out:

@@ -1,4 +1,4 @@
-"""`lbctl key new`: an API key that cannot be guessed, and its line for the key file."""
+"""`lbctl key new`: creates a random API key and its line for the key file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lbctl.cli.options import options_of
 
 option = options_of("key_new")
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}", re.ASCII)
-"""The same as `lbctl.model.values.NAME`, whose import would take longer than the whole command."""
+"""Same as `lbctl.model.values.NAME`, but importing that would take longer than the rest of the command."""
 
 
 @click.group("key", cls=Group)

@@ -15,14 +15,14 @@ _SEQUENCES = {
     "\x1bOA": "up", "\x1bOB": "down", "\x1bOC": "right", "\x1bOD": "left", "\x1b[H": "home", "\x1b[F": "end",
 }  # fmt: skip
 _MAX_READ_BYTES = 64
-"""Maximum number of bytes per read. A key has only a few bytes."""
+"""Maximum number of bytes per read. A key is only a few bytes long."""
 
 
 @contextmanager
 def pressed() -> Iterator[Callable[[float], list[str]]]:
-    """Yield a function that returns the keys pressed within the given seconds, as soon as the first is pressed.
+    """Yield a function that waits for a key for up to the given number of seconds, and returns the pressed keys.
 
-    A letter is returned as itself; arrow keys and page keys have names. Ctrl-C still interrupts the process.
+    Letters are returned unchanged; arrow keys and page keys are returned by name. Ctrl-C still interrupts the process.
     """
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
@@ -39,7 +39,7 @@ def pressed() -> Iterator[Callable[[float], list[str]]]:
 
 
 def keys_of(text: str) -> list[str]:
-    """Return the keys in this text from a terminal. Unknown sequences are left out."""
+    """Parse the keys in a terminal's input, ignoring unknown sequences."""
     keys: list[str] = []
     while text:
         sequence = next((item for item in _SEQUENCES if text.startswith(item)), None)

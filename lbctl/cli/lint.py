@@ -107,7 +107,7 @@ def _fails(linted: LintResult, fail_on: str) -> bool:
 def _fixed(sources: Sequence[SourceText], linted: LintResult, options: _Options) -> tuple[list[SourceText], LintResult]:
     """Apply the fixes, then remove comments that no longer silence anything.
 
-    Returns the new texts, and the findings that remain.
+    Return the new texts and the remaining findings.
     """
     from lbctl.lint.fix import apply_fixes, remove_comments
 
@@ -138,7 +138,7 @@ def _saved(before: Sequence[SourceText], after: Sequence[SourceText]) -> bool:
 
 
 def _codes(values: Sequence[str]) -> tuple[str, ...]:
-    """Return the codes or prefixes of codes. Raises UsageError for a prefix that matches no code."""
+    """Parse comma-separated codes and code prefixes. Raises UsageError for a prefix that matches no code."""
     codes = tuple(code.strip().upper() for item in values for code in item.split(",") if code.strip())
     if codes:
         _check(codes)

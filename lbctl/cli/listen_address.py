@@ -11,7 +11,7 @@ _LAST_PORT = 65_535
 
 
 def address(name: str, text: str | None) -> Address | None:
-    """Parse a listen address. With port 0, the system assigns a port. Raises click.UsageError."""
+    """Parse a listen address. Port 0 lets the system assign a port. Raises click.UsageError."""
     if text is None:
         return None
     try:
@@ -24,7 +24,7 @@ def address(name: str, text: str | None) -> Address | None:
 
 
 def picker_address(name: str, text: str) -> Address:
-    """Parse the listen address of a picker, which also needs the next port. Raises click.UsageError."""
+    """Parse a picker's listen address. The picker also uses the next port. Raises click.UsageError."""
     place = address(name, text)
     if place is None or place.path or not 0 < place.port < _LAST_PORT:
         raise click.UsageError(f"{name}: the port must be from 1 to 65534, because HTTP uses the next port")

@@ -1,8 +1,8 @@
-"""Writes Markdown for comments on merge requests, in GitHub's flavour, which GitLab also supports.
+"""Writes GitHub-flavoured Markdown for comments on merge requests. GitLab also supports it.
 
-A fleet may contain any text, so the author of a change could write links, HTML, mentions or GitLab's quick actions into
-the comment. For this reason, every such text is a code span within a table cell. Its content is not interpreted, and no
-line begins with it.
+A fleet may contain arbitrary text, so the author of a change could inject links, HTML, mentions or GitLab quick actions
+into the comment. Therefore, all such text is written as a code span in a table cell: it is not interpreted, and never
+begins a line.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from dataclasses import dataclass
 from lbctl.base.printable import plain
 
 _MAX_ROWS = 12
-"""Number of rows above which a table is folded."""
+"""Tables with more rows than this are folded."""
 _MAX_TABLE_CHARACTERS = 15_000
 """Maximum size of a table in characters. GitHub rejects comments of more than 65,536 characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class MarkdownTable:
-    """A table with its title. The cells of `rows` are Markdown: text from a fleet must pass through `code`."""
+    """A table with a title. The cells of `rows` are Markdown, so text from a fleet must be escaped with `code`."""
 
     title: str
     """Heading above the table."""
     head: Sequence[str]
-    """Titles of its columns."""
+    """Column titles."""
     rows: Sequence[Sequence[str]]
     numeric: frozenset[str] = frozenset()
-    """Columns that are aligned to the right."""
+    """Right-aligned columns."""
 
 
 def document(summary: str, tables: Iterable[MarkdownTable]) -> str:
-    """Return the summary as the first line, followed by the tables with rows. Long tables are folded."""
+    """Return the summary, followed by all tables that have rows. Long tables are folded."""
     blocks = [f"**lbctl diff:** {summary}"]
     for table in tables:
         if table.rows:
@@ -48,7 +48,7 @@ def code(text: str) -> str:
         return ""
     fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
     padding = " " if text[0] in "` " or text[-1] in "` " else ""
-    # A table is split at its bars before code spans are read, so bars are escaped within them too.
+    # Markdown splits rows at bars before it parses code spans, so bars must be escaped in code spans too.
     return f"{fence}{padding}{text}{padding}{fence}".replace("|", r"\|")
 
 
@@ -59,7 +59,7 @@ def _folded(table: MarkdownTable) -> Iterator[str]:
 
 
 def _blocks(table: MarkdownTable) -> Iterator[str]:
-    """Yield the table with as many rows as fit, and the number of omitted rows."""
+    """Yield the table's lines, with as many rows as fit and the number of omitted rows."""
     rule = ["---:" if column in table.numeric else "---" for column in table.head]
     lines = [_line(table.head), _line(rule)]
     room = _MAX_TABLE_CHARACTERS

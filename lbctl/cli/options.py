@@ -1,8 +1,8 @@
 """Options with environment variables: `--proxy-version` of `render` is LBCTL_RENDER_PROXY_VERSION.
 
-An option with the same meaning in all commands has one variable: `--server` is LBCTL_SERVER. The first variable of an
-option contains its long name. A variable with its short name, such as LBCTL_RENDER_O, is also accepted. This module
-also provides the shell completion of files and directories.
+An option with the same meaning in all commands has a single variable: `--server` is LBCTL_SERVER. The main variable of
+an option contains its long name. A variable with its short name, such as LBCTL_RENDER_O, is also accepted. This module
+also provides shell completion for files and directories.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _PLACES = {
     "[PATH…]": "file",
     "PATH|git:REV|live": "file",
 }
-"""Maps the name of a value in the help to the kind of path for shell completion."""
+"""Maps a metavar to the kind of path that the shell completes."""
 _CHOICES = {"PATH|git:REV|live": ("git:HEAD", "live")}
-"""Maps the name of a value in the help to its choices in addition to files."""
+"""Maps a metavar to values that are completed in addition to files."""
 
 
 def options_of(command: str) -> Callable[..., _Decorator]:
@@ -43,7 +43,7 @@ def options_of(command: str) -> Callable[..., _Decorator]:
 
 
 def output_option(command: str, formats: Sequence[str] = ("table", "json", "yaml")) -> _Decorator:
-    """Return the option `--output` with these formats. The first is the default. The value is passed as `form`."""
+    """Return the option `--output`, which is passed as `form`. The first format is the default."""
     return options_of(command)(
         "-o", "--output", "form", metavar="FORMAT", type=click.Choice(formats), default=formats[0], show_default=True,
         help=f"Output format: {', '.join(formats[:-1])} or {formats[-1]}.",
@@ -51,7 +51,7 @@ def output_option(command: str, formats: Sequence[str] = ("table", "json", "yaml
 
 
 def completions(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the shell's own completion of files or directories, else the parameter's choices."""
+    """Let the shell complete files and directories; otherwise, return the parameter's choices."""
     from click.shell_completion import CompletionItem
 
     kind = _PLACES.get(parameter.metavar or "")

@@ -14,12 +14,12 @@ from lbctl.cli import terminal
 
 
 def show(value: Any, form: str) -> None:
-    """Print `value`, which consists of JSON types or schema types, as JSON or YAML on standard output."""
+    """Print `value` (JSON types or schema types) to standard output as JSON or YAML."""
     click.echo(as_text(value, form))
 
 
 def as_text(value: Any, form: str) -> str:
-    """Return `value`, which consists of JSON types or schema types, as JSON or YAML."""
+    """Format `value` (JSON types or schema types) as JSON or YAML."""
     text = json_text(value, indent=2)
     if form == "json":
         return text
@@ -30,12 +30,12 @@ def as_text(value: Any, form: str) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print rows on standard output, with each column as wide as its content and as the terminal allows."""
+    """Print rows to standard output. Columns are as wide as their content, if the terminal is wide enough."""
     click.echo(table_text(head, rows))
 
 
 def table_text(head: Sequence[str], rows: Iterable[Sequence[str]], colours: Mapping[str, str] | None = None) -> str:
-    """Return the output of `table`. `colours` maps a cell's text to its colour on a terminal."""
+    """Return the text that `table` prints. `colours` maps a cell's text to its colour on a terminal."""
     return terminal.format_table(head, [tuple(plain(cell) for cell in row) for row in rows], colours)
 
 

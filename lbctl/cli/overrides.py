@@ -27,7 +27,7 @@ _FAILED = ("FAILING", "REFUSED", "NACKED")
 _WAIT_TIMEOUT = 30.0
 """Timeout of `--wait` for the proxies, in seconds."""
 AWAY = 60.0
-"""Seconds for which `--wait` tolerates a `serve` that does not answer, because it may be restarting."""
+"""How many seconds `--wait` tolerates a `serve` that does not answer, because it may be restarting."""
 
 
 def _override_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -198,7 +198,7 @@ def place(text: str) -> tuple[str, str]:
 
 
 def _moving_pools(remote: ServeClient) -> list[str]:
-    """Return the pools with telemetry, because only their weights change. Print a notice if there are none."""
+    """Return the pools that have telemetry, because only their weights change. Print a notice if none has."""
     names = [item.pool for item in remote.get("/api/v1/status", schema.Status).control]
     if not names:
         click.echo("lbctl: nothing to freeze: no pool has telemetry", err=True)
@@ -206,7 +206,7 @@ def _moving_pools(remote: ServeClient) -> list[str]:
 
 
 def _frozen_pools(remote: ServeClient) -> list[str]:
-    """Return the frozen pools. Print a notice if there are none."""
+    """Return the frozen pools. Print a notice if none is frozen."""
     names = [item.pool for item in remote.get(_PATH, schema.Overrides).overrides if item.kind == "freeze"]
     if not names:
         click.echo("lbctl: nothing to unfreeze: no pool is frozen", err=True)
@@ -232,7 +232,7 @@ def _remove(remote: ServeClient, request: schema.OverrideRemoval, name: str) -> 
 
 
 def warn(warnings: tuple[str, ...]) -> None:
-    """Print warnings about side effects of a change."""
+    """Print warnings about a change's side effects."""
     for text in warnings:
         click.echo(f"lbctl: warning: {plain(text)}", err=True)
 
@@ -242,10 +242,10 @@ def _until(override: schema.Override) -> str:
 
 
 def await_proxies(remote: ServeClient) -> int:
-    """Wait until all proxies have applied the published fleet. Return the exit code: 3 on timeout.
+    """Wait until all proxies have applied the published fleet. Return the exit code, which is 3 on timeout.
 
-    A restart of `serve` restarts the timeout, because the proxies then reconnect. Raises UnavailableError if it is
-    unavailable for too long.
+    The timeout begins again if `serve` restarts, because the proxies then have to reconnect. Raises UnavailableError if
+    `serve` is unavailable for too long.
     """
     deadline, away_since = time.monotonic() + _WAIT_TIMEOUT, None
     while True:
@@ -270,10 +270,10 @@ def await_proxies(remote: ServeClient) -> int:
 
 
 def _having_and_late(remote: ServeClient) -> tuple[list[str], list[str]]:
-    """Return the proxies that have applied the published fleet, and the others with the reason.
+    """Return the proxies that have applied the published fleet, and the others with their reasons.
 
-    Disconnected proxies are in neither list. A node that is rejected and has no resources, or is not confirmed, is also
-    in neither list, because it is not a proxy of the fleet.
+    Disconnected proxies are in neither list. The same applies to nodes that are unconfirmed, or rejected without
+    resources, because they are not proxies of the fleet.
     """
     snapshot = remote.get("/api/v1/status", schema.Status).snapshot
     version = snapshot.version if snapshot else None

@@ -14,7 +14,7 @@ from lbctl.targets import target
 
 
 def chosen(topology: Topology, kind: str, name: str | None, version: str | None = None) -> Proxy:
-    """Return the named proxy, the only proxy of the kind, or a default proxy if the fleet has none of the kind.
+    """Return the named proxy, the only proxy of this kind, or a default proxy if the fleet has none of this kind.
 
     `version` replaces the version in the fleet. Raises UsageError if no proxy matches, or if several proxies match.
     """
@@ -32,7 +32,7 @@ def chosen(topology: Topology, kind: str, name: str | None, version: str | None 
 
 
 def unnamed(topology: Topology, kind: str) -> Proxy:
-    """Return a default proxy of the oldest supported version."""
+    """Return a default proxy with the oldest supported version."""
     return proxies.unnamed(topology, kind, target(kind).versions[0])
 
 

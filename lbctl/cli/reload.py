@@ -1,4 +1,4 @@
-"""`lbctl reload`: makes a running `serve` read its files now, and optionally allows the removal of many replicas."""
+"""`lbctl reload`: makes a running `serve` reload its files immediately, and can allow the removal of many replicas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lbctl render`: writes the configuration of one proxy to standard output or a directory."""
+"""`lbctl render`: writes a proxy's configuration to standard output or a directory."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ from lbctl.targets.target import Bundle, in_system_directory
 
 option = options_of("render")
 _INSTANCE = re.compile(r"^ +app\.kubernetes\.io/instance: (\S+)$", re.MULTILINE)
-"""Label with the name of the entry."""
+"""Matches the label that contains the entry's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Options:
-    """The options of the command line."""
+    """Command-line options."""
 
     kind: str
     proxy: str | None
@@ -58,7 +58,7 @@ class _Options:
     require_files: bool
     files_root: str | None
     server: ServeClient | None
-    """Running `serve` whose splits are rendered; None for the splits in the files."""
+    """Running `serve` that provides the splits; None to use the splits in the files."""
 
 
 @click.command(
@@ -144,7 +144,7 @@ def command(
 
 
 def _form(kind: str, form: str | None) -> str:
-    """Return the output format. Raises UsageError if the target supports only one format."""
+    """Return the chosen or default output format. Raises UsageError if the target supports only one format."""
     forms = target(kind).forms
     if form is not None and len(forms) == 1:
         several = " and ".join(target(each).title for each in TARGETS if len(target(each).forms) > 1)
@@ -183,7 +183,10 @@ def _render(loaded: Loaded, options: _Options, diagnostics: Diagnostics) -> int:
 
 
 def _placed(proxy: Proxy, directory: str | None) -> Proxy:
-    """Return the proxy with a `config` in `directory`, if it has none and its kind's services read their file there."""
+    """Return the proxy.
+
+    If it has no `config`, set the file in `directory` as its `config` if a service reads it there.
+    """
     name = posixpath.basename(target(proxy.kind).service_config)
     if proxy.config is not None or directory is None or not name:
         return proxy
@@ -192,7 +195,7 @@ def _placed(proxy: Proxy, directory: str | None) -> Proxy:
 
 
 def _report_prerequisites(bundle: Bundle, source: FleetSource, files_root: str | None) -> None:
-    """Report the notes about the bundle, and the objects that it needs and that lbctl does not render.
+    """Print the bundle's notes, and the objects that it needs but does not contain.
 
     Without `files_root`, the paths are relative to the current directory.
     """
@@ -209,7 +212,7 @@ def _report_prerequisites(bundle: Bundle, source: FleetSource, files_root: str |
 
 
 def _report_place(prepared: Prepared) -> None:
-    """Report how the distribution's service would use this file, if its path is not configured."""
+    """If the proxy's `config` is not set, report why this file does not suit the distribution's service."""
     proxy, kind = prepared.view.proxy, prepared.target
     problem = kind.unfit_for_service(prepared.view) if proxy.config is None else ""
     if problem:
@@ -219,7 +222,7 @@ def _report_place(prepared: Prepared) -> None:
 
 
 def _with_rollouts(topology: Topology, server: ServeClient) -> Topology:
-    """Return the topology with the current splits of rollouts, if the files have the same pools."""
+    """Return the topology with the current splits of rollouts, unless the files split between different pools."""
     with api_errors():
         rollouts = rollouts_of(server, None)
     files = {route.name: {pool for pool, _ in splits.shares_of(route)} for route in topology.routes}
@@ -232,9 +235,9 @@ def _with_rollouts(topology: Topology, server: ServeClient) -> Topology:
 
 
 def _report_losses(prepared: Prepared, proxy: Proxy, diagnostics: Diagnostics, *, moved: bool) -> None:
-    """Report the features that this file cannot express. `serve`'s own settings do not affect a proxy's file.
+    """Report the features that this file cannot express, except the settings of `serve` itself.
 
-    Features that `serve` implements for a proxy that it manages are listed in one line, not as losses.
+    If `serve` manages the proxy, the features that it implements are listed in one line, not as losses.
     """
     drives = bool(proxy.nodes) if prepared.target.served_by_xds else not undriven(proxy)
     replacements = done_by_control_plane_for(proxy.kind) if drives else {}
@@ -302,7 +305,7 @@ def _write(bundle: Bundle, options: _Options) -> int:
 def _other_objects(bundle: Bundle, directory: Path) -> str:
     """Return why the directory belongs to another entry; empty if it does not.
 
-    If a tool applies the directory and deletes old objects, it would delete the other entry's objects.
+    A tool that applies the directory and prunes old objects would delete the other entry's objects.
     """
     for item in bundle.files:
         place = directory / item.name
@@ -321,7 +324,7 @@ def _other_objects(bundle: Bundle, directory: Path) -> str:
 
 
 def _report_absent_files(source: FleetSource, prepared: Prepared, directory: str) -> None:
-    """Report the fleet's files that are missing in the proxy's directory, if this machine has that directory."""
+    """Report the fleet's files that are missing from the proxy's directory, if it exists on this machine."""
     absent = absent_files(prepared.view, files_on_disk(source), directory) if is_directory(directory) else []
     if absent:
         message = f"{directory} does not contain files that the proxy reads: {shortened(absent)}"

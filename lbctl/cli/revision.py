@@ -1,7 +1,7 @@
-"""Loads a fleet at a revision of its git repository: its YAML files and the files that they name.
+"""Loads a fleet from a revision of its git repository: its YAML files and the files that they refer to.
 
-Nothing is checked out. The git program prints the content of each file, without a shell. While the fleet is read, the
-files that it names are in a temporary directory.
+Nothing is checked out. git prints the content of each file, without a shell. While the fleet is read, the files that it
+refers to are in a temporary directory.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from lbctl.targets.load import Loaded, complete
 
 _TIMEOUT = 60
 _FILES = ("100", "120")
-"""Prefixes of the modes of regular files and of links."""
+"""Mode prefixes of regular files and symbolic links."""
 
 
 class NoGitError(click.ClickException):
-    """The program git is not available."""
+    """git is not available."""
 
     exit_code = 4
 
@@ -42,8 +42,8 @@ class _AbsentError(Exception):
 class _Place:
     """A path within a repository.
 
-    `top`: the repository's directory. `commit`: the full name of the revision. `inside`: the path from the top, "" for
-    the top itself.
+    `top` is the repository's directory, `commit` the full hash of the revision, and `inside` the path relative to `top`
+    ("" for `top` itself).
     """
 
     top: str
@@ -54,7 +54,7 @@ class _Place:
         return _git(self.top, *arguments)
 
     def content(self, inside: str) -> bytes:
-        """Return the content of the file, or of the file to which a link points."""
+        """Return the file's content, following symbolic links."""
         request = f"{self.commit}:{inside}\n".encode()
         head, _, content = _git(self.top, "cat-file", "--batch", "--follow-symlinks", stdin=request).partition(b"\n")
         _, kind, size = head.rsplit(b" ", 2) if head.count(b" ") > 1 else (b"", b"", b"0")
@@ -67,7 +67,7 @@ class _Place:
 
 
 def load(paths: Sequence[str], revision: str, diagnostics: Diagnostics) -> Loaded | None:
-    """Load the fleet in `paths` at `revision`, or return None if it has errors; LB001 for a path that did not exist."""
+    """Load the fleet in `paths` at `revision`, or return None if it has errors. Missing paths are reported as LB001."""
     with tempfile.TemporaryDirectory(prefix="lbctl-diff-") as workspace:
         files = [item for path in paths for item in _texts(path, revision, workspace, diagnostics)]
         places = {text.name: (place, text) for place, text in files}
@@ -117,7 +117,7 @@ def _shallow(top: str) -> str:
 
 
 def _files(place: _Place, revision: str) -> list[str]:
-    """Return the files at a place: a file itself, or the YAML files of a directory."""
+    """Return the file at a place, or the YAML files if it is a directory."""
     try:
         kind = place.git("cat-file", "-t", f"{place.commit}:{place.inside}").decode().strip()
     except _AbsentError:
@@ -133,7 +133,7 @@ def _files(place: _Place, revision: str) -> list[str]:
 
 
 def _fetch(source: FleetSource, places: dict[str, _Place]) -> None:
-    """Write the files with relative paths to the temporary directory that replaces the fleet's directory."""
+    """Write files with relative paths to the temporary directory that is used in place of the fleet's directory."""
     for _, node in named_files(source.root):
         written, place = str(node.value), places[node.file]
         inside = posixpath.normpath(posixpath.join(posixpath.dirname(place.inside), written))
@@ -151,7 +151,7 @@ def _fetch(source: FleetSource, places: dict[str, _Place]) -> None:
 def _git(directory: str, *arguments: str, stdin: bytes = b"") -> bytes:
     """Run git and return its output.
 
-    `stdin` is its standard input. Raises NoGitError if git is missing or too slow, and _AbsentError if it fails.
+    Raises NoGitError if git is missing or too slow, and _AbsentError if it fails.
     """
     try:
         process = subprocess.run(
@@ -173,5 +173,5 @@ def _git(directory: str, *arguments: str, stdin: bytes = b"") -> bytes:
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment without git's variables, which a hook sets for its own repository."""
+    """Return the environment without git's variables, because a git hook sets them for its own repository."""
     return {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}

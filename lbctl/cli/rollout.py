@@ -23,7 +23,7 @@ _DEGRADED = 3
 _LOOK_INTERVAL = 0.5
 """Seconds between polls of `--wait`."""
 _SHOWN = 5
-"""Number of evaluations of each rollout in the table."""
+"""Number of evaluations shown for each rollout."""
 _EVALUATIONS = ("ROUTE", "AT", "STEP", "VERDICT", "NEW", "OLD", "METRICS", "WHY")
 _HEAD = ("ROUTE", "TO", "MODE", "PHASE", "STEP", "SHARE", "OBSERVED", "SINCE", "NEXT", "SPLIT", "REASON")
 _Command = Callable[..., int]
@@ -57,7 +57,7 @@ def status(route: str | None, form: str, wait: bool, remote: ServeClient) -> int
 
 
 def _percent(ctx: click.Context, param: click.Parameter, value: str) -> float:
-    """Return the percentage in a text such as `30` or `30%`. Raises BadParameter."""
+    """Parse a percentage such as `30` or `30%`. Raises BadParameter."""
     try:
         number = float(value.removesuffix("%"))
     except ValueError:
@@ -168,7 +168,7 @@ def _act(
 
 
 def _await_end(remote: ServeClient, row: schema.Rollout) -> int:
-    """Report every step and its evidence until the rollout has ended, or until an operator must continue it."""
+    """Report every step and its evidence until the rollout ends, or until an operator must continue it."""
     reported = _last(row)
     while _moves_by_itself(row):
         time.sleep(_LOOK_INTERVAL)
@@ -187,10 +187,7 @@ def _moves_by_itself(row: schema.Rollout) -> bool:
 
 
 def _look(remote: ServeClient, route: str) -> schema.Rollout:
-    """Return the rollout, even during a restart of `serve`.
-
-    Raises ApiError or ClickException if this takes too long.
-    """
+    """Return the rollout, waiting for `serve` if it restarts. Raises ApiError or ClickException on timeout."""
     deadline = time.monotonic() + AWAY
     while True:
         try:
@@ -231,7 +228,7 @@ def _evidence(item: schema.RolloutEvaluation) -> str:
 
 
 def rollouts_of(remote: ServeClient, route: str | None) -> tuple[schema.Rollout, ...]:
-    """Return the rollouts of the running `serve`, or a route's rollout. Raises ClickException if there is none."""
+    """Return all rollouts of the running `serve`, or one route's rollout. Raises ClickException if it has none."""
     rows = remote.get(_PATH, schema.Rollouts).rollouts
     selected = tuple(row for row in rows if route in (None, row.route))
     if route is not None and not selected:
@@ -241,7 +238,7 @@ def rollouts_of(remote: ServeClient, route: str | None) -> tuple[schema.Rollout,
 
 
 def rollouts_text(rows: tuple[schema.Rollout, ...], form: str) -> str:
-    """Return rollouts and their last evaluations as tables, or rollouts as JSON or YAML."""
+    """Format rollouts as tables with their last evaluations, or as JSON or YAML."""
     if form in ("json", "yaml"):
         return as_text(rows, form)
     waiting = [
@@ -294,7 +291,7 @@ def _cells(row: schema.Rollout) -> tuple[str, ...]:
 
 
 def split_of(row: schema.Rollout) -> str:
-    """Return the split in the form of a fleet file."""
+    """Format a split as in a fleet file."""
     return "{" + ", ".join(f"{pool}: {share}" for pool, share in row.split.items()) + "}"
 
 
@@ -303,7 +300,7 @@ def _sentence(row: schema.Rollout) -> str:
 
 
 def place_of(row: schema.Rollout) -> str:
-    """Return the progress of the rollout as text that begins with its phase."""
+    """Describe the rollout's progress, beginning with its phase."""
     return ", ".join(_clauses(row))
 
 

@@ -1,4 +1,4 @@
-"""Uses the API to check whether a `serve` is running the fleet at a path, and finds the token in its state.
+"""Uses the API to check whether a `serve` is running the fleet at a path, and finds the token in its state directory.
 
 A running `lbctl up` counts as a `serve`.
 """
@@ -17,19 +17,19 @@ from lbctl.base.printable import plain
 def runs(status: AnyVersionStatus, path: str) -> bool:
     """Return whether this `/api/v1/status` comes from a `serve` that has read the fleet at the path.
 
-    A file in one of the directories of that `serve` is the same fleet, and vice versa. A file in a subdirectory is not.
+    A file directly in one of that `serve`'s directories counts as the same fleet, and vice versa.
     """
     own = without_links(path)
     return any(own in (item, item.parent) or item == own.parent for item in _paths(status))
 
 
 def is_elsewhere(status: AnyVersionStatus) -> bool:
-    """Return whether none of that `serve`'s paths exist on this machine. For example, it runs in a container."""
+    """Return whether none of that `serve`'s paths exist on this machine, for example because it runs in a container."""
     return not any(exists(item) for item in _paths(status))
 
 
 def names_of(status: AnyVersionStatus) -> str:
-    """Return the absolute paths of the fleet of that `serve`, for a message."""
+    """Return the absolute paths of that `serve`'s fleet, for a message."""
     return plain(", ".join(str(item) for item in _paths(status)))
 
 
@@ -47,10 +47,10 @@ def is_own(directory: Path) -> bool:
 
 
 def token_in(state: str) -> Path | None:
-    """Return the token file in a state directory that an API reports; None if it may belong to another user.
+    """Return the token file in a state directory that an API reports, or None if it may belong to another user.
 
-    The directory and the file must belong to this user. Otherwise, another process could specify a secret file of this
-    user.
+    The directory and the file must belong to this user. Otherwise, another process could make lbctl send it a secret
+    file of this user.
     """
     from lbctl.serve.settings import TOKEN
 
@@ -64,7 +64,7 @@ def token_in(state: str) -> Path | None:
 
 
 def _paths(status: AnyVersionStatus) -> list[Path]:
-    """Return the paths of that fleet; none if an earlier version of lbctl does not report its directory."""
+    """Return that `serve`'s fleet paths; empty if it is an older lbctl that does not report its directory."""
     fleet = status.fleet
     if fleet is None or not fleet.directory:
         return []

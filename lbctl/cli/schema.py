@@ -1,7 +1,7 @@
 """`lbctl schema`: the JSON Schema of a fleet file, in draft 7, which editors support.
 
-It is assembled here, above the model, because only this layer can access the registries whose names are choices in the
-schema.
+It is assembled here, above the model, because only this layer can access the registries that define the schema's
+choices.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def page() -> str:
 def schema() -> dict[str, Any]:
     """Return the schema as a dict.
 
-    It accepts the same fleets as the model, except for rules that involve several places.
+    It accepts the same fleets as the model, but cannot check rules that involve several places.
     """
     document: dict[str, Any] = _with_grammar(with_defaults(described()))
     return document
@@ -51,7 +51,7 @@ def schema() -> dict[str, Any]:
 def described() -> dict[str, Any]:
     """Return the schema before descriptions are joined.
 
-    `description` is the meaning of a key, and `grammar` its syntax.
+    In this form, `description` explains a key's meaning, and `grammar` its syntax.
     """
     document: dict[str, Any] = _tidy(
         Fleet.model_json_schema(schema_generator=_Draft7, ref_template="#/definitions/{model}")
@@ -66,14 +66,14 @@ def described() -> dict[str, Any]:
 
 
 class _Draft7(GenerateJsonSchema):
-    """Writes defaults in the grammar of a fleet file. The defaults of a section are at its keys."""
+    """Writes defaults in the grammar of a fleet file. A section's defaults are attached to its keys."""
 
     def nullable_schema(self, schema: core_schema.NullableSchema) -> dict[str, Any]:
-        """Return the schema of the value alone, because a key without a value is rejected."""
+        """Return the schema of the value only, because a key without a value is rejected."""
         return self.generate_inner(schema["schema"])
 
     def generate_inner(self, schema: Any) -> dict[str, Any]:
-        """Return the schema of a section to which another section refers through the function that builds it."""
+        """Return the schema of a section, even if it is referenced by the function that builds it."""
         function = schema["function"]["function"] if schema["type"] == "function-plain" else None
         section = getattr(function, "__self__", None)
         if isinstance(section, type) and issubclass(section, Section):
@@ -81,14 +81,14 @@ class _Draft7(GenerateJsonSchema):
         return super().generate_inner(schema)
 
     def model_schema(self, schema: core_schema.ModelSchema) -> dict[str, Any]:
-        """Return the schema of a section with the choices between its keys."""
+        """Return the schema of a section, including the choices between its keys."""
         document = super().model_schema(schema)
         if issubclass(schema["cls"], Section) and schema["cls"].CHOICES:
             document["allOf"] = [choice.json_schema() for choice in schema["cls"].CHOICES]
         return document
 
     def dict_schema(self, schema: core_schema.DictSchema) -> dict[str, Any]:
-        """Return the schema of a map of names, in which every key is a name."""
+        """Return the schema of a map whose keys are names."""
         document = super().dict_schema(schema)
         for pattern, values in document.pop("patternProperties", {}).items():
             document |= {"propertyNames": {"pattern": pattern}, "additionalProperties": values}

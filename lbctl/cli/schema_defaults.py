@@ -16,7 +16,7 @@ _EMPTY = ("gpus", "listeners", "pools", "proxies", "routes")
 
 
 def partial(name: str, definitions: dict[str, Any]) -> dict[str, str]:
-    """Return a reference to a copy of a section in which, at every depth, no key is required."""
+    """Return a reference to a copy of a section that has no required keys at any depth."""
     return _relaxed_copy(name, definitions, "Partial")
 
 

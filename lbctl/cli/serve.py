@@ -53,8 +53,8 @@ def command(
     """
     if "-" in paths:
         raise click.UsageError("serve cannot watch standard input (-)")
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC's own lines do not have the format of this log
-    gc.disable()  # until it serves, because everything that is read and built before that stays
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC's own lines have a different format
+    gc.disable()  # until startup has finished, because everything built until then stays in use
     from lbctl.serve.app import Options, run
 
     picker = picker_address("--picker-bind", picker_bind) if picker_bind else None

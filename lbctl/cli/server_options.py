@@ -1,4 +1,4 @@
-"""The options of commands that use a running `lbctl serve`, and the output of its API's errors."""
+"""Options for commands that use a running `lbctl serve`, and the conversion of its API's errors."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class _NoAnswerError(click.ClickException):
 
 
 def server_options(*, writes: bool = False, tls: bool = True) -> _Decorator:
-    """Add --server, --token-file, --fleet and, with `tls`, --tls-ca. `writes`: the command always needs the token.
+    """Add --server, --token-file, --fleet and, with `tls`, --tls-ca.
 
-    The command receives the API client as its argument `remote`. Errors of the client end the command with their exit
-    codes.
+    If `writes` is set, the command always needs the token. The command receives the API client as its argument
+    `remote`. If the client raises an error, the command exits with the error's exit code.
     """
     option = options_of("")
     token = _WRITING if writes else "File with the API token, if the API needs one."
@@ -75,7 +75,7 @@ def server_options(*, writes: bool = False, tls: bool = True) -> _Decorator:
 
 @contextmanager
 def api_errors() -> Iterator[None]:
-    """Convert an error of the API's client to an error of the command, with the same message and its exit code."""
+    """Convert errors of the API client to command errors with the same message and the matching exit code."""
     try:
         yield
     except InvalidRequestError as error:
@@ -104,7 +104,7 @@ def _client(server: str, token_file: str | None, fleet: str | None, ca: str | No
 
 
 def option_precedence(context: click.Context, option: str) -> int:
-    """Return 2 for an option on the command line, 1 for an option in the environment, 0 for its default."""
+    """Return 2 if the option is set on the command line, 1 if in the environment, and 0 for its default."""
     sources = click.core.ParameterSource
     levels = {sources.COMMANDLINE: 2, sources.ENVIRONMENT: 1}
     source = context.get_parameter_source(option)
@@ -112,7 +112,7 @@ def option_precedence(context: click.Context, option: str) -> int:
 
 
 def server_url(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:
-    """Return the URL of `--server`, or None if it is not given. Raises UsageError for an invalid URL."""
+    """Return the URL from `--server`, or None if it is not given. Raises UsageError for an invalid URL."""
     if text is None:
         return None
     parts = urlsplit(text)

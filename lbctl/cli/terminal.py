@@ -18,7 +18,7 @@ import click
 _GAP = 2
 """Number of spaces between two columns."""
 _PROSE = 24
-"""Minimum width of a last column of sentences. With less space, the sentence is printed below its row."""
+"""Minimum width of the last column if it contains sentences. With less space, the sentence is printed below its row."""
 _NARROWEST = 8
 _INDENT = 4
 
@@ -39,7 +39,7 @@ def paint(text: str, colour: str | None) -> str:
 
 
 def wrapped(text: str, indent: int = 0) -> str:
-    """Return the text with its words wrapped at the terminal's width, with all lines except the first indented."""
+    """Wrap the text at the terminal's width, and indent all lines except the first."""
     columns = width()
     if columns is None or len(text) + indent <= columns:
         return text
@@ -47,9 +47,9 @@ def wrapped(text: str, indent: int = 0) -> str:
 
 
 def format_table(head: Sequence[str], rows: Iterable[Sequence[str]], colours: Mapping[str, str] | None = None) -> str:
-    """Return the rows as text, with each column as wide as its content, or as narrow as the terminal requires.
+    """Format the rows as text. Columns are as wide as their content, or narrower if the terminal requires it.
 
-    `colours` maps a cell's text to its colour. Sentences in the last column that have too little space are printed
+    `colours` maps a cell's text to its colour. If the last column is too narrow for its sentences, they are printed
     below their rows.
     """
     lines = list(map(tuple, rows))
@@ -60,7 +60,7 @@ def format_table(head: Sequence[str], rows: Iterable[Sequence[str]], colours: Ma
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """The layout of the cells of a row."""
+    """Layout of a row's cells."""
 
     widths: tuple[int, ...]
     """Width of each column."""

@@ -28,7 +28,7 @@ option = options_of("up")
 _FLEET = "fleet.yaml"
 _IN_USE = "LB972"
 _PORTS = 100
-"""Number of ports that are tried for the API and the picker if their addresses are not configured."""
+"""How many ports to try for the API and the picker if their addresses are not configured."""
 
 
 @click.command(
@@ -94,13 +94,13 @@ def command(paths: tuple[str, ...], urls: tuple[str, ...], api_key_file: str | N
 
 @dataclass(frozen=True, slots=True)
 class _NotStarted:
-    """Exit code if no program was started."""
+    """Exit code if nothing was started."""
 
     exit_code: int
 
 
 def _asked_urls() -> tuple[str, ...]:
-    """Ask the user at the terminal for model servers; empty without a terminal."""
+    """Prompt the user for the URLs of model servers; empty without a terminal."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return ()
     click.echo(f"lbctl: there is no {_FLEET} here; lbctl creates it from your model servers", err=True)
@@ -196,7 +196,7 @@ def _settings(loaded: Loaded, paths: tuple[str, ...], state: Path) -> tuple[Serv
 
 
 def _is_written(loaded: Loaded, section: str) -> bool:
-    """Return whether the files set the address of this part of the control plane."""
+    """Return whether the files set the address of this control-plane component."""
     from lbctl.model.node import descend
 
     return descend(loaded.source.root, ("control", section, "bind")) is not None
@@ -207,7 +207,7 @@ def _is_picked(loaded: Loaded) -> bool:
 
 
 def _first_free(usual: Address, is_free: Callable[[Address], bool]) -> Address:
-    """Return the usual address, or else the same address with the next free port."""
+    """Return the default address, or the same address with the next free port."""
     ports = (replace(usual, port=port) for port in range(usual.port, usual.port + _PORTS))
     return next((item for item in ports if is_free(item)), usual)
 
@@ -228,7 +228,7 @@ def _taken_picker(loaded: Loaded, bind: Address) -> Iterator[Diagnostic]:
 
 
 def _taken(addresses: Mapping[str, Address]) -> Iterator[Diagnostic]:
-    """Yield an error for each address on which a process could not listen now."""
+    """Yield an error for each address that a process cannot currently bind."""
     from lbctl.cli.doctor import ports
 
     for path, address in addresses.items():

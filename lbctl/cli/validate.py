@@ -55,7 +55,7 @@ def command(paths: tuple[str, ...], form: str) -> int:
 
 
 def _object_findings(loaded: Loaded) -> Iterator[Diagnostic]:
-    """Yield the warnings about the Kubernetes objects of the fleet's gateways."""
+    """Yield warnings about the Kubernetes objects of the fleet's gateways."""
     compiled = loaded.compiled
     snapshot = Snapshot(compiled.topology, secrets=loaded.secrets)
     for proxy in compiled.topology.proxies:

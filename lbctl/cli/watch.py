@@ -1,4 +1,4 @@
-"""Shows a text repeatedly: in place on a terminal, or one block after another in a pipe."""
+"""Prints a text repeatedly: in place on a terminal, or as consecutive blocks in a pipe."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def watch(text: Callable[[], str]) -> NoReturn:
 
 
 def _frame(block: str) -> str:
-    """Return the block as a screen update: as many lines as fit, in place of the previous ones."""
+    """Return the block as a screen update that replaces the previous block and shows as many lines as fit."""
     height = shutil.get_terminal_size().lines - 1
     lines = block.splitlines()
     if len(lines) > height:

@@ -1,6 +1,6 @@
 """`lbctl xds get|watch`: shows the resources of a proxy from lbctl or from any other control plane with ADS.
 
-It sends the requests and acknowledgements of a proxy. It shows no secrets, and makes no changes.
+It sends the same requests and acknowledgements as a proxy. It never shows secrets, and makes no changes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _FULL = {short: type_url for type_url, short in SHORT.items()}
 _SHOWN_NAMES = 20
-"""Maximum number of names for one kind of change in a line of `watch`."""
+"""Maximum number of names shown for each kind of change in a line of `watch`."""
 _RETRY = (0.25, 5.0)
 """First and longest pause in seconds before `watch` reconnects."""
 
@@ -88,7 +88,7 @@ def watch(ads: Ads, kind: str | None) -> int:
 
 
 def _quiet() -> None:
-    """Silence gRPC's own log lines, which repeat the error at length. Must run before gRPC is imported."""
+    """Silence gRPC's own log lines, which only repeat the error. Must run before gRPC is imported."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
@@ -111,7 +111,7 @@ def _types(kind: str | None) -> tuple[str, ...]:
 
 
 async def _get(server: XdsAddress, reader: Reader, timeout: float) -> tuple[int, str]:
-    """Return the exit code, and the error message."""
+    """Read until nothing is missing. Return the exit code and the error message, which is empty on success."""
     from lbctl.xds.client.ads import RefusedError, UnreachableError, read
 
     try:
@@ -161,7 +161,7 @@ def _text(reader: Reader, kind: str | None, output: str) -> str:
 
 
 async def _watch(server: XdsAddress, reader: Reader, kind: str | None) -> int:
-    """Print changes until interrupted. Return an exit code only if the first connection fails."""
+    """Print changes until interrupted. Returns (with the exit code) only if the first connection fails."""
     from lbctl.xds.client.ads import RefusedError, UnreachableError, read
 
     was_connected, lost, pause = False, False, _RETRY[0]
