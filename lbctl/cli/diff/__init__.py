@@ -138,7 +138,7 @@ def _fleets(old: Loaded, new: Loaded, form: str) -> bool:
 
 
 def _native(old: Loaded, new: Loaded, options: _Options, tells: bool) -> int:
-    """Print the difference of the rendered files, and return the exit code."""
+    """Print a diff of the rendered files, and return the exit code."""
     changed = _bundle(new, new, options)
     errors = [item for item in placed(changed, new.compiled) if item.severity == "error"]
     if errors:
@@ -157,7 +157,7 @@ def _native(old: Loaded, new: Loaded, options: _Options, tells: bool) -> int:
 
 
 def _bundle(loaded: Loaded, new: Loaded, options: _Options) -> Bundle:
-    """Render one side. The old side is rendered for the proxy that the new side names, if it has that proxy."""
+    """Render one side. The old side is rendered for the same proxy as the new side, if it has that proxy."""
     assert options.kind is not None
     topology = loaded.compiled.topology
     new_proxy = chosen(new.compiled.topology, options.kind, options.proxy)

@@ -1,7 +1,7 @@
 """`lbctl diff --against live`: compares the files with a running `serve`, and shows which side is ahead.
 
-The files are ahead if they contain changes that `serve` has not applied yet. The fleet is ahead if its state is not in
-any file: manual overrides, weights that follow the signals, ejected replicas. Both can be true for one replica.
+The files are ahead if they contain changes that `serve` has not applied yet. The fleet is ahead if it has state that is
+not in any file: manual overrides, live weights, ejected replicas. Both can be true for the same replica.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MAX_ITEMS = 40
 class Ahead:
     """A difference at `path`, and the side that is ahead: the files or the running fleet.
 
-    `files` and `live` are the two values; None means that the side has none.
+    `files` and `live` are the two values; None means that this side has no value.
     """
 
     who: Literal["files", "fleet"]
@@ -126,7 +126,7 @@ def _pools(topology: Topology, pools: Iterable[schema.Pool], overrides: Iterable
 def _replicas(pool: Pool, live: dict[str, schema.Replica], by_hand: set[str | None]) -> Iterator[Ahead]:
     """Compare the replicas of a pool.
 
-    Discovered replicas are known only to `serve`, because the compiler does not read them.
+    Discovered replicas appear only in `serve`, because the compiler does not read them.
     """
     written = {item.name: item for item in pool.replicas}
     is_discovered = pool.discovery is not None and not pool.discovery.compiled
@@ -165,7 +165,7 @@ def _rollouts(topology: Topology, rows: Iterable[schema.Rollout]) -> Iterator[Ah
 
 
 def _split(shares: Mapping[str, int]) -> str:
-    """Return a split in the form of a fleet file."""
+    """Format a split as in a fleet file."""
     return "{" + ", ".join(f"{pool}: {share}" for pool, share in shares.items()) + "}"
 
 

@@ -1,4 +1,4 @@
-"""Formats the difference of two fleets as Markdown, for a comment on a merge request."""
+"""Formats the difference between two fleets as Markdown for a comment on a merge request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KINDS = {"pools": "pool", "routes": "route", "listeners": "listener", "proxies"
 
 
 def markdown(difference: Difference, sources: SourceMap) -> str:
-    """Return the difference as a Markdown document. `sources` belong to the new side."""
+    """Return the difference as a Markdown document. `sources` is the source map of the new side."""
     tables = (
         MarkdownTable(
             "Added and removed", ("Change", "Object", "Name", "Details"), [*map(_object, difference.objects)]

@@ -1,4 +1,4 @@
-"""Formats the difference of two fleets: as short sections for people, as JSON values for programs."""
+"""Formats the difference between two fleets: as short sections for people, or as JSON values for programs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from lbctl.ir.secrets import shown_value
 _MAX_LINES = 12
 """Maximum number of lines of one kind below a heading. Further lines are only counted."""
 ABSENT = "(absent)"
-"""Displayed value if a side does not have the setting."""
+"""Placeholder for a setting that one side does not have."""
 _SIGNS = {"added": "+", "removed": "-"}
 
 
 def lines(difference: Difference, sources: SourceMap) -> Iterator[str]:
-    """Yield the difference as lines of text. `sources` belong to the new side."""
+    """Yield the difference as lines of text. `sources` is the source map of the new side."""
     sections = (
         _things(difference.objects),
         _traffic(difference.traffic),
@@ -48,7 +48,7 @@ def summary(difference: Difference) -> str:
 
 
 def as_json(difference: Difference, sources: SourceMap) -> dict[str, Any]:
-    """Return the difference as JSON values. `sources` belong to the new side."""
+    """Return the difference as JSON values. `sources` is the source map of the new side."""
     return {
         "same": not difference,
         "things": [
@@ -77,12 +77,15 @@ def as_json(difference: Difference, sources: SourceMap) -> dict[str, Any]:
 
 
 def position(item: SettingChange, sources: SourceMap) -> Position | None:
-    """Return the position of the new value, or None if it is not written. `sources` belong to the new side."""
+    """Return the position of the new value, or None if the files do not contain it.
+
+    `sources` is the source map of the new side.
+    """
     return origin(sources, item.path) if item.new is not None else None
 
 
 def match(rule: Rule) -> dict[str, Any]:
-    """Return the conditions of a rule by key."""
+    """Return the conditions of a rule as JSON values."""
     return {
         "host": rule.host or None,
         "path": path_text(rule.path),
@@ -114,7 +117,7 @@ def _things(things: Sequence[ObjectChange]) -> Iterator[str]:
 
 
 def _traffic(rows: Sequence[TrafficChange]) -> Iterator[str]:
-    """Yield the changed shares, with the largest changes first and a pool before its replicas."""
+    """Yield the changed shares: pools before replicas, then the largest change first."""
     if rows:
         yield "traffic (share of the route's requests, by weight)"
     for route, items in groupby(rows, key=lambda item: item.route):

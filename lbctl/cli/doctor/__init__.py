@@ -36,10 +36,10 @@ option = options_of("doctor")
 
 @dataclass(frozen=True, slots=True)
 class _Options:
-    """The options of the command line.
+    """Command-line options.
 
-    `of_server` are the fleet paths of the queried serve, from PATH… or --fleet. `named`: whether `server` was given,
-    and `expected`: whether it was given on the command line rather than in the environment.
+    `of_server` contains the fleet paths of the queried `serve`, from PATH… or --fleet. `named` is whether --server was
+    given, and `expected` whether it was given on the command line rather than in the environment.
     """
 
     paths: tuple[str, ...]
@@ -99,9 +99,9 @@ def command(context: click.Context, paths: tuple[str, ...], state: str | None, f
 
 
 def _fleet(paths: tuple[str, ...]) -> tuple[Loaded | None, bool]:
-    """Load the fleet, and return it and whether it is valid.
+    """Load the fleet, print its errors, and return the fleet and whether it is valid.
 
-    Its errors are printed; checks that depend on the fleet are then skipped.
+    If it is invalid, checks that depend on the fleet are skipped.
     """
     if not paths:
         return None, True
@@ -144,7 +144,7 @@ def _checks(options: _Options, loaded: Loaded | None) -> Iterator[DoctorResult]:
     yield machine.clock([*skews, *running.skews])
     state = running_fleet.state_of(own) if own is not None and options.state is None else None
     place = Path(state) if state else chosen.state
-    is_own = bool(state) and running_fleet.is_own(place)  # with another user's serve, this directory is not needed
+    is_own = bool(state) and running_fleet.is_own(place)  # another user's serve does not need this directory here
     is_used_here = is_own or (not state and _has_control(source))
     yield places.state(place, needed=is_used_here or options.state is not None)
     if source is not None:
@@ -165,7 +165,7 @@ def _checks(options: _Options, loaded: Loaded | None) -> Iterator[DoctorResult]:
 
 
 def _of_this_fleet(status: AnyVersionStatus | None, paths: Sequence[str]) -> AnyVersionStatus | None:
-    """Return the status if the `serve` runs the fleet in these paths, else None."""
+    """Return the status if that `serve` runs the fleet at one of these paths, else None."""
     is_own = status is not None and any(running_fleet.runs(status, path) for path in paths)
     return status if is_own else None
 
@@ -173,9 +173,9 @@ def _of_this_fleet(status: AnyVersionStatus | None, paths: Sequence[str]) -> Any
 def _own_ports(chosen: ServeSettings, own: AnyVersionStatus | None, *, needed: bool) -> Iterator[DoctorResult]:
     """Check the ports of `serve`.
 
-    If serve is not `needed`, a used port is only a warning, because `render` does not need ports.
+    If `serve` is not `needed`, an occupied port is only a warning, because `render` does not need ports.
 
-    `own` is the status of the `serve` that runs this fleet on this machine, if any. In this case, its addresses are
+    `own` is the status of the `serve` that runs this fleet on this machine, if any. The addresses that it uses are then
     checked.
     """
     from lbctl.cli.doctor import ports
@@ -195,7 +195,7 @@ def _own_ports(chosen: ServeSettings, own: AnyVersionStatus | None, *, needed: b
 def _server(options: _Options, source: FleetSource | None, chosen: ServeSettings) -> tuple[ServeClient, bool]:
     """Return the server to check, and whether it must answer.
 
-    The server is the one in --server, else the fleet's server, else the default.
+    The server comes from --server, else from the fleet, else it is the default.
     """
     server = options.server
     if options.named:
@@ -205,7 +205,7 @@ def _server(options: _Options, source: FleetSource | None, chosen: ServeSettings
         return replace(server, token_file=token), False
     scheme = "https" if chosen.control.api_tls else "http"
     if not token and not bind.on_loopback and is_file(chosen.token):
-        token = str(chosen.token)  # on loopback, reading needs no token, and another process may use the address
+        token = str(chosen.token)  # never on loopback: reads need no token there, and any process may listen
     return replace(server, url=f"{scheme}://{_local_address(bind)}", token_file=token), False
 
 
@@ -217,7 +217,7 @@ def _local_address(bind: Address) -> str:
 
 
 def _needs_discovery(topology: Topology, source: FleetSource | None) -> bool:
-    """Return whether `serve` runs, or a proxy is not a gateway that discovers the replicas by itself."""
+    """Return whether discovery is needed by `serve`, or by a proxy other than a Kubernetes gateway."""
     from lbctl.targets import is_kubernetes
 
     in_clusters = [is_kubernetes(item.kind) for item in topology.proxies]
@@ -229,7 +229,7 @@ def _has_control(source: FleetSource | None) -> bool:
 
 
 def _table(checks: Sequence[DoctorResult]) -> None:
-    """Print the checks. The advice is on the line below, because result and advice are both sentences."""
+    """Print the checks. Advice is on a separate line, because result and advice are both sentences."""
     rows = [
         ("CHECK", "STATE", "RESULT, AND → ADVICE"),
         *((plain(item.what), item.state, plain(item.message)) for item in checks),

@@ -1,4 +1,4 @@
-"""Checks whether a running `serve` answers, which version of lbctl it has, and whether its clock agrees."""
+"""Checks whether a running `serve` answers, and compares its lbctl version and clock with this machine's."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _Answer = TypeVar("_Answer")
 
 
 class _SlowError(Exception):
-    """The response was not complete in time."""
+    """The complete response did not arrive in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class ApiCheck:
 def api(server: ServeClient, needed: bool) -> ApiCheck:
     """Check that `serve` answers.
 
-    If `serve` is `needed`, because the user specified it, a missing answer is a failure.
+    If `serve` is `needed`, because the user specified it, a missing response is a failure.
     """
     what = f"serve {server.url}"
     failure = _connection_failure(server.url)
@@ -74,7 +74,7 @@ def _version_check(what: str, status: AnyVersionStatus) -> DoctorResult:
 
 
 def _connection_failure(url: str) -> str:
-    """Return why a connection is not possible, or an empty string."""
+    """Return why connecting fails, or an empty string."""
     parts = urlsplit(url)
     try:
         place = (parts.hostname or "", parts.port or ports.BY_SCHEME[parts.scheme])
@@ -87,7 +87,7 @@ def _connection_failure(url: str) -> str:
 def _within(seconds: float, function: Callable[[], _Answer]) -> _Answer:
     """Return the result of the function, or raise its ApiError.
 
-    Raises _SlowError after `seconds`; the function then continues in its thread.
+    Raises _SlowError after `seconds`; the function then keeps running in its thread.
     """
     results: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
 

@@ -13,10 +13,10 @@ _UNREACHABLE = 4
 
 @dataclass(frozen=True, slots=True)
 class DoctorResult:
-    """One result.
+    """The result of one check.
 
     `what` is the checked object, with its name in the fleet if it has one. `message` is the finding. `todo` is the
-    recommended action, or empty. `absent`: whether something required is missing or does not answer.
+    recommended action; it may be empty. `absent` is whether something required is missing or does not answer.
     """
 
     what: str
@@ -27,7 +27,7 @@ class DoctorResult:
 
 
 def exit_code(checks: Iterable[DoctorResult]) -> int:
-    """Return 0 if no check failed, 4 if something required cannot be reached, else 3."""
+    """Return 0 if no check failed, 4 if something required is missing or does not answer, else 3."""
     failed = [item for item in checks if item.state == "failed"]
     if any(item.absent for item in failed):
         return _UNREACHABLE

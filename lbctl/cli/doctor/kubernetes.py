@@ -1,7 +1,7 @@
-"""Checks whether the fleet's Kubernetes API servers answer and permit the requests for discovery.
+"""Checks whether the fleet's Kubernetes API servers answer and permit the requests that discovery needs.
 
-Permissions are checked with SelfSubjectAccessReview, which every account may create. Only InferencePools are listed,
-because clusters may not have their API.
+Permissions are checked with SelfSubjectAccessReview, which every account may create. Only InferencePools are actually
+listed, because a cluster may not have their API.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ _NO_PERMISSION = "grant the account a Role with these permissions (see docs/how-
 def checks(pools: Sequence[Pool], *, needed: bool) -> list[DoctorResult]:
     """Return a check for each pool with `discovery.kubernetes`.
 
-    If discovery is not `needed`, because all proxies of the fleet are gateways of the cluster, a problem is not a
-    failure.
+    If discovery is not `needed`, because all proxies of the fleet are Kubernetes gateways, problems are not failures.
     """
     sections = [(pool.name, pool.discovery) for pool in pools if isinstance(pool.discovery, KubernetesDiscovery)]
     results = asyncio.run(_checked(sections)) if sections else []
@@ -75,7 +74,7 @@ async def _check(pool: str, discovery: KubernetesDiscovery) -> DoctorResult:
 
 
 async def _inference_pool_problem(client: ApiClient, discovery: KubernetesDiscovery) -> str:
-    """Return why the InferencePool cannot be read; empty if it exists, or if the source is a service.
+    """Return the problem with the InferencePool; empty if it exists, or if the source is a Service.
 
     Raises ApiError, ClusterError.
     """
@@ -94,7 +93,7 @@ async def _inference_pool_problem(client: ApiClient, discovery: KubernetesDiscov
 
 
 async def is_allowed(client: ApiClient, path: str, verb: str, name: str = "") -> bool:
-    """Return whether the account may use this verb on the collection at `path`, or on its object of this name.
+    """Return whether the account may use the verb on the collection at `path`, or on the object `name` in it.
 
     Raises ApiError, ClusterError.
     """
@@ -112,7 +111,7 @@ async def is_allowed(client: ApiClient, path: str, verb: str, name: str = "") ->
 
 
 def _place(path: str) -> Iterator[tuple[str, str]]:
-    """Yield the group and the namespace of a collection, if it has them."""
+    """Yield the collection's group and namespace, if it has them."""
     parts = path.split("/")
     if parts[1] == "apis":
         yield "group", parts[2]

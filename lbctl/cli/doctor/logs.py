@@ -1,4 +1,4 @@
-"""Checks whether the proxies of the fleet can open their access logs on this machine when they start."""
+"""Checks whether the fleet's proxies can open their access logs when they start on this machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lbctl.targets.target import in_system_directory
 
 
 def logs(topology: Topology) -> Iterator[DoctorResult]:
-    """Check the access logs of each proxy that has a `config`, which shows where it runs."""
+    """Check the access logs of each proxy that has a `config`, because this path shows where the proxy runs."""
     for proxy in topology.proxies:
         if proxy.config is not None:
             for path in target(proxy.kind).log_files(view(Snapshot(topology), proxy)):

@@ -1,4 +1,4 @@
-"""Checks how many files a proxy may open on this machine, and whether its clock is correct."""
+"""Checks the open-file limit and the clock of this machine."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from lbctl.cli.doctor.check import DoctorResult
 from lbctl.ir.listeners import Listener
 
 _UNSTATED = 8192
-"""Number of connections that is assumed for a listener without a limit."""
+"""Assumed number of client connections if a listener has no limit."""
 _SPARE = 1536
-"""Number of open files in addition to connections: logs, listeners, health checks."""
+"""Additional open files for logs, listeners and health checks."""
 _UNSYNCHRONISED = 0x40
 """STA_UNSYNC of adjtimex(2)."""
 _TIMEX = "@Illlli"
@@ -27,15 +27,15 @@ _HARMFUL = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Skew:
-    """Minimum by which a server's clock is ahead of this machine's, in seconds; negative if it is behind."""
+    """A lower bound on the clock skew between a server and this machine."""
 
     server: str
     ahead: float
-    """Seconds by which its clock is ahead."""
+    """How many seconds the server's clock is ahead; negative if it is behind."""
 
 
 def files(listeners: Sequence[Listener]) -> DoctorResult:
-    """Compare the open-file limit of this shell with two connections per client."""
+    """Compare this shell's open-file limit with the fleet's needs: two connections per client."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     finding = f"{_limit(soft)}, can be raised to {_limit(hard)}"
     if not listeners:
@@ -58,7 +58,7 @@ def _limit(value: int) -> str:
 
 
 def clock(skews: Sequence[Skew]) -> DoctorResult:
-    """Check the clock. `skews` come from the servers whose responses contain a time."""
+    """Check the clock. `skews` come from the servers that report their time."""
     worst = max(skews, key=lambda item: abs(item.ahead), default=None)
     synchronised = _synchronised()
     texts = {

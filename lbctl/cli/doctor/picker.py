@@ -20,7 +20,7 @@ _HINT = "see `lbctl status` and the log of `serve`"
 
 
 def picker(bind: Address | None, url: str, status: AnyVersionStatus | None) -> DoctorResult | None:
-    """Check the picker that the files require at `bind`. Return None if no picker is required.
+    """Check the picker that the fleet needs at `bind`. Return None if no picker is required.
 
     `status` is the status of `serve` at `url`, or None if it does not answer. If `serve` is on another machine, only
     its status can be checked.
@@ -51,7 +51,7 @@ def picker(bind: Address | None, url: str, status: AnyVersionStatus | None) -> D
 
 
 def keyless(topology: Topology) -> DoctorResult | None:
-    """Return a warning if this fleet's requests to the picker do not contain a key, otherwise None."""
+    """Return a warning if this fleet's proxies query the picker without a key, otherwise None."""
     reason = missing_key(topology)
     if not reason or all(pool.balance.pick is None for pool in topology.pools):
         return None
@@ -68,7 +68,7 @@ def lacks_picker(url: str, status: AnyVersionStatus | None) -> bool:
 
 
 def _without_report(bind: Address, url: str, *, is_served: bool) -> DoctorResult:
-    """Check the picker in the files if no `serve` reports its state."""
+    """Check the picker from the files, because no `serve` reports its state."""
     what = f"picker {bind}"
     if is_served:
         message = "the running serve does not need a picker, so it uses different files"
@@ -81,7 +81,7 @@ def _without_report(bind: Address, url: str, *, is_served: bool) -> DoctorResult
 
 
 def _problem(place: Address) -> str:
-    """Return why a picker's HTTP endpoint does not answer at this address, or an empty string."""
+    """Return why no picker answers over HTTP at this address, or an empty string."""
     connection = http.client.HTTPConnection(place.host, place.port, timeout=ANSWER_TIMEOUT)
     try:
         connection.request("GET", "/health")

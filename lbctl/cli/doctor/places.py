@@ -1,4 +1,4 @@
-"""Checks files and directories: the state of `serve`, and the certificates and keys that the fleet names.
+"""Checks the state directory of `serve`, and the certificates and keys that the fleet refers to.
 
 Their contents are never shown.
 """
@@ -24,18 +24,18 @@ from lbctl.xds.build.key_pairs import authority_problem, crl_problem, pair_probl
 _MAX_FILE_BYTES = 1 << 20
 """Maximum size of a file in bytes."""
 _SECRET = frozenset({"key", "file", "token_file"})
-"""Config keys of files that only their owner may read."""
+"""Config keys of files that only the owner should be able to read."""
 _PAIR = 2
 _HEAD = 100
 _FORM = slice(60, 64)
-"""Position of SQLite's `user_version` in its file. Reading this position does not lock the database of a running
+"""Position of `user_version` in a SQLite file. Reading the file directly does not lock the database of a running
 `serve`."""
 
 
 def state(place: Path, needed: bool) -> DoctorResult:
     """Check the state directory of `serve`.
 
-    `needed`: the directory is specified by the user, the fleet or a running `serve`, so a problem is a failure.
+    If it is `needed`, because the user, the fleet or a running `serve` specifies it, a problem is a failure.
     """
     what = f"state {place}"
     try:
@@ -81,8 +81,7 @@ def _new_state(what: str, place: Path, needed: bool) -> DoctorResult:
 def _can_be_written(directory: Path) -> bool:
     """Return whether a file can be created in the directory.
 
-    The check creates a file without a name, because permissions alone are not sufficient for root, for example in
-    /proc.
+    The check creates an unnamed file, because permissions are not conclusive for root, for example in /proc.
     """
     try:
         with tempfile.TemporaryFile(dir=directory):
@@ -111,7 +110,7 @@ def _database(what: str, place: Path) -> DoctorResult:
 
 
 def named(source: FleetSource, settings: ServeSettings) -> Iterator[DoctorResult]:
-    """Yield a check for each file with a problem, and one for all others."""
+    """Yield a result for each file that has a problem, and one for all other files."""
     in_cluster = replaced_by_secrets(source)
     files = [
         (dotted(path), str(path[-1]), file_of(source, node))
@@ -127,11 +126,11 @@ def named(source: FleetSource, settings: ServeSettings) -> Iterator[DoctorResult
 
 
 _Named = tuple[str, str, Path]
-"""Config path of a file in the fleet, the last key of that path, and the path of the file."""
+"""Config path that names a file, the last key of that config path, and the file."""
 
 
 def _control_plane_files(settings: ServeSettings) -> Iterator[_Named]:
-    """Yield the control plane's own files."""
+    """Yield the files that belong to the control plane itself."""
     for endpoint, tls in (("xds", settings.control.xds_tls), ("api", settings.control.api_tls)):
         for key in ("certificate", "key", "client_ca"):
             value = getattr(tls, key, None)

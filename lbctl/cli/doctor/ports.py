@@ -1,6 +1,6 @@
 """Checks whether the addresses in the fleet are free, or which program uses them.
 
-It binds and closes a socket for each address, but does not listen.
+It binds a socket to each address and closes it without listening.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ from lbctl.targets import KINDS, is_kubernetes, target
 
 SERVE = frozenset({"lbctl"})
 PICKER = "control.picker.bind"
-"""Path of the picker's address."""
+"""Config path of the picker's address."""
 _NAMES = ("lbctl", "lbctl.picker")
 """Names of lbctl and its picker in their command lines."""
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _PROGRAM = 3
-"""Number of arguments at the start of a command line that are searched for lbctl. In `python -m lbctl`, lbctl is not
-the first argument."""
+"""How many leading arguments of a command line are searched for lbctl. In `python -m lbctl`, it is not the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +40,10 @@ class BoundAddress:
 
 
 def of_fleet(topology: Topology, *, picker_is_elsewhere: bool) -> Iterator[BoundAddress]:
-    """Yield the addresses that the fleet's listeners, its proxies and its picker bind.
+    """Yield the addresses that the fleet's listeners, proxies and picker bind.
 
-    `picker_is_elsewhere`: this fleet's `serve` runs without a picker, so an lbctl process on the picker's ports belongs
-    to another fleet.
+    If `picker_is_elsewhere`, this fleet's `serve` runs without a picker, so an lbctl process on the picker's ports
+    belongs to another fleet.
     """
     proxies = frozenset(target(kind).binary for kind in KINDS)
     elsewhere = _in_clusters(topology)
@@ -64,7 +63,7 @@ def of_fleet(topology: Topology, *, picker_is_elsewhere: bool) -> Iterator[Bound
 
 
 def _in_clusters(topology: Topology) -> set[str]:
-    """Return the listeners that only Kubernetes gateways have, which are on no machine of the fleet."""
+    """Return the listeners that exist only on Kubernetes gateways, and not on any machine."""
     carriers = {
         listener.name: {item.kind for item in topology.proxies if not item.listeners or listener.name in item.listeners}
         for listener in topology.listeners
@@ -90,7 +89,7 @@ def port(bound: BoundAddress) -> DoctorResult:
 
 
 def _outgoing_port_warning(what: str, bound: BoundAddress) -> DoctorResult | None:
-    """Warn if an agent check uses the port range of outgoing connections.
+    """Warn if an agent check listens in the port range for outgoing connections.
 
     An agent check needs many consecutive ports, and outgoing connections may occupy some of them when `serve` starts.
     """
@@ -136,7 +135,7 @@ def _socket_file(what: str, path: Path) -> DoctorResult:
 
 
 def _program_name(pid: int) -> str:
-    """Return the name of a program. lbctl is recognised by its command line, because it runs in Python."""
+    """Return the name of a process's program. lbctl is recognised by its command line, because it runs in Python."""
     process = Path("/proc") / str(pid)
     with suppress(OSError):
         arguments = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")

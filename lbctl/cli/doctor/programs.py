@@ -1,4 +1,4 @@
-"""Checks whether lbctl and the proxies are installed on this machine, and their versions."""
+"""Checks whether lbctl and the proxies are installed on this machine, and in which versions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lbctl.targets.target import Target
 
 
 def programs(topology: Topology | None) -> Iterator[DoctorResult]:
-    """Check lbctl and the binary for each kind of proxy; `topology` is the fleet, if there is one."""
+    """Check lbctl and the binary for each kind of proxy. `topology` is the fleet, if any."""
     yield _lbctl()
     for kind in KINDS:
         proxies = [item for item in topology.proxies if item.kind == kind] if topology else []
@@ -33,7 +33,7 @@ def programs(topology: Topology | None) -> Iterator[DoctorResult]:
 
 
 def _kubectl(program: Target) -> DoctorResult:
-    """Return the result for the program that checks Kubernetes objects. Its version does not matter."""
+    """Check the program that validates Kubernetes objects. Its version does not matter."""
     path = find_binary(program)
     if path is None:
         todo = f"`render --check` needs it: {program.install_hint}"
@@ -52,7 +52,7 @@ def _lbctl() -> DoctorResult:
 
 
 def _program(kind: str, proxies: Sequence[Proxy]) -> tuple[DoctorResult, tuple[int, ...]]:
-    """Return the result for a proxy's program, and its version, which is empty if unknown."""
+    """Check a proxy's program, and return the result and the program's version (empty if unknown)."""
     driven = [item for item in proxies if item.config and item.reload]
     program = target(kind)
     path = find_binary(program)
@@ -69,7 +69,7 @@ def _program(kind: str, proxies: Sequence[Proxy]) -> tuple[DoctorResult, tuple[i
 
 
 def _faults(kind: str, version: tuple[int, ...], proxies: Sequence[Proxy], topology: Topology) -> list[Advisory]:
-    """Return known bugs of a program that the configuration of one of these proxies can trigger."""
+    """Return known bugs in this version that the configuration of one of these proxies can trigger."""
     if not version:
         return []
     snapshot = Snapshot(topology)

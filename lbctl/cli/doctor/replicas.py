@@ -17,7 +17,7 @@ from lbctl.serve.health.fetch import connection_probe, fetch
 
 _CONCURRENCY = 256
 _SHOWN = 3
-"""Maximum number of failures that are shown."""
+"""Maximum number of failures shown."""
 _CHECKED_ELSEWHERE = frozenset({"not_ready", "picker"})
 """Kinds of problems that have a separate check."""
 
@@ -34,7 +34,7 @@ def replicas(topology: Topology) -> list[DoctorResult]:
 
 
 async def _connect(pools: Iterable[Pool]) -> Mapping[str, dict[str, str]]:
-    """Return pool → replica → why lbctl cannot connect to it, or an empty string. Drained replicas are skipped."""
+    """Return pool → replica → connection error, or an empty string on success. Drained replicas are skipped."""
     slots = asyncio.Semaphore(_CONCURRENCY)
     found: dict[str, dict[str, str]] = {}
     async with session() as client, asyncio.TaskGroup() as group:

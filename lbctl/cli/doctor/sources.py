@@ -29,7 +29,7 @@ _TOTAL_TIMEOUT = 15.0
 """Timeout for all responses together, in seconds."""
 _CONCURRENCY = 256
 _SHOWN = 3
-"""Maximum number of failures that are shown."""
+"""Maximum number of failures shown."""
 _Key = tuple[str, str, tuple[str, str] | None]
 """URL, query and key of a metrics page."""
 
@@ -44,9 +44,9 @@ class _TimedAnswer:
 
 
 def sources(pools: Sequence[Pool], secrets: Secrets) -> tuple[list[DoctorResult], list[Skew]]:
-    """Check the sources of metrics and the host names to resolve.
+    """Check the fleet's metrics pages and DNS names.
 
-    Returns a check for each pool and kind of source and for each host name, and the clock skew of the servers.
+    Returns a result for each DNS name and for each kind of source in each pool, and the clock skew of the servers.
     """
     plans = (scrape_plan(pool, item, key_of(pool, secrets)) for pool in pools for item in pool.replicas)
     replicas = [plan for plan in plans if plan is not None]
@@ -60,7 +60,7 @@ def sources(pools: Sequence[Pool], secrets: Secrets) -> tuple[list[DoctorResult]
 async def _request_all(
     keys: Iterable[_Key], names: Sequence[Pool]
 ) -> tuple[dict[_Key, _TimedAnswer], list[DoctorResult]]:
-    """Request all pages and resolve all names. Late responses are missing from the result."""
+    """Request all pages and resolve all names. Late responses are left out."""
     slots = asyncio.Semaphore(_CONCURRENCY)
     async with session() as client:
 
@@ -135,15 +135,15 @@ def _no_sources(pools: Sequence[Pool], replicas: Sequence[ScrapePlan]) -> Iterat
 
 
 def skew_of(server: str, answer: _TimedAnswer) -> Skew | None:
-    """Return the clock skew that the response's `Date` proves.
+    """Return the clock skew that can be inferred from the response's `Date` header.
 
-    The header has a resolution of one second, and was created between the request and the response.
+    The header was created between the request and the response, and has a resolution of one second.
     """
     return skew_between(server, answer.fetched.date, answer.began, answer.ended)
 
 
 def skew_between(server: str, date: str, began: float, ended: float) -> Skew | None:
-    """Return the clock skew that a `Date` header proves, or None if it contains no time.
+    """Return the clock skew that can be inferred from a `Date` header, or None if it does not contain a time.
 
     `began` and `ended` are the local times before the request and after the response.
     """

@@ -1,4 +1,4 @@
-"""Checks the store that several control-plane members share: access, the leader, and the members' clocks."""
+"""Checks the store that is shared by control-plane members: access, the leader, and the members' clocks."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from lbctl.store.signed_store import SignedStore
 from lbctl.store.signing import UNSIGNED
 
 _SKEW = 1.0
-"""Maximum difference between the members' clocks in seconds."""
+"""Maximum difference between the members' clocks, in seconds."""
 _NAME = "doctor"
 _ETCD_QUOTA = 2 << 30
-"""Default quota of etcd in bytes."""
+"""etcd's default quota, in bytes."""
 _NO_PERMISSION = "grant the account the Role in docs/how-to/deploy-in-kubernetes.md"
 _FULL = "see docs/reference/stores.md for the causes of growth and the limits"
 
 
 def checks(settings: ServeSettings) -> Iterator[DoctorResult]:
-    """Yield the result for the store of the fleet, and one for the clocks of its members. Nothing is written."""
+    """Yield results for the fleet's store and its members' clocks. Nothing is written to the store."""
     store = settings.control.store
     if store is None:
         return
@@ -63,7 +63,7 @@ def checks(settings: ServeSettings) -> Iterator[DoctorResult]:
 
 
 def _signatures(store: SignedStore) -> Iterator[DoctorResult]:
-    """Yield the rejected contents of the store, and whether content without a signature is accepted."""
+    """Yield results for rejected content of the store, and for the acceptance of unsigned content."""
     for subject, problem in store.refused.items():
         finding = f"{subject}: {problem}"
         advice = "find the other writer, or use the same control.store.key_file for all members"

@@ -1,7 +1,7 @@
 """`lbctl explain`: explains decisions.
 
-`weight` explains how a replica's signals result in the weight that the proxies received. `route` explains the route and
-pool of a request. `pick` explains which replica a request is sent to.
+`weight` explains how a replica's signals lead to the weight that the proxies received. `route` explains which route and
+pool handle a request. `pick` explains which replica the picker chooses for a request.
 """
 
 from __future__ import annotations
@@ -166,15 +166,15 @@ class Undecided:
     share: float
     """Replica's share of the pool's requests, from 0 to 1."""
     ramp: float
-    """Factor of lbctl's slow start, from 0 to 1."""
+    """lbctl's slow-start factor, from 0 to 1."""
     picker_ramp: float
-    """Factor of slow start that the picker uses, from 0 to 1."""
+    """Slow-start factor that the picker uses, from 0 to 1."""
     overrides: tuple[schema.Override, ...]
     """Manual overrides."""
 
 
 def _row(remote: ServeClient, pool: str, replica: str) -> tuple[schema.Pool, schema.Replica]:
-    """Return the rows of a replica and its pool. Raises ClickException if either does not exist."""
+    """Return a replica's row and its pool's row. Raises ClickException if either does not exist."""
     pools = remote.get("/api/v1/pools", schema.Pools).pools
     rows = {(each.name, row.name): (each, row) for each in pools for row in each.replicas}
     if (pool, replica) not in rows:
@@ -210,7 +210,7 @@ def _few_lines(row: Undecided) -> Iterator[tuple[str, str]]:
 def _lines(row: schema.Decision, peers: Iterable[schema.Decision]) -> Iterator[tuple[str, str]]:
     """Yield the label and the text of each line about a decision.
 
-    `peers` are the decisions of its pool.
+    `peers` contains the decisions for all replicas of its pool.
     """
     yield "replica", f"{row.pool}/{row.replica}, capacity {row.capacity:g}"
     yield "strategy", f"{row.strategy}, {row.mode}" + (f": {row.mode_words}" if row.mode_words else "")
@@ -248,7 +248,7 @@ def _override_lines(row: schema.Decision | Undecided) -> Iterator[tuple[str, str
 
 
 def _ramp(row: schema.Decision | Undecided) -> Iterator[tuple[str, str]]:
-    """Yield the lines about slow start, which lbctl implements for the picker and for proxies without slow start."""
+    """Yield the lines about slow start, which lbctl implements for the picker and for proxies that lack it."""
     if row.picker_ramp < 1:
         yield "slow start", f"the picker uses {row.picker_ramp:.0%} of the weight so far"
     if row.ramp < 1:
@@ -267,7 +267,7 @@ def _sent(row: schema.Decision | Undecided) -> str:
 
 
 def _quantised(row: schema.Decision, peers: Iterable[schema.Decision]) -> str:
-    """Return each proxy's own number together with the sum for the pool, because the number alone has no meaning."""
+    """Return the weight for each kind of proxy with the pool's total, because a weight is meaningless without it."""
     own = row.quantised
     sums = {kind: sum(peer.quantised.get(kind, 0) for peer in peers) for kind in own}
     parts = [f"{kind}: {value} of {sums[kind]}" for kind, value in own.items()]

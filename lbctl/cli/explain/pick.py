@@ -1,6 +1,6 @@
 """`lbctl explain pick`: shows which replica the picker would choose for a request.
 
-If only files are given, the picker's replicas are idle. With a running `lbctl serve`, its picker answers.
+If files are given, all replicas are assumed to be idle. Otherwise, the picker of a running `lbctl serve` answers.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from lbctl.pick.table import Candidate, PoolTable
 
 _HEAD = ("REPLICA", "ADDRESS", "RATE", "WORK (TOKENS)", "CACHED (TOKENS)", "WAIT (TOKENS/RATE)", "WHY NOT")
 _MAX_SENT_BYTES = 48 << 10
-"""Maximum size of a body that is sent to a running server, in its JSON form."""
+"""Maximum size of a body that is sent to a running server, encoded as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class PickQuery:
-    """The arguments of the command line."""
+    """Command-line arguments."""
 
     pool: str
     session: str | None
@@ -46,7 +46,7 @@ class PickQuery:
     priority: Literal["high", "normal", "low"]
     """Priority of the request in the queue of a running picker."""
     body: str | None
-    """Path of the file with the request's body."""
+    """Path of the file that contains the request body."""
     region: str | None
     """Region of the proxy."""
     zone: str | None
@@ -55,7 +55,7 @@ class PickQuery:
 
 
 def answer(query: PickQuery, paths: tuple[str, ...]) -> int:
-    """Print the explanation for the files, and return the exit code."""
+    """Print an explanation based on the files, and return the exit code."""
     diagnostics = Diagnostics()
     loaded = load(paths, diagnostics, require_own_lines=False)
     if loaded is None or diagnostics.failed:
@@ -83,7 +83,7 @@ def explain_running(query: PickQuery, remote: ServeClient) -> int:
 
 
 def _beginning(body: bytes) -> str:
-    """Return the beginning of a body, short enough for a request to the picker."""
+    """Return the beginning of a body, truncated to fit into a request to the picker."""
     text = body[:_MAX_SENT_BYTES].decode(errors="replace")
     while len(json.dumps(text)) > _MAX_SENT_BYTES:
         text = text[: len(text) // 2]
@@ -99,7 +99,7 @@ def _print(explanation: schema.PickExplanation, query: PickQuery) -> None:
 
 
 def _table(pool: ir.Pool) -> PoolTable:
-    """Return the picker's table of a pool according to the files: every replica is idle and has its capacity."""
+    """Return a pool's picker table, based on the files: all replicas are idle and have their full capacity."""
     return PoolTable.of(pool, (_candidate(item, pool) for item in pool.replicas))
 
 
@@ -118,7 +118,7 @@ def _candidate(replica: ir.Replica, pool: ir.Pool) -> Candidate:
 
 
 def _pool(pools: tuple[ir.Pool, ...], name: str) -> ir.Pool:
-    """Return the pool of that name. Raises ClickException if it does not exist or does not use the picker."""
+    """Return the pool with this name. Raises ClickException if it does not exist or does not use the picker."""
     pool_of_name = next((pool for pool in pools if pool.name == name), None)
     if pool_of_name is None:
         near = did_you_mean(name, [pool.name for pool in pools])

@@ -31,8 +31,8 @@ _POOL = ("protocol", "affinity", "locality", "connections", "timeouts", "circuit
 def policy(compiled: Compiled, proxy: Proxy, listener: Listener, route: Route, pools: tuple[str, ...]) -> list[Row]:
     """Return the settings of the listener, the route, and the pools that the request may reach.
 
-    A limit that is divided among proxy instances has the value for one instance. `at` is None for a default. For a
-    gateway of Kubernetes, only the settings that its objects contain are returned: its class decides about the others.
+    Limits that are divided among proxy instances are given per instance. `at` is None for a default. For a Kubernetes
+    gateway, only the settings in its objects are returned: its GatewayClass determines the others.
     """
     served = view(Snapshot(compiled.topology), proxy)
     in_files = dict(_applicable(listener, route, [item for item in compiled.topology.pools if item.name in pools]))

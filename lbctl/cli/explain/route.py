@@ -17,7 +17,7 @@ from lbctl.cli.fleet import load, show
 from lbctl.cli.output import show as show_value
 
 _REPLICAS = 4
-"""Maximum number of replicas of a pool that are shown."""
+"""Maximum number of replicas shown for a pool."""
 
 
 def answer(query: RouteQuery, paths: tuple[str, ...]) -> int:
@@ -42,7 +42,7 @@ def answer(query: RouteQuery, paths: tuple[str, ...]) -> int:
 
 
 def _lines(row: Row) -> Iterator[str]:
-    """Yield the lines of one row of `route_rows`."""
+    """Yield the output lines for one row from `route_rows`."""
     yield ""
     yield f"{', '.join(row['on'])}:"
     if row["read"]:

@@ -27,9 +27,10 @@ _PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
 
 @dataclass(frozen=True, slots=True)
 class RouteQuery:
-    """The arguments of the command line.
+    """Command-line arguments.
 
-    `kind` restricts the explanation to one kind of proxy. `listener` replaces the listener at the URL's port.
+    `kind` restricts the explanation to one kind of proxy. `listener` overrides the choice of the listener by the URL's
+    port.
     """
 
     method: str
@@ -44,7 +45,7 @@ class RouteQuery:
 
 
 def split(url: str) -> SplitResult:
-    """Return the parts of a URL, or of a path. Raises UsageError if it is not the URL of a request."""
+    """Split a URL or path into its parts. Raises UsageError if it is not a request URL."""
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -83,7 +84,7 @@ def _query(url: str) -> str:
 
 
 def _quoted(path: str) -> str:
-    """Return the path as a client sends it. Bytes on the command line that are not UTF-8 are sent unchanged."""
+    """Return the path as a client sends it. Non-UTF-8 bytes from the command line are sent unchanged."""
     return quote(path, safe=_PRINTABLE, errors="surrogateescape")
 
 
@@ -122,8 +123,8 @@ def listener_of(compiled: Compiled, name: str | None, parts: SplitResult) -> Lis
 def proxies_of(loaded: Loaded, listener: Listener, kind: str | None) -> list[Proxy]:
     """Return the fleet's proxies that carry the listener, one of each kind and version.
 
-    If the fleet has no such proxy, return one of each kind. Raises UsageError if the fleet has proxies but none carries
-    the listener.
+    Without a proxy of the requested kind, or without any proxies, return default proxies. Raises UsageError if the
+    fleet has proxies, but none of them carries the listener.
     """
     topology = loaded.compiled.topology
     carrying = [item for item in topology.proxies if not item.listeners or listener.name in item.listeners]

@@ -1,4 +1,7 @@
-"""The rows of `lbctl explain route`: the handling of one request by each proxy. Proxies that agree share a row."""
+"""The rows of `lbctl explain route`, which describe how each proxy handles one request.
+
+Proxies that agree share a row.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +31,12 @@ from lbctl.targets.target import Unsupported
 
 Row = dict[str, Any]
 _MISSED = 8
-"""Maximum number of non-matching routes that are shown, nearest first."""
+"""Maximum number of non-matching routes shown, closest match first."""
 _PROTECTING = frozenset({"LB499", BY_ID["listener.bind"].code, *(item.code for item in FEATURES if item.protects)})
 
 
 def grouped(rows: list[tuple[str, Row]]) -> list[Row]:
-    """Join the rows of proxies that agree."""
+    """Merge the rows of proxies that agree."""
     groups: list[Row] = []
     for proxy, row in rows:
         same = next((item for item in groups if {**item, "on": None} == {**row, "on": None}), None)
@@ -45,7 +48,7 @@ def grouped(rows: list[tuple[str, Row]]) -> list[Row]:
 
 
 def row_of(loaded: Loaded, listener: Listener, proxy: Proxy, message: Message) -> tuple[str, Row]:
-    """Return the name of the proxy's kind with its version, and its handling of the request."""
+    """Return the proxy's kind and version, and how it handles the request."""
     compiled = loaded.compiled
     prepared = prepare(target(proxy.kind), compiled, proxy, Snapshot(compiled.topology, secrets=loaded.secrets))
     explained = explain(listener, message, proxy.kind, proxy.version)
@@ -91,7 +94,7 @@ def _won(compiled: Compiled, prepared: Prepared, listener: Listener, explained: 
 
 
 def _order(compiled: Compiled, prepared: Prepared, listener: Listener, explained: Explained) -> list[str]:
-    """Return the warnings that the proxy may prefer another of the matching rules."""
+    """Return warnings if the proxy may prefer a different matching rule."""
     if len(explained.matched) < 2:
         return []
     matched = [listener.rules.index(item.rule) for item in explained.matched]
@@ -125,7 +128,7 @@ def _action(compiled: Compiled, view: View, listener: Listener, route: Route, re
 
 
 def _rendered(action: Forward, proxy: Proxy) -> Forward:
-    """Return the action without the parts that the proxy lacks."""
+    """Return the action without the parts that the proxy does not support."""
     lacking = {name for name, item in target(proxy.kind).capabilities.items() if isinstance(item, Unsupported)}
     sticky = None if action.sticky and f"route.sticky_split.{action.sticky.kind}" in lacking else action.sticky
     return replace(action, sticky=sticky, fallback=None if "route.fallback" in lacking else action.fallback)
@@ -176,7 +179,7 @@ def _beaten(item: RuleCandidate) -> Row:
 
 
 def _missed(explained: Explained) -> list[Row]:
-    """Return the nearest rule of each non-matching route."""
+    """Return the closest rule of each non-matching route."""
     nearest: dict[str, RuleCandidate] = {}
     for item in explained.missed:
         nearest.setdefault(item.rule.route, item)

@@ -8,7 +8,7 @@ from functools import partial
 from lbctl.api import schema
 
 _SAME = 0.01
-"""Maximum difference of two shares that count as equal."""
+"""Maximum difference between shares that count as equal."""
 _LEFT = ("draining", "drained", "removed", "ejected", "asleep")
 """States of a replica that gets no new requests."""
 
@@ -17,7 +17,7 @@ _PICKED = "the picker chooses a replica for each request, by sessions, caches an
 
 
 def sentence(row: schema.Replica, pool: schema.Pool) -> str:
-    """Return the sentence about a replica, based on the proxies' observations or otherwise on the decision.
+    """Return the sentence about a replica, based on the proxies' observations if available, else on the decision.
 
     A removed replica gets no requests, although the last minute may still include earlier requests.
     """
@@ -31,7 +31,7 @@ def sentence(row: schema.Replica, pool: schema.Pool) -> str:
 
 
 def observed(row: schema.Replica, pool: schema.Pool) -> str:
-    """Return the share that the proxies counted in the last minute, and the proxies that did not report."""
+    """Return the share that the proxies observed in the last minute, and the proxies that did not report."""
     silent = f"; not reported by {', '.join(map(partial(_silent, pool), pool.silent))}" if pool.silent else ""
     if not pool.reporting:
         return f"unknown: no proxy reports its traffic{silent}"
@@ -41,7 +41,7 @@ def observed(row: schema.Replica, pool: schema.Pool) -> str:
 
 
 def _silent(pool: schema.Pool, name: str) -> str:
-    """Return a proxy that does not report, with the reason if it cannot."""
+    """Return the name of a proxy that does not report, with the reason if it cannot report."""
     reason = pool.unable.get(name)
     return f"{name} ({reason})" if reason else name
 
@@ -62,7 +62,7 @@ def _percent(share: float) -> str:
 
 
 def _since(row: schema.Replica) -> str:
-    """Return the start in local time; the day is included if it is not today."""
+    """Return the start in local time, including the date unless it is today."""
     if row.state_since is None or not row.state_reason:
         return ""
     then = datetime.fromisoformat(row.state_since).astimezone()

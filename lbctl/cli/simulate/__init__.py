@@ -195,9 +195,9 @@ def _plot(options: SimulationOptions, studies: Sequence[Study], result: StudyRes
 
 
 def _known(load: float) -> float | None:
-    """Return the load.
+    """Return the load, or None if it is not defined.
 
-    The result is None if all requests arrive at the same time, or if the only replica of --gpu is lost.
+    It is undefined if all requests arrive at the same time, or if the only replica of --gpu is lost.
     """
     return load if 0 < load < math.inf else None
 

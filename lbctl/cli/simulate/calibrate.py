@@ -1,4 +1,4 @@
-"""`lbctl simulate --calibrate URL`: scrapes a live replica's metrics for a while, and fits an engine to them."""
+"""`lbctl simulate --calibrate URL`: scrapes a live replica's metrics for a while, and fits an engine model to them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MAX_BYTES = 16 << 20
 
 
 def calibration(url: str, seconds: float) -> calibrate.Calibration:
-    """Observe the replica for `seconds`. Raises ClickException if this does not result in an engine."""
+    """Observe the replica for `seconds`. Raises ClickException if no engine model can be fitted."""
     if not url.startswith(("http://", "https://")):
         raise click.UsageError("--calibrate: not the URL of a metrics page, for example http://127.0.0.1:8000/metrics")
     pause = max(_MIN_PAUSE, seconds / _SCRAPES)

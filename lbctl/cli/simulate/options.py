@@ -1,4 +1,4 @@
-"""Parses the options of `lbctl simulate`. Every function here raises UsageError."""
+"""Parses the options of `lbctl simulate`. All functions in this module raise UsageError for invalid options."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from lbctl.simulate.trace import Trace
 
 _MAX_REQUESTS = 20_000_000
 _MIN_SPEED = 0.0001
-"""Minimum speed of an engine that is not stopped."""
+"""Minimum speed factor of an engine that is not stopped."""
 _MAX_COUNT_DIGITS = 9
-"""Maximum number of digits in a number of GPUs."""
+"""Maximum number of digits in a GPU count."""
 _DRAINED = "it is drained and gets no requests, so this has no effect (choose another replica)"
 
 
 @dataclass(frozen=True, slots=True)
 class SimulationOptions:
-    """The options of the command line. The value is None if an option is not given."""
+    """Command-line options. Options that are not given are None or empty, or have their default."""
 
     paths: tuple[str, ...]
     against: tuple[str, ...]
-    """Files of other fleets for the comparison."""
+    """Files of other fleets to compare with."""
     trace_file: str | None
     rate: str | None
     """Rate of a synthetic load, for example `5/s`."""
@@ -42,27 +42,27 @@ class SimulationOptions:
     duration: str | None
     """Duration of the synthetic load, for example `10m`."""
     burst: float | None
-    """Mean number of requests of the synthetic load that arrive together."""
+    """Mean number of requests that arrive together in the synthetic load."""
     tenant: tuple[str, ...]
     """Tenants of the synthetic load, each as `NAME=SHARE[:PRIORITY]`."""
     pool: str | None
     """Pool that gets the requests."""
     policy: str | None
-    """`proxy:algorithm`, separated by commas."""
+    """Comma-separated `proxy:algorithm` pairs."""
     speedup: float
-    """Factor on the rate of the trace."""
+    """Factor by which the trace's rate is multiplied."""
     requests: int | None
-    """Number of requests from the trace."""
+    """Number of requests to replay from the trace."""
     proxies: int
     """Number of proxies that share the load."""
     engine: str | None
-    """Costs of engines: a file, or the costs of the strongest replica as `key=value`, separated by commas."""
+    """Engine costs: a file, or the costs of the strongest replica as comma-separated `key=value` pairs."""
     model: str | None
-    """Model whose measured engines are used, by the GPUs of the replicas."""
+    """Model whose measured engines are used, according to each replica's GPUs."""
     calibrate: str | None
-    """URL of a live replica whose metrics give the costs of the strongest replica."""
+    """URL of a live replica; its metrics determine the costs of the strongest replica."""
     calibrate_for: str
-    """Duration of the observation of its metrics."""
+    """How long to observe its metrics."""
     slow: tuple[str, ...]
     """Speeds of replicas, each as `REPLICA=FACTOR[@SECONDS]`."""
     kill: tuple[str, ...]
@@ -72,7 +72,7 @@ class SimulationOptions:
     lose: tuple[str, ...]
     """Missing replicas, each as a name, `largest` or `zone=Z`."""
     telemetry_delay: str
-    """Time from a sample of the engines to its use."""
+    """Delay between sampling the engines and using the sample."""
     find: str | None
     """`rate` or `replicas`."""
     slo: str | None
@@ -172,7 +172,7 @@ def seconds_of(option: str, text: str) -> float:
 
 
 def obstacles(pool: Pool, lose: Sequence[str]) -> dict[str, str]:
-    """Return replica → why it cannot have events, because it is lost or drained; empty if it can have events."""
+    """Return replica → why it cannot have events (it is lost or drained), or an empty string if it can."""
     result = {item.name: _DRAINED if item.drain else "" for item in pool.replicas}
     for text in lose:
         why = f"--lose {text} removes it from the start (omit one of the two options)"
@@ -181,7 +181,7 @@ def obstacles(pool: Pool, lose: Sequence[str]) -> dict[str, str]:
 
 
 def speeds_of(texts: Sequence[str], names: Mapping[str, str]) -> tuple[dict[str, float], tuple[SpeedChange, ...]]:
-    """Parse `--slow`. Return replica → initial speed factor, and later changes of speed. `names`: `obstacles`."""
+    """Parse `--slow`. Return replica → initial speed factor, and later speed changes. `names`: `obstacles`."""
     speeds: dict[str, float] = {}
     changes = []
     for text in texts:
@@ -233,7 +233,7 @@ def joins_of(texts: Sequence[str], names: Mapping[str, str]) -> dict[str, float]
 
 
 def _number(text: str) -> float | None:
-    """Return a number from 0 to below 1e9; None if the text is not one."""
+    """Parse a number from 0 to below 1e9. Return None for any other text."""
     try:
         value = float(text)
     except ValueError:
@@ -271,7 +271,7 @@ def prices_of(texts: Sequence[str]) -> dict[str, float]:
 
 
 def gpu_pool(pool: Pool, text: str, throughputs: Mapping[str, float]) -> Pool:
-    """Return the pool with one replica of a GPU type, which `--find replicas` copies."""
+    """Return the pool with a single replica of this GPU type, which `--find replicas` then copies."""
     count, times, name = text.rpartition("x")
     has_count = times and count.isdecimal() and len(count) <= _MAX_COUNT_DIGITS
     name, number = (name, int(count)) if has_count else (text, 1)
@@ -300,7 +300,10 @@ def loss_of(lose: Sequence[str]) -> Callable[[Pool], Pool]:
 
 
 def lost_by(text: str, pool: Pool) -> tuple[Replica, ...]:
-    """Return the replicas that one `--lose` removes from a pool. `largest` is a replica that gets requests."""
+    """Return the replicas that one `--lose` removes from a pool.
+
+    `largest` considers only replicas that get requests.
+    """
     if text == "largest":
         largest = max(capacity.serving(pool).replicas, key=lambda item: item.capacity, default=None)
         return (largest,) if largest else ()
@@ -334,7 +337,7 @@ def check_losses(lose: Sequence[str], pool: Pool) -> None:
 
 
 def lost_text(lose: Sequence[str]) -> str:
-    """Return the replicas that `--lose` removes, as a phrase."""
+    """Describe the replicas that `--lose` removes, as a phrase."""
     *others, last = (
         "the largest replica" if text == "largest" else text.replace("zone=", "zone ", 1)
         for text in dict.fromkeys(lose)

@@ -35,11 +35,11 @@ class SearchResult:
     value: float | None
     """Requests per second, or replicas; None if nothing meets the limits."""
     load: float
-    """Load of the result relative to the capacity of its engines; without a result, load of the original fleet."""
+    """Load relative to the capacity of the engines: of the result if found, else of the original fleet."""
     cost: float | None
     """Price of the replicas per hour; None if it is unknown."""
     unused_faults: tuple[str, ...] = ()
-    """Replicas of `--slow`, `--kill` and `--join` that are not part of the result."""
+    """Replicas in `--slow`, `--kill` or `--join` that are not part of the result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class StudyResult:
     """The results of studies."""
 
     summaries: tuple[Summary, ...]
-    """Figures of each policy. After a search, they are for the resulting rate or number of replicas."""
+    """Figures of each policy. After a search, they apply to the rate or number of replicas that was found."""
     sentences: tuple[str, ...]
     """Explanation of the figures."""
     loads: Mapping[str, float]
@@ -57,7 +57,7 @@ class StudyResult:
 
     @property
     def is_found(self) -> bool:
-        """Return whether the searches, if any, have found a result."""
+        """Return whether the searches, if any, found a result."""
         return not self.answers or any(answer.value is not None for answer in self.answers)
 
 
@@ -133,7 +133,7 @@ class _Search:
     def _meets(self, study: Study, pool: Pool) -> bool:
         """Return whether the limits and the stability bound are met.
 
-        In a short load, queues may look acceptable although they grow without limit.
+        The bound is needed because in a short load, queues that grow without limit may still look acceptable.
         """
         if not study.loss(pool).replicas or study.load(pool) >= 1:
             return False
@@ -150,9 +150,9 @@ class _Search:
         return SearchResult(self._row, value, fastest.load(pool), study.cost(pool)), self._run(fastest, pool)
 
     def replicas(self) -> tuple[SearchResult, Summary]:
-        """Return the minimum number of replicas that meets the limits, and the figures with them.
+        """Return the minimum number of replicas that meets the limits, and the figures for it.
 
-        Without a result, the figures belong to the original fleet.
+        Without a result, the figures are for the original fleet.
         """
         study, own = self._study, len(capacity.serving(self._study.pool).replicas)
         own += not study.loss(study.pool).replicas  # the only replica of --gpu is lost

@@ -35,21 +35,21 @@ from lbctl.targets.load import Loaded
 class ReplicaEngines:
     """The engines of replicas.
 
-    They depend on the GPU if its engine is known, otherwise they are in proportion to the capacity.
+    They depend on the GPU if its engine is known; otherwise, they scale with the replica's capacity.
     """
 
     strongest: CostModel
     largest: float
     """Capacity of the strongest replica in all fleets, even if it is lost."""
     gpus: Mapping[str, CostModel]
-    """GPU type → engine of a replica on it."""
+    """GPU type → engine of a replica with this GPU."""
     model: str | None
     """Model whose profiles define all engines."""
     description: str
-    """Description of the engines, as a sentence of the output."""
+    """Sentence that describes the engines in the output."""
 
     def of(self, pool: Pool, speeds: Mapping[str, float]) -> tuple[CostModel, ...]:
-        """Return the engine of each replica. `speeds` maps a replica to a factor. Raises UsageError."""
+        """Return the engine of each replica. `speeds` maps a replica to its speed factor. Raises UsageError."""
         if self.model is None:
             relative = capacity.engines_of(pool, self.strongest, self.largest)
             costs = [self.gpus.get(item.gpu or "", cost) for item, cost in zip(pool.replicas, relative, strict=True)]
@@ -78,7 +78,7 @@ class Study:
     trace: Trace
     engines: ReplicaEngines
     speeds: Mapping[str, float]
-    """Replica → factor on its speed."""
+    """Replica → speed factor."""
     changes: tuple[SpeedChange, ...]
     """Changes of speed during the trace."""
     outages: tuple[Outage, ...]
@@ -86,19 +86,19 @@ class Study:
     joins: Mapping[str, float]
     """Replica → time at which it joins."""
     retry: Retry
-    """Retries by the proxies if a replica is dead."""
+    """How the proxies retry requests if a replica is dead."""
     loss: Callable[[Pool], Pool]
     """Removes the lost replicas."""
     prices: Mapping[str, float]
     """GPU type → price per hour."""
     proxies: int
     delay: float
-    """Seconds from a sample to its use."""
+    """Delay between a sample and its use, in seconds."""
     seed: int
     """Random seed."""
 
     def faster(self, factor: float) -> Study:
-        """Return the study at `factor` times the rate. Events begin at the same position in the trace.
+        """Return the study with the rate multiplied by `factor`. Events begin at the same position in the trace.
 
         The duration of outages does not change.
         """
@@ -114,13 +114,13 @@ class Study:
         )
 
     def row(self, policy: Policy) -> str:
-        """Return the name of a row of results."""
+        """Return the name of the result row for a policy."""
         return f"{self.name}/{policy.name}" if self.name else policy.name
 
     def run(self, policy: Policy, pool: Pool, progress: Callable[[float], None] | None = None) -> Summary:
         """Replay the trace once, without the lost replicas.
 
-        `progress` is called with the arrived fraction of the trace.
+        `progress` is called with the fraction of the trace that has arrived.
         """
         pool = with_algorithm(self.loss(pool), self.written, policy.algorithm)
         names = {item.name for item in pool.replicas}
@@ -146,14 +146,14 @@ class Study:
         return capacity.carried(self._serving(pool), self.trace)
 
     def _serving(self, pool: Pool) -> list[CostModel]:
-        """Return the engines that get requests, each with as many sequences as the proxies' limits allow."""
+        """Return the engines that get requests. The proxies' limits bound their number of sequences."""
         pool = capacity.serving(self.loss(pool))
         limit = replica_limit(pool, self.proxies) * self.proxies
         costs = self.engines.of(pool, self.speeds)
         return [replace(cost, sequences=min(cost.sequences, limit or cost.sequences)) for cost in costs]
 
     def unused_faults(self, pool: Pool) -> list[str]:
-        """Return the replicas in `--slow`, `--kill` or `--join` that the pool does not have."""
+        """Return the replicas in `--slow`, `--kill` or `--join` that the pool does not contain."""
         named = {*self.speeds, *self.joins, *(item.replica for item in self.changes)}
         named |= {item.replica for item in self.outages}
         return sorted(named - {item.name for item in pool.replicas})
@@ -199,7 +199,7 @@ def studies_of(
 
 
 def _names(paths: Sequence[tuple[str, ...]]) -> list[str]:
-    """Return a short name of each fleet: empty for a single one, else the shortest different suffixes of the paths."""
+    """Return a short name for each fleet: the shortest distinct suffix of its path, or "" if it is the only fleet."""
     if len(paths) == 1:
         return [""]
     parts = [Path(each[0]).with_suffix("").parts for each in paths]
@@ -288,10 +288,7 @@ def _policies(text: str | None, topology: Topology, pool: Pool) -> tuple[Policy,
 
 
 def _retry(topology: Topology, pool: Pool) -> Retry:
-    """Return the retries of the routes to the pool.
-
-    If they differ, use the fewest, and only conditions common to all.
-    """
+    """Return the retries of the pool's routes. If routes differ, use the fewest retries, and only common conditions."""
     retries = [
         route.retry
         for route in topology.routes

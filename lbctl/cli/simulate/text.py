@@ -1,4 +1,4 @@
-"""The figures of `lbctl simulate` as sentences and table cells."""
+"""Formats the figures of `lbctl simulate` as sentences and table cells."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ WIDE = (
 QUEUE_HEAD = ("QUEUE", "OF", "REQUESTS", "WAITED", "WAIT P50", "P99", "MAX", "TTFT P99", "REJECTED", "LEFT")
 _EQUAL = 1.05
 _SAME_SHARE = 0.05
-"""Maximum difference of equal shares, relative to the mean share."""
+"""Maximum difference between shares that count as equal, relative to the mean share."""
 _BUSY_GAP = 0.2
-"""Minimum difference between BUSY and the load that needs an explanation."""
+"""If BUSY exceeds the load by more than this, the output explains why."""
 _MAX_NAMES = 8
 _SEARCH_STEP = 0.85
-"""Fraction of the remaining bar after each replay of a search, whose number of replays is unknown in advance."""
+"""Each replay of a search leaves this fraction of the rest of the progress bar, because the number of replays is
+unknown in advance."""
 
 
 def load_sentence(load: float, who: str) -> str:
-    """Return an explanation of the offered load for the engines in `who`."""
+    """Explain how much of the capacity the offered load uses. `who` names the engines."""
     percent = f"The load is {100 * load:.0f} % of the capacity of {who}"
     if load >= 1:
         return f"{percent} (Σλ ≥ Σμ): queues grow without bound."
@@ -38,7 +39,7 @@ def load_sentence(load: float, who: str) -> str:
 
 
 def burst_sentence(requests: int, carried: float, who: str) -> str:
-    """Return the sentence in place of the load if all requests arrive at the same time."""
+    """Return the sentence that replaces `load_sentence` if all requests arrive at the same time."""
     return (
         f"All requests of the load ({requests:,}) arrive at the same time, so it has no rate; "
         f"{who} can handle up to {carried:.3g} such requests/s."
@@ -46,9 +47,9 @@ def burst_sentence(requests: int, carried: float, who: str) -> str:
 
 
 def recommendation(summaries: Sequence[Summary], loads: Mapping[str, float]) -> str:
-    """Return the best row, its advantage and the reason.
+    """Describe the best row, its advantage, and the reason for it.
 
-    `loads` maps a fleet to its load. Beyond the bound, no row is recommended.
+    `loads` maps a fleet to its load. Rows of overloaded fleets are never recommended.
     """
     fitting = [item for item in summaries if loads[item.fleet] < 1]
     if not fitting:
@@ -79,7 +80,7 @@ def recommendation(summaries: Sequence[Summary], loads: Mapping[str, float]) -> 
 
 
 def busy_sentence(summaries: Sequence[Summary], loads: Mapping[str, float]) -> str:
-    """Return an explanation of BUSY if it is far above the load; else empty. `loads`: fleet or row → its load."""
+    """Explain BUSY if it is far above the load, else return "". `loads` maps a fleet or row to its load."""
     for item in summaries:
         load = loads.get(item.fleet, loads.get(item.row, 1.0))
         if max(item.utilisation.values(), default=0.0) > load + _BUSY_GAP:
@@ -91,7 +92,7 @@ def busy_sentence(summaries: Sequence[Summary], loads: Mapping[str, float]) -> s
 
 
 def drained_sentence(summaries: Sequence[Summary]) -> str:
-    """Return which replicas are drained; empty if there are none."""
+    """List the drained replicas in a sentence; empty if none is drained."""
     names = dict.fromkeys(f"{item.fleet}/{name}" if item.fleet else name for item in summaries for name in item.drained)
     more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
     shown = f"{', '.join([*names][:_MAX_NAMES])}{more}"
@@ -103,7 +104,7 @@ def _figures(item: Summary) -> str:
 
 
 def _reason(best: Summary, worst: Summary, loads: Mapping[str, float]) -> str:
-    """Return the reason for the difference, as far as the figures show it."""
+    """Return the reason for the difference, as far as it is visible in the figures."""
     mine, others = loads[best.fleet], loads[worst.fleet]
     if mine < 0.95 * others:
         return (
@@ -140,9 +141,9 @@ def _reason(best: Summary, worst: Summary, loads: Mapping[str, float]) -> str:
 
 
 def best_answer(answers: Sequence[tuple[str, float | None, float | None]], *, most: bool) -> str:
-    """Return which of the searches, (row, value, cost), has the best result.
+    """Return a sentence about the best result of these searches: (row, value, cost).
 
-    `most`: whether larger values are better.
+    If `most`, larger values are better.
     """
     answered = [(row, value, cost) for row, value, cost in answers if value is not None]
     if len(answers) < 2 or not answered:
@@ -156,12 +157,12 @@ def best_answer(answers: Sequence[tuple[str, float | None, float | None]], *, mo
 
 
 def replicas(count: float, many: str = "", one: str = "") -> str:
-    """Return a number of replicas as text, followed by the plural or singular suffix."""
+    """Format a number of replicas, followed by the matching suffix: `many` or `one`."""
     return f"1 replica{one}" if count == 1 else f"{count:.0f} replicas{many}"
 
 
 class ProgressBar:
-    """A progress bar on a terminal, hidden elsewhere. `length`: the number of replays, or of searches."""
+    """A progress bar on a terminal, hidden elsewhere. `length` is the number of replays or searches."""
 
     def __init__(self, length: int) -> None:
         self._done = 0

@@ -113,7 +113,7 @@ def _text(remote: ServeClient, what: str | None, form: str, pool: str | None) ->
 
 
 def _of_pool(remote: ServeClient, rows: Sequence[T], names: Sequence[str], pool: str | None) -> Sequence[T]:
-    """Return the rows with that pool's name, or all rows. Raises ClickException if the pool does not exist."""
+    """Return the rows of the named pool, or all rows. Raises ClickException if the pool does not exist."""
     if pool is None:
         return rows
     selected = [row for row, name in zip(rows, names, strict=True) if name == pool]

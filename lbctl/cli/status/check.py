@@ -1,7 +1,7 @@
 """The conditions of `lbctl status --check`: no critical problem, and every proxy has applied the published fleet.
 
-A proxy may need time. For example, an nginx waits for its next reload. With a time limit, the check repeats until all
-conditions are met. A disconnected Envoy fails the check if it was the last one of its entry; otherwise the number of
+Proxies may need time: for example, nginx waits for its next reload. With a time limit, the check repeats until all
+conditions are met. A disconnected Envoy fails the check if it was the last Envoy of its entry; otherwise, the number of
 expected proxies decides.
 """
 
@@ -28,7 +28,7 @@ class StatusCheck:
     """Minimum number of proxies that are connected and in sync; None for any number."""
 
     def run(self, seconds: float) -> tuple[str, ...]:
-        """Return a sentence for each problem that remains after waiting for at most `seconds`.
+        """Wait for up to `seconds`, and return a sentence for each remaining problem.
 
         Raises UnavailableError if the server does not answer by then.
         """
@@ -51,14 +51,14 @@ class StatusCheck:
 
 
 def summary_problems(summary: schema.Status) -> Iterator[str]:
-    """Yield a sentence for each critical problem, except problems of single proxies (`proxy_problems`)."""
+    """Yield a sentence for each critical problem, except those that `proxy_problems` reports."""
     for item in summary.problems:
         if item.severity == "critical" and item.kind != "proxy":
             yield item.text
 
 
 def proxy_problems(proxies: Sequence[schema.Proxy], expected: int | None = None) -> Iterator[str]:
-    """Yield a sentence for each proxy that is not in sync, and a sentence if there are too few proxies."""
+    """Yield a sentence for each proxy that is not in sync, and one if fewer proxies than expected are in sync."""
     real = [item for item in proxies if item.kind != "reader" and item.confirmed]
     for item in real:
         if item.state not in _FINE:

@@ -12,14 +12,14 @@ from lbctl.cli.terminal import paint, wrapped
 from lbctl.control.fitness import FIT
 
 _SHORT = 12
-"""Number of characters of a digest and of a commit that are shown."""
+"""Number of digits shown for a digest or commit."""
 _ORIGINS = {"state": ", the last valid one from the state", "history": ", an earlier one after a rollback"}
 _NAME = 11
-"""Width of the column with the names of lines."""
+"""Width of the label column."""
 
 
 def summary_text(summary: schema.Status, rollouts: Sequence[schema.Rollout]) -> str:
-    """Return the problems, the summary (with a line for each rollout), and the errors and warnings in the files."""
+    """Return the problems, the summary with a line for each rollout, and the errors and warnings in the files."""
     pairs = (*_lines(summary), *(("rollout", f"{row.route}: {place_of(row)}") for row in rollouts))
     lines = [_problem(item) for item in summary.problems]
     lines += [f"{name:<{_NAME - 1}} {wrapped(plain(text), _NAME)}" for name, text in pairs]
@@ -37,7 +37,7 @@ def _problem(item: schema.Problem) -> str:
 
 
 def _lines(summary: schema.Status) -> Iterator[tuple[str, str]]:
-    """Yield the name and the text of each line."""
+    """Yield the label and text of each line."""
     fleet, listens = summary.fleet, summary.listens
     mode = " (dry run: nothing is published)" if summary.dry_run else ""
     yield "lbctl", f"{summary.version}, since {summary.since}{mode}"
@@ -62,7 +62,7 @@ def _lines(summary: schema.Status) -> Iterator[tuple[str, str]]:
 
 
 def _replicas(row: schema.ReplicaCounts) -> str:
-    """Return how many replicas are available, and which replicas are not."""
+    """Describe how many replicas are available, and which are not."""
     fit = sum(count for state, count in row.states.items() if state in FIT)
     parts = [f"{fit} of {row.total} in"]
     for state, names in row.away.items():
@@ -73,7 +73,7 @@ def _replicas(row: schema.ReplicaCounts) -> str:
 
 
 def _member(row: schema.MemberStatus) -> str:
-    """Return the name of this process, its leader, and the maximum age of its information."""
+    """Describe this member: its name and role, and for a follower the leader and the age of its information."""
     if row.role != "follower":
         return f"{row.name}, {row.role}"
     leads = f"the leader is {row.leader}" if row.leader else "there is no leader"
@@ -91,7 +91,7 @@ def _picker(row: schema.PickerStatus) -> str:
 
 
 def _served(row: schema.ServedFiles) -> str:
-    """Return the published files: their commit if there is one, and their digest."""
+    """Describe the published files by their digest, and by their commit if known."""
     commit = f"commit {row.commit[:_SHORT]}{' with changes' if row.dirty else ''}, " if row.commit else ""
     return f"{commit}digest {row.digest[:_SHORT]}, since {row.since}"
 

@@ -12,7 +12,7 @@ from lbctl.base.printable import plain
 from lbctl.cli.output import age, as_text, table_text
 
 _SHORT = 12
-"""Number of characters of a version that distinguish it from others."""
+"""Number of characters shown of a version, enough to distinguish versions."""
 COLOURS: Mapping[str, str] = {
     "SYNCED": "green", "WAITING": "yellow", "STALE": "yellow", "NACKED": "red", "REFUSED": "red", "FAILING": "red",
     "leader": "green", "isolated": "red",
@@ -68,14 +68,14 @@ def pools(rows: Sequence[schema.Pool], form: str) -> str:
 
 
 def _picks(pool: str, row: schema.RecentPicks) -> str:
-    """Return a line with the number of the pool's requests in the last minute that the picker has picked."""
+    """Return a line that states how many of the pool's requests in the last minute were picked by the picker."""
     return plain(
         f"{pool}: {share(row.share)} of the last minute's {row.requests} requests picked, the rest by `otherwise`"
     )
 
 
 def _cached(pool: schema.Pool, row: schema.CachedTokens) -> str:
-    """Return a line with the part of the tokens expected in caches that the engines found there."""
+    """Return a line that states how many of the tokens expected in caches were found there by the engines."""
     period = "5 minutes" if row.seconds is None else age(row.seconds)
     expected = f"the {row.expected:,} prompt tokens that the picker expected in caches in the last {period}"
     if row.found is None:
@@ -94,9 +94,9 @@ def _cached(pool: schema.Pool, row: schema.CachedTokens) -> str:
 
 
 def _queue(pool: str, row: schema.PoolQueue, *, is_wide: bool) -> Iterator[str]:
-    """Yield a line about the requests of a pool that wait or were rejected in the last minute, if there are any.
+    """Yield a line about the pool's requests that are waiting or were rejected in the last minute, if any.
 
-    With `is_wide`, always yield the line, with all counts, and another line with the waits of the tenants.
+    With `is_wide`, always yield the line, with all counts, and another line with the tenants' waiting times.
     """
     parts = [_waiting(row, is_wide=is_wide)] if row.waiting or is_wide else []
     if refused := row.refused_full + row.refused_late:
@@ -136,7 +136,7 @@ def _counted(count: int, noun: str) -> str:
 
 
 def _answers(row: schema.Pool) -> str:
-    """Return a line about the responses of a pool in the last minute."""
+    """Return a line about the pool's responses in the last minute."""
     p50, p99 = seconds(row.first_byte_p50), seconds(row.first_byte_p99)
     times = "" if row.first_byte_p50 is None else f", first byte after {p50} (p50), {p99} (p99)"
     return plain(f"{row.name}: {share(row.errors)} of the last minute's requests failed{times}")
@@ -203,7 +203,7 @@ def lacks(row: schema.Proxy) -> Iterator[str]:
 
 
 def _newest(row: schema.Proxy) -> Timestamp | None:
-    """Return when the proxy entered its state: the latest time of its types in this state."""
+    """Return when the last of the proxy's types entered the proxy's state."""
     times = [kind.since for kind in row.types if kind.since is not None and kind.state == row.state]
     return max(times, default=row.since)
 
@@ -230,7 +230,7 @@ def _since(since: Timestamp | None) -> str:
 
 
 def _rejection(row: schema.Proxy, kind: schema.ResourceTypeStatus) -> str:
-    """Return why a proxy rejected a type, with its positions in the YAML if they are known."""
+    """Return why a proxy rejected a type, with positions in the YAML if known."""
     last = next((item for item in row.nacks if item.type == kind.type), None)
     return " ".join(last.findings) if last and last.findings else kind.message
 
@@ -289,7 +289,7 @@ def seconds(value: float | None) -> str:
 
 
 def _signals(row: schema.ReplicaSignals) -> Iterator[tuple[str, ...]]:
-    """Yield a line for each signal, and one for each page without signals, for any number of its metrics."""
+    """Yield a line for each signal, and a single line for each page without signals."""
     identity = (row.pool, row.replica)
     for name, signal in row.signals.items():
         staleness = "" if signal.fresh else "stale: ignored"

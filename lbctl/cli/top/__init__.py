@@ -1,4 +1,4 @@
-"""`lbctl top`: a live table of the replicas of a running `serve`, sorted, with keys."""
+"""`lbctl top`: a live table of the replicas of a running `serve`, which keys can sort and filter."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lbctl.cli.top.rows import COLUMNS, ReplicaRow, pool_line, rows_of, sorted_r
 _INTERVAL = 2.0
 """Seconds between polls."""
 _KEY_INTERVAL = 0.2
-"""Maximum seconds before new data is drawn."""
+"""Maximum delay before new data is drawn, in seconds."""
 
 
 @click.command("top", cls=Command, examples="lbctl top --fleet fleet.yaml")
@@ -54,7 +54,7 @@ def command(remote: ServeClient) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """The server's data at one time, and any problem since then."""
+    """The server's data at a point in time, and any problem since then."""
 
     pools: tuple[schema.Pool, ...]
     rows: tuple[ReplicaRow, ...]
@@ -70,7 +70,7 @@ def _look(remote: ServeClient) -> _Look:
 
 
 class _Feed:
-    """Polls the server in a thread, so that keys work while it does not answer."""
+    """Polls the server in a thread, so that keys still work if it does not answer."""
 
     def __init__(self, remote: ServeClient, first: _Look) -> None:
         self.latest = first

@@ -24,7 +24,7 @@ class ReplicaRow:
 
     @property
     def name(self) -> str:
-        """Name in the format of `lbctl drain`."""
+        """Name in the format that `lbctl drain` accepts."""
         return f"{self.pool}/{self.replica.name}"
 
 
@@ -38,7 +38,7 @@ class Column:
     value: Callable[[ReplicaRow], Value]
     """Returns the sort key, or None if it is unknown."""
     text: Callable[[ReplicaRow], str]
-    """Returns the displayed text."""
+    """Returns the text to display."""
     is_number: bool = True
     """Whether the column is right-aligned and sorted in descending order."""
 

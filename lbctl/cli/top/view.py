@@ -16,9 +16,9 @@ from lbctl.cli.status.tables import COLOURS
 from lbctl.cli.top.rows import COLUMNS, Column, ReplicaRow, pool_line, sorted_rows
 
 _POOL_LINES = 4
-"""Maximum number of pools that have a line above the table."""
+"""Maximum number of pools with a line above the table."""
 _REASON = 24
-"""Minimum width of the column of reasons. With less space, the column is hidden."""
+"""Minimum width of the reason column. With less space, the column is hidden."""
 _NAME = 13
 """Minimum width of a replica's name."""
 _WIDTHS = {
@@ -45,7 +45,7 @@ class ScreenView:
     paused: bool = False
     """Whether the rows are frozen."""
     pool: str | None = None
-    """The only displayed pool, or None for all pools."""
+    """Name of the only displayed pool, or None for all pools."""
     sort: int = 0
     """Index of the sort column."""
     reverse: bool = False
@@ -54,13 +54,13 @@ class ScreenView:
     """Index of the displayed page."""
 
     def show(self, pools: tuple[schema.Pool, ...], rows: tuple[ReplicaRow, ...], problem: str, seconds: float) -> None:
-        """Show these rows, whose age is `seconds`, unless the screen is paused."""
+        """Show these rows, which are `seconds` old, unless the screen is paused."""
         if not self.paused:
             self.pools, self.rows = pools, rows
         self.problem, self.seconds = problem, seconds
 
     def press(self, key: str) -> None:
-        """Change the display according to this key. Unknown keys have no effect."""
+        """Update the display in response to a key. Unknown keys have no effect."""
         letters = {column.key: index for index, column in enumerate(COLUMNS)}
         if key in letters:
             self._sort_by(letters[key])
@@ -85,7 +85,7 @@ class ScreenView:
         self.pool, self.page = choices[(current + 1) % len(choices)], 0
 
     def draw(self, width: int, height: int) -> RenderableType:
-        """Return the screen of this size."""
+        """Render the screen at this size."""
         rows = [row for row in self.rows if self.pool in (None, row.pool)]
         head = [*self._pool_lines(rows)]
         room = max(1, height - len(head) - 3)
