@@ -1,6 +1,6 @@
 """Joins the pieces of a response up to a size limit. The caller limits the total time.
 
-Earlier pieces are not copied for each new piece, so the cost of a response is linear in its length.
+Adding a piece does not copy earlier pieces, so the cost is linear in the length of the response.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Iterable
 
 
 class TooLargeError(ValueError):
-    """A response, or one of its lines, exceeds its limit in bytes. The message states the limit."""
+    """A response or one of its lines exceeds its size limit. The message states the limit."""
 
     def __init__(self, what: str, most: int) -> None:
         super().__init__(f"{what} larger than {size(most)}")
@@ -56,7 +56,7 @@ def whole_of(pieces: Iterable[bytes], most: int) -> bytes:
 
 
 async def lines(pieces: AsyncIterable[bytes], most: int) -> AsyncGenerator[bytes]:
-    """Yield each line that is not blank, without its line end.
+    """Yield the non-blank lines without their line endings.
 
     Raises TooLargeError if a line has more than `most` bytes.
     """

@@ -1,7 +1,6 @@
 """A time limit for a blocking call.
 
-The timeouts of `requests` apply to each read of a socket, so a server that sends one byte per second never exceeds
-them.
+Timeouts in `requests` apply to each socket read, so a server that sends one byte per second never exceeds them.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ _T = TypeVar("_T")
 def within(seconds: float, call: Callable[[], _T]) -> _T:
     """Return the result of the call, or raise its exception.
 
-    Raises TimeoutError after `seconds`. The call then continues in its thread, and its result is ignored.
+    Raises TimeoutError after `seconds`. The call then keeps running in its thread, and its result is ignored.
     """
     results: list[_T] = []
     errors: list[BaseException] = []
@@ -24,7 +23,7 @@ def within(seconds: float, call: Callable[[], _T]) -> _T:
     def work() -> None:
         try:
             results.append(call())
-        except BaseException as error:  # noqa: BLE001 -- raised below, in the caller's thread
+        except BaseException as error:  # noqa: BLE001 -- re-raised in the caller's thread
             errors.append(error)
 
     thread = threading.Thread(target=work, name="call", daemon=True)

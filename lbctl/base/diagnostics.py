@@ -1,8 +1,8 @@
 """Diagnostics: the problem, its position, and a hint on how to fix it.
 
 A `Diagnostic` is a value, never an exception that ends the run: readers and compilers add diagnostics to a
-`Diagnostics` collection and continue, so that one run reports every fault. Only the command line decides what to do
-about them.
+`Diagnostics` collection and continue, so that one run reports every problem. Only the command line decides how to
+handle them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Path = tuple[str | int, ...]
 _RANK: dict[Severity, int] = {"error": 0, "warning": 1, "note": 2}
 _LITERALS = {None: "null", True: "true", False: "false"}
 _MAX_SHOWN = 80
-"""Maximum length, in characters, of a value that a message repeats."""
+"""Maximum length of a value in a message, in characters."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
@@ -29,7 +29,7 @@ class Position:
     """A place in a file."""
 
     file: str
-    """Name of the file, as the user specified it."""
+    """File name as specified by the user."""
     line: int = 0
     """Line number, counted from 1 as in editors; 0 means the whole file."""
     column: int = 0
@@ -50,7 +50,7 @@ class Diagnostic:
     position: Position | None = None
     """Position of the problem; None if the problem is not in a file."""
     path: Path = ()
-    """Path of the value in the YAML; empty if the problem concerns no value."""
+    """Path of the value in the YAML; empty if the problem does not concern a value."""
     hint: str = ""
     """How to fix the problem; may be empty."""
     severity: Severity = "error"
@@ -127,16 +127,16 @@ def dotted(path: Path) -> str:
 
 
 def quoting_hint(value: object) -> str:
-    """Return a hint to quote the value; empty for a list or a map, which quotes cannot turn into a string."""
+    """Return a hint to quote the value; empty for a list or map, because quotes would not turn it into a string."""
     if isinstance(value, list | dict):
         return ""
     return f'quote it: "{value}"' if type(value) is int else "quote it"
 
 
 def show(value: object, limit: int = _MAX_SHOWN) -> str:
-    """Format a user's value as YAML writes it: strings quoted, at most `limit` characters, nothing unprintable.
+    """Format a user's value as in YAML: strings are quoted, and the text is printable and at most `limit` characters.
 
-    The user and password of a URL are left out.
+    The user and password of a URL are hidden.
     """
     if value is None or isinstance(value, bool):
         return _LITERALS[value]
@@ -145,9 +145,9 @@ def show(value: object, limit: int = _MAX_SHOWN) -> str:
 
 
 def did_you_mean(word: str, candidates: Iterable[str]) -> str:
-    """Return `did you mean 'x'?` for the candidates nearest to `word`, or the empty string if none is near.
+    """Return `did you mean 'x'?` for the candidates closest to `word`, or an empty string if none is close.
 
-    Candidates that start with `word` are preferred to those with a similar spelling.
+    Candidates that start with `word` take precedence over candidates with a similar spelling.
     """
     folded = {candidate.casefold(): candidate for candidate in candidates}
     prefix = word.casefold()

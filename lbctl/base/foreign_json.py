@@ -1,8 +1,8 @@
-"""Parses JSON from other processes, with limits on its depth and its number of values.
+"""Parses JSON from other processes, with limits on the depth and the number of values.
 
-The caller limits the bytes. That alone does not limit the memory: three bytes of JSON become an object of 64 bytes, and
-nine become 232. Without a depth limit, deeply nested text crashes the parser or the code that reads its result with a
-RecursionError.
+The caller limits the size in bytes. That is not enough to limit memory: three bytes of JSON become an object of 64
+bytes, and nine become 232. Without a depth limit, deeply nested text causes a RecursionError in the parser or in the
+code that reads its result.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 MAX_DEPTH = 64
-"""Maximum number of nested lists and objects."""
+"""Maximum nesting depth of lists and objects."""
 MAX_VALUES = 400_000
 """Maximum number of values in one text: about 50 MB of Python objects."""
 
@@ -35,7 +35,7 @@ class InvalidJsonError(ValueError):
     """The text is not JSON, or exceeds a limit. The message gives the reason and does not repeat the text."""
 
     def __init__(self, message: str, line: int = 1, column: int = 1) -> None:
-        """Set the message, and the line and column at which the text stops being valid JSON."""
+        """Set the message, and the line and column where the text becomes invalid."""
         super().__init__(message)
         self.line = line
         self.column = column
@@ -44,7 +44,7 @@ class InvalidJsonError(ValueError):
 def parse(text: str | bytes | bytearray, max_values: int = MAX_VALUES) -> Any:
     """Return the parsed value. Raises InvalidJsonError.
 
-    `max_values` is a limit on `count_values`.
+    `max_values` is the limit for `count_values`.
     """
     if count_values(text) > max_values:
         raise InvalidJsonError(f"JSON with more than {max_values:,} values")
@@ -54,7 +54,7 @@ def parse(text: str | bytes | bytearray, max_values: int = MAX_VALUES) -> Any:
         raise InvalidJsonError(_too_deep()) from None
     except json.JSONDecodeError as error:
         raise InvalidJsonError("not JSON", error.lineno, error.colno) from None
-    except ValueError:  # also bytes that are not UTF-8, and numbers of too many digits
+    except ValueError:  # invalid UTF-8, or a number with too many digits
         raise InvalidJsonError("not JSON") from None
     if not _is_shallow(text):
         _check_depth(value)
@@ -62,13 +62,13 @@ def parse(text: str | bytes | bytearray, max_values: int = MAX_VALUES) -> Any:
 
 
 def count_values(text: str | bytes | bytearray) -> int:
-    """Return the number of commas and opening brackets, including those in strings: an upper bound on the values."""
+    """Return an upper bound on the number of values: the number of commas and opening brackets, even in strings."""
     comma, bracket, brace = (",", "[", "{") if isinstance(text, str) else (b",", b"[", b"{")
     return text.count(comma) + text.count(bracket) + text.count(brace)  # type: ignore[arg-type]
 
 
 def parse_object(text: str | bytes | bytearray, max_values: int = MAX_VALUES) -> dict[str, Any]:
-    """Return the parsed object. Raises InvalidJsonError, also if the value is not an object."""
+    """Return the parsed object. Raises InvalidJsonError if the text is invalid or the value is not an object."""
     value = parse(text, max_values)
     if not isinstance(value, dict):
         raise InvalidJsonError("the JSON value is not an object")
@@ -89,10 +89,10 @@ def member(holder: Mapping[str, Any], key: str, kind: type[_T]) -> _T:
 
 
 def shaped(value: object, shape: Shape, name: str = "it") -> Any:
-    """Return the parts of a value that the shape lists, without null values.
+    """Return the parts of a value that the shape describes, without null values.
 
-    A shape is a type, a list with the shape of each item, or a dict with the shape of each key. `...` is any key.
-    Raises InvalidJsonError for other types.
+    A shape is a type, a list that contains the shape of its items, or a dict of key → shape. `...` is any key. Raises
+    InvalidJsonError for other types.
     """
     if isinstance(shape, list):
         if not isinstance(value, list):
@@ -122,10 +122,10 @@ def records(holder: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
 
 
 def _is_shallow(text: str | bytes | bytearray) -> bool:
-    """Return whether the brackets alone show that the text is within the depth limit.
+    """Return whether the brackets alone prove that the text is within the depth limit.
 
-    The result is False if strings contain brackets. Each round removes the innermost pairs, which takes milliseconds
-    for a page of several megabytes; reading the text character by character takes a second.
+    The result may be False because of brackets in strings. Each round removes the innermost pairs. This takes
+    milliseconds for several megabytes, and a character-by-character scan would take a second.
     """
     data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     brackets = bytes(data.translate(None, _OTHERS))

@@ -1,4 +1,4 @@
-"""Classifies hosts: address or name, loopback or not, and the addresses that no replica may have.
+"""Classifies hosts: address or name, loopback or not, and addresses that replicas must not have.
 
 The scraper and the resolver reject these addresses at run time, and `lint` reports them in advance. Like the resolvers
 of all systems, this module treats a host that consists only of decimal, hexadecimal or octal numbers as an IPv4
@@ -13,14 +13,14 @@ from functools import lru_cache
 
 Ip = ipaddress.IPv4Address | ipaddress.IPv6Address
 _METADATA = frozenset({ipaddress.ip_address("fd00:ec2::254"), ipaddress.ip_address("100.100.100.200")})
-"""Addresses at which clouds serve credentials, in addition to the link-local 169.254.169.254."""
+"""Addresses where clouds serve credentials, in addition to the link-local 169.254.169.254."""
 _NAMES = frozenset({"metadata", "metadata.google.internal", "metadata.azure.com", "instance-data"})
 """Host names of the clouds' metadata services."""
 _EMBEDDING = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "::/96")))
-"""IPv6 networks whose last 32 bits are an IPv4 address."""
+"""IPv6 networks that contain an IPv4 address in the last 32 bits."""
 _OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 IPV4 = re.compile(rf"{_OCTET}(?:\.{_OCTET}){{3}}", re.ASCII)
-"""Matches the texts that `ipaddress` accepts. `ipaddress` itself is too slow for ten thousand addresses."""
+"""Matches the same addresses as `ipaddress`, which is too slow for ten thousand addresses."""
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 _HOST_HEADER = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9_.-]+))(?::([0-9]{1,5}))?", re.ASCII)
 _PART = re.compile(r"0x[0-9a-f]*|[0-9]+")
@@ -47,9 +47,9 @@ def normal_host(host: str) -> str:
 
 @lru_cache(maxsize=1 << 15)
 def is_ip(host: str) -> bool:
-    """Return whether the host is an address that a replica may have, which does not need to be resolved.
+    """Return whether the host is a valid replica address, which does not need to be resolved.
 
-    Brackets and a zone are not allowed. A zone is meaningful only on one machine.
+    Brackets and zones are not allowed: a zone is meaningful only on one machine.
     """
     if ":" not in host:
         return IPV4.fullmatch(host) is not None
@@ -76,15 +76,15 @@ def split_host(header: str) -> tuple[str, str]:
 def is_served_host(header: str, bind: str) -> bool:
     """Return whether a `Host` header is a loopback name, or the host to which a server is bound.
 
-    This rejects DNS rebinding: a web page whose own name resolves to this machine sends that name. The port is not
-    compared, because it may be a forwarded port.
+    This prevents DNS rebinding, where the name of a malicious web page resolves to this machine: the browser sends that
+    name. Ports are not compared, because the client's port may be forwarded.
     """
     name, _ = split_host(header)
     return bool(name) and (name.lower() == bind.lower() or is_loopback(name))
 
 
 def from_here(host: str) -> str:
-    """Return the address at which this machine reaches a listener on `host`.
+    """Return the address to connect to on this machine for a listener on `host`.
 
     Clients cannot connect to the unspecified addresses 0.0.0.0 and ::.
     """
@@ -92,7 +92,7 @@ def from_here(host: str) -> str:
 
 
 def address_of(host: str) -> Ip | None:
-    """Return the address that `host` (without brackets) denotes in any notation; None for a name."""
+    """Parse `host` (without brackets) as an address in any notation. Return None for a name."""
     try:
         return parse_ip(host)
     except ValueError:
@@ -100,7 +100,7 @@ def address_of(host: str) -> Ip | None:
 
 
 def is_metadata(host: str, address: Ip | None) -> bool:
-    """Return whether the host is a cloud's metadata service, which serves the machine's credentials.
+    """Return whether the host is a cloud metadata service, which serves the machine's credentials.
 
     `address` is the result of `address_of(host)`.
     """
@@ -134,7 +134,7 @@ def _embedded(address: Ip) -> Ip | None:
 
 
 def _numeric(host: str) -> Ip | None:
-    """Parse one to four numbers, the last of which fills the remaining bytes: 2852039166, 0xA9.0xFE.43518."""
+    """Parse one to four numbers. The last number fills the remaining bytes: 2852039166, 0xA9.0xFE.43518."""
     parts = host.rstrip(".").split(".")
     if len(parts) > 4 or not all(_PART.fullmatch(part) for part in parts):
         return None

@@ -1,4 +1,4 @@
-"""Percentiles by nearest rank: the smallest value that the given percentage of the values do not exceed."""
+"""Nearest-rank percentiles: the smallest value that is not exceeded by the given percentage of the values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes text from other programs safe for a terminal, or for an answer to HAProxy."""
+"""Makes text from other programs safe to print on a terminal, or to send to HAProxy."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ def plain(cell: str) -> str:
 
 
 def agent_check_reason(text: str) -> str:
-    """Return the text as the reason in an HAProxy agent check: printable ASCII without `,;#`, 80 characters at most."""
+    """Format the text as a reason in an HAProxy agent check: printable ASCII without `,;#`, at most 80 characters."""
     return _NOT_IN_REASON.sub(" ", text)[:_MAX_REASON]

@@ -1,7 +1,7 @@
 """The grammar of quantities in a fleet file: durations, sizes, percentages, rates, addresses and similar values.
 
-Each `parse_…` function takes a value of any type as YAML produced it, and returns the number in the unit that the code
-uses, or raises `QuantityError` with a message for the user. Each type formats itself in the same grammar.
+Each `parse_…` function takes any value that YAML can produce. It returns the number in the unit that the code uses, or
+raises `QuantityError` with a message for the user. The types are formatted in the same grammar.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NUMBER = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)([A-Za-z%/]*)", re.ASCII)
 _DECIMAL = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?")
 _LABEL = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?", re.ASCII)
 _NUMERIC = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*", re.ASCII)
-"""Matches a last label that resolvers treat as part of an IPv4 address, in any notation."""
+"""Matches the last label of a name if resolvers would treat it as part of an IPv4 address in any notation."""
 _SOCKET = re.compile(r"/[A-Za-z0-9._/-]{1,103}", re.ASCII)
 _VERSION = re.compile(r"[0-9]{1,4}(?:\.[0-9]{1,4}){1,2}", re.ASCII)
 
@@ -58,7 +58,7 @@ class Size(int):
 
 
 class Percent(float):
-    """A percentage: 0 to 100, or more where a key allows it."""
+    """A percentage from 0 to 100, or more if the key allows it."""
 
     def __str__(self) -> str:
         return f"{float(self):g}%"
@@ -73,20 +73,20 @@ class Temperature(float):
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A number of requests in each period."""
+    """A number of requests per period."""
 
     requests: int
-    """Number of requests in a period."""
+    """Number of requests per period."""
     per: int
     """Length of the period, in milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenRate:
-    """A number of tokens in each period."""
+    """A number of tokens per period."""
 
     tokens: int
-    """Number of tokens in a period."""
+    """Number of tokens per period."""
     per: int
     """Length of the period, in milliseconds."""
 
@@ -108,7 +108,7 @@ class Endpoint:
 
 
 def parse_duration(value: object) -> Duration:
-    """Parse a number with ms, s, m or h, from 1ms to 720h; returns milliseconds. Raises QuantityError."""
+    """Parse a number with the unit ms, s, m or h, from 1ms to 720h, and return milliseconds. Raises QuantityError."""
     if value == "unlimited":
         raise QuantityError("'unlimited' is not a duration", "a limit is required: use a long one, for example 24h")
     example = "a number with ms, s, m or h, for example 250ms or 5s"
@@ -122,7 +122,7 @@ def parse_duration(value: object) -> Duration:
 
 
 def parse_size(value: object) -> Size:
-    """Parse a number with B, KiB, MiB or GiB; returns bytes. Raises QuantityError."""
+    """Parse a number with the unit B, KiB, MiB or GiB, and return bytes. Raises QuantityError."""
     example = "a number with B, KiB, MiB or GiB, for example 10MiB"
     number, unit = _split(value, "a size", example)
     if unit not in _SIZE_UNITS:
@@ -145,7 +145,7 @@ def parse_percent(value: object) -> Percent:
 
 
 def parse_temperature(value: object) -> Temperature:
-    """Parse a number with C; returns degrees Celsius. Raises QuantityError."""
+    """Parse a number with the unit C, and return degrees Celsius. Raises QuantityError."""
     number, unit = _split(value, "a temperature", "degrees Celsius, for example 90C")
     if unit != "C":
         raise QuantityError(f"{show(value)} is not a temperature", "write degrees Celsius, for example 90C")
@@ -153,7 +153,7 @@ def parse_temperature(value: object) -> Temperature:
 
 
 def parse_rate(value: object) -> Rate:
-    """Parse a whole number with /s, /m or /h. Raises QuantityError."""
+    """Parse an integer with /s, /m or /h. Raises QuantityError."""
     example = "a whole number with /s, /m or /h, for example 50/s"
     number, unit = _split(value, "a rate", example)
     if unit[:1] != "/" or unit[1:] not in _RATE_UNITS or "." in number or not 1 <= int(number) <= 10**9:
@@ -162,7 +162,7 @@ def parse_rate(value: object) -> Rate:
 
 
 def parse_token_rate(value: object) -> TokenRate:
-    """Parse a whole number with k, M or no scale, and with /s, /m or /h. Raises QuantityError."""
+    """Parse an integer with an optional k or M, and with /s, /m or /h. Raises QuantityError."""
     example = "a whole number of tokens with /s, /m or /h, for example 200k/m"
     number, unit = _split(value, "a rate of tokens", example)
     scale, slash, period = unit.partition("/")
@@ -173,7 +173,7 @@ def parse_token_rate(value: object) -> TokenRate:
 
 
 def parse_per_second(text: str) -> float:
-    """Parse a rate such as `23.7/s` or `90/m`. A number alone is a rate per second. Raises QuantityError."""
+    """Parse a rate such as `23.7/s` or `90/m`. A bare number is a rate per second. Raises QuantityError."""
     number, _, unit = text.partition("/")
     if not _DECIMAL.fullmatch(number) or not float(number):
         raise QuantityError(
@@ -214,7 +214,7 @@ def parse_address(value: object) -> Endpoint:
 
 
 def _host_and_port(url: str) -> str:
-    """Return the host and port of a URL. The port defaults to the port of the URL's scheme."""
+    """Return the host and port of a URL. The port defaults to the standard port of the scheme."""
     scheme, _, rest = url.partition("://")
     place = re.split(r"[/?#]", rest.rpartition("@")[2])[0]
     return place if re.search(r":[0-9]+$", place) else f"{place}:{443 if scheme == 'https' else 80}"
@@ -223,7 +223,7 @@ def _host_and_port(url: str) -> str:
 def parse_host(text: str) -> tuple[str, bool]:
     """Parse a name or an address (IPv6 in brackets).
 
-    Returns the host in lower case and without brackets, and whether it is an address. Raises QuantityError.
+    Return the host in lower case and without brackets, and whether it is an address. Raises QuantityError.
     """
     if text.startswith("[") and text.endswith("]"):
         return _v6(text), True
@@ -236,7 +236,7 @@ def parse_host(text: str) -> tuple[str, bool]:
 
 
 def parse_version(value: object) -> tuple[int, ...]:
-    """Parse a version of two or three numbers, for example "1.22" or "1.25.1", into three numbers.
+    """Parse a version with two or three numbers, for example "1.22" or "1.25.1", into three numbers.
 
     Raises QuantityError.
     """

@@ -1,6 +1,6 @@
-"""Values that are chosen by name, in a fixed order, with a suggestion if a name is mistyped.
+"""Registries of named values in a fixed order, which suggest a name if one is mistyped.
 
-A registry is complete when it is constructed and cannot grow later: the available names must not depend on the imports.
+A registry is complete on construction and cannot grow later, so that the available names do not depend on imports.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from lbctl.base.diagnostics import did_you_mean, show
 T = TypeVar("T")
 
 
-class UnknownName(KeyError):  # noqa: N818 - named after the fault, as KeyError is
-    """The registry has no value of this name; `hint` suggests the nearest name, or lists all names."""
+class UnknownName(KeyError):  # noqa: N818 - named after the problem, like KeyError
+    """The registry has no value with this name; `hint` suggests the nearest name, or lists all names."""
 
     def __init__(self, name: str, names: tuple[str, ...]) -> None:
         super().__init__(name)
@@ -26,7 +26,7 @@ class UnknownName(KeyError):  # noqa: N818 - named after the fault, as KeyError 
 
 
 class Registry(Generic[T]):
-    """Named values in the order in which they were given."""
+    """Named values in a fixed order."""
 
     def __init__(self, entries: Mapping[str, T]) -> None:
         self._entries = dict(entries)

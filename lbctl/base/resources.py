@@ -1,6 +1,6 @@
 """Locates the directories of non-Python files: inside the package in a wheel, next to it in a checkout.
 
-It does not read, cache or unpack anything. A wheel that runs from a zip file is not supported.
+It does not read, cache or unpack anything, so running a wheel from a zip file is not supported.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def templates() -> Path:
 
 
 def schemas() -> Path:
-    """Return the directory with the generated JSON Schema. Raises FileNotFoundError."""
+    """Return the directory of the generated JSON Schema. Raises FileNotFoundError."""
     return _directory("schemas")
 
 

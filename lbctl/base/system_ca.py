@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 WORD = "system"
-"""The value of `ca` that means this file."""
+"""Value of `ca` that selects this file."""
 PLACES = (
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
     "/etc/ssl/ca-bundle.pem",
     "/etc/ssl/cert.pem",
 )
-"""Paths of this file on Debian, Ubuntu and Alpine, on Fedora and RHEL, on SUSE, and on BSD."""
+"""Paths of this file on Debian, Ubuntu and Alpine; on Fedora and RHEL; on SUSE; and on BSD."""
 
 
 def system_ca() -> str:

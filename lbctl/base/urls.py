@@ -1,4 +1,4 @@
-"""URLs for display: the user and password of a URL and the values of its query may be secrets, so they are replaced."""
+"""Formats URLs for display. The user, the password and the query's values may be secrets, so they are replaced."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 
 _AUTHORITY = re.compile(r"(//)([^\s/?#'\"]*@|(?!\[)[^\s/?#'\"@]*:(?!\d+[/?#])[^\s'\"@]*@)")
-"""Matches everything up to the last `@` of the authority. A password may contain a slash that is not escaped."""
+"""Matches everything up to the last `@` in the authority. A password may contain an unescaped slash."""
 _QUERY = re.compile(r"\?([^#]*)(#.*)?")
 _VALUE = re.compile(r"(^|[&;])([^=&;]*=)?([^&;]+)")
 
@@ -18,7 +18,7 @@ def without_user(text: str) -> str:
 
 
 def without_values(url: str) -> str:
-    """Replace user, password and the query's values: `?token=abc&x` → `?token=…&…`.
+    """Replace the user, the password and the query's values: `?token=abc&x` → `?token=…&…`.
 
     The fragment is dropped; it is never sent.
     """
@@ -26,12 +26,12 @@ def without_values(url: str) -> str:
 
 
 def with_digests(url: str) -> str:
-    """Replace user and password, and each of the query's values with a digest, so that two values differ."""
+    """Replace the user and password, and each query value with a digest, so that different values stay distinct."""
     return _replaced(without_user(url), digest)
 
 
 def digest(value: str) -> str:
-    """Return eight hexadecimal digits of the value's hash, in brackets, so that two values can be distinguished."""
+    """Return eight hexadecimal digits of the value's hash, in brackets, so that values can be distinguished."""
     return f"[{hashlib.sha256(value.encode()).hexdigest()[:8]}]"
 
 

@@ -1,8 +1,8 @@
-"""Derives the text of a fleet that passes `lint` from URLs, or all reasons why this is not possible.
+"""Derives a fleet that passes `lint` from URLs, or reports all reasons why this is not possible.
 
-The text is linted before it is returned. The user must decide about two findings (a single server, and servers that
-share a host's GPUs). They get a comment with the reason. Any other finding means that the servers' responses do not
-form a valid fleet, and no text is returned.
+The text is linted before it is returned. Two findings are left to the user (a single server, and servers that share a
+host's GPUs), and a comment gives the reason. Any other finding means that a valid fleet cannot be derived from the
+servers' responses, and no text is returned.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _AUTHORITIES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bun
 
 @dataclass(frozen=True, slots=True)
 class InitResult:
-    """The outcome of `lbctl init --from`."""
+    """The result of `lbctl init --from`."""
 
     text: str
     """Content of the file, or "" if there is an error."""
@@ -46,7 +46,7 @@ class InitResult:
 
 
 def template() -> str:
-    """Return an annotated example fleet with placeholder addresses of this machine."""
+    """Return an annotated example fleet that uses placeholder addresses on this machine."""
     return files("lbctl.init").joinpath("blank.yaml").read_text(encoding="utf-8")
 
 
@@ -59,9 +59,9 @@ def fleet_from_urls(
 ) -> InitResult:
     """Probe every URL once and derive a fleet.
 
-    Errors are added to `diagnostics`; if a URL is invalid, no URL is probed. `timeout` is in seconds, for each server.
-    `api_key` is sent to every server, but is never part of a result. The listener gets the first port at or above 8080
-    for which `free` returns true.
+    Errors are added to `diagnostics`; if a URL is invalid, no URL is probed. `timeout` is the time limit for each
+    server, in seconds. `api_key` is sent to every server, but is never part of a result. The listener gets the first
+    port at or above 8080 for which `free` returns true.
     """
     targets = parse_targets(urls[:_MAX_URLS], diagnostics)
     if len(urls) > _MAX_URLS:
@@ -80,7 +80,7 @@ def fleet_from_urls(
 def _classified(
     responses: Sequence[ServerResponses], diagnostics: Diagnostics
 ) -> tuple[list[IdentifiedServer], list[AuxiliaryEndpoint]]:
-    """Separate servers from auxiliary endpoints. Report responses that cannot be identified."""
+    """Separate servers from auxiliary endpoints, and report those that cannot be identified."""
     servers: list[IdentifiedServer] = []
     auxiliaries: list[AuxiliaryEndpoint] = []
     for response in responses:
@@ -114,13 +114,13 @@ def _text(
 
 
 def _authority() -> str:
-    """Return the file with the system's CAs, which were used to verify the servers."""
+    """Return the file of system CAs that was used to verify the servers."""
     paths = ssl.get_default_verify_paths()
     return next((path for path in (paths.cafile, *_AUTHORITIES) if path and Path(path).is_file()), _AUTHORITIES[0])
 
 
 def _linted(fleet: str, diagnostics: Diagnostics) -> str:
-    """Return the text with a comment on each line whose finding the user must decide.
+    """Return the text with a comment on each line that has a finding for the user to decide.
 
     The result is "" if there are other findings.
     """

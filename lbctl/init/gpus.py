@@ -16,7 +16,7 @@ _LINES = {
 
 
 def gpus_of(source: str, page: bytes) -> tuple[str, ...]:
-    """Return the name of each GPU in the metrics, sorted by identity; none if the metrics contain no names."""
+    """Return the name of each GPU in the metrics, sorted by identity; empty if the metrics contain no names."""
     identity_label, name_label = _LINES[source]
     names: dict[str, str] = {}
     for line in page.decode("utf-8", "replace").splitlines():
@@ -27,7 +27,7 @@ def gpus_of(source: str, page: bytes) -> tuple[str, ...]:
 
 
 def gpu_type(names: tuple[str, ...]) -> str:
-    """Return the name in the table if all GPUs are of one known type, otherwise ""."""
+    """Return the GPU's name in the table if all GPUs are of the same known type, otherwise ""."""
     types = {gpu_named(name) for name in names}
     return types.pop() if len(types) == 1 else ""
 

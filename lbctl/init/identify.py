@@ -1,8 +1,8 @@
-"""Identifies a server by its characteristic responses: first by names in responses, then by the names of its metrics.
+"""Identifies a server by its responses: first by names in the responses, then by the names of its metrics.
 
-`/v1/models` alone is not sufficient, because half of all kinds of server provide it. The engine is recognised by
-`owned_by` (vLLM, SGLang, llama.cpp, trtllm-serve and LMDeploy use their own names), by `/v2` (Triton, MLServer,
-KServe), or by a page that only this kind of server has.
+`/v1/models` is not sufficient, because half of all server kinds provide it. The engine is recognised by `owned_by`
+(vLLM, SGLang, llama.cpp, trtllm-serve and LMDeploy use their own names), by `/v2` (Triton, MLServer, KServe), or by a
+page that only one kind of server has.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ class IdentifiedServer:
     models: Models
     """Models of the server."""
     page: str = ""
-    """Path of the server's metrics, if they were found on its own port."""
+    """Path of the server's metrics, if found on its own port."""
     apps: tuple[tuple[str, str], ...] = ()
     """(route prefix, application name) of each Ray Serve application."""
     wants_key: bool = False
-    """Whether the server rejects the request for its models, without a key or with the given key."""
+    """Whether the server rejects the request for its models, either without a key or with the given key."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuxiliaryEndpoint:
-    """An endpoint next to servers on the same host.
+    """An endpoint on the same host as servers.
 
-    It exports the metrics of GPUs, or of servers on a separate port, or it is TorchServe's management API.
+    It is a GPU metrics exporter, a separate metrics port of a server, or TorchServe's management API.
     """
 
     target: ProbeTarget
@@ -57,7 +57,7 @@ class AuxiliaryEndpoint:
 
 
 def identify(answers: ServerResponses) -> IdentifiedServer | AuxiliaryEndpoint | str:
-    """Identify the server by its responses. If the result is a string, it is the reason why this is not possible."""
+    """Identify the server by its responses. If this is not possible, return the reason as a string."""
     kind = _kind(answers)
     if kind is not None:
         return _server(answers, kind)
@@ -95,7 +95,7 @@ def _by_engine(answers: ServerResponses) -> k.ServerKind | None:
 
 
 def _by_info(info: Any) -> k.ServerKind | None:
-    """Distinguish Hugging Face's two servers: only the server for embeddings reports the type of its model."""
+    """Distinguish Hugging Face's two servers: only the embeddings server reports its model's type."""
     if {"model_id", "model_type"} <= _keys(info):
         return k.TEI
     router = _text(info, "router").startswith("text-generation-router")
@@ -103,7 +103,7 @@ def _by_info(info: Any) -> k.ServerKind | None:
 
 
 def _by_page(answers: ServerResponses) -> k.ServerKind | None:
-    """Identify engines by their metrics, which are public even if the list of models needs a key."""
+    """Identify engines by their metrics, which are public even if listing the models requires a key."""
     engines = {
         "vllm": k.VLLM, "sglang": k.SGLANG, "tgi": k.TGI, "lmdeploy": k.LMDEPLOY, "llamacpp": k.LLAMACPP,
         "dynamo": k.DYNAMO,
@@ -157,7 +157,7 @@ def _auxiliary(answers: ServerResponses) -> AuxiliaryEndpoint | None:
 
 
 def _ray_apps(answers: ServerResponses) -> tuple[tuple[str, str], ...]:
-    """Return the route prefixes of Ray Serve's applications with their names; none if this is not Ray Serve."""
+    """Return the route prefix and name of each Ray Serve application; empty if this is not Ray Serve."""
     routes = answers.data("/-/routes")
     is_ray = isinstance(routes, dict) and all(
         key[:1] == "/" and isinstance(value, str) for key, value in routes.items()

@@ -1,4 +1,4 @@
-"""The servers that `init` can identify: their API, their readiness path, and the position of their metrics.
+"""The servers that `init` can identify: their API, readiness path, and metrics endpoint.
 
 This module contains only data. Paths and ports come from the servers' own documentation; `identify` distinguishes the
 servers.
@@ -21,12 +21,10 @@ class ServerKind:
     source: str
     """Kind of the server's telemetry; "" for none."""
     api: Api
-    """Position of the model in a request: the JSON body, a v2 path, or a position specific to the server."""
+    """Where a request names the model: in the JSON body, in a v2 path, or in a server-specific place."""
     ready: tuple[str, ...]
-    """Paths that return status 200 when the model is ready, in order of preference.
-
-    If there is none, only the port is checked.
-    """
+    """Paths that return status 200 when the model is ready, in order of preference. If empty, only the port is
+    checked."""
     prefixes: tuple[str, ...]
     """Path prefixes that clients use."""
     page: str = "/metrics"
@@ -36,7 +34,7 @@ class ServerKind:
     switch: str = ""
     """Option that enables metrics."""
     paths: tuple[str, ...] = ()
-    """Further complete paths that clients use."""
+    """Additional exact paths that clients use."""
 
 
 _V1 = ("/v1/",)
@@ -73,4 +71,4 @@ GPU_PAGES = {
     "nvidia_gpu_exporter": "nvidia_gpu_exporter",
     "amd": "AMD metrics exporter",
 }
-"""Maps the kind of a GPU exporter's telemetry to its title."""
+"""Maps a GPU exporter's telemetry kind to its title."""

@@ -1,7 +1,7 @@
-"""Parses the models that a server reports. Its responses are untrusted: only names that a fleet can express are used.
+"""Parses the models that a server reports. Its responses are untrusted.
 
-A name that a fleet cannot express (a path on the server's disk, or text with quotes) is still used to find servers with
-the same model, but is never written to the file.
+Only names that a fleet can express are written to the file. Other names (a path on the server's disk, or text with
+quotes) are used only to find servers with the same model.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ NONE = Models()
 
 
 def openai_models(data: Any) -> Models:
-    """Parse OpenAI's `/v1/models`. Adapters have a parent, and several names with the same root are one model."""
+    """Parse OpenAI's `/v1/models`. Adapters have a parent. Names with the same root belong to one model."""
     entries = _entries(data, "data")
     parents = [entry for entry in entries if entry.get("parent")]
     bases = [entry for entry in entries if not entry.get("parent")]
@@ -74,7 +74,7 @@ def openai_models(data: Any) -> Models:
 
 
 def v2_models(answers: ServerResponses) -> Models:
-    """Return the ready models in the repository index of a v2 server.
+    """Return the models that are ready according to the repository index of a v2 server.
 
     A KServe server without an index returns a list of names.
     """
@@ -101,5 +101,5 @@ def _entries(data: Any, key: str) -> list[dict[str, Any]]:
 
 
 def _texts(values: Iterable[Any]) -> tuple[str, ...]:
-    """Return the distinct strings, in their order."""
+    """Return the distinct strings in their original order."""
     return tuple(dict.fromkeys(value[:_MAX_CHARACTERS] for value in values if isinstance(value, str) and value))

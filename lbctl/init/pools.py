@@ -1,6 +1,7 @@
 """Groups servers into pools: servers with the same models and the same API form one pool.
 
-Servers with unknown models are never grouped, because every replica of a pool must be able to answer its requests.
+Servers with unknown models are never grouped, because every replica of a pool must be able to answer the pool's
+requests.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ class PoolMember:
     server: IdentifiedServer
     sources: tuple[TelemetrySource, ...]
     gpu: str = ""
-    """GPU type by the table's name, or ""."""
+    """GPU type as named in the GPU table, or ""."""
     gpu_count: int = 1
-    """Number of GPUs of the host, if no other server runs on it."""
+    """Number of GPUs in the host, if no other server runs on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +49,12 @@ class PoolDraft:
     """A future pool."""
 
     name: str
-    """Name, which is unique in the draft."""
+    """Unique name in the draft."""
     members: tuple[PoolMember, ...]
     ready: str
     """Path of its health check; "" for a TCP check."""
     tls: str | None
-    """Name in the servers' certificates; None for plain HTTP, "" for an IP address."""
+    """Host name in the servers' certificates; None for plain HTTP, "" for an IP address."""
 
     @property
     def kind(self) -> ServerKind:
@@ -67,7 +68,7 @@ class PoolDraft:
 
     @property
     def segments(self) -> tuple[str, ...]:
-        """Models of the pool, if each can be a path segment; otherwise empty."""
+        """Models of the pool if each name can be a path segment; otherwise empty."""
         models = self.first.models
         return models.names if not models.omitted and all(map(_SEGMENT.fullmatch, models.names)) else ()
 
@@ -106,7 +107,7 @@ def _identity(server: IdentifiedServer) -> tuple[object, ...]:
 
 
 def _split_by_health_check(group: list[IdentifiedServer]) -> Iterable[list[IdentifiedServer]]:
-    """Split a group of servers without a common readiness path. A pool has only one health check."""
+    """Split a group of servers without a common readiness path, because a pool has only one health check."""
     if _common_health_path(group) or not group[0].kind.ready:
         return [group]
     return [
@@ -150,7 +151,7 @@ def _member(
 def _own_sources(
     server: IdentifiedServer, servers: Sequence[IdentifiedServer], local: Sequence[AuxiliaryEndpoint]
 ) -> list[TelemetrySource]:
-    """Return the server's metrics, on its own port or on the default port of its kind.
+    """Return the server's metrics source, on its own port or on the default port of its kind.
 
     The default port is used only if no other server of the kind runs on the host.
     """
@@ -179,9 +180,9 @@ def _is_only_of_its_kind(server: IdentifiedServer, servers: Sequence[IdentifiedS
 
 
 def slug(text: str) -> str:
-    """Derive a name from the name of a model or a server.
+    """Derive a name from a model's or server's name.
 
-    The result is its last part in lower case, and never a number or a YAML literal.
+    The result is the last part in lower case. It is never a number or a YAML literal.
     """
     base = text.rstrip("/").rpartition("/")[2].lower()
     name = re.sub(r"[^a-z0-9.]+", "-", base)[:_MAX_NAME].strip("-.")

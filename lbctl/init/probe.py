@@ -1,9 +1,9 @@
 """Requests the few pages that identify each server, from all servers concurrently.
 
-A server has `timeout` seconds for all its responses together, and 4 MiB for each response. Redirects are not followed.
-Cookies, credentials other than the given key, and proxies from the environment are not used. Addresses that replicas
-cannot have are rejected after every name resolution. Responses are untrusted data: here they are only parsed and
-bounded.
+Each server has `timeout` seconds for all its responses together. A response may have up to 4 MiB. Redirects are not
+followed. Cookies, credentials other than the given key, and proxies from the environment are not used. After every name
+resolution, addresses that replicas must not have are rejected. Responses are untrusted data: here they are only parsed
+and bounded.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class ServerResponses:
 
 
 async def probe(targets: Sequence[ProbeTarget], timeout: float = TIMEOUT, api_key: str = "") -> list[ServerResponses]:
-    """Probe all targets, in their order. The result for a server that does not answer contains a `failure`.
+    """Probe all targets, and return their responses in the same order. A server that does not answer has a `failure`.
 
     `api_key` is sent to each of them as a bearer token.
     """
@@ -130,7 +130,7 @@ async def _request(client: aiohttp.ClientSession, method: str, url: str, headers
 async def _body(response: aiohttp.ClientResponse) -> bytes:
     """Read the body.
 
-    Raises ValueError if it is too long, or if it is compressed although compression was not requested.
+    Raises ValueError if it is too long, or compressed although that was not requested.
     """
     if response.headers.get("Content-Encoding", "identity").strip().lower() not in {"", "identity"}:
         raise ValueError("an encoding that was not requested")

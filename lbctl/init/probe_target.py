@@ -1,7 +1,7 @@
 """Parses the URLs given to `init` into probe targets, which consist only of a scheme, a host and a port.
 
 URLs with a user, a password, a query or another path are rejected before anything is probed. The same applies to
-addresses at which clouds provide credentials. A URL that may contain a secret is identified by its number, and never
+addresses where clouds provide credentials. A URL that may contain a secret is identified by its number, and never
 printed.
 """
 
@@ -22,7 +22,7 @@ CODE = "LB962"
 _HINT = "as http://gpu1:8000"
 _FORM = re.compile(r"[!-~]{1,1024}")
 _PATHS = frozenset({"", "/", "/v1", "/v1/", "/metrics"})
-"""Paths that users often copy together with an address. `init` chooses the paths of its requests itself."""
+"""Paths that users often copy together with an address. They are ignored: `init` chooses its own paths."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -32,7 +32,7 @@ class ProbeTarget:
     scheme: str
     """`http` or `https`."""
     host: str
-    """A name, or an address without brackets."""
+    """Host name, or address without brackets."""
     port: int
 
     @property
@@ -47,7 +47,7 @@ class ProbeTarget:
 
 
 def parse_targets(urls: Sequence[str], diagnostics: Diagnostics) -> list[ProbeTarget]:
-    """Parse the URLs into distinct targets, in their order. Invalid URLs are added to `diagnostics`."""
+    """Parse the URLs into distinct targets in the same order. Invalid URLs are added to `diagnostics`."""
     targets: dict[ProbeTarget, None] = {}
     for number, url in enumerate(urls, 1):
         try:

@@ -15,7 +15,7 @@ from lbctl.up.proxy_choice import suitability
 
 
 def advice(text: str) -> tuple[str, ...]:
-    """Return one line for each kind of proxy: whether it supports all features of the fleet."""
+    """Return one line for each kind of proxy that states whether it supports all features of the fleet."""
     loaded = _loaded(text)
     return tuple(_lines(loaded)) if loaded else ()
 

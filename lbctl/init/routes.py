@@ -1,8 +1,8 @@
-"""Derives routes from pools, based on the position of the model in requests to each kind of server.
+"""Derives routes from pools, based on where requests to each kind of server name the model.
 
-A single pool gets the paths of its kind of server. Several pools with OpenAI's API are distinguished by the model in
-the body, and several pools with the v2 protocol by the model in the path. A pool that cannot be distinguished in either
-way gets a separate path prefix, which is removed from requests to replicas.
+A single pool gets the paths of its server kind. Several pools with OpenAI's API are distinguished by the model in the
+body, and several pools with the v2 protocol by the model in the path. A pool that cannot be distinguished in either way
+gets a separate path prefix, which is removed before requests are forwarded.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ class RouteDraft:
     """A future route."""
 
     name: str
-    """Name, which is unique in the draft."""
+    """Unique name in the draft."""
     prefix: str
     """Path prefix; the whole path if it `lists_models`, or if `exact`."""
     models: tuple[str, ...] = ()
     """Models in the body."""
     pools: tuple[PoolDraft, ...] = ()
-    """One pool, or several that share its requests by their number of replicas; empty if it `lists_models`."""
+    """One pool, or several that share the requests in proportion to their replicas; empty if it `lists_models`."""
     rewrite: str = ""
-    """Replacement for the prefix."""
+    """Replacement for the path prefix."""
     lists_models: bool = False
     """Whether the proxy itself answers with the list of all models."""
     exact: bool = False

@@ -1,7 +1,7 @@
 """Writes the YAML of a fleet, with comments for newcomers.
 
-Comments are lbctl's own text and never contain a server's output. Text from a server or a URL is validated with the
-grammar of its key, and written in double quotes.
+Comments contain only lbctl's own text, never a server's output. Text from a server or URL is validated with the grammar
+of its key, and written in double quotes.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def text(
 ) -> str:
     """Return the content of the file.
 
-    `port` is the listener's port, and `authority` the file of the CAs that this system trusts. `keyed`: whether the
-    servers were probed with a key, which is then stored in `KEY_FILE`.
+    `port` is the listener's port, and `authority` the file of the system's trusted CAs. `keyed` is whether the servers
+    were probed with a key, which is then stored in `KEY_FILE`.
     """
     lines = [_HEAD % port]
     if any(route.models for route in routes):
@@ -160,7 +160,7 @@ def _health(pool: PoolDraft) -> Iterator[str]:
 
 
 def _common_sources(pool: PoolDraft) -> tuple[TelemetrySource, ...]:
-    """Return the sources of the pool if they are the same for all its replicas, otherwise an empty tuple."""
+    """Return the pool's sources if all its replicas have the same ones, otherwise an empty tuple."""
     first = pool.members[0].sources
     return first if all(member.sources == first for member in pool.members) else ()
 
@@ -186,7 +186,7 @@ def _missing_metrics(pool: PoolDraft) -> Iterator[str]:
 
 
 def quoted(value: str) -> str:
-    """Quote a string in double quotes, in ASCII."""
+    """Return the string in double quotes, as ASCII."""
     return json.dumps(value)
 
 
