@@ -121,7 +121,7 @@ def _reject_options(context: click.Context) -> None:
     given = {name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
     option = next((item.opts[0] for item in context.command.params if item.name in given), None)
     if option is not None:
-        raise click.UsageError(f"{option} is in front of {context.invoked_subcommand} (write it after the subcommand)")
+        raise click.UsageError(f"{option} must come after the subcommand {context.invoked_subcommand}")
 
 
 command.add_command(drain)
@@ -139,7 +139,7 @@ def settings(options: Mapping[str, Any]) -> AgentSettings:
 
         given = {**fleet_settings(options["fleet"], options["replica"], given), **given}
     elif options["replica"]:
-        raise click.UsageError("--replica names a replica of a fleet: set --fleet")
+        raise click.UsageError("--replica requires --fleet")
     if "engine" not in given:
         raise click.UsageError("set --engine to the URL of the engine, or --fleet to its fleet")
     if "key_file" in given:
@@ -299,7 +299,7 @@ def _xids(text: str) -> tuple[int, ...]:
 def _share(text: str) -> float:
     percent = parse_percent(text)
     if not 0 < percent <= 100:
-        raise QuantityError(f"{text} is out of range", "write a percentage above 0%, at most 100%")
+        raise QuantityError(f"{text} is out of range", "write a percentage above 0% and up to 100%")
     return percent / 100
 
 

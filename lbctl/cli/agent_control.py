@@ -113,7 +113,7 @@ def _drained(answer: Mapping[str, Any]) -> str:
     """Return a message that describes how the wait ended."""
     waited, in_flight = answer.get("waited_s"), answer.get("in_flight")
     if answer.get("ended"):
-        return "the drain has been ended by `lbctl agent readmit`, or by a restart of the engine"
+        return "the drain was ended by `lbctl agent readmit`, or by a restart of the engine"
     if in_flight is None:
         state = "the number of requests in flight is unknown, because the engine has no metrics page"
     elif in_flight:
@@ -163,12 +163,12 @@ def ask(state: Path, target: str, body: bytes, wait: float) -> Mapping[str, Any]
         hint = "start it, or set --state to its state directory"
         raise NoAgentError(f"no agent listens at {path} ({hint})") from None
     except PermissionError:
-        hint = "run the command as the user of the agent"
+        hint = "run the command as the agent's user"
         raise AgentError(f"{path}: permission denied ({hint})") from None
     except TimeoutError:
-        raise AgentError(f"the agent at {path} has not answered in time") from None
+        raise AgentError(f"the agent at {path} did not answer in time") from None
     except ConnectionError:
-        raise AgentEndedError(f"the agent at {path} has ended") from None
+        raise AgentEndedError(f"the agent at {path} has exited") from None
     except OSError as error:
         raise AgentError(f"{path}: {reason_of(error)}") from None
     except (InvalidJsonError, http.client.HTTPException):

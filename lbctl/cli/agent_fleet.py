@@ -82,11 +82,11 @@ def _on_this_machine(agents: Mapping[str, tuple[Pool, Replica]]) -> str:
         return own[0]
     if own:
         raise click.ClickException(
-            f"--fleet: {len(own)} replicas have an address of this machine: {_listed(own)} (set --replica)"
+            f"--fleet: {len(own)} replicas have an address on this machine: {_listed(own)} (set --replica)"
         )
     compared = [_compared(host, addresses) for host, addresses in sorted(resolved.items())]
     raise click.ClickException(
-        f"--fleet: no replica with health.agent has an address of this machine; compared: {_listed(compared)} "
+        f"--fleet: no replica with health.agent has an address on this machine; compared: {_listed(compared)} "
         "(set --replica)"
     )
 

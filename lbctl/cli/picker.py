@@ -24,18 +24,18 @@ _option = options_of("picker")
 @click.command("picker", cls=Command, examples="lbctl picker --server https://lbctl.example:18080 --token-file token")
 @_option(
     "--bind", metavar="ADDRESS", default=f"127.0.0.1:{ports.PICKER}", show_default=True,
-    help="gRPC listen address. HTTP uses the next port, also on loopback without TLS; UDP only on loopback.",
+    help="gRPC listen address. The next port serves HTTP, and on loopback also HTTP without TLS and UDP.",
 )  # fmt: skip
 @_option(
     "--pool", metavar="NAME",
     help="Serve only this pool. Kubernetes gateways do not name a pool in their queries.",
 )  # fmt: skip
-@_option("--tls-cert", metavar="FILE", help="Certificate of gRPC and HTTP beyond loopback, where it is required.")
+@_option("--tls-cert", metavar="FILE", help="Certificate for gRPC and HTTP, required beyond loopback.")
 @_option("--tls-key", metavar="FILE", help="Private key of the certificate.")
 @_option("--tls-client-ca", metavar="FILE", help="CA bundle to verify the proxies' client certificates.")
 @_option(
     "--state", metavar="DIR", type=click.Path(path_type=Path),
-    help="Directory for the memory of sessions and prompts, which a restarted picker reads; without it, not saved.",
+    help="Directory in which sessions and prompts are saved for a restart (default: not saved).",
 )  # fmt: skip
 @server_options()
 def command(

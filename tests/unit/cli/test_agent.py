@@ -125,8 +125,8 @@ def test_engine_alone_gets_the_defaults(started: list[AgentSettings], state: Pat
         ((*ENGINE[1:], "--stalled-after", "15"), "--stalled-after: '15' has no unit"),
         ((*ENGINE[1:], "--request", "here"), "--request: here:1:1: not JSON"),
         ((*ENGINE[1:], "--token-file", "here"), "--token-file: here contains no token (write one token per line)"),
-        ((*ENGINE[1:], "--replica", "llama/here"), "--replica names a replica of a fleet: set --fleet"),
-        (("--state", "here", "drain"), "--state is in front of drain (write it after the subcommand)"),
+        ((*ENGINE[1:], "--replica", "llama/here"), "--replica requires --fleet"),
+        (("--state", "here", "drain"), "--state must come after the subcommand drain"),
     ],
 )
 def test_wrong_options_are_explained(
@@ -185,11 +185,11 @@ def test_options_take_precedence_over_the_fleet(started: list[AgentSettings]) ->
     [
         (
             "192.0.2.7:8000", "127.0.0.1:8001",
-            "2 replicas have an address of this machine: llama/afar, llama/here (set --replica)",
+            "2 replicas have an address on this machine: llama/afar, llama/here (set --replica)",
         ),
         (
             "127.0.0.1:8000", "192.0.2.8:8000",
-            "no replica with health.agent has an address of this machine; compared: 192.0.2.7, 192.0.2.8",
+            "no replica with health.agent has an address on this machine; compared: 192.0.2.7, 192.0.2.8",
         ),
         ("      agent: {port: 9500}\n", "", "no pool with listed replicas has health.agent (set it, or use --engine)"),
         ("version: 1", "version: 2", "the fleet has errors"),
@@ -264,7 +264,7 @@ def test_command_of_another_user_is_explained(
 
     monkeypatch.setattr(agent_control._Connection, "connect", refuse)
     assert run(["agent", "drain"]) == 1
-    assert "agent.sock: permission denied (run the command as the user of the agent)" in capsys.readouterr().err
+    assert "agent.sock: permission denied (run the command as the agent's user)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def test_command_of_another_user_is_explained(
         ),
         (
             {"drained": False, "waited_s": 6.0, "in_flight": 0, "ended": True},
-            "the drain has been ended by `lbctl agent readmit`, or by a restart of the engine",
+            "the drain was ended by `lbctl agent readmit`, or by a restart of the engine",
         ),
     ],
 )
@@ -308,7 +308,9 @@ def test_interrupted_drain_lasts(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 def test_drain_continues_after_a_restart_of_the_agent(
     missing: int, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    errors = iter([agent_control.AgentEndedError("the agent has ended"), *missing * [agent_control.NoAgentError("no")]])
+    errors = iter(
+        [agent_control.AgentEndedError("the agent has exited"), *missing * [agent_control.NoAgentError("no")]]
+    )
 
     def ask(*_arguments: object) -> dict[str, Any]:
         if (error := next(errors, None)) is not None:
@@ -320,7 +322,7 @@ def test_drain_continues_after_a_restart_of_the_agent(
     monkeypatch.setattr(agent_control, "_RESTART_POLL", 0.01)
     assert run(["agent", "drain"]) == code
     written = capsys.readouterr().err
-    assert written.startswith("lbctl: the agent has ended; waiting for its restart\n")
+    assert written.startswith("lbctl: the agent has exited; waiting for its restart\n")
     assert ("drained after 2.0 s" in written) == (not code)
 
 
