@@ -67,7 +67,7 @@ async def _check(pool: str, discovery: KubernetesDiscovery) -> DoctorResult:
     finally:
         await client.close()
     if missing:
-        return DoctorResult(what, "failed", f"the account lacks the permission to {', '.join(missing)}", _NO_PERMISSION)
+        return DoctorResult(what, "failed", f"the account lacks permission to {', '.join(missing)}", _NO_PERMISSION)
     if problem:
         return DoctorResult(what, "failed", problem, _NO_INFERENCE_POOL)
     return DoctorResult(what, "ok", "the API server answers and permits list and watch")

@@ -26,7 +26,7 @@ def _log(what: str, proxy: Proxy, path: str) -> DoctorResult:
     if path.startswith("/dev/"):
         if not in_system_directory(proxy.config or ""):
             return DoctorResult(what, "ok", "standard output, which is not a systemd socket here")
-        finding = "in a systemd service it is a socket, which the proxy cannot open, so the proxy does not start"
+        finding = "in a systemd service, this is a socket that the proxy cannot open, so the proxy does not start"
         return DoctorResult(what, "warn", finding, "remove `access_log.path`, or set a file")
     directory = Path(path).parent
     try:

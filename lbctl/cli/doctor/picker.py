@@ -36,11 +36,9 @@ def picker(bind: Address | None, url: str, status: AnyVersionStatus | None) -> D
         return DoctorResult(what, "failed", f"not running: {reason}", _HINT, absent=True)
     if reported.unsaved:
         message = (
-            f"a restarted picker will not know the current sessions, because it cannot save them: {reported.unsaved}"
+            f"a restart of the picker will lose the current sessions, because it cannot save them: {reported.unsaved}"
         )
-        return DoctorResult(
-            what, "warn", message, "correct the directory picker-memory in the state directory of serve"
-        )
+        return DoctorResult(what, "warn", message, "fix the directory picker-memory in the state directory of serve")
     if not is_loopback(urlsplit(url).hostname or ""):
         return DoctorResult(what, "ok", "running, according to serve")
     problem = _problem(picker_http(picker_address(what, reported.listens)))
@@ -55,7 +53,7 @@ def keyless(topology: Topology) -> DoctorResult | None:
     reason = missing_key(topology)
     if not reason or all(pool.balance.pick is None for pool in topology.pools):
         return None
-    message = f"every user of its machine can query the picker: {reason}"
+    message = f"every user on its machine can query the picker: {reason}"
     return DoctorResult("picker key", "warn", message, "set control.picker.key_file to a file with a key (see LB248)")
 
 

@@ -151,7 +151,7 @@ def _file(what: str, key: str, place: Path) -> DoctorResult | None:
             what,
             "failed",
             f"{show(str(place))}: {reason_of(error).lower()}",
-            "create the file and make it readable for this user",
+            "create the file and make it readable by this user",
         )
     if key in ("ca", "client_ca") and (problem := authority_problem(data)):
         return DoctorResult(

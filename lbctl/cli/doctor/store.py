@@ -41,9 +41,7 @@ def checks(settings: ServeSettings) -> Iterator[DoctorResult]:
     what = f"store {store.url}"
     try:
         if missing := asyncio.run(_missing_rights(store)):
-            yield DoctorResult(
-                what, "failed", f"the account lacks the permission to {', '.join(missing)}", _NO_PERMISSION
-            )
+            yield DoctorResult(what, "failed", f"the account lacks permission to {', '.join(missing)}", _NO_PERMISSION)
             return
         opened = open_shared(store, _NAME)
         leader, members, usage = asyncio.run(_read(opened))
@@ -67,12 +65,12 @@ def _signatures(store: SignedStore) -> Iterator[DoctorResult]:
     for subject, problem in store.refused.items():
         finding = f"{subject}: {problem}"
         advice = "find the other writer, or use the same control.store.key_file for all members"
-        yield DoctorResult("content of the store", "failed", finding, advice)
+        yield DoctorResult("store content", "failed", finding, advice)
     if store.keys.keys and store.keys.accepts_unsigned:
         finding = f"content without a signature is accepted, because the key file contains the line `{UNSIGNED}`"
-        yield DoctorResult("keys of the store", "warn", finding, "remove the line when all members have the file")
+        yield DoctorResult("store keys", "warn", finding, "remove the line when all members have the file")
     elif store.keys.keys:
-        yield DoctorResult("keys of the store", "ok", "content without a valid signature is rejected")
+        yield DoctorResult("store keys", "ok", "content without a valid signature is rejected")
 
 
 async def _read(store: SignedStore) -> tuple[str, tuple[MemberInfo, ...], tuple[Usage, ...]]:
@@ -118,4 +116,4 @@ def _clocks(members: tuple[MemberInfo, ...]) -> Iterator[DoctorResult]:
     for item in members:
         if abs(item.clock) > _SKEW:
             finding = f"{abs(item.clock):.1f} s {'behind' if item.clock > 0 else 'ahead of'} the leader's"
-            yield DoctorResult(f"clock of the member {item.name}", "warn", finding, "synchronise it with NTP")
+            yield DoctorResult(f"clock of member {item.name}", "warn", finding, "synchronise it with NTP")

@@ -363,7 +363,7 @@ def test_clock_is_compared_with_telemetry_sources(
 @pytest.mark.parametrize(
     ("config", "path", "state", "words"),
     [
-        ("/etc/nginx/nginx.conf", "/dev/stdout", "warn", "in a systemd service it is a socket"),
+        ("/etc/nginx/nginx.conf", "/dev/stdout", "warn", "in a systemd service, this is a socket"),
         ("/srv/nginx.conf", "/dev/stdout", "ok", "standard output"),
         ("/etc/nginx/nginx.conf", "/nowhere/at/all/edge.log", "warn", "/nowhere/at/all does not exist"),
         ("/etc/nginx/nginx.conf", f"/{300 * 'x'}/edge.log", "warn", "xxx does not exist"),
@@ -589,7 +589,7 @@ def test_missing_rights_of_the_account_are_listed(doctor: Doctor, tmp_path: Path
         rows = doctor(fleet_from_kubernetes(server, tmp_path, gpu_from={"node_label": "gpu"}))
         assert (
             rows["pools.pool.discovery.kubernetes ml/vllm"]["message"]
-            == "the account lacks the permission to list nodes, watch nodes"
+            == "the account lacks permission to list nodes, watch nodes"
         )
         assert doctor.code == 3
 
@@ -600,7 +600,7 @@ def test_missing_rights_for_an_inference_pool_are_listed(doctor: Doctor, tmp_pat
         rows = doctor(fleet_from_kubernetes(server, tmp_path, inference_pool="llama"))
         assert (
             rows["pools.pool.discovery.kubernetes ml/inferencepool/llama"]["message"]
-            == "the account lacks the permission to list inferencepools, watch inferencepools, list pods, watch pods"
+            == "the account lacks permission to list inferencepools, watch inferencepools, list pods, watch pods"
         )
 
 

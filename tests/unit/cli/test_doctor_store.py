@@ -60,7 +60,7 @@ def test_members_and_deviating_clocks_are_listed(scheme: str) -> None:
     assert (result.state, result.message) == ("ok", "there is no leader; members: cp-1")
     assert (clock.state, clock.what, clock.message) == (
         "warn",
-        "clock of the member cp-1",
+        "clock of member cp-1",
         "300.0 s behind the leader's",
     )
 
@@ -85,7 +85,7 @@ def test_refused_and_unsigned_content_is_reported(scheme: str, tmp_path: Path) -
     key = "a-key-of-this-control-plane-only"
     refused, kept = _checks(keyed(key), scheme)[1:]
     assert (refused.state, refused.message) == ("failed", "overrides: it is not signed")
-    assert (kept.state, kept.what) == ("ok", "keys of the store")
+    assert (kept.state, kept.what) == ("ok", "store keys")
     (accepted,) = _checks(keyed(key, "unsigned"), scheme)[1:]
     assert accepted.state == "warn"
     assert "content without a signature is accepted" in accepted.message
@@ -116,7 +116,7 @@ def test_missing_rights_of_the_account_are_listed() -> None:
     finally:
         server.api.forbidden.clear()
     assert result.state == "failed"
-    assert result.message.startswith("the account lacks the permission to create leases, get leases test-")
+    assert result.message.startswith("the account lacks permission to create leases, get leases test-")
 
 
 def test_full_store_is_a_warning_or_a_failure(
