@@ -194,7 +194,8 @@ def parse_address(value: object) -> Endpoint:
             raise QuantityError(f"{show(value)} is a unix socket without an absolute path", hint)
         if "/../" in f"{path}/":
             raise QuantityError(
-                f"{show(value)} has .. in its path", "write the path without it, for example unix:/run/replica.sock"
+                f"{show(value)} contains ..",
+                "write the path without it, for example unix:/run/replica.sock",
             )
         if not _SOCKET.fullmatch(path):
             hint = "use letters, digits and . _ / -, at most 104 characters, for example unix:/run/replica.sock"

@@ -152,7 +152,7 @@ def _describe(error: Exception) -> str:
     if isinstance(error, aiohttp.ClientSSLError) or isinstance(cause, ssl.SSLError):
         return f"TLS: {message}"
     return (
-        "the server at this address does not speak HTTP"
+        "the server at this address does not use HTTP"
         if isinstance(error, aiohttp.ServerDisconnectedError)
         else message
     )

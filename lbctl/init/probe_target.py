@@ -19,7 +19,7 @@ from lbctl.base.quantities import QuantityError, parse_host
 from lbctl.runtime.net.resolve import UnresolvedError, usable_answer
 
 CODE = "LB962"
-_HINT = "as http://gpu1:8000"
+_HINT = "for example http://gpu1:8000"
 _FORM = re.compile(r"[!-~]{1,1024}")
 _PATHS = frozenset({"", "/", "/v1", "/v1/", "/metrics"})
 """Paths that users often copy together with an address. They are ignored: `init` chooses its own paths."""
@@ -92,4 +92,4 @@ def _check(target: ProbeTarget) -> None:
         try:
             usable_answer([target.host])
         except UnresolvedError:
-            raise QuantityError("this address cannot be the address of a replica", _HINT) from None
+            raise QuantityError("replicas cannot have this address", _HINT) from None

@@ -39,7 +39,7 @@ _POOLS = """\
 pools:
 """
 _CREDENTIALS = f"""\
-    # The key that the servers require, after "Bearer ". Requests, checks and reads of the servers' metrics contain it.
+    # The servers' API key, after "Bearer ". It is sent with requests, health checks and reads of the servers' metrics.
     credentials: {{header: authorization, file: {KEY_FILE}}}
 """
 _WIDTH = 116
@@ -78,7 +78,7 @@ def _route(route: RouteDraft) -> Iterator[str]:
     else:
         yield f"    match: {{{'path' if route.exact else 'path_prefix'}: {quoted(route.prefix)}}}\n"
     if route.rewrite:
-        yield f"    rewrite: {{path_prefix: {quoted(route.rewrite)}}}      # replaces the prefix of the path\n"
+        yield f"    rewrite: {{path_prefix: {quoted(route.rewrite)}}}      # replaces the path prefix\n"
     if len(route.pools) == 1:
         yield f"    pool: {route.pools[0].name}\n"
     else:
@@ -177,7 +177,7 @@ def _missing_metrics(pool: PoolDraft) -> Iterator[str]:
     example = f"{{kind: {pool.kind.source}, url: ...}}"
     if pool.kind.port is not None:
         explanation = (
-            f"{pool.kind.title} exposes metrics at port {pool.kind.port} by default, and several servers share a host."
+            f"{pool.kind.title} exposes metrics on port {pool.kind.port} by default, and several servers share a host."
         )
         yield from _comment(f"{explanation} Set telemetry for each replica: telemetry: {{sources: [{example}]}}.", 4)
         return

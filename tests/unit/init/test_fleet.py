@@ -109,7 +109,7 @@ ML = fake.v2("mlserver", "iris")
             2,
             "# Sources at default ports were not queried. To query them, add their URLs to `init --from`.",
         ),
-        ([[ML, ML]], 0, "# MLServer exposes metrics at port 8082 by default, and several servers share a host."),
+        ([[ML, ML]], 0, "# MLServer exposes metrics on port 8082 by default, and several servers share a host."),
     ],
 )
 def test_assumed_metrics_port_has_a_comment(hosts: list[list[Answers]], sources: int, remark: str) -> None:
