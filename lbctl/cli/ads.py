@@ -203,5 +203,5 @@ def _is_trusted(path: str) -> bool:
 
 def _printable(flag: str, text: str | None) -> str:
     if text and not text.isprintable():
-        raise click.UsageError(f"{flag}: {text!r} contains characters that cannot be printed")
+        raise click.UsageError(f"{flag}: {text!r} contains unprintable characters")
     return text or ""

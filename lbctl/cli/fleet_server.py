@@ -57,7 +57,7 @@ def _place(
     if section.source is None:
         click.echo(f"lbctl: warning: --fleet: {_problem(path)}; using the defaults of `control`", err=True)
     if not url:
-        raise click.ClickException(f"--fleet: the API of {path} listens on {bind}, which no command can connect to")
+        raise click.ClickException(f"--fleet: the API of {path} listens on {bind}, which commands cannot connect to")
     return _identified(path, url, token, ca, is_named="api" in named)
 
 
@@ -78,7 +78,7 @@ def _identified(path: str, url: str, token: str | None, ca: str | None, *, is_na
     if names and not running_fleet.runs(status, path):
         if not is_named and not running_fleet.is_elsewhere(status):
             raise UnavailableError(
-                f"--fleet: no running serve is known for {path}, and serve at {url} runs {names} (start {path} with "
+                f"--fleet: no running serve was found for {path}, and serve at {url} runs {names} (start {path} with "
                 "`lbctl up` or `lbctl serve`, or use --server)"
             )
         click.echo(f"lbctl: warning: --fleet: serve at {url} runs {names}, not {path}", err=True)

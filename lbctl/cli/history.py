@@ -21,7 +21,7 @@ _MESSAGES = {
     "rolled_back": "published {digest} until the files change: snapshot {version}",
     "published": "published {digest}, which is identical to the files: snapshot {version}",
     "unchanged": "{digest} is published and identical to the files; nothing changed for the proxies",
-    "invalid": f"{{digest}} has errors in combination with the current keys, certificates and discovery files{_STAYS}",
+    "invalid": f"{{digest}} has errors with the current keys, certificates and discovery files{_STAYS}",
     "refused": f"rejected: {{digest}} would remove too many replicas or keys at once{_STAYS}",
     "unsound": f"{{digest}} results in configuration that proxies would reject{_STAYS}",
 }
@@ -84,7 +84,7 @@ def rollback(digest: str | None, allow_shrink: bool, wait: bool, reason: str | N
 def _held(row: schema.Rollout) -> str:
     """Return a message about a rollout that overrides the split in the republished files."""
     state = "ended" if row.phase == "promoted" else f"is {row.phase}"
-    ends = f"`lbctl rollout abort {row.route}` restores the split of the files"
+    ends = f"`lbctl rollout abort {row.route}` restores the split in the files"
     return f"{row.route}: {row.to} has {row.percent:g} % because its rollout {state}; {ends}"
 
 

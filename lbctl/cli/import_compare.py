@@ -55,7 +55,7 @@ def report(
             path = ("routes", row.sample.route) if row.sample.route else ()
             diagnostics.add(Diagnostic("LB986", message, origin.position if origin else None, path))
     if all(row.skipped for row in rows):
-        diagnostics.add(Diagnostic("LB987", "no request was compared", hint="the table has the reasons"))
+        diagnostics.add(Diagnostic("LB987", "no request was compared", hint="see the table for the reasons"))
         return 1
     return 1 if any(row.differences for row in rows) else 0
 

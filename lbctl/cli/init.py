@@ -152,7 +152,7 @@ def api_key(file: str) -> str:
     key = lines[0].strip() if lines else ""
     if not _KEY.fullmatch(key):
         raise click.UsageError(
-            f"--api-key-file: the first line of {_name(file)} is not a key of visible ASCII characters"
+            f"--api-key-file: the first line of {_name(file)} must be a key of visible ASCII characters"
         )
     return key
 

@@ -56,7 +56,7 @@ def _shares(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
     for value in values:
         pool, _, share = value.partition("=")
         if not pool or not share.isascii() or not share.isdigit():
-            raise click.BadParameter(f"{value!r} is not POOL=SHARE with an integer SHARE of at least 0", ctx, param)
+            raise click.BadParameter(f"{value!r} is not POOL=SHARE with a non-negative integer SHARE", ctx, param)
         if pool in shares:
             raise click.BadParameter(f"{pool} is set twice", ctx, param)
         shares[pool] = int(share)

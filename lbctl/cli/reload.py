@@ -39,7 +39,7 @@ def command(allow_shrink: bool, remote: ServeClient) -> int:
         click.echo(item.text, err=True)
     click.echo(f"lbctl: {_message(answer)}", err=True)
     if answer.offered_again:
-        click.echo(f"lbctl: rejected resources that serve sends to the proxies again: {answer.offered_again}", err=True)
+        click.echo(f"lbctl: number of rejected resources that serve sends again: {answer.offered_again}", err=True)
     return 0 if answer.result in ("published", "unchanged") else 1
 
 

@@ -316,7 +316,7 @@ def _other_objects(bundle: Bundle, directory: Path) -> str:
         if old is not None and new is not None and old[1] != new[1]:
             problem = f"{place} contains the objects of {old[1]}"
         elif item.optional and text != item.text:
-            problem = f"{place} does not only list {bundle.main.name}"
+            problem = f"{place} does not list only {bundle.main.name}"
         else:
             continue
         return f"{problem}: use a separate directory for each entry and kind, or delete this file"

@@ -59,7 +59,7 @@ class _Place:
         head, _, content = _git(self.top, "cat-file", "--batch", "--follow-symlinks", stdin=request).partition(b"\n")
         _, kind, size = head.rsplit(b" ", 2) if head.count(b" ") > 1 else (b"", b"", b"0")
         if kind != b"blob":
-            raise _AbsentError(f"{show(inside)} is not a file at this revision, or is outside of the repository")
+            raise _AbsentError(f"{show(inside)} is not a file at this revision, or is outside the repository")
         return content[: int(size)]
 
     def named(self, inside: str) -> _Place:

@@ -308,7 +308,7 @@ def _clauses(row: schema.Rollout) -> Iterator[str]:
     yield row.phase
     if row.percent is None:
         reason = row.reason or row.unavailable
-        yield f"the split of the files applies: {split_of(row)}" + (f": {reason}" if reason else "")
+        yield f"the split in the files applies: {split_of(row)}" + (f": {reason}" if reason else "")
         return
     yield f"step {row.step} of {len(row.steps)}: {row.to} has {row.percent:g} %"
     if row.phase == "promoted":

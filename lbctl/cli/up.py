@@ -137,7 +137,7 @@ def _start(loaded: Loaded, paths: tuple[str, ...], kind: str | None) -> int | _N
         click.echo(f"lbctl: {error}", err=True)
         return _NotStarted(4)
     except AlreadyRunningError as error:
-        click.echo(f"lbctl: `lbctl up` already runs this fleet: {error}", err=True)
+        click.echo(f"lbctl: `lbctl up` is already running this fleet: {error}", err=True)
         return _NotStarted(1)
     except OSError as error:
         click.echo(f"lbctl: cannot write {error.filename or 'a file'}: {reason_of(error)}", err=True)

@@ -147,7 +147,7 @@ def _native(old: Loaded, new: Loaded, options: _Options, tells: bool) -> int:
     before = {item.name: item for item in _bundle(old, new, options).files if item.text}
     after = {item.name: item for item in changed.files}
     if not before:
-        click.echo(f"lbctl: the old fleet has no such entry of the kind {options.kind}: everything is new", err=True)
+        click.echo(f"lbctl: the old fleet does not have this {options.kind} entry, so everything is new", err=True)
     differs = False
     for name in dict.fromkeys([*before, *after]):
         for line in _file(name, before.get(name), after.get(name)):

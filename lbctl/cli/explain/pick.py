@@ -151,7 +151,7 @@ def _lines(explanation: schema.PickExplanation, tenant: str | None) -> Iterator[
     request, routes = explanation.request, explanation.tenant_routes
     if routes and tenant is None and (request.session is not None or request.blocks):
         named = f"route{'s' if len(routes) > 1 else ''} {_printable(', '.join(routes))}"
-        yield f"hint           sessions and prompts belong to tenants on the {named}: add --tenant NAME"
+        yield f"hint           sessions and prompts are separate for each tenant on the {named}: add --tenant NAME"
     yield f"session        {'none' if request.session is None else _session(request.session, request.session_key)}"
     factor = "" if request.length_factor == 1 else f" (learned factor {request.length_factor:.2f})"
     tokens = f"{request.prompt_tokens:.0f} tokens{factor}"
@@ -174,7 +174,7 @@ def _cells(row: schema.PickCandidate) -> tuple[str, ...]:
     )
     if row.cached is not None and not row.counted:
         cached = f"{cached}, ignored"
-    reason = row.reason or (f"slow start: it has {row.ramp:.0%} of its weight" if row.ramp < 1 else "-")
+    reason = row.reason or (f"slow start: it gets {row.ramp:.0%} of its weight" if row.ramp < 1 else "-")
     name, address, reason = map(_printable, (row.name, row.address, reason))
     return (name, address, rate, work, cached, wait, reason)
 

@@ -55,7 +55,7 @@ def _lines(row: Row) -> Iterator[str]:
         yield f"  answer     {row['status']}: {row['why']}"
     yield from (f"             {text}" for text in row.get("losses", ()))
     for item in row["also"]:
-        winner = f"{row['route']} takes precedence by its {item['decided_by']}"
+        winner = f"{row['route']} takes precedence because of its {item['decided_by']}"
         yield f"  also       {item['route']} matches ({item['match']}); {winner}"
     yield from (f"             {text}" for text in row.get("order", ()))
     for item in row["missed"]:

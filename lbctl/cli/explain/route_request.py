@@ -64,7 +64,7 @@ def message_of(query: RouteQuery, parts: SplitResult, diagnostics: Diagnostics) 
     """Return the request as a client sends it, or None and a diagnostic if its body cannot be read."""
     method = query.method.upper()
     if not _METHOD.fullmatch(method) or method == "CONNECT":
-        raise click.UsageError(f"{query.method!r} is not a method that routes support")
+        raise click.UsageError(f"routes do not support the method {query.method!r}")
     headers = tuple(_header(item) for item in query.headers)
     hosts = [value for name, value in headers if name == "host"]
     path = _quoted(parts.path or "/")

@@ -142,7 +142,7 @@ def synthetic_load(options: SimulationOptions) -> Trace:
     lengths = conversation(options.prompt, options.answer)
     trace = load.poisson(rate, seconds, lengths, f"load {options.seed}", burst=burst)
     if not trace.times:
-        raise click.UsageError("--rate and --duration: no request arrives in this time")
+        raise click.UsageError("--rate and --duration: no requests arrive in this time")
     tenants = tenants_of(options.tenant)
     return load.with_tenants(trace, tenants, f"tenants {options.seed}") if tenants else trace
 
@@ -155,7 +155,7 @@ def tenants_of(texts: Sequence[str]) -> tuple[TenantShare, ...]:
         share, colon, priority = rest.partition(":")
         number = _number(share)
         if not name or not number:
-            raise click.UsageError(f"--tenant: {text!r} is not NAME=SHARE[:PRIORITY], with a share above 0")
+            raise click.UsageError(f"--tenant: {text!r} is not NAME=SHARE[:PRIORITY], with a positive share")
         if colon and priority not in PRIORITIES:
             raise click.UsageError(f"--tenant: {priority!r} is not a priority; use {', '.join(PRIORITIES)}")
         _check_once("--tenant", name, tenants)
@@ -264,7 +264,7 @@ def prices_of(texts: Sequence[str]) -> dict[str, float]:
         name, _, price = text.partition("=")
         value = _number(price)
         if value is None or not name:
-            raise click.UsageError(f"--price: {text!r} is not TYPE=PRICE, the price of one GPU for an hour")
+            raise click.UsageError(f"--price: {text!r} is not TYPE=PRICE, the price of one GPU per hour")
         _check_once("--price", name, prices)
         prices[name] = value
     return prices
@@ -331,7 +331,7 @@ def check_losses(lose: Sequence[str], pool: Pool) -> None:
     if not capacity.serving(loss_of(lose)(pool)).replicas:
         names = ", ".join(item.name for item in capacity.serving(pool).replicas)
         raise click.UsageError(
-            f"--lose: without {lost_text(lose)} pool {pool.name} has no replica that gets requests; "
+            f"--lose: without {lost_text(lose)}, pool {pool.name} has no replica that gets requests; "
             f"keep one of these: {names}"
         )
 

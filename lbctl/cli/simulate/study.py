@@ -265,7 +265,7 @@ def _pool(topology: Topology, name: str | None) -> Pool:
     if name not in pools:
         raise click.UsageError(f"the fleet has no pool {name!r}; {did_you_mean(name, pools) or ', '.join(pools)}")
     if not pools[name].replicas:
-        raise click.UsageError(f"pool {name} has no replicas in its files, which a simulation needs")
+        raise click.UsageError(f"pool {name} has no replicas in the files, but a simulation needs them")
     if not capacity.serving(pools[name]).replicas:
         raise click.UsageError(f"pool {name} has only drained replicas, which get no requests")
     return pools[name]
@@ -305,7 +305,7 @@ def _retry(topology: Topology, pool: Pool) -> Retry:
 
 _DEFAULT_ENGINE = "assumed to be Llama-2-70B on 8 H100s with vLLM"
 """Engine of a `CostModel` without arguments."""
-_PROPORTIONAL = "Engines: the strongest replica is {}; the others are in proportion to their capacity."
+_PROPORTIONAL = "Engines: the strongest replica is {}; the others scale with their capacity."
 
 
 def _engines(options: SimulationOptions, pools: Sequence[Pool], diagnostics: Diagnostics) -> ReplicaEngines:

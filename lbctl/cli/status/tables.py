@@ -162,7 +162,7 @@ def members(document: schema.Members, form: str) -> str:
 def _member(row: schema.Member) -> tuple[str, ...]:
     remarks = [
         row.problem or "",
-        "" if row.in_step else "has a different version from the leader",
+        "" if row.in_step else "its snapshot differs from the leader's",
         "its files differ from the leader's" if row.files_differ else "",
         f"its clock is {abs(row.clock):.1f} s {'behind' if row.clock > 0 else 'ahead'}" if abs(row.clock) > 1 else "",
     ]

@@ -191,7 +191,7 @@ def test_slow_start_follows_an_outage_and_not_a_drain(kind: str, capsys: pytest.
             assert run(["explain", "weight", "pool/a", *_server(control)]) == 0
             assert "slow start     the picker uses 10% of the weight so far" in capsys.readouterr().out
             assert run(["explain", "pick", "pool", *_server(control)]) == 0
-            assert "slow start: it has 10% of its weight" in capsys.readouterr().out
+            assert "slow start: it gets 10% of its weight" in capsys.readouterr().out
 
 
 def _server(control: ControlPlane) -> list[str]:

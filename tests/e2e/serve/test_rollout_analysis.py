@@ -311,7 +311,7 @@ def test_wait_reports_each_step_and_the_end_of_a_rollout(capsys: pytest.CaptureF
         assert re.search(rf"step 2 is bad, {reason}: new ", messages)
         assert "(100.00 %), old 0 of " in messages
         ended = (
-            "the rollout of chat is rolled_back, the split of the files applies: {chat-new: 0, chat-old: 100}: 2 bad"
+            "the rollout of chat is rolled_back, the split in the files applies: {chat-new: 0, chat-old: 100}: 2 bad"
         )
         assert ended in messages
         assert '"waits_for": null' in json.dumps(control.get("rollouts"))

@@ -113,7 +113,7 @@ def test_next_start_has_the_same_key_and_hides_it(site: Site, replica: Replica) 
     assert key not in file.read_text()
     second = site.run.run("--proxy", "haproxy")
     assert (second.returncode, second.stdout) == (1, "")
-    assert f"already runs this fleet: process {site.run.process.pid if site.run.process else 0}" in second.stderr
+    assert f"is already running this fleet: process {site.run.process.pid if site.run.process else 0}" in second.stderr
     site.run.signal(signal.SIGTERM)
     assert site.run.wait() == 0
     site.run.start("--proxy", "haproxy")

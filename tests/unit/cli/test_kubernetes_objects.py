@@ -84,7 +84,7 @@ def test_directory_has_the_objects_of_one_entry(fleet: Path, capsys: pytest.Capt
         ("gateway-api", "edge", ""),
         ("gateway-api", "edge", ""),
         ("gateway-api", "other", "lbctl: out/gateway-api.yaml contains the objects of edge"),
-        ("istio", "mesh", "lbctl: out/kustomization.yaml does not only list istio.yaml"),
+        ("istio", "mesh", "lbctl: out/kustomization.yaml does not list only istio.yaml"),
     ):
         assert run(["render", "-t", kind, "--proxy", entry, "-d", "out", "fleet.yaml"]) == bool(problem)
         assert (f"{problem}: {fix}\n" in capsys.readouterr().err) == bool(problem)
@@ -274,7 +274,7 @@ def test_diff_states_that_the_old_fleet_has_no_entry(fleet: Path, capsys: pytest
     Path("old.yaml").write_text(FLEET.replace("gateway-api", "istio").replace(", gateway_class: eg", ""))
     assert run(["diff", "--against", "old.yaml", "-t", "gateway-api", "--exit-code", "fleet.yaml"]) == 2
     output = capsys.readouterr()
-    assert output.err == "lbctl: the old fleet has no such entry of the kind gateway-api: everything is new\n"
+    assert output.err == "lbctl: the old fleet does not have this gateway-api entry, so everything is new\n"
     assert "+++ new/gateway-api.yaml" in output.out
 
 

@@ -82,7 +82,7 @@ def test_wait_reports_each_evaluation_once(capsys: pytest.CaptureFixture[str]) -
     out, err = capsys.readouterr()
     assert err.splitlines() == [
         "lbctl: step 1 is good: new 1 of 100 (1.00 %), old 1 of 100 (1.00 %)",
-        "lbctl: the rollout of chat is rolled_back, the split of the files applies: {new: 1, old: 1}",
+        "lbctl: the rollout of chat is rolled_back, the split in the files applies: {new: 1, old: 1}",
     ]
     assert "rolled_back" in out
 

@@ -160,7 +160,7 @@ def test_other_fleet_at_the_default_address_is_refused(
     shown = capsys.readouterr()
     assert shown.out == ""
     assert (
-        f"no running serve is known for {other}, and serve at {running} runs {tmp_path}/fleet.yaml (start" in shown.err
+        f"no running serve was found for {other}, and serve at {running} runs {tmp_path}/fleet.yaml (start" in shown.err
     )
     monkeypatch.setattr("lbctl.serve.settings.last_api", lambda _: running)
     other.write_text("version: 1\n")

@@ -147,7 +147,7 @@ def test_symbolic_links_are_followed_at_the_revision(
     _git(repository, "commit", "-q", "-m", "three")
     capsys.readouterr()
     assert _diff(repository) == 1
-    assert "is outside of the repository" in capsys.readouterr().err
+    assert "is outside the repository" in capsys.readouterr().err
 
 
 def test_missing_revision_of_a_shallow_clone_is_explained(

@@ -69,7 +69,7 @@ def test_missing_tenant_is_mentioned(tmp_path: Path, capsys: pytest.CaptureFixtu
     (tmp_path / "keys.txt").write_text("sk-secret: acme\n")
     path = tmp_path / "fleet.yaml"
     path.write_text(TENANTS)
-    hint = "hint           sessions and prompts belong to tenants on the route chat: add --tenant NAME"
+    hint = "hint           sessions and prompts are separate for each tenant on the route chat: add --tenant NAME"
 
     def lines(*options: str) -> list[str]:
         assert run(["explain", "pick", "llama", str(path), *options]) == 0

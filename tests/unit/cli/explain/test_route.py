@@ -191,7 +191,7 @@ def test_text_output_has_a_line_for_each_fact(explain: Explain) -> None:
     text = explain.text("POST", CHAT, "-H", "x-version: v2")
     assert f"route      chat  {explain.path}:9:5" in text
     assert "because of POST *.example.com/v1/chat/…" in text
-    assert "also       wide matches (/v1/…); chat takes precedence by its host" in text
+    assert "also       wide matches (/v1/…); chat takes precedence because of its host" in text
     assert f"pool       a pin selects it  {explain.path}:13:9" in text
     assert f"routes.chat.timeouts.idle: 7m  {explain.path}:3:28" in text
     assert "routes.chat.timeouts.request: unlimited  default" in text

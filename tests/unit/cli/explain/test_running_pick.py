@@ -228,7 +228,7 @@ def test_slow_start_of_a_replica_is_shown_with_its_progress(
     ramp = SlowStart(window=int(a_year * 1000))
     control.service.set_table("llama", replace(served, candidates=tuple(members), slow_start=ramp))
     big, small, _ = shown([*COMMAND, *options], capsys).splitlines()[-3:]
-    assert big.split(maxsplit=6)[-1] == "slow start: it has 70% of its weight"
+    assert big.split(maxsplit=6)[-1] == "slow start: it gets 70% of its weight"
     assert big.split()[2] == "2.8"
     assert small.split(maxsplit=6)[-1] == "-"
 
@@ -242,7 +242,7 @@ def test_missing_tenant_is_mentioned(control: Picking, options: list[str], capsy
     action, auth = Forward((Share("llama", 1),)), Auth(ApiKeys("keys.txt"))
     control.routes = tuple(Route(name, action, auth=auth) for name in ("batch", "chat"))
     command = [*COMMAND, "--session", "s-1", *options]
-    assert "belong to tenants on the routes batch, chat: add --tenant NAME\n" in shown(command, capsys)
+    assert "are separate for each tenant on the routes batch, chat: add --tenant NAME\n" in shown(command, capsys)
     assert "--tenant" not in shown([*command, "--tenant", "acme"], capsys)
 
 

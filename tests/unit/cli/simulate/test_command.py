@@ -147,7 +147,7 @@ def test_broken_numba_is_a_warning(arguments: list[str], tmp_path: Path) -> None
         (["--lose", "nobody"], "has no replica nobody; big, middle, small (or largest, or zone=Z)"),
         (["--lose", "big", "--lose", "mid"], "has no replica mid; did you mean 'middle'?"),
         (["--lose", "zone=c"], "has no replica in zone 'c'; a, b"),
-        (["--lose", "zone=a", "--lose", "small"], "without zone a and small pool p has no replica that gets requests"),
+        (["--lose", "zone=a", "--lose", "small"], "without zone a and small, pool p has no replica that gets requests"),
         (["--lose", "zone=a", "--lose", "zone=b"], "keep one of these: big, middle, small"),
         (["--lose", "largest", "--lose", "largest"], "removes one replica, even if repeated (name the second one)"),
         (["--lose", "big", "--kill", "big@20"], "--kill big: --lose big removes it from the start (omit one"),

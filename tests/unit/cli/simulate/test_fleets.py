@@ -48,8 +48,8 @@ def test_load_option_must_be_a_number(option: str, tmp_path: Path, capsys: pytes
     ("texts", "message"),
     [
         (["acme"], "'acme' is not NAME=SHARE[:PRIORITY]"),
-        (["acme=0"], "with a share above 0"),
-        (["acme=nan"], "with a share above 0"),
+        (["acme=0"], "with a positive share"),
+        (["acme=nan"], "with a positive share"),
         (["=1"], "'=1' is not NAME=SHARE[:PRIORITY]"),
         (["acme=1:urgent"], "'urgent' is not a priority; use high, normal, low"),
         (["acme=1", "acme=2"], "--tenant: acme is set twice"),

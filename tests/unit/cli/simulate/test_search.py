@@ -129,7 +129,7 @@ def test_events_of_a_drained_replica_are_refused(
 def test_pool_with_only_drained_replicas_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     drained = FLEET.replace("zone: a", "zone: a, drain: true")
     assert run([*synthetic(tmp_path, drained), "--lose", "small"]) == 64
-    assert "without small pool p has no replica that gets requests" in " ".join(capsys.readouterr().err.split())
+    assert "without small, pool p has no replica that gets requests" in " ".join(capsys.readouterr().err.split())
     assert run(synthetic(tmp_path, drained.replace("zone: b", "zone: b, drain: true"))) == 64
     assert "pool p has only drained replicas" in " ".join(capsys.readouterr().err.split())
 
@@ -210,7 +210,7 @@ def test_gpu_types_are_compared_by_throughput_not_weight(tmp_path: Path, capsys:
 
 def test_limit_per_token_needs_answers_of_several_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*synthetic(tmp_path), "--answer", "1", "--find", "rate", "--slo", "tpot p99 < 1s"]) == 64
-    assert "every answer of the load has only one" in " ".join(capsys.readouterr().err.split())
+    assert "every answer in the load has only one" in " ".join(capsys.readouterr().err.split())
 
 
 def test_slow_replica_keeps_its_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
