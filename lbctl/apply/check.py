@@ -1,9 +1,9 @@
-"""Runs the proxy's own checker, only on text that lbctl has rendered.
+"""Runs the proxy's own checker, but only on text that lbctl has rendered.
 
 A checker executes its input: `nginx -t` loads modules and creates logs, and `haproxy -c` runs Lua. It therefore gets
 only text that lbctl has written, and the operator's own lines, which are as trusted as the fleet. The checker runs in a
-private temporary directory, without network and without root, as far as the proxy allows. Its messages are reported at
-the position in the YAML from which the rejected line was rendered.
+private temporary directory, without network and without root, as far as the proxy allows. Its messages point to the
+YAML from which the rejected line was rendered.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from lbctl.targets.target import Bundle, Complaint
 
 _VERSION = re.compile(r"(?<![\d.])(\d+)\.(\d+)\.(\d+)")
 _CHECK_TIMEOUT = 60
-"""Time limit of a checker, in seconds."""
+"""Time limit for a run of the checker, in seconds."""
 _VERSION_TIMEOUT = 5
 """Time limit for a program to print its version, in seconds."""
 
@@ -44,12 +44,12 @@ class MissingBinaryError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """`findings` is empty if the checker accepts the text. `checker` is the proxy's name and version."""
+    """The result of a check. `findings` is empty if the checker accepts the text; `checker` is its name and version."""
 
     findings: list[d.Diagnostic]
     checker: str
     replaced: list[str]
-    """Descriptions of the parts of the text that were replaced for the check."""
+    """Descriptions of the text that was replaced for the check."""
 
 
 def check(prepared: Prepared, compiled: Compiled, source: FleetSource, form: str, within: str | None = None) -> Checked:
@@ -70,7 +70,7 @@ def check(prepared: Prepared, compiled: Compiled, source: FleetSource, form: str
         bundle = target.render(view, form)
         write_bundle(bundle, directory)
         checkable = _checkable(prepared, binary, prefix, prefix / bundle.main.name, within)
-        # kubectl stays in this directory, because the paths in KUBECONFIG may be relative.
+        # kubectl runs in the current directory, because the paths in KUBECONFIG may be relative.
         code, output = _run(list(checkable.command), None if is_kubernetes(target.kind) else directory)
         output = checkable.readable(output)
         complaints = list(target.complaints(output, bundle)) if code else []
@@ -89,7 +89,7 @@ def check(prepared: Prepared, compiled: Compiled, source: FleetSource, form: str
 def _checked_by_server(
     code: int, output: str, complaints: list[Complaint], bundle: Bundle, compiled: Compiled
 ) -> Checked:
-    """Return the result of an API server. Raises MissingBinaryError if there is none."""
+    """Return the API server's result. Raises MissingBinaryError if the server is unreachable."""
     reason = unreachable(output) if code else ""
     if reason:
         raise MissingBinaryError(f"--check cannot reach the API server of kubectl's context: {reason}")
@@ -107,7 +107,7 @@ def _checkable(prepared: Prepared, binary: str, prefix: Path, main: Path, within
 
 
 def version_of(binary: str) -> tuple[int, ...]:
-    """Return the version that the program prints, or () if it prints none. Raises MissingBinaryError."""
+    """Return the version printed by the program, or () if it prints none. Raises MissingBinaryError."""
     for flag in ("-v", "--version"):
         match = _VERSION.search(_run([binary, flag], "/", _VERSION_TIMEOUT)[1])
         if match:

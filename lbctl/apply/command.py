@@ -1,8 +1,8 @@
 """Runs a program without a shell, with limits on its time and on the size of its output.
 
-Each program runs in its own session. At the timeout, the whole process group is killed, because the program may be
-waiting for a child that hangs. The function does not wait for the end of the output pipe, so a daemon that keeps the
-pipe open causes no delay.
+Each program runs in its own session. On timeout, the whole process group is killed, because the program may be waiting
+for a child that hangs. `run` does not wait for the output pipe to close, so a daemon that keeps the pipe open causes no
+delay.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from lbctl.base.errors import reason_of
 
 KEPT = 64 * 1024
-"""Number of bytes that are kept from the beginning of an output, and also from its end."""
+"""Number of bytes of output to keep from the beginning, and as many from the end."""
 _MAX_SHOWN = 500
-"""Maximum number of characters of an output that a message contains."""
+"""Maximum number of characters of output in a message."""
 _PIECE = 64 * 1024
 _PIECES_AFTER_THE_END = 32
-"""Maximum number of further reads after the program has ended. A pipe contains at most 1 MiB."""
+"""Maximum number of further reads after the program has ended. A pipe buffers at most 1 MiB."""
 _KILLED = 1.0
-"""Seconds to wait for the end of a killed program. Another user's process cannot be killed."""
+"""Seconds to wait for a killed program to end. Another user's process cannot be killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Done:
     code: int | None
     """Exit code; None if the program could not be started or did not end in time."""
     output: str
-    """Standard output and standard error, or the reason if `code` is None."""
+    """Standard output and standard error; if `code` is None, the reason."""
     started: bool = True
     """Whether the program could be started."""
 
@@ -46,7 +46,7 @@ class Done:
 
     @property
     def last_line(self) -> str:
-        """Return the last line of the output that is not empty, else the exit code, for a message."""
+        """Return the last non-empty line of the output, else the exit code, for a message."""
         return self._failure or (self._lines[-1][:_MAX_SHOWN] if self._lines else f"exit code {self.code}")
 
     @property
@@ -121,7 +121,7 @@ class _Output:
         self._omitted = 0
 
     def read(self) -> bool:
-        """Read a piece. Returns False at the end of the pipe."""
+        """Read a chunk. Return False at the end of the pipe."""
         try:
             piece = os.read(self._pipe, _PIECE)
         except BlockingIOError:
@@ -141,6 +141,6 @@ class _Output:
                 return
 
     def text(self) -> str:
-        """Return the kept parts, with a line in place of the omitted part."""
+        """Return the output that was kept, with a marker line in place of omitted bytes."""
         omitted = f"\n… {self._omitted} bytes …\n".encode() if self._omitted else b""
         return b"".join((self._beginning, omitted, self._end)).decode(errors="replace")

@@ -1,7 +1,7 @@
 """Writes a bundle to disk without leaving incomplete files.
 
 Every file is first written completely next to its target. Then all files are renamed into place. Unchanged files are
-not written. Secret files are created with read access for their owner only.
+not written. Secret files are created readable only by their owner.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Finds the certificates and keys that the fleet refers to with relative paths, for a proxy on this machine.
+"""Resolves the fleet's relative certificate and key paths for a proxy on this machine.
 
-A path is relative to the YAML file that contains it, and lbctl uses the file at this path. A copy next to the proxy's
-configuration, which `lbctl render` needs, is used only if that file is missing.
+A path is relative to the YAML file that contains it, and lbctl uses the file at this path. If that file is missing,
+lbctl uses the copy next to the proxy's configuration, which `lbctl render` needs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _READ_BY_PROXIES = frozenset({"certificate", "key", "ca", "crl"})
 
 
 def with_local_files(view: View, locate: Locate, config: Path) -> tuple[View, dict[str, bytes]]:
-    """Return the view with absolute paths of files, and the content of the readable files that the proxy reads.
+    """Return the view with absolute file paths, and the contents of the readable files that the proxy reads.
 
     `config` is the proxy's configuration file.
     """
@@ -39,7 +39,7 @@ def with_local_files(view: View, locate: Locate, config: Path) -> tuple[View, di
 
 
 def absent_files(view: View, files: Mapping[str, Path], directory: str) -> list[str]:
-    """Return the sorted paths of the fleet's `files` that the proxy reads from `directory` but that are absent."""
+    """Return the sorted paths of the fleet's `files` that the proxy reads but that are missing from `directory`."""
     named: set[str] = set()
 
     def collect(path: str, kind: str) -> str:
@@ -52,7 +52,7 @@ def absent_files(view: View, files: Mapping[str, Path], directory: str) -> list[
 
 
 def digest(contents: Mapping[str, bytes]) -> str:
-    """Return a digest of the paths and contents of files."""
+    """Return a digest of file paths and contents."""
     stamp = hashlib.sha256()
     for part in (part for path in sorted(contents) for part in (path.encode(), contents[path])):
         stamp.update(len(part).to_bytes(8) + part)

@@ -1,6 +1,6 @@
 """The main file that includes a fragment: the host's main file, or a minimal file for a check.
 
-Each kind of proxy has a module.
+Each kind of proxy that supports fragments has its own module.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ class HostError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Checkable:
-    """A configuration that the proxy's checker can read."""
+    """A prepared check of a configuration."""
 
     command: tuple[str, ...]
     originals: Mapping[str, str]
-    """Path of a copy → path of the original."""
+    """Maps the path of each copy to the path of its original."""
 
     def readable(self, output: str) -> str:
-        """Return the checker's output with the paths of the originals."""
+        """Return the checker's output with the originals' paths in place of the copies' paths."""
         for copy in sorted(self.originals, key=len, reverse=True):
             output = output.replace(copy, self.originals[copy])
         return output
 
 
 class Host(Protocol):
-    """The interface of the module of a kind of proxy."""
+    """Interface of each proxy kind's `host` module."""
 
     def main_of(self, proxy: Proxy) -> tuple[str, ...]:
-        """Return the arguments of the running proxy that reads the fragment; empty if they are not visible here."""
+        """Return the main files that include the fragment; empty if none is found."""
 
     def checkable(self, binary: str, directory: Path, fragment: Path, proxy: Proxy, main: Sequence[str]) -> Checkable:
-        """Return the configuration that checks `fragment` in place of `config`, within `main` or a minimal main file.
+        """Prepare a check of `fragment` in place of `config`, within `main` or a minimal main file.
 
         `directory` is private to the check. Raises HostError and OSError.
         """
 
 
 def host(kind: str) -> Host:
-    """Return the module of a kind of proxy that supports fragments.
+    """Return the `host` module for a kind of proxy that supports fragments.
 
     The module is in the kind's package, next to this module.
     """

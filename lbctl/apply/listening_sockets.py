@@ -1,4 +1,4 @@
-"""Checks whether an address can be bound, and which process or user listens at a TCP port, according to /proc.
+"""Checks whether an address can be bound, and finds out from /proc which process or user listens on a TCP port.
 
 Linux only.
 """
@@ -35,29 +35,29 @@ def bind_error(place: Address, kind: socket.SocketKind = socket.SOCK_STREAM) -> 
 
 
 def listening_sockets(port: int) -> set[str] | None:
-    """Return the inode numbers of the sockets that listen at the port, on any address; None if they are unknown."""
+    """Return the inode numbers of the sockets that listen on the port at any address, or None if they are unknown."""
     rows = _listening(port)
     return None if rows is None else {inode for _, inode, _ in rows}
 
 
 def listening_users(host: str, port: int) -> dict[str, int] | None:
-    """Return the inode numbers and user ids of the sockets that accept connections to an IP address.
+    """Map the inode number of each socket that accepts connections to an IP address to the ID of its user.
 
-    The result is None if they are unknown.
+    Return None if the sockets are unknown.
     """
     rows, accepted = _listening(port), _accepting(host)
     return None if rows is None else {inode: user for address, inode, user in rows if address in accepted}
 
 
 def owner(sockets: Collection[str]) -> int | None:
-    """Return the id of a process that has one of these sockets open, or None if this user cannot see it."""
+    """Return the ID of a process that has one of these sockets open, or None if none is visible to this user."""
     return next((pid for pid in _processes() if _holds(pid, sockets)), None) if sockets else None
 
 
 def session_listens(session: int, port: int) -> bool:
-    """Return whether a process of the session listens at the port; True if the system does not show the process.
+    """Return whether a process in the session listens on the port, or True if the system hides the process.
 
-    The system hides it for programs with file capabilities, for example for a program that may bind ports below 1024.
+    The system hides programs with file capabilities, for example a program that may bind ports below 1024.
     """
     sockets = listening_sockets(port)
     if not sockets:
@@ -66,7 +66,7 @@ def session_listens(session: int, port: int) -> bool:
 
 
 def _listening(port: int) -> list[tuple[bytes, str, int]] | None:
-    """Return address, inode number and user of each socket that listens at the port; None if they are unknown."""
+    """Return the address, inode number and user ID of each socket that listens on the port, or None if unknown."""
     tables = []
     for name in ("tcp", "tcp6"):
         with suppress(OSError):
@@ -81,13 +81,13 @@ def _listening(port: int) -> list[tuple[bytes, str, int]] | None:
 
 
 def _packed(text: str) -> bytes:
-    """Return the bytes of an address in these tables, which contain 32-bit numbers in the machine's byte order."""
+    """Decode an address from these tables, which contain 32-bit words in the machine's byte order."""
     words = (int(text[start : start + 8], 16) for start in range(0, len(text), 8))
     return b"".join(word.to_bytes(4, sys.byteorder) for word in words)
 
 
 def _accepting(host: str) -> frozenset[bytes]:
-    """Return the listen addresses with which a socket accepts connections to this address."""
+    """Return the bind addresses at which a socket accepts connections to this address."""
     if ":" in host:
         return frozenset({socket.inet_pton(socket.AF_INET6, host), bytes(16)})
     packed = socket.inet_pton(socket.AF_INET, host)
@@ -108,7 +108,7 @@ def _session(pid: int) -> int | None:
 
 
 def _holds(pid: int, sockets: Collection[str]) -> bool | None:
-    """Return whether the process has one of these sockets open; None if this user is not permitted to know."""
+    """Return whether the process has one of these sockets open, or None if this user may not inspect it."""
     try:
         for descriptor in (_PROC / str(pid) / "fd").iterdir():
             with suppress(OSError):

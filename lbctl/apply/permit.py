@@ -1,7 +1,7 @@
-"""Whether this process may change a proxy now. It is checked immediately before each change to a proxy.
+"""The permission to change a proxy, which is checked immediately before each change.
 
-A process that was suspended continues with its earlier decisions, although another member of the control plane may be
-the leader by then.
+After a suspension, a process continues with its earlier decisions, although another member of the control plane may
+have become the leader.
 """
 
 from __future__ import annotations

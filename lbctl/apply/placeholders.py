@@ -1,8 +1,8 @@
-"""Replaces files, addresses and host names that only production has in the text for `--check`.
+"""Replaces files, addresses and host names that exist only in production, for `--check`.
 
-A pipeline has neither the certificates nor the addresses of production. In the checked text, and only there, a missing
-file is a placeholder, a listen address is a socket in a private directory, and a host name is 127.0.0.1. The view is
-changed and then rendered by the same target, so everything else is the same as in production.
+A CI pipeline has neither the certificates nor the addresses of production. Only in the checked text, missing files are
+placeholders, listen addresses are sockets in a private directory, and host names are 127.0.0.1. The view is changed and
+then rendered by the same target, so everything else is the same as in production.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def stand_in(view: View, prefix: Path, locate: Locate, *, keep_addresses: bool =
 
 
 def replaced(view: View, locate: Locate, logs: Sequence[str]) -> list[str]:
-    """Return descriptions of the items that `stand_in` replaces but the proxy needs at its start.
+    """Return descriptions of the items that `stand_in` replaces but the proxy needs at startup.
 
     The items are files, host names and `logs`, the paths of the access logs that the proxy opens.
     """
@@ -76,7 +76,7 @@ def replaced(view: View, locate: Locate, logs: Sequence[str]) -> list[str]:
 
 
 def shortened(names: Sequence[str]) -> str:
-    """Return at most five of the names as one text."""
+    """Join at most five of the names, and count the others."""
     more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
     return ", ".join(names[:_MAX_NAMES]) + more
 
@@ -86,9 +86,9 @@ def _metrics(view: View, prefix: Path) -> Address | None:
 
 
 def _config(proxy: Proxy, prefix: Path) -> str | None:
-    """Return the path for the check of the configuration.
+    """Return the configuration path to use for the check.
 
-    A fragment contains absolute paths of the files next to it.
+    A fragment contains the absolute paths of the files next to it.
     """
     return str(prefix / posixpath.basename(proxy.config or "")) if proxy.is_fragment else None
 
@@ -127,7 +127,7 @@ def _is_name(address: Address) -> bool:
 class _Files:
     """Placeholders for missing files. A certificate and its key are replaced together, so that they match.
 
-    A file with several uses, such as a PEM file with a certificate and its key, has the content for each use.
+    A file with several uses, such as a PEM file for a certificate and its key, gets the content for each use.
     """
 
     def __init__(self, view: View, prefix: Path, locate: Locate) -> None:

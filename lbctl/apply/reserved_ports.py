@@ -1,8 +1,8 @@
 """Reserves ports for servers that are started later.
 
-After a port was bound and released, the system can assign it to another process or an outgoing connection before the
-server binds it. Two HAProxy processes would even share the port, because both set SO_REUSEPORT. For this reason, the
-socket stays bound without listening. Connections are refused, and the system does not assign the port to other
+After a port has been bound and released, the system can assign it to another process or an outgoing connection before
+the server binds it. Two HAProxy processes would even share the port, because both set SO_REUSEPORT. For this reason,
+the socket stays bound without listening. Connections are refused, and the system does not assign the port to other
 processes. Servers that set SO_REUSEADDR can listen there: nginx, HAProxy, Envoy and Python's servers do. Linux only.
 """
 
@@ -16,7 +16,7 @@ LOOPBACK = "127.0.0.1"
 def reserve(port: int = 0, host: str = LOOPBACK, kind: socket.SocketKind = socket.SOCK_STREAM) -> socket.socket:
     """Return a socket bound to the port (0: any free port). Closing the socket ends the reservation.
 
-    Raises OSError if a socket without SO_REUSEPORT has the port.
+    Raises OSError if a socket without SO_REUSEPORT is bound to the port.
     """
     bound = socket.socket(socket.AF_INET, kind)
     try:

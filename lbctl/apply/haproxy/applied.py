@@ -9,7 +9,7 @@ from lbctl.apply.haproxy.running import Place, Running
 from lbctl.targets.target import Complaint
 
 SOON = 1.0
-"""Seconds until leaving servers are checked again, or an unresponsive proxy is retried."""
+"""Seconds before checking leaving servers again or retrying an unresponsive proxy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,6 @@ class RejectedCommand:
     """A command that HAProxy rejected, and its response."""
 
     command: str
-    """The command as it was sent."""
     message: str
     """HAProxy's answer."""
 
@@ -26,17 +25,15 @@ class RejectedCommand:
 class HaproxyResult:
     """The result of one attempt.
 
-    `done`: HAProxy has the whole view; removed servers may still have requests (`leaving`). `reload`: the reasons why
-    the rest requires a reload of the file. `reloaded`: the file was reloaded. `restarted`: a different worker answered
-    than last time, so its whole state was read again. `retry_after`: the seconds until the next attempt is useful, None
-    if none is needed. `due`: the replicas that HAProxy will check shortly. `wrong`: the replicas that HAProxy should
-    check but does not. `failure`: the reason why the attempt ended early. `complaints`: the errors that HAProxy's
-    checker found in the rendered file. `pid`: the process id of the worker.
+    `done`: HAProxy has applied the whole view; removed servers may still have requests (`leaving`). `reload`: why the
+    rest requires a reload. `reloaded`: the file was reloaded. `restarted`: a new worker answered, so its whole state
+    was read again. `retry_after`: seconds until the next attempt is useful, None if none is needed. `due`, `wrong`: as
+    in `AgentStatus`. `failure`: why the attempt ended early. `complaints`: the errors that HAProxy's checker found in
+    the rendered file. `pid`: the worker's process ID.
     """
 
     done: bool
     sent: tuple[str, ...] = ()
-    """The commands that were sent."""
     refused: tuple[RejectedCommand, ...] = ()
     reload: tuple[str, ...] = ()
     reloaded: bool = False
@@ -51,7 +48,7 @@ class HaproxyResult:
 
 
 class Convergence:
-    """The intermediate state of one attempt. `rejections` maps a command to HAProxy's response that rejects it."""
+    """The intermediate state of one attempt. `rejections` maps each rejected command to HAProxy's response."""
 
     def __init__(self) -> None:
         self.now: Running | None = None

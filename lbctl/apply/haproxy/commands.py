@@ -1,8 +1,8 @@
-"""Builds commands of the Runtime API, and checks each of their words.
+"""Builds Runtime API commands and validates every word in them.
 
-A `;` or a line feed in a name would begin a second command, and the API executes every command that it receives. Names
-in a fleet contain neither. This module enforces this before the text reaches the socket. Every function raises
-UnsafeError for a word that is not allowed.
+A `;` or a line feed in a name would start a second command, which the API would also execute. Names in a fleet contain
+neither, and this module enforces this before the text reaches the socket. Every function raises UnsafeError for a word
+that is not allowed.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _MAX_WEIGHT = 256
 
 
 class UnsafeError(ValueError):
-    """The word must not reach the socket."""
+    """A word must not be sent to the Runtime API."""
 
 
 def weight(backend: str, server: str, value: int) -> str:
-    """Return the command that sets a server's weight, 0 to 256."""
+    """Return the command that sets a server's weight (0 to 256)."""
     if not 0 <= value <= _MAX_WEIGHT:
         raise UnsafeError(f"not a weight: {value!r}")
     return f"set server {_at(backend, server)} weight {int(value)}"
@@ -51,8 +51,8 @@ def add(backend: str, server: str, host: str, port: int, arguments: Sequence[str
 def enable(backend: str, server: str, *, checked: bool) -> list[str]:
     """Return the commands that enable a server after `add`.
 
-    `checked`: the server must not get requests before its checks succeed, although HAProxy assumes that a new server is
-    up. A server can be marked as down only after it is enabled, so its weight must be 0 until then.
+    If `checked` is true, the server gets no requests until its checks succeed, although HAProxy assumes that new
+    servers are up. A server can be marked as down only after it is enabled, so its weight must be 0 until then.
     """
     at = _at(backend, server)
     return [f"enable health {at}", f"enable server {at}", *([down(backend, server)] if checked else [])]
@@ -72,7 +72,7 @@ def occupant(slot: str, replica: str) -> str:
 
 
 UNLOCK = "experimental-mode on"
-"""HAProxy requires this before `limit`, on the same connection."""
+"""HAProxy requires this command before `limit` on the same connection."""
 
 
 def limit(variable: str, value: int) -> str:
@@ -91,7 +91,7 @@ def delete(backend: str, server: str) -> str:
 
 
 def cut(backend: str, server: str) -> str:
-    """Return the command that ends every request on a server."""
+    """Return the command that aborts every request on a server."""
     return f"shutdown sessions server {_at(backend, server)}"
 
 

@@ -2,8 +2,8 @@
 
 lbctl sends only differences, in an order that never leaves a pool without replicas for longer than necessary: first new
 servers, then weights, then servers that return, and finally servers that leave. A leaving server is put into
-maintenance, finishes its requests, and is deleted when it has no more requests. A difference that no command can change
-is a reason to reload the file.
+maintenance, finishes its requests, and is deleted when it has no more requests. A difference that no command can
+resolve requires a reload.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lbctl.targets.haproxy.desired import Desired, DesiredServer
 Addresses = Mapping[str, tuple[str, ...]]
 """Maps a host name to its IPs."""
 Cut = Collection[tuple[str, str]]
-"""Pairs (pool, replica) whose drain deadline has passed."""
+"""(pool, replica) pairs whose drain deadline has passed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,10 @@ def plan(
 
 
 def _limits(wanted: Desired, now: Running) -> Iterator[str]:
-    """Yield the commands for changed request limits. A file without variables for them has the limits in its rules."""
+    """Yield the commands for changed request limits.
+
+    If the file has no variables for them, the limits are in its rules.
+    """
     changed = [commands.limit(name, value) for name, value in wanted.limits if now.limits.get(name, value) != value]
     yield from (commands.UNLOCK, *changed) if changed else ()
 
@@ -129,9 +132,9 @@ def _cannot_add(item: DesiredServer, hosts: Addresses, unaddable: Collection[Pla
 
 
 def _address_change(item: DesiredServer, server: running.RunningServer, hosts: Addresses) -> Iterator[str]:
-    """Yield the commands for a change of address.
+    """Yield the commands for an address change.
 
-    A name with several IPs keeps the current IP while it is one of them.
+    If a name has several IPs, the server keeps its current IP while that is one of them.
     """
     if item.address.path:
         return
@@ -152,7 +155,7 @@ def _make_ready(item: DesiredServer, server: running.RunningServer) -> Iterator[
 def _drain(item: DesiredServer, server: running.RunningServer) -> Iterator[str]:
     """Yield the commands for a drain.
 
-    A server without weight and cookie that the picker does not use gets no new requests anyway.
+    A server with weight 0 and no cookie that the picker does not use gets no new requests anyway.
     """
     if server.maint or (not server.weight and not server.cookie and not item.picked):
         return
@@ -182,9 +185,9 @@ def _replica(place: Place, now: Running) -> Place:
 
 
 def _needs_reload(item: DesiredServer, server: running.RunningServer) -> Iterator[str]:
-    """Yield differences of an existing server that no command can change.
+    """Yield the differences of an existing server that only a reload can resolve.
 
-    A server added at runtime has its own checks.
+    Tracking is not compared, because a server added at runtime has its own checks.
     """
     at = f"{item.backend}/{item.name}"
     if item.backup != server.backup:

@@ -1,9 +1,9 @@
 """Keeps one running HAProxy in the state of a view.
 
-Each attempt reads HAProxy's state, sends only the differences, and reads the state again. This shows rejected commands,
-and reloads by other programs. A command counts as applied only if the state shows its effect. Other changes require a
-new file and a reload. A proxy without the API gets its weights through the agent check, or through a new file and a
-reload.
+Each attempt reads HAProxy's state, sends only the differences, and reads the state again. The second read reveals
+rejected commands and reloads by other programs. A command counts as applied only if the state shows its effect. Other
+changes require a new file and a reload. A proxy without the API gets its weights through the agent check, or through a
+new file and a reload.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _DUE_INTERVAL = 0.3
 _STATUS_INTERVAL = 2.0
 """Seconds until the agent check's status is read again."""
 _ROUNDS = 4
-"""Maximum number of rounds: servers are added, moved, drained and deleted."""
+"""Maximum number of rounds: adding, moving, draining and deleting servers can each take one."""
 _SUCCESS_REPLIES = ("New server registered.", "Server deleted.")
 _HAS_CONNECTIONS = "still has connections"
 _CANNOT_DELETE = "cannot be removed at runtime"
@@ -44,7 +44,7 @@ _T = TypeVar("_T")
 
 
 class HaproxyUpdater:
-    """Updates one proxy of the fleet through its `runtime_api`, `agent_check`, `config` and `reload`, if it has them.
+    """Updates one proxy of the fleet through the `runtime_api`, `agent_check`, `config` and `reload` that it has.
 
     Concurrent calls run one after another.
     """
@@ -77,7 +77,7 @@ class HaproxyUpdater:
     async def apply(
         self, prepared: Prepared, cut: Cut = (), addresses: Addresses | None = None, down: Down | None = None
     ) -> HaproxyResult:
-        """Apply the live snapshot's configuration by all methods of the proxy, including a file and a reload.
+        """Apply the live snapshot's configuration by every method of the proxy, including a new file and a reload.
 
         `cut`: the removed replicas whose remaining requests are aborted. `addresses`: the resolved IPs of host names.
         `down`: the replicas that an agent check reports as down, with the reasons.
@@ -89,12 +89,12 @@ class HaproxyUpdater:
             return await self._by_file(prepared, view, down)
 
     def _render(self, view: View) -> Bundle:
-        """Render the files, with a digest that covers the certificates and keys that HAProxy reads too."""
+        """Render the files with a digest that also covers the certificates and keys that HAProxy reads."""
         local, contents = with_local_files(view, self._locate, Path(self.proxy.config or ""))
         return config_digest.covering(TARGET.render(local), digest(contents) if contents else "")
 
     async def converge(self, view: View, cut: Cut = (), addresses: Addresses | None = None) -> HaproxyResult:
-        """Apply the view through the Runtime API alone. Raises ValueError if the proxy has none.
+        """Apply the view only through the Runtime API. Raises ValueError if the proxy does not have it.
 
         Use it for a view whose rendered text has not changed, and to restore state that HAProxy has lost.
         """
@@ -134,7 +134,7 @@ class HaproxyUpdater:
         )
 
     async def _reload(self, bundle: Bundle, pid: int | None) -> HaproxyReload | None:
-        """Reload. Return None if this is impossible, or if the same file was already reloaded."""
+        """Reload HAProxy. Return None if it cannot be reloaded or has already loaded the same file."""
         if self._reloader is None or self._loaded == (without_weights(bundle), pid):
             return None
         return await self._reloader.reload(bundle)
@@ -156,7 +156,11 @@ class HaproxyUpdater:
         return applied if written.done else replace(applied, failure=f"{applied.failure}; {written.failure}")
 
     async def _by_file(self, prepared: Prepared, view: View, down: Down | None) -> HaproxyResult:
-        """Update the agent-check responses first: they fit any file, and health changes must not wait for a reload."""
+        """Apply the view through agent checks and a file.
+
+        The agent-check responses are updated first: they are valid for any file, and health changes must not wait for a
+        reload.
+        """
         if self._rendered is None or self._rendered[0] is not prepared:
             self._rendered = prepared, await asyncio.to_thread(self._render, view)
         bind_failures = await self._agents.update(view, down) if self._agents is not None else ()
@@ -241,7 +245,7 @@ class HaproxyUpdater:
     ) -> _T | None:
         """Parse responses in a thread, because they may be large.
 
-        Return None if they are unreadable, and record the failure.
+        If they are unreadable, record the failure and return None.
         """
         try:
             return await asyncio.to_thread(parse, *arguments)
@@ -302,12 +306,12 @@ def _ports_on_disk(proxy: Proxy) -> frozenset[int]:
 
 
 def _resolved_view(view: View) -> View:
-    """Return the view with replicas listed, so that HAProxy resolves no names."""
+    """Return the view with its replicas listed, so that HAProxy does not resolve names itself."""
     return replace(view, pools={name: replace(pool, discovery=None) for name, pool in view.pools.items()})
 
 
 def _named_server(command: str) -> Place:
-    """Return the server in the third word of a command, for example of `add server b/s`."""
+    """Return the server named by the third word of a command such as `add server b/s`."""
     return _server_of_command(" ".join(command.split()[:3]))
 
 

@@ -35,11 +35,11 @@ class FileDifference:
     any: bool
     """Whether the bundle differs from the files on disk."""
     weights_alone: bool
-    """Whether only weights differ, and all of them are above 0 on both sides."""
+    """Whether only weights differ, all of which are positive on both sides."""
 
 
 class Files:
-    """The files of one proxy with a `config`, its main file. The other files are in the same directory."""
+    """The files of one proxy: the main file, `config`, and the other files in the same directory."""
 
     def __init__(self, proxy: Proxy) -> None:
         self._proxy = proxy
@@ -55,7 +55,7 @@ class Files:
         return FileDifference(on_disk != wanted, same_text)
 
     async def check(self, bundle: Bundle) -> tuple[Complaint, ...]:
-        """Return the errors of HAProxy's own checker. The result is empty if it accepts the bundle."""
+        """Return the errors from HAProxy's own checker, or an empty tuple if it accepts the bundle."""
         binary = find_binary(TARGET)
         if binary is None:
             return (Complaint(f"the program {TARGET.binary} is not installed on this machine"),)

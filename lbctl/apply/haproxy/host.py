@@ -15,7 +15,7 @@ _MINIMAL = "global\n    log stderr format raw local0 notice\n"
 
 
 def main_of(proxy: Proxy) -> tuple[str, ...]:
-    """Return the `-f` files of the running HAProxy, or the nearest haproxy.cfg above the fragment."""
+    """Return the running HAProxy's `-f` files, or the nearest haproxy.cfg in a directory above the fragment."""
     config = Path(proxy.config or "/").absolute()
     running = processes.files_beside(str(config))
     nearest = (str(parent / "haproxy.cfg") for parent in config.parents if is_file(parent / "haproxy.cfg"))
@@ -23,7 +23,7 @@ def main_of(proxy: Proxy) -> tuple[str, ...]:
 
 
 def checkable(binary: str, directory: Path, fragment: Path, proxy: Proxy, main: Sequence[str]) -> Checkable:
-    """Return the configuration that checks `fragment` in place of the file at `config`.
+    """Prepare a check of `fragment` in place of the file at `config`.
 
     Raises HostError and OSError.
     """
@@ -42,7 +42,7 @@ def checkable(binary: str, directory: Path, fragment: Path, proxy: Proxy, main: 
 def _places(
     main: Sequence[str], config: Path, fragment: Path, directory: Path, originals: dict[str, str]
 ) -> Iterator[str]:
-    """Yield the arguments of `-f`, with the fragment in place of the file at `config`."""
+    """Yield the `-f` arguments, with the fragment in place of the file at `config`."""
     for number, place in enumerate(main):
         path = Path(place).absolute()
         if not exists(path):

@@ -10,9 +10,9 @@ _PROC = Path("/proc")
 
 
 def haproxies(config: str) -> frozenset[int]:
-    """Return the ids of the haproxy processes that were started with this file, masters and workers.
+    """Return the process IDs of all HAProxy masters and workers that were started with this file.
 
-    If the path cannot be compared (in a container, in a chroot, or for another user's process), the file name decides.
+    If paths cannot be compared (because of a container, a chroot, or another user's process), only file names are.
     """
     return frozenset(int(process.name) for process in _processes() if _reads(process, Path(config)))
 
@@ -55,10 +55,7 @@ def _sees_our_files(process: Path) -> bool:
 
 
 def _place(process: Path, argument: str) -> Path | None:
-    """Return the path of an argument.
-
-    Return None for a relative path if the working directory of the process is not visible.
-    """
+    """Return the path in an argument, or None if it is relative and the process's working directory is not visible."""
     try:
         return Path(argument) if argument.startswith("/") else (process / "cwd").readlink() / argument
     except OSError:
@@ -66,7 +63,7 @@ def _place(process: Path, argument: str) -> Path | None:
 
 
 def _arguments(process: Path) -> list[str]:
-    """Return the arguments of `-f`, each of which may have several values. The result is empty for other programs."""
+    """Return the values of all `-f` options, each of which may have several; empty for other programs."""
     try:
         arguments = (process / "cmdline").read_bytes().decode(errors="replace").split("\x00")
     except OSError:

@@ -1,11 +1,11 @@
 """Reloads HAProxy: installs a checked file, runs the fleet's reload command, and verifies the result.
 
 The exit code of a reload command does not prove success: if HAProxy's master cannot load the new configuration, it
-continues with its old worker. The proof is a new worker. With the Runtime API, this is a worker with a different
-process id that reports the new digest. Without the API, it is a new process that keeps running. Without this proof, the
-old files are restored.
+continues with its old worker. A reload therefore counts as successful only if a new worker appears. With the Runtime
+API, this is a worker with a different process ID that reports the new digest. Without the API, it is a new process that
+keeps running. Otherwise, the old files are restored.
 
-Weights and drains are in the new file, so HAProxy does not need to load a dump of server states.
+Weights and drains are in the new file, so HAProxy does not need a server state file.
 """
 
 from __future__ import annotations
@@ -29,21 +29,20 @@ from lbctl.targets.target import Bundle, Complaint
 _COMMAND_TIMEOUT = 30.0
 _START_TIMEOUT = 10.0
 _STABLE_AFTER = 1.0
-"""Seconds that a new process without the Runtime API must run, because HAProxy retries to bind a used port for this
-time."""
+"""Seconds that a new process must keep running without the Runtime API: HAProxy retries a port in use for 1 s."""
 _POLL_INTERVAL = 0.05
 MIN_INTERVAL = 5.0
 """Minimum time between two reloads for any reason, in seconds."""
 RETRY_AFTER = 30.0
-"""Seconds until a reload that failed is tried again."""
+"""Seconds before a failed reload is retried."""
 
 
 @dataclass(frozen=True, slots=True)
 class HaproxyReload:
     """The result of a reload. `done` means that HAProxy runs the new file.
 
-    Otherwise `failure` is the reason, with `complaints` of the checker, or the reload must wait for `retry_after`
-    seconds.
+    Otherwise, `failure` is the reason, with any `complaints` from the checker, or the reload must wait for
+    `retry_after` seconds.
     """
 
     done: bool
@@ -67,7 +66,7 @@ class HaproxyReloader:
         start_timeout: float = _START_TIMEOUT,
         permit: Permit = always,
     ) -> None:
-        """`start_timeout`: seconds within which a new worker must appear. `permit` is called before each change."""
+        """`start_timeout`: seconds to wait for a new worker. `permit` is called before each change."""
         self._permit = permit
         self.files = Files(proxy)
         self._config = proxy.config or ""
@@ -81,9 +80,9 @@ class HaproxyReloader:
     async def reload(self, bundle: Bundle, *, weights_alone: bool = False) -> HaproxyReload:
         """Write and load the bundle.
 
-        A bundle that the checker rejected is tried again only if it has changed. If the Runtime API sets weights, a
-        change of weights alone does not count. A bundle that failed for another reason is tried again after
-        `RETRY_AFTER` seconds.
+        A bundle that the checker rejected is retried only after it changes. If the Runtime API sets the weights, new
+        weights do not count as a change. A bundle that failed for another reason is retried after `RETRY_AFTER`
+        seconds.
         """
         key = without_weights(bundle) if self._runtime else "\x00".join(item.text for item in bundle.files)
         if self._last_failure is not None and self._last_failure[0] == key:
@@ -142,7 +141,7 @@ class HaproxyReloader:
         )
 
     async def _restore(self, before: Bundle, failure: str, *, reload: bool) -> str:
-        """Restore the old files. With `reload`, also reload them, because the new worker may only have been slow."""
+        """Restore the old files. If `reload` is true, also reload HAProxy, because its new worker may just be slow."""
         if not before.files:
             return f"{failure}; there is no previous file to restore"
         try:
@@ -158,7 +157,7 @@ class HaproxyReloader:
         return f"{failure}; the previous file was restored{suffix}"
 
     async def _await_worker(self, old_worker: int | None, wanted: str) -> str:
-        """Wait for a worker that reports the wanted digest. Return why there is none, or an empty string."""
+        """Wait for a worker that reports the wanted digest. Return the reason if none appears, or an empty string."""
         reason = "no new process started"
         async for _ in self._poll_times(self._start_timeout):
             new = await self._reported()
@@ -169,7 +168,7 @@ class HaproxyReloader:
         return f"HAProxy did not load the new configuration: {reason} within {self._start_timeout:g} s"
 
     async def _await_other_worker(self, old_worker: int | None) -> None:
-        """Wait for a new worker, so that the next commands reach the worker that stays."""
+        """Wait for a new worker, so that later commands reach the worker that remains."""
         if self._runtime is not None:
             async for _ in self._poll_times(self._start_timeout):
                 new = await self._reported()
@@ -177,7 +176,7 @@ class HaproxyReloader:
                     return
 
     async def _await_process(self, before: frozenset[int]) -> str:
-        """Wait for a new process that keeps running: the counterpart of `_await_worker` without the Runtime API."""
+        """Wait for a new process that keeps running: like `_await_worker`, but without the Runtime API."""
         since: dict[int, float] = {}
         async for moment in self._poll_times(self._start_timeout):
             new = await asyncio.to_thread(processes.haproxies, self._config) - before

@@ -1,6 +1,6 @@
-"""Parses the report of a running HAProxy about its process, its configuration's digest and its servers.
+"""Parses a running HAProxy's responses about its process, configuration digest and servers.
 
-A response can have several megabytes, so it is parsed line by line, and no line or row is kept.
+Responses can be several megabytes, so they are parsed line by line, and no line or row is kept.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ QUESTIONS = ("show info", "show servers state", "show stat -1 4 -1")
 SLOTS = f"show map {slots.MAP}"
 """Command that shows the replica of each slot. It fails if the configuration has no slots."""
 COUNTERS = f"{QUESTIONS[0]};{SLOTS};show stat -1 6 -1"
-"""Commands for one worker, sent together, whose response `counters` parses. The 6 selects backends and servers."""
+"""Commands sent together to one worker. `counters` parses the response. The 6 selects backends and servers."""
 _BACKEND = "BACKEND"
-"""Name of a backend's own row."""
+"""Name of the row for the backend as a whole."""
 _OWN_MAINT, _MAINT = 0x01, 0x01 | 0x02
 _OWN_DRAIN, _DRAIN = 0x08, 0x08 | 0x10
 _UNRESOLVED = 0x20
@@ -30,22 +30,22 @@ _COLUMNS = ("be_name", "srv_name", "srv_addr", "srv_port", "srv_admin_state", "s
 _STAT_HEAD = "# pxname,"
 _LINE = re.compile(r"[^\n]*+\n?")
 MAX_LINE_CHARACTERS = 64 * 1024
-"""Maximum length of a line. HAProxy's lines have several hundred characters."""
+"""Maximum length of a line. HAProxy's lines are a few hundred characters long."""
 _MAX_ROW_LINES = 16
-"""Maximum number of lines in one row of the statistics. The report of a check may have several lines."""
+"""Maximum number of lines in one statistics row. A check's report may span several lines."""
 _CONNECTIONS = ("used_conn_cur", "idle_conn_cur", "safe_conn_cur")
 _STATE = ("scur", "qcur", "bck", "cookie", *_CONNECTIONS)
-"""Columns of the statistics that are needed for a server's state."""
+"""Statistics columns needed for a server's state."""
 _FAILURES = ("hrsp_5xx", "econ", "eresp")
 _ANSWERS = ("hrsp_1xx", "hrsp_2xx", "hrsp_3xx", "hrsp_4xx", "hrsp_other")
 _OTHER_ENDS = (*_ANSWERS, "cli_abrt")
-"""Counters of other outcomes of a request."""
+"""Counters for the other ways in which a request can end."""
 
 _MALFORMED = (KeyError, ValueError, IndexError, TypeError, csv.Error)
-"""Exceptions that occur if the parsed text is not HAProxy's response."""
+"""Exceptions raised when parsing text that is not a response from HAProxy."""
 
 Place = tuple[str, str]
-"""Names of a backend and of a server in it."""
+"""A backend's name and the name of one of its servers."""
 
 
 class UnreadableAnswerError(ValueError):
@@ -54,11 +54,7 @@ class UnreadableAnswerError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class RunningServer:
-    """A server of a running HAProxy.
-
-    `own_maint` and `own_drain` are set on this server, not on the server that it tracks. `sessions` is the number of
-    current requests, including queued requests. `host` is an IP, empty if its name has none.
-    """
+    """A server of a running HAProxy."""
 
     host: str
     """IP of the server; empty while its name has none."""
@@ -66,7 +62,7 @@ class RunningServer:
     weight: int
     """The current weight, 0…256."""
     maint: bool
-    """Whether the server is in maintenance for any reason, and gets no requests."""
+    """Whether the server is in maintenance for any reason, so that it gets no requests."""
     own_maint: bool
     """Whether maintenance was set on this server, not on the server that it tracks."""
     drain: bool
@@ -78,7 +74,6 @@ class RunningServer:
     sessions: int = 0
     """Number of current requests, including queued requests."""
     backup: bool = False
-    """Whether the server is a backup server."""
     cookie: bool = False
     """Whether the server has a cookie value for stickiness."""
     connections: int = 0
@@ -87,43 +82,40 @@ class RunningServer:
 
 @dataclass(frozen=True, slots=True)
 class ServerCounters:
-    """Counters of a worker for one server since the worker started or the server was added."""
+    """One worker's counters for a server since the worker started or the server was added."""
 
     ended: int
-    """Number of requests that were sent to the server and have ended, with any result."""
+    """Number of requests sent to the server that have ended, with any result."""
     failed: int
-    """Number of responses with status 500 or above, failed connections, incomplete responses, and `repeated`
-    requests."""
+    """Number of 5xx responses, failed connections, incomplete responses and `repeated` requests."""
     sessions: int
     """Number of requests in progress."""
     status: str
     """Status in HAProxy's format: `UP`, `UP 1/3`, `DOWN`, `MAINT`, `DRAIN`, `NOLB`, `no check`, and more."""
     check: str
-    """Result of the last check, such as `L4CON`; `HANA` if failed requests caused the ejection of the server."""
+    """Result of the last check, such as `L4CON`; `HANA` if failed requests ejected the server."""
     last_check: str
     """HAProxy's description of the last check."""
     queued: int = 0
-    """Number of requests that wait for the server."""
+    """Number of requests queued for the server."""
     unreached: int = 0
     """Number of requests for which no connection could be established."""
     repeated: int = 0
-    """Number of repetitions of requests after a failure, at this server or at another one."""
+    """Number of retries after a failure, on this server or another one."""
     answered: int = 0
-    """Number of responses with a status below 500 that have begun."""
+    """Number of responses that have begun with a status below 500."""
     agent: str = ""
     """HAProxy's description of the last agent check."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackendCounters:
-    """Counters of a worker for one backend since the worker started."""
+    """One worker's counters for a backend since the worker started."""
 
     errors: int
-    """Number of requests for which the client received a status of 500 or above, from a server or from HAProxy
-    itself."""
+    """Number of 5xx responses sent to clients, by a server or by HAProxy itself."""
     unreached: int
-    """Number of requests for which no connection could be established, including requests without an available
-    server."""
+    """Number of requests that could not be connected to a server, including those without an available server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,38 +123,33 @@ class WorkerCounters:
     """The counters of one worker."""
 
     pid: int
-    """Process id of the worker. A new worker counts from 0."""
+    """Process ID of the worker. A new worker counts from 0."""
     servers: Mapping[Place, ServerCounters]
-    """Counters by server."""
     slots: Mapping[Place, str] = field(default_factory=dict)
-    """Slot → the replica that uses it, or the slot's own name."""
+    """Maps each slot to the replica that uses it, or to the slot's own name if it is free."""
     backends: Mapping[str, BackendCounters] = field(default_factory=dict)
-    """Counters by backend."""
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """The state of a running HAProxy.
-
-    `digest` is the digest of the configuration in the description, or empty. `limits` maps a variable to its value.
-    """
+    """The state of a running HAProxy."""
 
     pid: int
-    """Process id of the worker."""
+    """Process ID of the worker."""
     version: str
     """Version in HAProxy's format."""
     digest: str
-    """Digest of the configuration in the description; empty if there is none."""
+    """Configuration digest that HAProxy reports; empty if it reports none."""
     servers: Mapping[Place, RunningServer]
-    """(backend, server) → state of the server."""
+    """Maps each (backend, server) to the server's state."""
     limits: Mapping[str, int] = field(default_factory=dict)
-    """Variable → value."""
+    """Maps each variable to its value."""
     slots: Mapping[Place, str] = field(default_factory=dict)
-    """Slot → the replica that uses it, or the slot's own name."""
+    """Maps each slot to the replica that uses it, or to the slot's own name if it is free."""
 
 
 def limits(answers: Mapping[str, str]) -> dict[str, int]:
-    """Map each variable that HAProxy has to its value. `answers` maps each variable to HAProxy's response."""
+    """Map each variable that HAProxy defines to its value. `answers` maps each variable to HAProxy's response."""
     matches = ((name, _VALUE.search(answer)) for name, answer in answers.items())
     return {name: int(value[1]) for name, value in matches if value}
 
@@ -180,7 +167,7 @@ def read(info: str, state: str, stat: str) -> Running:
 
 
 def pid_and_digest(info: str, state: str) -> tuple[int, str]:
-    """Return the process id and the digest from the responses to the first `QUESTIONS`.
+    """Return the process ID and the digest from the responses to the first two `QUESTIONS`.
 
     Raises UnreadableAnswerError.
     """
@@ -192,9 +179,9 @@ def pid_and_digest(info: str, state: str) -> tuple[int, str]:
 
 
 def _digest(fields: Mapping[str, str], servers: Iterable[Place]) -> str:
-    """Return the digest of the configuration.
+    """Return the configuration digest.
 
-    In a fragment, it is a server's name; otherwise, it is in the description.
+    A fragment contains it as a server name; otherwise, it is in the description.
     """
     own = (name for section, name in servers if section == config_digest.SECTION)
     return next(own, fields.get("description", ""))
@@ -226,10 +213,10 @@ def occupants(servers: Iterable[Place], text: str) -> dict[Place, str]:
 def _counters(row: Mapping[str, str]) -> ServerCounters:
     """Return the counters of a server.
 
-    HAProxy counts a repeated request as `wretr` if it goes to the same server, and as `wredis` if it goes to another
-    server after a failed connection. After a failed response, it counts as both (seen with HAProxy 2.6). The number of
-    repetitions is therefore at least the larger of the two. Before the repetition, the request waits for up to one
-    second, in which it counts as sent but not as in progress.
+    HAProxy counts a retry as `wretr` if it goes to the same server, and as `wredis` if it goes to another server after
+    a failed connection. After a failed response, it counts as both (seen with HAProxy 2.6). The number of retries is
+    therefore at least the larger of the two. Before a retry, the request waits for up to one second, during which it
+    counts as sent but not as in progress.
     """
     sent, sessions = int(row["stot"] or 0), int(row["scur"] or 0)
     repeated = max(int(row["wretr"] or 0), int(row["wredis"] or 0))
@@ -260,7 +247,7 @@ def _info(text: str) -> dict[str, str]:
 
 
 def _stat_rows(text: str, start: int = 0) -> Iterator[tuple[Place, dict[str, str]]]:
-    """Yield the rows of the statistics in `text`, which begin at `start`."""
+    """Yield the statistics rows in `text`, starting at `start`."""
     rows = _Rows(text, start + len("# ") * text.startswith("# ", start))
     for row in csv.DictReader(rows):
         rows.lines = 0

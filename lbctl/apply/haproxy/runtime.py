@@ -1,8 +1,8 @@
-"""A client of HAProxy's Runtime API, on a Unix socket or a TCP port of loopback.
+"""A client for HAProxy's Runtime API on a Unix socket or a loopback TCP port.
 
-A failure is text in the reply, not an exception, because a restart of a proxy is an ordinary event. The API has no
+Failures are reported in the reply instead of raised, because proxy restarts are ordinary events. The API has no
 authentication and separates commands by `;` and line feeds, so callers pass only commands built by `commands`. The
-process that listens at the address is not trusted: the size, the lines and the duration of a response are limited.
+process that listens on the address is not trusted: the size, line count and duration of a response are limited.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ MAX_LINES = 100_000
 MAX_REPLY_BYTES = 64 * 1024
 """Maximum size of the reply to one command of `send`, in bytes."""
 _SHOWN = 1000
-"""Maximum number of characters of a reply that are kept. The reason for a rejected command is shown to operators."""
+"""Maximum number of characters to keep from a reply. Operators see the reply to a rejected command."""
 _BATCH = 100
-"""Number of commands that are sent before their replies are read, to limit HAProxy's buffers."""
+"""Number of commands to send before reading their replies, which limits what HAProxy has to buffer."""
 
 _PIECE = 256 * 1024
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class _EndlessError(Exception):
-    """A response is larger than any response from HAProxy."""
+    """A response is larger than any that HAProxy sends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replies:
-    """Replies to commands in order, and the reason why the other commands were not answered."""
+    """Replies to a sequence of commands."""
 
     texts: tuple[str, ...]
     """One text for each answered command, in order."""
     failure: str = ""
-    """Reason why the other commands were not answered; empty if all were answered."""
+    """Why the remaining commands were not answered; empty if all were."""
 
 
 class Runtime:
-    """A client of the API at `address`: a path, `ipv4@127.0.0.1:9999` or `ipv6@[::1]:9999`.
+    """A client for the API at `address`: a path, `ipv4@127.0.0.1:9999` or `ipv6@[::1]:9999`.
 
-    Each call can take up to `timeout` seconds. `permit` is called before the commands of `send`.
+    Each call can take up to `timeout` seconds. `permit` is called before `send` sends commands.
     """
 
     def __init__(self, address: str, timeout: float = 5.0, permit: Permit = always) -> None:
@@ -59,14 +59,14 @@ class Runtime:
         self._timeout = timeout
 
     async def query(self, command: str) -> Replies:
-        """Send one command on its own connection, and read until the connection ends.
+        """Send one command on its own connection, and read until HAProxy closes it.
 
         The response can therefore contain any text, such as a replica's error message.
         """
         return await self._within_timeout(self._query(command))
 
     async def send(self, commands: Sequence[str]) -> Replies:
-        """Send several commands on one connection, each with its own reply.
+        """Send several commands on one connection, and read a reply for each.
 
         A rejected command does not stop the others.
         """
@@ -123,7 +123,7 @@ class Runtime:
         try:
             yield reader, writer
         finally:
-            writer.transport.abort()  # a close would wait for a peer that does not read
+            writer.transport.abort()  # close() would wait for a peer that does not read
 
     async def _connect(self) -> Streams:
         family, at, rest = self.address.partition("@")

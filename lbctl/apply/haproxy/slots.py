@@ -1,8 +1,8 @@
 """Assigns replicas to the spare slots of a running HAProxy.
 
-HAProxy stores the assignment in a map, so it survives a restart of the control plane. After a start of HAProxy, every
-slot is free, because the file contains the replicas as separate servers. A free slot is used for another replica only
-when it has no request and no connection.
+HAProxy stores the assignment in a map, so it survives a restart of the control plane. After HAProxy starts, every slot
+is free, because the file lists the replicas as separate servers. A slot is reused for another replica only when it has
+no requests and no connections.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lbctl.targets.haproxy.desired import Desired, DesiredServer
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A server that should run, at its current or future place."""
+    """A wanted server at its current or future place."""
 
     item: DesiredServer
     """The server; if it uses a slot, its name is the slot's name."""
@@ -27,7 +27,7 @@ class Placed:
 def place(
     wanted: Desired, now: Running, unaddable: Collection[Place] = (), nowhere: Collection[Place] = ()
 ) -> Iterator[Placed]:
-    """Yield every wanted server. It has a slot if it already uses one, or if it can only be added in a slot.
+    """Yield every wanted server, in a slot if it already uses one or can only be added in one.
 
     HAProxy has refused to add the `unaddable` servers. The IPs of servers in `nowhere` are unknown.
     """
@@ -45,7 +45,7 @@ def place(
 
 
 def _free(now: Running, taken: Collection[Place]) -> Mapping[str, Iterator[str]]:
-    """Return backend → its free slots, in order."""
+    """Map each backend to its free slots, in order."""
     free: dict[str, list[str]] = {}
     for (backend, name), server in now.servers.items():
         idle = server.own_maint and not server.sessions and not server.connections
@@ -59,7 +59,7 @@ def _number(name: str) -> tuple[int, str]:
 
 
 def is_taken_anew(placed: Placed, now: Running) -> bool:
-    """Return whether the replica starts to use its slot."""
+    """Return whether the replica is about to start using its slot."""
     at = placed.item.backend, placed.item.name
     if at not in now.slots:
         return False
@@ -69,8 +69,8 @@ def is_taken_anew(placed: Placed, now: Running) -> bool:
 def take(placed: Placed, host: str | None) -> Iterator[str]:
     """Yield the commands that assign a slot to a replica.
 
-    A server with checks gets no requests before its checks succeed, although HAProxy assumes that a new server is up. A
-    server can be marked as down only after it is enabled, so its weight is 0 until then.
+    A server with checks gets no requests until they succeed, although HAProxy assumes that new servers are up. A server
+    can be marked as down only after it is enabled, so its weight is 0 until then.
     """
     item = placed.item
     at = item.backend, item.name
@@ -87,7 +87,7 @@ def take(placed: Placed, host: str | None) -> Iterator[str]:
 
 
 def release(at: Place, server: running.RunningServer, now: Running) -> Iterator[str]:
-    """Yield the next command for a slot that no replica needs: it finishes its requests, and is then free."""
+    """Yield the next command for a slot that no replica needs. It finishes its requests before it is free."""
     if not server.own_maint:
         yield commands.state(*at, "maint")
     elif not server.sessions and now.slots.get(at, at[1]) != at[1]:

@@ -1,11 +1,10 @@
 """Updates a running nginx on this machine: render, `nginx -t`, swap and reload, with a rollback on failure.
 
-nginx reads weights and drains only from its configuration. The new configuration is therefore written completely,
-tested next to the running configuration, swapped in atomically and loaded. A reload counts as successful when new
-workers serve requests. Otherwise the previous configuration is restored, on disk and in memory. Old workers finish
-their requests, including the requests of a drained replica, because nginx cannot end the requests of a single replica.
-After `worker_shutdown_timeout` (30 minutes), nginx aborts the remaining requests. This module never starts or stops
-nginx.
+nginx reads weights and drains only from its configuration. The new configuration is therefore written in full, tested
+next to the running configuration, swapped in atomically and loaded. A reload counts as successful when new workers
+serve requests. Otherwise the previous configuration is restored, on disk and in memory. Old workers finish their
+requests, including those to a drained replica, because nginx cannot abort the requests to a single replica. After
+`worker_shutdown_timeout` (30 minutes), nginx aborts the remaining requests. This module never starts or stops nginx.
 """
 
 from __future__ import annotations
@@ -51,20 +50,19 @@ _TEST_TIMEOUT = 60.0
 _COMMAND_TIMEOUT = 30.0
 _START_TIMEOUT = 2.0
 _FINISH_TIMEOUT = 5.0
-"""Maximum seconds for which lbctl waits for a started reload before it exits."""
+"""Maximum time that lbctl waits for a started reload before it exits, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class NginxResult:
     """The result of one attempt.
 
-    `reason`: why the attempt failed, with nginx's own message. `behind`: the newest fleet is rejected, and nginx runs
+    `reason`: why the attempt failed, with nginx's own message. `behind`: nginx has rejected the newest fleet and runs
     the previous one with the newest weights and drains. `seconds`: the duration. `finishing`: the number of workers of
     earlier generations that still have requests. `at`: the time in seconds since the epoch.
     """
 
     outcome: Outcome
-    """Outcome of the attempt."""
     reason: str = ""
     behind: bool = False
     seconds: float = 0.0
@@ -134,8 +132,8 @@ class NginxUpdater:
     def want(self, newest: Prepared, why: Reason | None = None, *, evidence: bool = False, offset: float = 0.0) -> None:
         """Set the wanted view. Call it only from the event loop.
 
-        If `why` is None, it is computed from the difference. `evidence`: weights differ only because of the replicas'
-        signals; then, the reload is delayed by `offset` seconds.
+        If `why` is None, it is derived from the difference. `evidence` means that weights differ only because of the
+        replicas' signals; the reload is then delayed by `offset` seconds.
         """
         before = self._wanted.view if self._wanted else None
         self._wanted = newest
@@ -148,7 +146,7 @@ class NginxUpdater:
     async def run(self, record: Callable[[NginxResult], None]) -> None:
         """Apply the wanted view until cancelled, and call `record` after each attempt.
 
-        After a cancellation, a started reload can finish.
+        On cancellation, a reload in progress can still finish.
         """
         while True:
             await self._until_due()
@@ -167,7 +165,7 @@ class NginxUpdater:
                     await self._changed.wait()
 
     def seconds_until_due(self) -> float | None:
-        """Return the seconds until the next attempt is due, not positive if it is due now; None if none is planned."""
+        """Return the seconds until the next attempt, at most 0 if it is due now, or None if none is planned."""
         if self._wanted is None:
             return None
         times = [self._schedule.due(), self._refusal.until if self._refusal else None]
@@ -188,7 +186,7 @@ class NginxUpdater:
         return applied
 
     def _needs_live_state(self, applied: NginxResult, newest: View) -> bool:
-        """Return whether a new fleet was just rejected, so that the running one needs its weights and drains."""
+        """Return whether a new fleet was just rejected, so that the running fleet needs the new weights and drains."""
         is_new = applied.outcome == "refused" and not applied.behind
         return is_new and self._accepted is not None and not same_shape(self._accepted, newest)
 
@@ -241,7 +239,7 @@ class NginxUpdater:
         return applied
 
     def _render(self, view: View) -> tuple[Bundle, str]:
-        """Render the files, and compute their digest with the certificates and keys that nginx reads."""
+        """Render the files, and compute a digest of them and of the certificates and keys that nginx reads."""
         local, contents = with_local_files(view, self._locate, self._generations.config)
         bundle = TARGET.render(local)
         return bundle, digest({item.name: item.text.encode() for item in bundle.files} | contents)
@@ -257,14 +255,14 @@ class NginxUpdater:
         return await self._find() is not None
 
     async def _find(self) -> Master | None:
-        """Return the master process that reads the file, directly or through the main file of the fragment's host."""
+        """Return the master process that reads the file, directly or through the host's main file."""
         main = host.main_of(self.proxy) if self.proxy.is_fragment else ()
         config = Path(main[0]) if main else self._generations.config
         return await asyncio.to_thread(find, config, self._binary or TARGET.binary)
 
     @property
     def _binary(self) -> str | None:
-        """Return the program whose path is in the reload command, or the installed program."""
+        """Return the nginx program named with its path in the reload command, or the installed program."""
         program = Path(self._reload.command[0])
         return str(program) if program.is_absolute() and program.name == TARGET.binary else find_binary(TARGET)
 
@@ -326,9 +324,9 @@ class NginxUpdater:
             await asyncio.sleep(_POLL_INTERVAL)
 
     async def _initial_workers(self, master: Master) -> Workers:
-        """Return the workers before a reload. Wait a moment for the workers of an nginx that has just started.
+        """Return the workers before a reload.
 
-        Otherwise, its first workers would count as new workers.
+        If nginx has just started, wait briefly for its first workers, which would otherwise count as new workers.
         """
         deadline = time.monotonic() + _START_TIMEOUT
         while not (workers := master.workers()).active and time.monotonic() < deadline:
@@ -336,7 +334,7 @@ class NginxUpdater:
         return workers
 
     async def _reload_unseen(self) -> NginxResult:
-        """Reload although no master process is visible. The command's exit code shows whether there is one."""
+        """Reload although no master process is visible. The command's exit code shows whether one exists."""
         done = await run(self._reload.command, _COMMAND_TIMEOUT)
         place = self._generations.config
         if done.code != 0:
@@ -348,7 +346,7 @@ class NginxUpdater:
 
 
 def _refusal(done: Done, bundle: Bundle) -> str:
-    """Return the errors of `nginx -t`; empty if it accepts the files."""
+    """Return the first error from `nginx -t`, or an empty string if it accepts the files."""
     if done.code == 0:
         return ""
     for item in TARGET.complaints(done.output, bundle):

@@ -1,9 +1,9 @@
-"""nginx's configuration on disk: one rename changes all files, and the previous files are kept.
+"""nginx's configuration on disk: a single rename switches all files, and the previous files are kept.
 
-The directory `nginx.conf.lbctl`, next to `nginx.conf`, contains a generation of files for each configuration, and a
-link `current` to the live one. `nginx.conf` and each file that it includes are links through `current`. Therefore,
-nginx always reads one complete generation, even after a crash. If a file exists at the path of such a link, it is kept
-as `.orig`. lbctl changes nothing else in the directory.
+The directory `nginx.conf.lbctl` next to `nginx.conf` contains one generation of files per configuration and a link
+`current` to the live generation. `nginx.conf` and each file that it includes are links through `current`. Therefore,
+nginx always reads one complete generation, even after a crash. A file that was at the path of such a link is kept as
+`.orig`. lbctl changes nothing else in the directory.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _HOME = ".lbctl"
 class Swapped:
     """The changes made by a swap, so that it can be undone.
 
-    `before` is the previously live generation. `links` maps each path that lbctl replaced with a link to the copy of
-    its previous file, or None.
+    `before` is the previously live generation. `links` pairs each path that is now a link with the backup of its
+    previous file, or None if it had no file.
     """
 
     before: str | None
@@ -36,7 +36,7 @@ class Swapped:
 
 
 class Generations:
-    """The generations of the configuration file `config` (absolute). Every method may raise OSError."""
+    """The generations of the configuration file at the absolute path `config`. Every method may raise OSError."""
 
     def __init__(self, config: Path) -> None:
         self.config = config
@@ -45,7 +45,7 @@ class Generations:
         self._running_file = self._home / "running"
 
     def stage(self, bundle: Bundle) -> Path:
-        """Write the bundle as a new generation that is not live, and return its directory."""
+        """Write the bundle as a new generation that is not live yet, and return its directory."""
         self._home.mkdir(mode=0o755, exist_ok=True)
         generation = self._home / f"{1 + max(map(int, self._generations()), default=0):06d}"
         try:
@@ -149,7 +149,7 @@ class Generations:
         return f"{self._home.name}/current/{name}"
 
     def _back_up(self, place: Path) -> Path:
-        """Return the copy of `place`: `.orig`, or `.orig.2` and so on if that file has different content."""
+        """Back up `place` to `.orig`, or `.orig.2` and so on if that file has different content. Return the backup."""
         if place.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(place))
         for number in itertools.count(1):
@@ -183,7 +183,7 @@ def _symlink(target: str, place: Path) -> None:
 
 
 def _copy(place: Path, copy: Path) -> None:
-    """Copy a file, if possible by a hard link, which preserves owner and mode."""
+    """Copy a file, if possible as a hard link, which preserves owner and mode."""
     try:
         os.link(place, copy, follow_symlinks=False)
     except OSError:

@@ -1,4 +1,4 @@
-"""Checks a fragment within the main file of the host's nginx, or within a minimal main file.
+"""Checks a fragment within the main file of the host's nginx or a minimal main file.
 
 The main file and all included files are copied to a private directory, with the new fragment in place of the old one.
 `nginx -t` reads the copy, and the host's files are not changed.
@@ -31,7 +31,7 @@ _MAX_FILES = 10_000
 
 
 def main_of(proxy: Proxy) -> tuple[str, ...]:
-    """Return the main file of a fragment: `-c` in the reload command, or the nearest nginx.conf above the fragment."""
+    """Return a fragment's main file: `-c` from the reload command, or the nearest nginx.conf above the fragment."""
     command = proxy.reload.command if proxy.reload else ()
     named = (after for flag, after in itertools.pairwise(command) if flag == "-c")
     parents = Path(proxy.config or "/").absolute().parents
@@ -40,7 +40,7 @@ def main_of(proxy: Proxy) -> tuple[str, ...]:
 
 
 def checkable(binary: str, directory: Path, fragment: Path, proxy: Proxy, main: Sequence[str]) -> Checkable:
-    """Return the configuration that checks `fragment` in place of the file at `config`.
+    """Prepare a check of `fragment` in place of the file at `config`.
 
     Raises HostError and OSError.
     """
@@ -66,7 +66,7 @@ class HostCopy:
         self._fragment = fragment
         self._directory = directory
         self.originals: dict[str, str] = {}
-        """Path of a copy → path of the original."""
+        """Maps the path of each copy to the path of its original."""
         self.reads_fragment = False
         """Whether an `include` matches the fragment's path."""
         self.has_pid = False
@@ -100,7 +100,7 @@ class HostCopy:
         return "".join((*parts, text[end:]))
 
     def _replacement(self, directive: list[Word]) -> str | None:
-        """Return the second word of a directive in the copy; None if it does not change."""
+        """Return the new second word of a directive in the copy, or None if it is unchanged."""
         if len(directive) != 2:
             return None
         if directive[0].text == "pid":
@@ -128,7 +128,7 @@ class HostCopy:
         return f"{folder}/*"
 
     def _files(self, pattern: str) -> Iterator[Path]:
-        """Yield the files that nginx would read for an `include`, including the fragment if it does not exist yet."""
+        """Yield the files that nginx would read for an `include`, and the fragment even if it does not exist yet."""
         names = {str(_plain(Path(name))) for name in glob.glob(pattern)}  # noqa: PTH207 -- the pattern may be absolute
         if fnmatch.fnmatchcase(str(_plain(self._config)), str(_plain(Path(pattern)))):
             names.add(str(_plain(self._config)))
@@ -136,5 +136,5 @@ class HostCopy:
 
 
 def _plain(path: Path) -> Path:
-    """Return the path without links in its directory; the file itself may be one of lbctl's links."""
+    """Resolve links in the directory, but not in the file name, because the file may be one of lbctl's links."""
     return without_links(path.parent) / path.name

@@ -1,6 +1,6 @@
 """Observes a running nginx from outside: its master process, its workers, and its log during a reload.
 
-The exit code of a reload does not show success: a master that cannot load the configuration continues with the old one
+The exit code of a reload does not prove success: a master that cannot load the configuration continues with the old one
 and logs the reason. This module therefore observes the workers. nginx tries to bind a port five times, at intervals of
 half a second, before it fails. This module reads /proc, so it works only on Linux.
 """
@@ -23,19 +23,19 @@ _BUILT_IN = re.compile(r"--(prefix|conf-path)=(\S+)")
 _EMERG = re.compile(r"\[emerg\](?: \d+#\d+:)? (?P<message>.*)")
 _RETRIED = "bind() to "
 START_TIMEOUT = 10.0
-"""Seconds without a new worker after which a reload has failed; nginx retries a taken port for 2.5 s."""
+"""Seconds to wait for a new worker before a reload counts as failed; nginx retries a port in use for 2.5 s."""
 _VERSION_SECONDS = 10.0
 _MAX_READ_BYTES = 1 << 20
 _MAX_LINE_BYTES = 4096
-"""Maximum number of bytes that are kept from a line of the log. nginx writes at most 2,048."""
+"""Maximum number of bytes to keep from a log line. nginx writes at most 2,048."""
 _MAX_EMERGENCIES = 100
 _HANDOVER_TIMEOUT = 5.0
-"""Seconds for which old workers may continue. After that, a reload is successful if new workers serve requests."""
+"""Seconds to wait for old workers to start shutting down. After that, new workers are sufficient."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """Process ids of workers. The `finishing` workers belong to earlier generations and still have requests."""
+    """Process IDs of workers. The `finishing` workers belong to earlier generations and still have requests."""
 
     active: frozenset[int] = frozenset()
     """Workers of the current generation."""
@@ -47,12 +47,11 @@ class Verdict:
     """The result of a reload. `reason`: why it failed."""
 
     succeeded: bool
-    """Whether the reload succeeded."""
     reason: str = ""
 
 
 def judge(before: Workers, now: Workers, log: str, waited: float) -> Verdict | None:
-    """Evaluate a reload after `waited` seconds by its workers and new log lines.
+    """Judge a reload by its workers and new log lines after `waited` seconds.
 
     Return None while the result is unknown.
     """
@@ -71,7 +70,7 @@ def judge(before: Workers, now: Workers, log: str, waited: float) -> Verdict | N
 
 
 class Master:
-    """The master process `pid`."""
+    """An nginx master process."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -86,12 +85,12 @@ class Master:
         return Workers(frozenset(pid for pid, title in titles.items() if title == _WORKER), finishing)
 
     def log(self) -> Log:
-        """Return a reader of the error log that starts at its current end."""
+        """Return a reader that starts at the current end of the error log."""
         return Log(Path(f"/proc/{self.pid}/fd/2"))
 
 
 class Log:
-    """The emergencies in the master's standard error, which is also its error log; none if it is not a file."""
+    """Reads `emerg` lines from the master's standard error, which is also its error log, if it is a file."""
 
     def __init__(self, stream: Path) -> None:
         self._stream = stream
@@ -102,7 +101,7 @@ class Log:
             self._offset = stream.stat().st_size if stream.is_file() else 0
 
     def read(self) -> str:
-        """Return the lines of level `emerg` since the reader was created, at most a hundred.
+        """Return the `emerg` lines logged since the reader was created, at most a hundred.
 
         A call reads at most 1 MiB, because requests may write to the same log.
         """
@@ -153,7 +152,7 @@ def _title(pid: int) -> str:
 
 
 def _config_of(title: str, built_in: dict[str, str]) -> str | None:
-    """Return the path of the configuration from the command line of the master."""
+    """Return the configuration path from the master's command line."""
     prefix, config = _flag("p", title) or built_in.get("prefix", ""), _flag("c", title)
     if config is None:
         config = built_in.get("conf-path")

@@ -1,9 +1,10 @@
-"""Decides when nginx may be reloaded. Each reload leaves old workers that finish their requests, so reloads are spaced.
+"""Decides when to reload nginx. Each reload leaves old workers finishing their requests, so reloads are spaced out.
 
 Changed weights wait for the fleet's `min_interval`. If only the evidence has changed them, they also wait until the
-change has lasted (`lbctl.control.reload_patience`), and several nginx reload at different times. All other changes
-(health, drains, removals, a new fleet) are applied after a short pause, which also batches related changes. Only the
-newest configuration is loaded. This module does no I/O: times are seconds of a monotonic clock, passed as arguments.
+change has lasted (`lbctl.control.reload_patience`), and several nginx instances reload at different times. All other
+changes (health, drains, removals, a new fleet) are applied after a short pause, which also batches related changes.
+Only the newest configuration is loaded. This module does no I/O: times are seconds of a monotonic clock, passed as
+arguments.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class ReloadSchedule:
 
     min_interval: float
     offset: float = 0.0
-    """Seconds that a reload for evidence is delayed, so that several nginx reload at different times."""
+    """Seconds by which a reload for evidence is delayed, so that several nginx instances reload at different times."""
     last: float = -math.inf
     """Time of the last reload, in seconds."""
     wanted: Reason | None = None
@@ -40,7 +41,7 @@ class ReloadSchedule:
     """Time for which the wanted weights have differed from the running weights."""
 
     def want(self, reason: Reason) -> ReloadSchedule:
-        """Return the schedule with a reload wanted for this reason, unless a more urgent one is pending."""
+        """Return the schedule with a reload requested for this reason, unless a more urgent one is pending."""
         if reason == "evidence" and self.wanted is not None:
             return self
         if reason == "weights" and self.wanted not in (None, "evidence"):
@@ -48,11 +49,11 @@ class ReloadSchedule:
         return replace(self, wanted=reason)
 
     def observe(self, running: View | None, wanted: View, now: float) -> ReloadSchedule:
-        """Return the schedule after a comparison of the weights."""
+        """Return the schedule after comparing the running and wanted weights."""
         return replace(self, patience=self.patience.observe(_weight_pairs(running, wanted), now))
 
     def due(self) -> float | None:
-        """Return the earliest time of the reload, or None if no reload is wanted."""
+        """Return the earliest time for the reload, or None if no reload is wanted."""
         if self.wanted is None:
             return None
         if self.wanted == "evidence":
@@ -82,16 +83,17 @@ def _weight_pairs(running: View | None, wanted: View) -> Iterator[tuple[Weight, 
 
 
 def offset_of(proxy: Proxy, proxies: Iterable[Proxy], host: str, min_interval: float) -> float:
-    """Return the offset of this nginx on this host, less than `min_interval` seconds; 0 if it is the only nginx.
+    """Return the reload offset of this nginx on this host: below `min_interval` seconds, and 0 for the only nginx.
 
-    All nginx get new weights at the same time. If all of them reloaded then, no requests in flight would be known.
+    All nginx instances get new weights at the same time. If all of them reloaded at once, no requests in flight would
+    be known.
     """
     count = sum(item.instances for item in proxies if item.kind == proxy.kind)
     return crc32(f"{proxy.name} {host}".encode()) / 2**32 * min_interval if count > 1 else 0.0
 
 
 def retry_after(refusals: int) -> float:
-    """Return the seconds until a configuration is tried again that nginx has rejected this many times."""
+    """Return the seconds before retrying a configuration that nginx has rejected this many times."""
     return min(_MAX_RETRY_INTERVAL, _FIRST_RETRY * 2.0 ** min(refusals - 1, 10))
 
 
@@ -112,7 +114,7 @@ def same_shape(one: View, other: View) -> bool:
 def with_live_state(good: View, wanted: View) -> View:
     """Return `good` with the weights and drains of `wanted`, for use while nginx rejects `wanted`.
 
-    Health must take effect even if the newest fleet cannot be loaded. A replica that is in only one of the two views is
+    Health changes must take effect even if the newest fleet cannot be loaded. A replica that only `good` contains is
     unchanged.
     """
     weights, drained = dict(good.weights), dict(good.drained)
