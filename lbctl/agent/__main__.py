@@ -1,4 +1,4 @@
-"""`python -m lbctl.agent SETTINGS`: the agent, with its settings as JSON. `lbctl agent` starts it in its own place."""
+"""`python -m lbctl.agent SETTINGS`: runs the agent with its settings as JSON. `lbctl agent` replaces itself with it."""
 
 from __future__ import annotations
 

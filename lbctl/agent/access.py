@@ -19,7 +19,7 @@ _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 def refusal(settings: AgentSettings) -> str:
-    """Return why the settings would let any client connect; empty if they do not."""
+    """Return why the settings would let any client connect, or an empty string if they would not."""
     if settings.bind.on_loopback or settings.allow or (settings.tls_cert and settings.token_file):
         return ""
     return (
@@ -29,7 +29,7 @@ def refusal(settings: AgentSettings) -> str:
 
 
 def check_address(bind: Address, allow: tuple[str, ...]) -> Address:
-    """Return the listen address of agent checks: the next port after `bind`.
+    """Return the listen address for agent checks: the port after that in `bind`.
 
     Agent checks have neither TLS nor a token. Without client networks, the address is therefore on loopback.
     """
@@ -40,7 +40,7 @@ def check_address(bind: Address, allow: tuple[str, ...]) -> Address:
 
 @dataclass(frozen=True, slots=True)
 class ClientNetworks:
-    """The client networks. If there are none, every client that can connect is allowed. Loopback always is."""
+    """The networks from which clients may connect; if empty, all networks. Loopback clients may always connect."""
 
     networks: tuple[_Network, ...] = ()
 
@@ -56,12 +56,12 @@ class ClientNetworks:
 
 
 class _AdmittingSocket(socket.socket):
-    """A listening socket that closes the connections of other clients unread, before TLS."""
+    """A listening socket that closes connections from other clients before TLS, without reading from them."""
 
     admit: Callable[[str], bool]
 
     def accept(self) -> tuple[socket.socket, tuple[str, int]]:
-        """Accept a connection. Raises ConnectionAbortedError if its client may not connect; asyncio ignores that."""
+        """Accept a connection. Raises ConnectionAbortedError, which asyncio ignores, if its client may not connect."""
         connection, peer = super().accept()
         if self.admit(peer[0]):
             return connection, peer
@@ -70,7 +70,7 @@ class _AdmittingSocket(socket.socket):
 
 
 def listening_socket(bind: Address, networks: ClientNetworks) -> socket.socket:
-    """Return a socket that listens at the address, for clients in the networks. Raises OSError."""
+    """Return a socket that listens on the address for clients in the networks. Raises OSError."""
     family, kind, protocol, _, address = socket.getaddrinfo(
         bind.host, bind.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
@@ -90,7 +90,7 @@ def listening_socket(bind: Address, networks: ClientNetworks) -> socket.socket:
 
 
 def has_token(header: str, content: bytes) -> bool:
-    """Return whether an Authorization header has a bearer token of the token file, in constant time for each token."""
+    """Return whether an Authorization header has a bearer token from the file. Each comparison takes constant time."""
     scheme, _, given = header.partition(" ")
     if scheme.lower() != "bearer":
         return False
@@ -99,5 +99,5 @@ def has_token(header: str, content: bytes) -> bool:
 
 
 def tokens(content: bytes) -> list[bytes]:
-    """Return the tokens of a token file: its lines, except empty ones and those that begin with `#`."""
+    """Return the tokens in a token file: all lines that are not empty and do not begin with `#`."""
     return [line for line in map(bytes.strip, content.splitlines()) if line and not line.startswith(b"#")]

@@ -1,9 +1,9 @@
-"""Answers HAProxy's agent checks with the health of the replica, one line for each connection.
+"""Answers HAProxy's agent checks with the replica's health, one line per connection.
 
-HAProxy sends one line first, which selects the answer. `full`: weight, drain and health. `full maint`: the same, but a
+HAProxy first sends a line that selects the answer. `full`: weight, drain and health. `full maint`: the same, but a
 drain is reported as maintenance, because HAProxy still sends requests with affinity to a draining server. `health`:
-only up or down, for a HAProxy whose weights and drains come from elsewhere. Without a line in time, the answer is the
-same as for `full`. Answers are complete, because HAProxy does not change values that an answer omits.
+only up or down, for an HAProxy that gets weights and drains from elsewhere. If no line arrives in time, the answer is
+the same as for `full`. Answers are complete, because HAProxy does not change values that an answer omits.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ MAX_QUESTION_BYTES = 256
 """Maximum length of the line from HAProxy, in bytes."""
 MAX_CONNECTIONS = 64
 _QUESTION_TIMEOUT = 0.5
-"""Seconds within which HAProxy must send its line."""
+"""Seconds to wait for HAProxy's line."""
 _WRITE_TIMEOUT = 2.0
-"""Seconds within which HAProxy must read the answer."""
+"""Seconds to wait for HAProxy to read the answer."""
 
 
 def answer(assessment: Assessment, question: str) -> str:
-    """Return the answer to the line that HAProxy has sent, without the line end."""
+    """Return the answer to HAProxy's line, without a line end."""
     words = question.split()
     if words[:1] == ["health"]:
         return "up" if assessment.state == "healthy" else _down(assessment)
@@ -53,7 +53,7 @@ class AgentCheckServer:
         assessment: Callable[[], Assessment],
         answered: Callable[[str], None],
     ) -> None:
-        """`assessment` returns the present health. `answered` is called with the client after each answer."""
+        """`assessment` returns the current health. `answered` is called with the client after each answer."""
         self._bind = bind
         self._networks = networks
         self._assessment = assessment
@@ -75,7 +75,7 @@ class AgentCheckServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one connection. Beyond `MAX_CONNECTIONS`, the oldest one is closed without an answer.
 
-        HAProxy sends its line at once, so clients that only keep connections open do not exclude it.
+        HAProxy sends its line at once, so clients that merely keep connections open cannot lock it out.
         """
         self._open[writer] = None
         if len(self._open) > MAX_CONNECTIONS:
@@ -95,7 +95,7 @@ class AgentCheckServer:
 
 
 async def _question(reader: asyncio.StreamReader) -> str:
-    """Return the line from HAProxy; empty if it is late or too long."""
+    """Return HAProxy's line, or an empty string if it is late or too long."""
     try:
         async with asyncio.timeout(_QUESTION_TIMEOUT):
             return (await reader.readline()).decode("ascii", "replace")

@@ -1,7 +1,7 @@
-"""Reads AMD GPUs by amdsmi, AMD's Python binding of ROCm.
+"""Reads AMD GPUs through amdsmi, AMD's Python binding for ROCm.
 
-Written after the source of amdsmi 7.0.2, and tested only with a module that replaces it: it has not run on an AMD GPU.
-amdsmi returns "N/A" for a value that a GPU does not have. It has no XID errors and no failures of row remapping.
+This module was written from the source of amdsmi 7.0.2 and tested only with a replacement for amdsmi, not on an AMD
+GPU. amdsmi returns "N/A" for values that a GPU lacks. It does not report XID errors or row-remap failures.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _VIOLATIONS = {
     "active_hbm_thrm": "hw_thermal",
 }
 _POWERS = ("socket_power", "current_socket_power", "average_socket_power")
-"""Keys of the power in watts, one of which is set, depending on the GPU and the version."""
+"""Keys for the power in watts; which of them is set depends on the GPU and the version."""
 _MIB = 2**20
 
 
@@ -45,7 +45,7 @@ class AmdDevices:
     """The watched AMD GPUs of this machine."""
 
     def __init__(self, devices: tuple[str, ...] | None, smi: ModuleType | Any) -> None:
-        """Open the driver by the module amdsmi. Raises NoDriverError if it cannot be opened."""
+        """Open the driver through the amdsmi module. Raises NoDriverError if it cannot be opened."""
         self._devices = WatchedDevices(devices)
         self._all = devices is None
         self._smi = smi
@@ -90,7 +90,7 @@ class AmdDevices:
         )
 
     def _get(self, function: str, *arguments: Any) -> Any:
-        """Return a value, or None if the GPU does not have it, or this version of amdsmi not the function."""
+        """Return a value, or None if the GPU lacks the value or this version of amdsmi lacks the function."""
         try:
             return getattr(self._smi, function)(*arguments)
         except (AttributeError, self._smi.AmdSmiException):
@@ -123,7 +123,7 @@ class AmdDevices:
         )
 
     def _temperature(self, handle: Any) -> float | None:
-        """Return degrees Celsius of the hottest point, or of the edge where a GPU has only this sensor."""
+        """Return the temperature of the hottest point, or of the edge if only that has a sensor, in degrees Celsius."""
         smi, current = self._smi, self._smi.AmdSmiTemperatureMetric.CURRENT
         for sensor in (smi.AmdSmiTemperatureType.JUNCTION, smi.AmdSmiTemperatureType.EDGE):
             value = self._get("amdsmi_get_temp_metric", handle, sensor, current)

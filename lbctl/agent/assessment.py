@@ -1,4 +1,4 @@
-"""The agent's result: whether the replica should get requests, and why not."""
+"""The agent's verdict: whether the replica should get requests and, if not, why."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ class Reason:
 
     code: ReasonCode
     message: str
-    """For people, for example "GPU 0 reported the fatal XID 79"."""
+    """Human-readable, for example "GPU 0 reported the fatal XID 79"."""
     device: str = ""
-    """The GPU as in `GpuReading.name`; empty: it is about the engine."""
+    """The GPU, as in `GpuReading.name`; empty if the reason concerns the engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """The health of the replica. It is healthy if `state` is "healthy"; otherwise `reasons` is not empty."""
+    """The replica's health. Unless `state` is "healthy", `reasons` is not empty."""
 
     state: State
     reasons: tuple[Reason, ...] = ()
     weight: int = 100
-    """Share of its weight that the replica should get while it is healthy, in percent, 1 to 100."""
+    """Percentage of its weight that the replica should get while it is healthy, 1 to 100."""
     notes: tuple[str, ...] = ()
-    """Facts that do not affect the health, for example why no GPU is watched."""
+    """Facts that do not affect health, for example why no GPU is watched."""

@@ -1,4 +1,4 @@
-"""The agent's control socket: HTTP on a Unix socket to which only the user of the agent can connect.
+"""The agent's control socket: HTTP on a Unix socket that only the agent's user can connect to.
 
 `GET /status` returns the health. `POST /drain` begins a drain and answers when it is complete, or after `wait` seconds.
 `POST /readmit` ends a drain and clears remembered faults.
@@ -25,7 +25,7 @@ _MAX_WAIT = 30 * 24 * 3600.0
 
 
 class ControlSocket:
-    """Answers at the control socket from `start` until `close`."""
+    """Serves the control socket from `start` until `close`."""
 
     def __init__(self, directory: str, watch: ReplicaWatch) -> None:
         self._watch = watch
@@ -34,7 +34,7 @@ class ControlSocket:
         self._listening: asyncio.Server | None = None
 
     def application(self) -> web.Application:
-        """Return the routes."""
+        """Return an application with the routes."""
         app = web.Application(client_max_size=_MAX_BODY_BYTES)
         app.router.add_get("/status", self._status)
         app.router.add_post("/drain", self._drain)

@@ -1,8 +1,8 @@
-"""Decides when a drain is complete: the engine has no request in flight, and every client has noticed the drain.
+"""Decides when a drain is complete: the engine has no requests in flight, and every client has noticed the drain.
 
-A proxy needs several failed checks until it sends no more requests. So each client must have received one answer more
-than its threshold since the drain began, unless it has stopped asking: a control plane does not check a replica that it
-has removed. No I/O, no clock: times are parameters, in seconds on one clock.
+A proxy stops sending requests only after several failed checks. Each client must therefore have received one more
+answer than its threshold since the drain began, unless it has stopped checking: a control plane does not check a
+replica that it has removed. This module does no I/O and reads no clock: times are parameters, in seconds on one clock.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from dataclasses import dataclass
 from lbctl.agent.readings import EngineReading
 
 DEFAULT_THRESHOLD = 2
-"""Threshold of clients that do not state theirs: the one of pools with `health.agent`."""
+"""Threshold for clients that do not state one: the default for pools with `health.agent`."""
 MAX_THRESHOLD = 30
-"""Upper bound on the threshold that a client states."""
+"""Upper bound on a threshold stated by a client."""
 MIN_IDLE_READINGS = 2
-"""Readings in a row without a request in flight. A request may be on its way during the first one."""
+"""Required number of consecutive readings without requests in flight. During the first, a request may be on its way."""
 MAX_SILENCE = 60.0
-"""Seconds without a question after which a client is forgotten."""
+"""Seconds without a check after which a client is forgotten."""
 MIN_SILENCE = 5.0
 MAX_MISSED = 3
-"""A client is also forgotten after this many of its intervals, but not before `MIN_SILENCE` seconds."""
+"""A client is also forgotten after missing checks for this many intervals, but not before `MIN_SILENCE` seconds."""
 DEFAULT_INTERVAL = 5.0
-"""Interval in seconds of a client that has asked only once: a person, or a proxy that has just started."""
+"""Assumed interval, in seconds, for a client that has checked only once: a person, or a proxy that has just started."""
 MAX_CLIENTS = 1024
-"""Maximum number of remembered clients; further clients are not waited for."""
+"""Maximum number of remembered clients. A drain does not wait for any others."""
 
 
 @dataclass(slots=True)
@@ -34,35 +34,36 @@ class _Client:
     answers: int = 0
     """Answers since the drain began."""
     interval: float = DEFAULT_INTERVAL
-    """The longest recent time between two questions, in seconds."""
+    """Longest recent time between two checks, in seconds."""
 
     def ask(self, now: float) -> None:
-        """Record a question. The workers of a proxy are one client, so an interval may be much shorter than others."""
+        """Record a check. A proxy's workers count as one client, so some intervals may be much shorter than others."""
         self.interval = max(now - self.answered_at, self.interval / 2)
         self.answered_at = now
 
     def is_gone(self, now: float) -> bool:
-        """Return whether the client has stopped asking."""
+        """Return whether the client has stopped checking."""
         return now - self.answered_at > max(MIN_SILENCE, min(MAX_MISSED * self.interval, MAX_SILENCE))
 
 
 class Drain:
-    """The clients of the agent, and the progress of a drain. It is used for the whole life of the process.
+    """The agent's clients and the progress of a drain. It is used for the lifetime of the process.
 
-    If the requests in flight are unknown, for example because the engine has no metrics page, it is never complete.
+    If the number of requests in flight is unknown, for example because the engine has no metrics page, a drain is never
+    complete.
     """
 
     def __init__(self) -> None:
         self.begun_at: float | None = None
-        """When the drain began; None: no drain."""
+        """When the drain began; None if no drain is in progress."""
         self.in_flight: int | None = None
-        """The last known number of requests in the engine; None if it has never been known."""
+        """Last known number of requests in the engine; None if it has never been known."""
         self._clients: dict[tuple[str, int], _Client] = {}
         """Clients by name and threshold. A proxy may check one agent for pools with different thresholds."""
         self._idle_readings = 0
 
     def begin(self, now: float) -> None:
-        """Begin a drain. A drain that has already begun continues."""
+        """Begin a drain, or continue a drain that has already begun."""
         if self.begun_at is None:
             self.begun_at, self._idle_readings = now, 0
             for client in self._clients.values():
@@ -75,8 +76,8 @@ class Drain:
     def answered(self, client: str, now: float, threshold: int = DEFAULT_THRESHOLD) -> None:
         """Record an answer to a health check or an agent check.
 
-        `client`: any text that identifies the client. `threshold`: failed checks in a row after which it sends no more
-        requests, at most `MAX_THRESHOLD`.
+        `client` is any text that identifies the client. `threshold` is the number of consecutive failed checks after
+        which it stops sending requests, at most `MAX_THRESHOLD`.
         """
         known = self._clients.get((client, threshold))
         if known is None:
@@ -90,7 +91,7 @@ class Drain:
         known.answers += self.begun_at is not None
 
     def read(self, reading: EngineReading) -> None:
-        """Take a new reading of the engine. Call it once for each reading."""
+        """Record a new reading of the engine. Call this once per reading."""
         in_flight = reading.in_flight
         if in_flight is None:
             return
@@ -98,7 +99,7 @@ class Drain:
         self._idle_readings = 0 if in_flight else self._idle_readings + 1
 
     def is_drained(self, now: float) -> bool:
-        """Return whether the drain is complete; False without a drain."""
+        """Return whether the drain is complete; False if no drain is in progress."""
         if self.begun_at is None:
             return False
         self._forget(now)

@@ -1,7 +1,7 @@
-"""Reads the engine: its health check and its metrics page, at the same time and within one time limit.
+"""Reads the engine's health check and its metrics page, concurrently and within one time limit.
 
-Each reading opens new connections, so that a stopped engine is noticed at once: only an engine that refuses connections
-is unreachable. A connection that times out belongs to a busy or wedged engine, which has not restarted.
+Each reading opens new connections, so that a stopped engine is noticed at once. Only an engine that refuses connections
+counts as unreachable. If a connection times out, the engine is busy or wedged, but has not restarted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from lbctl.signals.signal import COUNTERS
 from lbctl.signals.source import SourceReading
 
 READ_TIMEOUT = 3.0
-"""Time limit of a reading in seconds."""
+"""Time limit for a reading, in seconds."""
 _START_TIME = "process_start_time_seconds"
 _DEFAULT_PATH = "/metrics"
 _LOCAL_ERRORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL})
@@ -43,7 +43,7 @@ class PageValues:
     """The values of one metrics page: `signals`, `counters`, `started_at` and the flags are as in `EngineReading`."""
 
     problem: str = ""
-    """Why the page has no usable values; empty if it has."""
+    """Why the page has no usable values; empty if it has some."""
     signals: Mapping[str, float] = field(default_factory=dict)
     counters: Mapping[str, float] = field(default_factory=dict)
     started_at: float | None = None
@@ -52,10 +52,10 @@ class PageValues:
 
 
 class PageReader:
-    """Reads the metrics pages of one engine, which it receives in their order."""
+    """Reads successive metrics pages of one engine."""
 
     def __init__(self, kind: str, devices: tuple[str, ...] | None = None) -> None:
-        """`kind` and `devices` as in `AgentSettings`; the kind is not empty. Raises UnknownName."""
+        """`kind` and `devices` are as in `AgentSettings`, but `kind` must not be empty. Raises UnknownName."""
         self._table = table(kind)
         self._reader = MetricsReader({*self._table.names(), _START_TIME})
         self._selection = selection((), devices or (), self._table.gpus)
@@ -79,7 +79,7 @@ class PageReader:
 
 
 def _started_at(page: MetricsPage) -> float | None:
-    """Return the start time of the process; None if the page has several processes or does not have the time."""
+    """Return the process's start time, or None if the page lacks it or covers several processes."""
     samples = page.samples.get(_START_TIME, ())
     return samples[0].value or None if len(samples) == 1 else None
 
@@ -92,7 +92,7 @@ class EngineWatch:
         self._settings = settings
         has_kind = settings.kind not in ("", NO_PAGE)
         self._page = PageReader(settings.kind, settings.devices) if has_kind else None
-        """The reader for the engine's kind; None: no page is read, or the kind has not been detected yet."""
+        """The reader for the engine's kind; None if no page is read or the kind has not been detected yet."""
         self._page_url = urljoin(settings.engine, _page_path(settings))
         self._page_has_key = self._page_url.startswith(f"{settings.engine}/")
 
@@ -115,7 +115,7 @@ class EngineWatch:
         )
 
     async def _check(self, client: aiohttp.ClientSession, key: Mapping[str, str]) -> tuple[bool, str]:
-        """Run the health check. Return whether the engine accepts connections, and the problem."""
+        """Run the health check. Return whether the engine accepts connections, and any problem."""
         settings = self._settings
         headers = {"Connection": "close", "Accept": "*/*", **key}
         try:
@@ -128,7 +128,7 @@ class EngineWatch:
                 return True, ""
         except TimeoutError:
             return True, f"{settings.health_path}: no response within {READ_TIMEOUT:g} s"
-        except Exception as error:  # noqa: BLE001 -- no response of an engine ends the agent
+        except Exception as error:  # noqa: BLE001 -- the agent survives any response from an engine
             return not _refuses(error), f"{settings.health_path}: {connection_problem(error)}"
 
     async def _read_page(self, client: aiohttp.ClientSession, key: Mapping[str, str]) -> PageValues:
@@ -147,21 +147,21 @@ class EngineWatch:
                 log.event("the engine's metrics page is read", kind=kind)
                 self._page = PageReader(kind, self._settings.devices)
             return self._page.read(fetched.body, began)
-        except Exception as error:  # noqa: BLE001 -- no page of an engine ends the agent
+        except Exception as error:  # noqa: BLE001 -- the agent survives any page from an engine
             return PageValues(reason_of(error))
 
 
 def connection_problem(error: BaseException) -> str:
-    """Return the reason of a failed request, for people."""
+    """Return a human-readable reason for a failed request."""
     cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
     return reason_of(cause).lower() if isinstance(cause, ConnectionError) else reason_of(cause)
 
 
 def _refuses(error: Exception) -> bool:
-    """Return whether the engine does not accept connections.
+    """Return whether the engine refuses connections.
 
-    The handshake, name resolution, a lack of descriptors, and the network do not count: an engine that is reached again
-    after them has not restarted.
+    TLS, name-resolution and network errors and a lack of descriptors do not count: if the engine becomes reachable
+    again after one of these, it has not restarted.
     """
     if not isinstance(error, aiohttp.ClientConnectorError):
         return False
@@ -171,7 +171,7 @@ def _refuses(error: Exception) -> bool:
 
 
 def _page_path(settings: AgentSettings) -> str:
-    """Return the path or the URL of the metrics page: by default, the path at which this kind of engine has it."""
+    """Return the path or the URL of the metrics page: by default, the usual path for this kind of engine."""
     if settings.kind not in ("", NO_PAGE) and settings.metrics_path == _DEFAULT_PATH:
         return table(settings.kind).page or _DEFAULT_PATH
     return settings.metrics_path

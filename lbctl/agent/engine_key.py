@@ -1,4 +1,4 @@
-"""Reads the key that the engine requires. The file is read for each use, because keys are rotated."""
+"""Reads the key that the engine requires. The file is read on each use, because keys are rotated."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _KEY = re.compile(r"[!-~]([ -~]{0,2046}[!-~])?", re.ASCII)
 
 
 def key_header(settings: AgentSettings) -> tuple[Mapping[str, str], str]:
-    """Return the header with the key, and why the key is missing.
+    """Return the header with the key, and the reason if the key is missing.
 
-    Without a usable key file, the header is empty. The text never contains the content of the file.
+    Without a usable key file, the header is empty. The reason never contains the content of the file.
     """
     if not settings.key_file:
         return {}, ""

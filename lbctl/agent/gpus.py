@@ -18,11 +18,11 @@ from lbctl.base.errors import reason_of
 INTERVAL = 1.0
 """Seconds between readings."""
 MAX_AGE = 5.0
-"""Age of the newest reading, in seconds, after which the driver counts as blocked."""
+"""Maximum age of the newest reading, in seconds, before the driver counts as blocked."""
 
 
 class GpuDriver(Protocol):
-    """A driver that has been opened."""
+    """An open driver."""
 
     def read(self) -> GpuReadings:
         """Read all watched devices."""
@@ -32,7 +32,7 @@ class GpuDriver(Protocol):
 
 
 class GpuWatch:
-    """The newest reading of the watched GPUs: NVIDIA's if their driver is installed, otherwise AMD's.
+    """Keeps the newest reading of the watched GPUs: NVIDIA GPUs if their driver is installed, otherwise AMD GPUs.
 
     `devices` are as in `AgentSettings`. `open_driver` raises NoDriverError if the machine has no driver.
     """
@@ -47,7 +47,7 @@ class GpuWatch:
         self._started_at = time.monotonic()
         self._readings: GpuReadings | None = None
         self._xids: defaultdict[str, list[int]] = defaultdict(list)
-        """Device → XID errors that `latest` has not returned yet."""
+        """Maps each device to the XID errors that `latest` has not returned yet."""
 
     def start(self) -> None:
         """Start reading, unless `devices` is empty."""
@@ -55,13 +55,14 @@ class GpuWatch:
             threading.Thread(target=self._run, name="gpus", daemon=True).start()
 
     def stop(self) -> None:
-        """Stop reading. The function does not wait for a blocked driver."""
+        """Stop reading, without waiting for a blocked driver."""
         self._stopped.set()
 
     def latest(self, now: float) -> GpuReadings | None:
-        """Return the newest reading, or None before the first one. Each XID error is in exactly one result.
+        """Return the newest reading, or None before the first one. Each XID error is returned exactly once.
 
-        If the newest reading is older than `MAX_AGE`, the result has a problem and no GPUs. `now`: the monotonic clock.
+        If the newest reading is older than `MAX_AGE`, the result has a problem and no GPUs. `now` is on the monotonic
+        clock.
         """
         if self._devices == ():
             return GpuReadings(now, note="no GPU is watched, as configured")
@@ -87,7 +88,7 @@ class GpuWatch:
                 self._add(driver.read())
             except NoDriverError as error:
                 self._add(self._without_driver(str(error)))
-            except Exception as error:  # noqa: BLE001 -- an unexpected error of a binding does not end the thread
+            except Exception as error:  # noqa: BLE001 -- the thread survives unexpected errors from a binding
                 _close(driver)
                 driver = None
                 self._add(GpuReadings(time.monotonic(), problem=f"the GPUs cannot be read: {reason_of(error)}"))

@@ -1,9 +1,9 @@
 """The agent's HTTP server: `GET /health` and `GET /metrics`.
 
-Requests change nothing. `/health?unhealthy_threshold=N` states after how many failed checks the client sends no more
-requests; a drain waits for one answer more. Clients outside the client networks are disconnected unread; with a token
-file, every request needs a token. The token file and the certificate are read again, so that both can be replaced while
-the agent runs.
+Requests are read-only. With `/health?unhealthy_threshold=N`, a client states after how many failed checks it stops
+sending requests; a drain waits for one more answer. Connections from outside the client networks are closed unread. If
+a token file is set, every request needs a token. The token file and the certificate are re-read, so both can be
+replaced while the agent runs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from lbctl.xds.protocol.idle_connections import IdleConnections
 
 MAX_CONNECTIONS = 64
 _MAX_HEADERS = 64
-"""Maximum number of lines in a request's head, of at most 8,190 bytes each."""
+"""Maximum number of header lines in a request, each at most 8,190 bytes long."""
 _MAX_BODY_BYTES = 4096
 _THRESHOLD = re.compile(r"[1-9][0-9]{0,9}", re.ASCII)
 _MAX_NAME = 64
@@ -42,7 +42,7 @@ _MAX_NAME = 64
 _RENEWAL_INTERVAL = 10.0
 """Seconds between readings of the certificate."""
 _GRACE = 1.0
-"""Seconds that a running response has when the agent stops."""
+"""Seconds that responses in progress get to finish when the agent stops."""
 _LINGERING = 0.5
 _LOG = logging.getLogger("lbctl.agent.http")
 _LOG.addFilter(InvalidRequests("the agent"))
@@ -84,7 +84,7 @@ def runner(app: web.Application) -> web.AppRunner:
 
 
 class AgentHttpServer:
-    """Answers HTTP at `settings.bind` from `start` until `close`."""
+    """Serves HTTP on `settings.bind` from `start` until `close`."""
 
     def __init__(self, settings: AgentSettings, networks: ClientNetworks, watch: ReplicaWatch) -> None:
         """Raises OSError if the certificate is not usable."""
@@ -101,7 +101,7 @@ class AgentHttpServer:
         self._tasks: list[asyncio.Task[None]] = []
 
     def application(self) -> web.Application:
-        """Return the routes."""
+        """Return an application with the routes."""
         app = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[counted, self._authorized])
         app.router.add_get("/health", self._health)
         app.router.add_get("/metrics", self._metrics)
@@ -144,7 +144,7 @@ class AgentHttpServer:
 
     @web.middleware
     async def _authorized(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Reject a request without a token, if the settings have a token file."""
+        """Reject requests without a valid token if the settings have a token file."""
         if self._settings.token_file and not self._has_token(request.headers.get("Authorization", "")):
             return web.json_response(
                 {"error": "this request needs a token"}, status=401, headers={"WWW-Authenticate": "Bearer"}

@@ -1,16 +1,16 @@
-"""Judges the health of a replica from the readings of its GPUs and its engine. No I/O, no clock.
+"""Judges a replica's health from the readings of its GPUs and its engine. It does no I/O and reads no clock.
 
 Faults that the engine does not survive are remembered until it has restarted: a fatal XID, an uncorrectable memory
 error, a lost GPU and a driver that could not be read. If the driver and all GPUs can be read again, an answered probe
-also ends the last two: the engine has kept its GPUs. For this, and for an engine that seems wedged, the agent sends a
-probe even if the user has not enabled probes. Otherwise, an idle replica would be unhealthy forever after the driver
-had been slow once. After failed probes, it also sends one to an engine that is busy.
+also clears the last two, because the engine has kept its GPUs. For this purpose, and if the engine seems wedged, the
+agent sends a probe even if the user has not enabled probes. Otherwise, an idle replica would stay unhealthy forever
+after a single slow response from the driver. After failed probes, the agent also probes a busy engine.
 
 Unknown values change nothing: a replica that is asleep or wedged stays so while the metrics page cannot be read, and a
 failed row remap stays until the driver reports that it is gone.
 
-The engine has restarted if it refused connections and accepts them again, if its start time has changed, or if its
-counters have fallen.
+The engine counts as restarted if it refused connections and accepts them again, if its start time has changed, or if
+its counters have decreased.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ PROBE_INTERVAL = 30.0
 PROBE_IDLE = 10.0
 """Seconds without a request after which an engine is idle enough for a probe."""
 WARMUP_RETRY = 1.0
-"""Seconds after a failed warm-up request until the next one."""
+"""Seconds between a failed warm-up request and the next one."""
 UNREAD = Assessment("unhealthy", (Reason("engine", "not read yet"),))
 """The assessment before the first complete reading."""
 _UNCERTAIN_STALL_FACTOR = 4
-"""Factor on `stalled_after` if progress changes only when a request ends."""
+"""Multiplier for `stalled_after` if progress changes only when a request ends."""
 _MEMORY_RECOVERY_FACTOR = 1.1
-"""The multiple of the limit at which free memory is sufficient again."""
+"""Multiple of the limit above which free memory counts as sufficient again."""
 _MEMORY_READINGS = (2, 1)
 _SLOWDOWN_READINGS = (2, 5)
-"""Readings in a row after which the limit is exceeded, and after which it is not exceeded any more."""
+"""Number of consecutive readings until the limit counts as exceeded, and until it no longer does."""
 _MAX_PROBE_FAILURES = 2
 _MIN_WEIGHT = 5
 _WEIGHT_STEP = 5
 _HEAT = frozenset({"sw_thermal", "hw_thermal", "hw_slowdown"})
 _UNREADABLE = frozenset({"gpu_lost", "driver"})
 _RESTART_TOLERANCE = 1.0
-"""Difference of two start times, in seconds, up to which they are the same: engines calculate the time differently."""
+"""Maximum difference, in seconds, of start times that count as equal: engines calculate the time differently."""
 _EARLIER_WORK = ("finished", "decode_tokens", "compute_count")
 """Counters that are 0 or absent in a fresh engine."""
 
@@ -54,14 +54,14 @@ _EARLIER_WORK = ("finished", "decode_tokens", "compute_count")
 def step(
     settings: AgentSettings, memory: Memory, gpus: GpuReadings, engine: EngineReading, now: float
 ) -> tuple[Memory, Assessment]:
-    """Return the memory and the assessment after these readings. A reading that was used before counts only once."""
+    """Return the memory and the assessment after these readings. A repeated reading is not counted again."""
     memory = _after_engine(settings, memory, engine)
     memory = _after_gpus(settings, memory, gpus)
     return memory, _assessment(settings, memory, gpus, engine, now)
 
 
 def wants_request(settings: AgentSettings, memory: Memory, now: float) -> RequestKind | Literal[""]:
-    """Return the kind of request that the engine should get now; empty: none. Call it while no request is under way."""
+    """Return the kind of request to send now; empty: none. Call this only while no request is in progress."""
     engine = memory.engine
     if engine is None or engine.problem or memory.is_asleep or memory.draining_since is not None:
         return ""
@@ -79,7 +79,7 @@ def wants_request(settings: AgentSettings, memory: Memory, now: float) -> Reques
 
 
 def requested(memory: Memory, kind: RequestKind, problem: str, now: float) -> Memory:
-    """Return the memory after a request has ended. `problem`: why it failed; empty: the engine has answered."""
+    """Return the memory after a request has ended. `problem` is why it failed, or empty if the engine answered."""
     if kind == "warmup":
         if problem:
             return replace(memory, warmup_problem=problem, warmup_due=now + WARMUP_RETRY)
@@ -92,14 +92,14 @@ def requested(memory: Memory, kind: RequestKind, problem: str, now: float) -> Me
         probe_failures=0,
         probe_problem="",
         progress=ProgressWatch(memory.progress.value),
-        faults=tuple(fault for fault in memory.faults if fault.code not in _UNREADABLE),  # `step` adds present ones
+        faults=tuple(fault for fault in memory.faults if fault.code not in _UNREADABLE),  # `step` adds current ones
     )
 
 
 def drain(memory: Memory, now: float, is_saved: bool) -> Memory:
-    """Begin a drain, which lasts until `readmit`, or until the engine has restarted.
+    """Begin a drain, which lasts until `readmit` or a restart of the engine.
 
-    `is_saved`: whether it continues after a restart of the agent.
+    `is_saved`: whether it survives a restart of the agent.
     """
     since = now if memory.draining_since is None else memory.draining_since
     return replace(memory, draining_since=since, is_drain_saved=is_saved or memory.is_drain_saved)
@@ -155,7 +155,7 @@ def _has_restarted(memory: Memory, engine: EngineReading) -> bool:
 
 
 def _with_fresh_engine(memory: Memory) -> Memory:
-    """Forget everything about the engine's former process. `_after_gpus` adds the faults that are still present."""
+    """Forget everything about the engine's previous process. `_after_gpus` adds the faults that are still present."""
     return Memory(
         restarts=memory.restarts + 1,
         gpus_at=memory.gpus_at,
@@ -168,7 +168,7 @@ def _with_fresh_engine(memory: Memory) -> Memory:
 
 
 def _in_flight(engine: EngineReading) -> bool | None:
-    """Return whether requests run or wait; None if the page does not have these numbers."""
+    """Return whether requests are running or waiting, or None if the page does not contain these numbers."""
     reported = [engine.signals[name] for name in ("running", "queue") if name in engine.signals]
     return any(reported) if reported else None
 
@@ -188,9 +188,9 @@ def _progress(settings: AgentSettings, watch: ProgressWatch, engine: EngineReadi
 
 
 def _warmed(settings: AgentSettings, engine: EngineReading) -> int | None:
-    """Return the number of warm-up requests that count as answered at the agent's start; None: not known yet.
+    """Return the number of warm-up requests that count as answered when the agent starts; None if not known yet.
 
-    The engine is fresh if its page shows no earlier work.
+    The engine counts as fresh if its page shows no earlier work.
     """
     if engine.page_problem:
         return None
@@ -244,7 +244,7 @@ def _after_gpus(settings: AgentSettings, memory: Memory, gpus: GpuReadings) -> M
 
 
 def _problems(memory: Memory, gpus: GpuReadings) -> Iterator[Reason]:
-    """Yield a reason for the driver and for each GPU that cannot be read. A GPU that was there before is missing."""
+    """Yield a reason for a driver that cannot be read, or for each GPU that cannot be read or is no longer listed."""
     if gpus.problem:
         yield Reason("driver", gpus.problem)
         return
@@ -356,7 +356,7 @@ def _warmup_message(settings: AgentSettings, memory: Memory) -> str:
 
 
 def _weight(gpus: GpuReadings) -> int:
-    """Return the clock of the slowest GPU that is slowed down by heat, in percent in steps of 5; 100 without one."""
+    """Return the clock of the GPU that heat slows down most, in percent and steps of 5; 100 if none is slowed down."""
     clocks = [gpu.clock for gpu in gpus.gpus if gpu.clock is not None and not _HEAT.isdisjoint(gpu.slowdowns)]
     steps = round(min([*clocks, 1.0]) * 100 / _WEIGHT_STEP)
     return max(_MIN_WEIGHT, steps * _WEIGHT_STEP)

@@ -25,7 +25,7 @@ class Level:
     def after(self, bad: bool, good: bool, readings: tuple[int, int]) -> Level:
         """Return the level after a reading, which is bad, good, or in between.
 
-        `readings`: number of bad readings in a row that exceed the limit, and of good readings that end this.
+        `readings`: how many consecutive bad readings exceed the limit, and how many good readings end this.
         """
         if not (good if self.exceeded else bad):
             return Level(self.exceeded)
@@ -35,10 +35,10 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class GpuHistory:
-    """One GPU since the engine's last restart."""
+    """A GPU's history since the engine last restarted."""
 
     ecc_errors: int | None = None
-    """`GpuReading.ecc_errors` of the newest reading with this value."""
+    """`GpuReading.ecc_errors` from the newest reading that has a value."""
     memory: Level = field(default_factory=Level)
     """Whether free memory is below its limit."""
     slowdown: Level = field(default_factory=Level)
@@ -52,7 +52,7 @@ class ProgressWatch:
     value: float | None = None
     """The last known value of the signal `progress`."""
     still_since: float | None = None
-    """The first reading with this value and requests in flight; None if no request is in flight."""
+    """Time of the first reading with this value and requests in flight; None if no request is in flight."""
     is_wedged: bool = False
 
 
@@ -65,9 +65,9 @@ class Memory:
     started_at: float | None = None
     """The last known start time of the engine's process, as a Unix time."""
     restarts: int = 0
-    """Number of restarts of the engine that the agent has noticed."""
+    """Number of engine restarts that the agent has noticed."""
     gpus: Mapping[str, GpuHistory] = field(default_factory=dict)
-    """`GpuReading.name` → its history."""
+    """Maps `GpuReading.name` to the GPU's history."""
     gpus_at: float = NEVER
     """`GpuReadings.at` of the newest reading."""
     gpus_readable: bool = True
@@ -77,25 +77,25 @@ class Memory:
     failed_remaps: frozenset[str] = frozenset()
     """GPUs with a failed row remap, according to their newest known values."""
     accepted_remaps: frozenset[str] = frozenset()
-    """GPUs among them that an operator has readmitted."""
+    """GPUs in `failed_remaps` that an operator has readmitted."""
     draining_since: float | None = None
-    """When the drain began, in seconds; None: no drain."""
+    """When the drain began; None if no drain is in progress."""
     is_drain_saved: bool = False
-    """Whether the drain continues after a restart of the agent."""
+    """Whether the drain survives a restart of the agent."""
     is_asleep: bool = False
     progress: ProgressWatch = field(default_factory=ProgressWatch)
     warmed: int | None = None
-    """Number of warm-up requests that the engine has answered; None: unknown whether the engine is fresh."""
+    """Number of warm-up requests that the engine has answered; None until it is known whether the engine is fresh."""
     warmup_problem: str = ""
     """Why the last warm-up request failed."""
     warmup_due: float = NEVER
-    """The earliest time of the next warm-up request."""
+    """The earliest time for the next warm-up request."""
     idle_since: float | None = None
-    """The time since which no request has been in flight; None: requests are in flight, or this is unknown."""
+    """When the engine became idle; None if requests are in flight or this is unknown."""
     probed_at: float = NEVER
     """When the last probe ended."""
     probe_failures: int = 0
-    """Number of probes in a row that failed."""
+    """Number of consecutive failed probes."""
     probe_problem: str = ""
     """Why the last probe failed."""
     load_note: str = ""

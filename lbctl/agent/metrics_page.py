@@ -1,7 +1,7 @@
-"""The agent's metrics page: the GPUs in the names and units of NVIDIA's DCGM exporter, and the engine's signals.
+"""The agent's metrics page: GPU metrics with the names and units of NVIDIA's DCGM exporter, and the engine's signals.
 
-An unknown value has no line, and neither has a GPU that the driver has never listed. Values of labels are escaped,
-because they may come from a driver.
+Unknown values and GPUs that the driver has never listed are omitted. Label values are escaped, because they may come
+from a driver.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lbctl.agent.readings import EngineReading, GpuReading, GpuReadings
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 CLOCK_EVENTS = ("power_cap", "hw_slowdown", "sw_thermal", "hw_thermal", "hw_power_brake")
-"""Reasons for a reduced clock, in the names of the DCGM exporter."""
+"""Reasons for a reduced clock, as named by the DCGM exporter."""
 _MIB = 1 << 20
 _SPECIAL = re.compile(r'[\\"\n]')
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n"}
@@ -28,25 +28,25 @@ _Family = tuple[str, str, str, Iterable[_Sample]]
 
 
 class XidCounts:
-    """Counts the XID errors of each GPU since the agent's start."""
+    """Counts the XID errors of each GPU since the agent started."""
 
     def __init__(self) -> None:
         self._counts: dict[str, Counter[int]] = {}
         self._last: dict[str, int] = {}
 
     def add(self, readings: GpuReadings) -> None:
-        """Add the errors of a reading. Call it once for each reading."""
+        """Add the errors from a reading. Call this once per reading."""
         for gpu in readings.gpus:
             if gpu.xids:
                 self._counts.setdefault(gpu.name, Counter()).update(gpu.xids)
                 self._last[gpu.name] = gpu.xids[-1]
 
     def of(self, gpu: GpuReading) -> Mapping[int, int]:
-        """Return the number of errors of a GPU by their code."""
+        """Return a GPU's error counts by code."""
         return self._counts.get(gpu.name, {})
 
     def last(self, gpu: GpuReading) -> int:
-        """Return the code of the last error of a GPU; 0 if it has reported none."""
+        """Return the code of a GPU's last error, or 0 if it has reported none."""
         return self._last.get(gpu.name, 0)
 
 
@@ -116,7 +116,7 @@ def _scaled(value: float | None, factor: float) -> float | None:
 
 
 def _labels(gpu: GpuReading, hostname: str) -> Labels:
-    """Return the labels of the DCGM exporter for a GPU or a MIG slice."""
+    """Return the DCGM exporter's labels for a GPU or a MIG slice."""
     index = str(gpu.index)
     labels = (
         ("gpu", index),

@@ -1,8 +1,8 @@
-"""Reads NVIDIA GPUs and their MIG slices by NVML.
+"""Reads NVIDIA GPUs and their MIG slices through NVML.
 
-A value that a GPU does not support, or that this user may not read, is None. NVML keeps a lost GPU until it is
-initialised again, and a handle is invalid after the driver was restarted. Therefore the driver is opened again after an
-error, and every `REOPEN_INTERVAL` while a watched device cannot be read.
+Values that a GPU does not support or that this user may not read are None. A lost GPU stays lost until NVML is
+initialised again, and handles become invalid when the driver restarts. The driver is therefore reopened after an error,
+and every `REOPEN_INTERVAL` seconds while a watched device cannot be read.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from lbctl.agent.readings import GpuReading, GpuReadings
 from lbctl.agent.watched import NoDriverError, WatchedDevices
 
 REOPEN_INTERVAL = 10.0
-"""Seconds between attempts to open the driver again while a watched device cannot be read."""
+"""Seconds between attempts to reopen the driver while a watched device cannot be read."""
 _MAX_XIDS = 100
-"""Upper bound on the XID errors of one GPU in one reading. The next reading has the others."""
+"""Maximum number of XID errors per GPU in one reading. The next reading contains the rest."""
 _NO_INSTANCE = 0xFFFFFFFF
-"""GPU instance of an event that is about the whole GPU."""
+"""GPU instance ID of an event that concerns the whole GPU."""
 
 _NO_DRIVER = {nvml.NVML_ERROR_LIBRARY_NOT_FOUND, nvml.NVML_ERROR_DRIVER_NOT_LOADED}
 _DRIVER_ERRORS = _NO_DRIVER | {nvml.NVML_ERROR_UNINITIALIZED, nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH}
@@ -52,7 +52,7 @@ _SLOWDOWNS = {
     nvml.nvmlClocksEventReasonHwThermalSlowdown: "hw_thermal",
     nvml.nvmlClocksEventReasonHwPowerBrakeSlowdown: "hw_power_brake",
 }
-# The second function of a value is for drivers without the first one.
+# If a value has two functions, the second is for drivers that lack the first.
 _UTILIZATION = (nvml.nvmlDeviceGetUtilizationRates,)
 _MEMORY = (lambda gpu: nvml.nvmlDeviceGetMemoryInfo(gpu, nvml.nvmlMemory_v2), nvml.nvmlDeviceGetMemoryInfo)
 _TEMPERATURE = (
@@ -71,13 +71,13 @@ _REMAPPED_ROWS = (nvml.nvmlDeviceGetRemappedRows,)
 
 @dataclass(slots=True)
 class _Gpu:
-    """A GPU of which at least one device is watched."""
+    """A GPU with at least one watched device."""
 
     handle: Any
     device: GpuReading
     """The GPU without values."""
     slices: list[tuple[Any, GpuReading]]
-    """Handle and device of each watched MIG slice; empty: the whole GPU is watched."""
+    """Handle and device of each watched MIG slice; empty if the whole GPU is watched."""
     max_clock: int | None
     """MHz."""
     events: Any = None
@@ -86,7 +86,7 @@ class _Gpu:
 
 @dataclass(slots=True)
 class _Values:
-    """Reads values of a device. `error` is the last one; `count` is the number of values that the driver returned."""
+    """Reads a device's values. `error` is the last error, and `count` the number of values that the driver returned."""
 
     handle: Any
     count: int = 0
@@ -118,7 +118,7 @@ class NvmlDevices:
     def __init__(self, devices: tuple[str, ...] | None, clock: Callable[[], float] = time.monotonic) -> None:
         """Open the driver. Raises NoDriverError if it is not installed or not loaded.
 
-        After another error, `read` tries again and reports the problem.
+        After any other error, `read` tries again and reports the problem.
         """
         self._devices = WatchedDevices(devices)
         self._all = devices is None
@@ -155,7 +155,7 @@ class NvmlDevices:
         return GpuReadings(self._clock(), devices, problem, note)
 
     def close(self) -> None:
-        """Close the driver. `read` opens it again."""
+        """Close the driver. `read` reopens it."""
         for gpu in self._gpus:
             if gpu.events is not None:
                 with suppress(nvml.NVMLError):
@@ -252,7 +252,7 @@ class NvmlDevices:
             yield replace(reading, xids=xids)
 
     def _events(self, gpu: _Gpu) -> list[tuple[int, str]]:
-        """Return the XID errors since the last call, each with the GPU instance that it is about, or "" for all."""
+        """Return the XID errors since the last call, each with its GPU instance, or "" if it concerns the whole GPU."""
         events: list[tuple[int, str]] = []
         while gpu.events is not None and len(events) < _MAX_XIDS:
             try:
@@ -270,12 +270,12 @@ class NvmlDevices:
 
 
 def explain(error: Any) -> str:
-    """Return the problem, and the fix if it is known, of an NVMLError."""
+    """Explain an NVMLError, and how to fix it if this is known."""
     return _EXPLANATIONS.get(error.value) or f"NVML reports: {error}"
 
 
 def _slices(gpu: Any) -> Iterator[tuple[Any, str, str]]:
-    """Yield handle, UUID and GPU instance of each MIG slice, one for each GPU instance."""
+    """Yield the handle, UUID and GPU instance of one MIG slice per GPU instance."""
     values = _Values(gpu)
     mode = values.get((nvml.nvmlDeviceGetMigMode,))
     if mode is None or mode[0] != nvml.NVML_DEVICE_MIG_ENABLE:
@@ -289,14 +289,14 @@ def _slices(gpu: Any) -> Iterator[tuple[Any, str, str]]:
         except nvml.NVMLError as error:
             if error.value in _DRIVER_ERRORS | _GPU_ERRORS:
                 raise
-            continue  # the numbers of slices have gaps
+            continue  # slice indices have gaps
         if instance not in found:
             found.add(instance)
             yield handle, uuid, instance
 
 
 def _read_values(gpu: _Gpu) -> GpuReading:
-    """Read a whole GPU. Raises NVMLError if it returns no value at all."""
+    """Read a whole GPU. Raises NVMLError if it returns no values at all."""
     values = _Values(gpu.handle)
     utilization, memory = values.get(_UTILIZATION), values.get(_MEMORY)
     power, clock = values.get(_POWER), values.get(_CLOCK)

@@ -1,7 +1,7 @@
-"""The process of the agent: its listeners, the watch of its replica, and its end.
+"""The agent's process: its listeners, its watch on the replica, and its shutdown.
 
-SIGTERM drains: the servers keep answering until the drain is complete or the deadline has passed, and the process exits
-with 0. A second SIGTERM, or SIGINT, ends the process at once.
+SIGTERM starts a drain: the servers keep answering until the drain is complete or the deadline has passed. Then the
+process exits with 0. A second SIGTERM, or SIGINT, ends the process at once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from lbctl.runtime.guard import Guard
 from lbctl.xds.protocol.private_socket import BindError
 
 _MAX_PAUSE = 2.0
-"""Maximum pause in seconds after which a failed watch is restarted."""
+"""Maximum pause before a failed watch is restarted, in seconds."""
 
 
 class CannotStartError(Exception):
@@ -37,7 +37,7 @@ class CannotStartError(Exception):
 
 
 class AgentProcess:
-    """The parts of the agent."""
+    """A running agent."""
 
     def __init__(self, settings: AgentSettings) -> None:
         """Raises CannotStartError."""
@@ -58,7 +58,7 @@ class AgentProcess:
         self._control = ControlSocket(settings.state, watch)
 
     async def run(self) -> int:
-        """Answer until a signal arrives, and return the exit code. Raises CannotStartError."""
+        """Serve until a signal arrives, and return the exit code. Raises CannotStartError."""
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(AcceptErrors())
         term, end = asyncio.Event(), asyncio.Event()
@@ -81,7 +81,7 @@ class AgentProcess:
         return 0
 
     def _make_state(self) -> None:
-        """Create the state directory. Units have directories below the default one. Raises CannotStartError."""
+        """Create the state directory. Systemd units use subdirectories of the default one. Raises CannotStartError."""
         try:
             Path(self._settings.state).mkdir(mode=0o711, parents=True, exist_ok=True)
         except OSError as error:
@@ -89,7 +89,7 @@ class AgentProcess:
             raise CannotStartError(f"{reason} (set --state)") from None
 
     async def _listen(self) -> None:
-        """Listen at all addresses. Raises CannotStartError."""
+        """Listen on all addresses. Raises CannotStartError."""
         settings = self._settings
         try:
             await self._control.start()

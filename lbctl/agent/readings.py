@@ -1,4 +1,4 @@
-"""Readings of the agent, once per second: the GPUs and the engine. An absent value is None, never 0."""
+"""The agent's readings of the GPUs and the engine, taken once per second. An absent value is None, never 0."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ class GpuReading:
     """One GPU, or one MIG slice of a GPU."""
 
     index: int
-    """Index of the physical GPU, as the driver numbers it; −1 if the driver has never listed the GPU."""
+    """Index of the physical GPU, as numbered by the driver; −1 if the driver has never listed the GPU."""
     uuid: str
-    """UUID as in the driver, for example `GPU-5fd4…`; of the slice for a MIG slice."""
+    """UUID from the driver, for example `GPU-5fd4…`; for a MIG slice, the slice's own UUID."""
     model: str
     """Marketing name, for example `NVIDIA H100 80GB HBM3`."""
     pci: str = ""
@@ -21,10 +21,10 @@ class GpuReading:
     instance: str = ""
     """GPU instance ID of a MIG slice; empty for a whole GPU."""
     problem: str = ""
-    """Why the GPU cannot be read, for example that it is lost; then the values below are None. `xids` has the errors
-    that the driver has reported before."""
+    """Why the GPU cannot be read, for example because it is lost. The values below are then None, except `xids`, which
+    contains the errors that the driver reported earlier."""
     utilization: float | None = None
-    """Share of time in which the GPU was busy, 0 to 1."""
+    """Fraction of time for which the GPU was busy, 0 to 1."""
     memory_free: int | None = None
     """Bytes."""
     memory_used: int | None = None
@@ -34,9 +34,9 @@ class GpuReading:
     power: float | None = None
     """Watts."""
     clock: float | None = None
-    """Current SM clock as a share of the maximum SM clock, 0 to 1."""
+    """Current SM clock as a fraction of the maximum SM clock, 0 to 1."""
     slowdowns: frozenset[str] = frozenset()
-    """Active reasons for a reduced clock, by DCGM's names: power_cap, hw_slowdown, sw_thermal, hw_thermal,
+    """Active reasons for a reduced clock, with DCGM's names: power_cap, hw_slowdown, sw_thermal, hw_thermal,
     hw_power_brake."""
     xids: tuple[int, ...] = ()
     """XID errors that the driver has reported since the previous reading."""
@@ -55,46 +55,46 @@ class GpuReading:
 
 @dataclass(frozen=True, slots=True)
 class GpuReadings:
-    """All watched GPUs at one time."""
+    """All watched GPUs at one point in time."""
 
     at: float
-    """Seconds on the monotonic clock, when the reading ended."""
+    """When the reading ended, in seconds on the monotonic clock."""
     gpus: tuple[GpuReading, ...] = ()
-    """Watched GPUs, sorted by index and instance. A device that was listed and is missing has a `problem`."""
+    """Watched GPUs, sorted by index and instance. A device that was listed before but is missing has a `problem`."""
     problem: str = ""
-    """Why the driver cannot be read at all; empty if it can, or if there is nothing to watch."""
+    """Why the driver cannot be read at all; empty if it can or if nothing is watched."""
     note: str = ""
-    """Which GPUs are not watched and why, for example that no driver is installed; not a problem."""
+    """Which GPUs are not watched and why, for example because no driver is installed. This is not a problem."""
     is_starting: bool = False
-    """Whether the problem is that the driver has not returned its first reading yet. It may need long to start."""
+    """Whether the problem is that the driver, which may take long to start, has not returned its first reading yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineReading:
-    """The engine at one time."""
+    """The engine at one point in time."""
 
     at: float
-    """Seconds on the monotonic clock, when the reading ended."""
+    """When the reading ended, in seconds on the monotonic clock."""
     reachable: bool = False
     """False if the engine refuses connections."""
     problem: str = ""
     """Why the health check failed; empty if it passed."""
     page_problem: str = ""
-    """Why the metrics page has no usable values; empty if it has."""
+    """Why the metrics page has no usable values; empty if it has some."""
     signals: Mapping[str, float] = field(default_factory=dict)
-    """Signal (`lbctl.signals.signal.SIGNALS`) → value."""
+    """Maps signals (`lbctl.signals.signal.SIGNALS`) to values."""
     counters: Mapping[str, float] = field(default_factory=dict)
-    """Counter (`lbctl.signals.signal.COUNTERS`) → value."""
+    """Maps counters (`lbctl.signals.signal.COUNTERS`) to values."""
     started_at: float | None = None
-    """Start time of the engine's process as a Unix time, if the page has it."""
+    """Start time of the engine's process as a Unix time, if the page contains it."""
     restarted: bool = False
-    """Whether a counter is smaller than in the previous reading, so that the engine has restarted in between."""
+    """Whether a counter has decreased since the previous reading, because the engine has restarted."""
     by_steps: bool = False
     """Whether `progress` changes with each step of the engine, not only when a request ends."""
 
     @property
     def in_flight(self) -> int | None:
-        """Requests that run or wait in the engine; None if the page does not have the running requests."""
+        """Number of running and waiting requests in the engine; None if the page does not report running requests."""
         if not self.reachable:
             return 0
         if "running" not in self.signals:

@@ -1,6 +1,6 @@
 """Watches one replica: reads its GPUs and its engine once a second, and judges its health.
 
-It also sends requests for warm-up and probes, and drains the replica.
+It also sends warm-up requests and probes, and drains the replica.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from lbctl.runtime import log
 INTERVAL = 1.0
 """Seconds between two readings."""
 MAX_AGE = 5.0
-"""Age of the newest assessment in seconds, after which the replica counts as unhealthy."""
+"""Maximum age of the newest assessment, in seconds, before the replica counts as unhealthy."""
 _NUMBER = re.compile(r"\d+")
 _DRAIN_POLL = 0.2
-"""Seconds between two checks whether a drain is complete."""
+"""Seconds between checks for the end of a drain."""
 
 
 class GpuSource(Protocol):
-    """The newest reading of the GPUs."""
+    """A source of GPU readings."""
 
     def latest(self, now: float) -> GpuReadings | None:
-        """Return the newest reading; None before the first one."""
+        """Return the newest reading, or None before the first one."""
 
 
 class EngineSource(Protocol):
-    """Readings of the engine."""
+    """A source of engine readings."""
 
     async def read(self) -> EngineReading:
         """Read the engine. Never raises."""
 
 
 class RequestSender(Protocol):
-    """Requests to the engine."""
+    """Sends requests to the engine."""
 
     async def send(self, kind: RequestKind = "probe") -> str:
         """Send a request, and return why it failed; empty if it succeeded. Never raises."""
@@ -58,21 +58,21 @@ class Health:
 
     assessment: Assessment
     since: float
-    """Unix time at which the state began."""
+    """Unix time when the state began."""
 
 
 @dataclass(frozen=True, slots=True)
 class DrainResult:
-    """The end of a wait for a drain."""
+    """The result of waiting for a drain."""
 
     drained: bool
     """Whether the drain is complete."""
     waited: float
     """Seconds."""
     in_flight: int | None
-    """Requests that are still in flight; None if unknown."""
+    """Number of requests still in flight; None if unknown."""
     ended: bool = False
-    """Whether the drain has been ended, by `readmit` or a restart of the engine."""
+    """Whether the drain was ended by `readmit` or a restart of the engine."""
 
 
 class ReplicaWatch:
@@ -88,7 +88,7 @@ class ReplicaWatch:
         save: Callable[[Memory], Memory],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`save` saves the remembered faults. `clock` returns seconds, like the times of the readings."""
+        """`save` saves the remembered faults. `clock` is the clock of the readings, in seconds."""
         self._settings = settings
         self._gpu_source = gpus
         self._engine_source = engine
@@ -100,7 +100,7 @@ class ReplicaWatch:
         self._health = Health(judge.UNREAD, time.time())
         self._assessed_at: float | None = None
         self._request: asyncio.Task[None] | None = None
-        """The request under way."""
+        """The request in progress."""
         self.gpus: GpuReadings | None = None
         self.engine: EngineReading | None = None
         self.xids = XidCounts()
@@ -113,7 +113,7 @@ class ReplicaWatch:
             await asyncio.sleep(max(0.0, due - self._clock()))
 
     async def read(self) -> None:
-        """Read the engine and the GPUs once, and judge."""
+        """Read the engine and the GPUs once, and judge the replica's health."""
         self.engine = await self._engine_source.read()
         self._drain.read(self.engine)
         now = self._clock()
@@ -125,7 +125,7 @@ class ReplicaWatch:
         restarts = self._memory.restarts
         self._judge()
         if self._request is not None and self._memory.restarts != restarts:
-            self._request.cancel()  # its answer would be about the former process
+            self._request.cancel()  # its answer would concern the previous process
             self._request = None
         is_free = self._request is None or self._request.done()
         if is_free and (kind := judge.wants_request(self._settings, self._memory, now)):
@@ -133,7 +133,7 @@ class ReplicaWatch:
 
     @property
     def health(self) -> Health:
-        """The present health. If the newest assessment is too old, the replica is unhealthy."""
+        """The current health. If the newest assessment is too old, the replica is unhealthy."""
         if self._assessed_at is None:
             return self._health
         age = self._clock() - self._assessed_at
@@ -147,7 +147,7 @@ class ReplicaWatch:
 
     @property
     def in_flight(self) -> int | None:
-        """Requests in the engine; None if unknown."""
+        """Number of requests in the engine; None if unknown."""
         return self._drain.in_flight
 
     def answered(self, client: str, threshold: int = DEFAULT_THRESHOLD) -> None:
@@ -155,9 +155,9 @@ class ReplicaWatch:
         self._drain.answered(client, self._clock(), threshold)
 
     async def drain(self, wait: float, *, is_saved: bool = True) -> DrainResult:
-        """Begin a drain, and wait until it is complete, for at most `wait` seconds. The drain lasts after that.
+        """Begin a drain, and wait up to `wait` seconds for its completion. The drain continues after that.
 
-        `is_saved`: whether it continues after a restart of the agent.
+        `is_saved`: whether it survives a restart of the agent.
         """
         began = self._clock()
         self._memory = judge.drain(self._memory, began, is_saved)
@@ -180,7 +180,7 @@ class ReplicaWatch:
         self._judge()
 
     def _judge(self) -> None:
-        """Judge by the newest readings, unless there are none yet."""
+        """Judge the newest readings, if any."""
         if self.gpus is None or self.engine is None:
             return
         now = self._clock()
@@ -200,7 +200,7 @@ class ReplicaWatch:
 
 
 def _subject(assessment: Assessment) -> object:
-    """Return the parts whose change is logged. A message with a changed number is not logged again."""
+    """Return the parts whose changes are logged. A message in which only numbers have changed is not logged again."""
     texts = (*(reason.message for reason in assessment.reasons), *assessment.notes)
     return assessment.state, {_NUMBER.sub("", text) for text in texts}
 

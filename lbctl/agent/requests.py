@@ -1,4 +1,4 @@
-"""Sends the agent's own requests to the engine: the warm-up of a fresh engine, and the probe of an idle engine."""
+"""Sends the agent's own requests to the engine: warm-up requests to a fresh engine, and probes of an idle engine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lbctl.base.foreign_json import InvalidJsonError, parse_object, shaped
 from lbctl.runtime.net.http_client import session
 
 TIMEOUTS: Mapping[RequestKind, float] = {"warmup": 120.0, "probe": 10.0}
-"""Time limit of a request in seconds. The first request of a fresh engine may compile kernels."""
+"""Time limit for a request, in seconds. The first request to a fresh engine may compile kernels."""
 MAX_BYTES = 1 << 20
 """Maximum size of a response in bytes."""
 _MODELS = "/v1/models"
@@ -28,13 +28,13 @@ class _FailedError(Exception):
 
 
 class EngineRequests:
-    """The requests to one engine."""
+    """Sends requests to one engine."""
 
     def __init__(self, settings: AgentSettings) -> None:
         self._settings = settings
 
     async def send(self, kind: RequestKind = "probe") -> str:
-        """Send one request and read the whole response. Return the problem; empty if the engine has answered.
+        """Send one request and read the whole response. Return the problem; empty if the engine answered.
 
         Never raises. `kind` determines the time limit.
         """
@@ -47,7 +47,7 @@ class EngineRequests:
             return f"{self._settings.request.path}: no complete response within {timeout:g} s"
         except (_FailedError, TooLargeError, InvalidJsonError) as error:
             return f"{error}; {key_problem}" if key_problem else str(error)
-        except Exception as error:  # noqa: BLE001 -- no response of an engine ends the agent
+        except Exception as error:  # noqa: BLE001 -- the agent survives any response from an engine
             return f"{self._settings.request.path}: {connection_problem(error)}"
         return ""
 
@@ -72,7 +72,7 @@ class EngineRequests:
     async def _response(
         self, client: aiohttp.ClientSession, method: str, path: str, headers: Mapping[str, str], body: bytes = b""
     ) -> bytes:
-        """Return the body of a response. Raises _FailedError, TooLargeError and errors of aiohttp."""
+        """Return the body of a response. Raises _FailedError, TooLargeError and aiohttp's errors."""
         url = self._settings.engine + path
         async with client.request(method, url, data=body or None, headers=headers, allow_redirects=False) as response:
             if not 200 <= response.status < 300:

@@ -1,9 +1,9 @@
 """Saves the remembered faults and a drain in a file, so that they survive a restart of the agent.
 
-They do not survive a restart of the machine, which also restarts the engine and the driver: the file contains the boot
-ID of the system. It also contains the engine's URL, because an agent may get another engine. With the start time of
-the engine's process, the agent notices an engine that has restarted while the agent was not running. If the start time
-is unknown, a drain is not saved, because it could last for ever.
+They do not survive a reboot, which also restarts the engine and the driver: the file contains the system's boot ID. It
+also contains the engine's URL, because an agent may be given another engine, and the start time of the engine's
+process, which reveals whether the engine restarted while the agent was not running. If the start time is unknown, a
+drain is not saved, because it could last forever.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _SHAPE = {
 
 
 def load(directory: str, engine: str, devices: tuple[str, ...] | None) -> Memory:
-    """Return the first memory of an agent, with the faults and the drain that were saved for this engine.
+    """Return an agent's initial memory, with the faults and the drain that were saved for this engine.
 
-    Faults of GPUs that are not among the watched `devices` any more are left out. If the file cannot be read, the
-    memory has a note and no faults.
+    Faults of GPUs that are no longer among the watched `devices` are omitted. If the file cannot be read, the memory
+    has a note and no faults.
     """
     try:
         with (Path(directory) / FILE).open("rb") as opened:
@@ -58,7 +58,7 @@ def load(directory: str, engine: str, devices: tuple[str, ...] | None) -> Memory
 
 
 def _memory(saved: dict[str, Any], engine: str, devices: tuple[str, ...] | None) -> Memory:
-    """Return the memory with this content of the file. Raises InvalidJsonError."""
+    """Return the memory from the file's content. Raises InvalidJsonError."""
     if not {"boot", "engine", "faults", "accepted_remaps"} <= saved.keys():
         raise InvalidJsonError("it is incomplete")
     if saved["boot"] != _boot_id():
@@ -75,7 +75,7 @@ def _memory(saved: dict[str, Any], engine: str, devices: tuple[str, ...] | None)
 
 
 def _is_watched(device: str, devices: tuple[str, ...] | None) -> bool:
-    """Return whether a device may be among the watched ones. A UUID in `devices` may be any device."""
+    """Return whether a device may be watched. A UUID in `devices` could refer to any device."""
     if not device or devices is None or not all(map(_INDEX.fullmatch, devices)):
         return True
     return device in devices
@@ -89,9 +89,9 @@ def _fault(item: dict[str, str]) -> Reason:
 
 
 def save(directory: str, engine: str, memory: Memory) -> Memory:
-    """Save the faults and the drain of this engine, if they differ from the content of the file.
+    """Save this engine's faults and drain if they differ from the content of the file.
 
-    The file is removed if there are none. Return the memory, with a note if the faults cannot be saved.
+    If nothing has to be saved, the file is removed. Return the memory, with a note if saving failed.
     """
     try:
         _write(Path(directory) / FILE, engine, memory)
@@ -130,7 +130,7 @@ def _write(file: Path, engine: str, memory: Memory) -> None:
 
 
 def _boot_id() -> str:
-    """Return the ID of the current boot; empty if the system does not show it."""
+    """Return the current boot ID, or an empty string if the system does not provide it."""
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:

@@ -16,20 +16,21 @@ class NoDriverError(Exception):
 
 
 class WatchedDevices:
-    """The watched devices of one driver. A device that the driver has listed once keeps its index, and must stay.
+    """The watched devices of one driver.
 
-    When a GPU falls off the bus, a driver that is initialised again gives its index to another GPU.
+    A device that the driver has listed keeps its index, and is reported if it disappears. When a GPU falls off the bus,
+    a reinitialised driver gives its index to another GPU.
     """
 
     def __init__(self, devices: tuple[str, ...] | None) -> None:
         self._devices = devices
         self._indices: dict[str, int] = {}
-        """UUID of a GPU → index at which the driver has listed it first."""
+        """Maps each GPU's UUID to the index under which the driver first listed it."""
         self._seen: dict[str, GpuReading] = {}
         self._matched: set[str] = set()
 
     def index(self, uuid: str, listed: int) -> int:
-        """Return the index at which the driver has listed this GPU first. `listed`: its index now."""
+        """Return the index under which the driver first listed this GPU. `listed` is its current index."""
         return self._indices.setdefault(uuid, listed)
 
     def includes(self, device: GpuReading, gpu: str = "") -> bool:
@@ -44,9 +45,9 @@ class WatchedDevices:
         return True
 
     def with_missing(self, read: Iterable[GpuReading], failures: Mapping[int, str]) -> tuple[GpuReading, ...]:
-        """Return the readings, and one with a problem for each watched device without a reading, sorted.
+        """Return the sorted readings, with a problem for each watched device that has no reading.
 
-        `failures`: index of each GPU that the driver lists but cannot open → reason.
+        `failures` maps the index of each GPU that the driver lists but cannot open to the reason.
         """
         found = {reading.name: reading for reading in read}
         for device in [*self._seen.values(), *self._never_listed(failures)]:
@@ -61,7 +62,7 @@ class WatchedDevices:
 
 
 def _names(device: GpuReading, gpu: str) -> set[str]:
-    """Return all names of a device in `devices`. The name of a GPU is also a name of each of its slices."""
+    """Return all names that `devices` can use for a device. A GPU's name also refers to each of its slices."""
     names = {str(device.index), _normalized(gpu or device.uuid)}
     if device.instance:
         names |= {f"{name}:{device.instance}" for name in names} | {_normalized(device.uuid)}
