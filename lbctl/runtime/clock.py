@@ -1,4 +1,4 @@
-"""A clock for deadlines. This clock does not jump when the machine's clock is set.
+"""A clock for deadlines that does not jump when the machine's clock is set.
 
 The ends of overrides and drains, and the steps of rollouts, are saved as seconds since the epoch, so that they survive
 a restart. While the process is running, they must not happen early, even if the machine's clock is changed. After a
@@ -13,14 +13,14 @@ from collections.abc import Callable
 from lbctl.runtime import log
 
 _TOLERANCE = 2.0
-"""Clock difference, in seconds, up to which the machine's clock is followed immediately.
+"""Maximum difference, in seconds, at which the machine's clock is followed immediately.
 
 An NTP client slews a clock by less than a thousandth of the time between two calls.
 """
 
 
 def _since_boot() -> float:
-    """Return the seconds since the machine was booted, including the time that it was suspended."""
+    """Return the seconds since the machine booted, including the time for which it was suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 

@@ -28,7 +28,7 @@ def raise_limit() -> None:
 
 
 class AcceptErrors:
-    """An exception handler of an event loop that limits the log lines about connections that cannot be accepted.
+    """An event-loop exception handler that limits log lines about connections that cannot be accepted.
 
     Without it, the loop would log an error for every connection in its backlog.
     """
@@ -37,7 +37,7 @@ class AcceptErrors:
         self._logged_at = float("-inf")
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Handle one error of the loop, with the arguments of asyncio's exception handlers."""
+        """Handle one error from the loop, with the arguments of asyncio's exception handlers."""
         error = context.get("exception")
         if not (isinstance(error, OSError) and error.errno in _EXHAUSTED and "accept" in str(context.get("message"))):
             loop.default_exception_handler(context)

@@ -1,4 +1,4 @@
-"""Errors that one package of the control plane raises and another one handles."""
+"""Errors raised by one package of the control plane and handled by another."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Keeps long-lived tasks running: a failed task is logged with its name, counted, and restarted with back-off.
 
-An asyncio task that raises dies silently until it is awaited. Every task of the control plane that should live as long
-as the process runs through `Guard.keep`. Exceptions named as `fatal` end the process with an exit code other than 0.
+An asyncio task that raises dies silently until it is awaited. Every control-plane task that should live as long as the
+process therefore runs through `Guard.keep`. Exceptions listed as `fatal` end the process with a non-zero exit code.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FIRST_PAUSE = 1.0
 MAX_PAUSE = 60.0
 """Maximum pause in seconds before a failed task is restarted.
 
-The pause doubles with each failure. It returns to its first value after the task has run for `MAX_PAUSE`.
+The pause doubles with each failure. It is reset after the task has run for `MAX_PAUSE`.
 """
 
 Work = Callable[[], Awaitable[None]]
@@ -32,15 +32,15 @@ def _unannounced(_seconds: float) -> None:
 
 
 _AGAIN = 3.0
-"""Seconds after which a task that still runs is cancelled again."""
+"""Seconds before a task that is still running is cancelled again."""
 
 
 async def end_tasks(tasks: Iterable[asyncio.Task[Any]], again: float | None = None) -> None:
     """Cancel tasks and wait until they have ended. Their errors are ignored.
 
     A task is cancelled again if it continues: a client library that is connecting at that moment may mistake the first
-    cancellation for a failure of its connection, and swallow it. `again`: the seconds until the next cancellation,
-    fewer than usual for tasks that have no work to finish.
+    cancellation for a failure of its connection, and swallow it. `again` is the number of seconds until the next
+    cancellation; tasks with no work to finish need fewer than the default.
     """
     ending = set(tasks)
     while ending:
@@ -62,7 +62,7 @@ async def until_one_ends(tasks: Collection[asyncio.Task[Any]]) -> None:
 
 
 class Guard:
-    """Calls `failed` with the task's name at each failure, and `started` when it starts to keep a task.
+    """Calls `failed` with the task's name on each failure, and `started` when it begins to keep a task.
 
     `fatal` exceptions are raised and end the process.
     """
@@ -76,7 +76,7 @@ class Guard:
         expected: tuple[type[Exception], ...] = (),
         started: Callable[[str], None] = _uncounted,
     ) -> None:
-        """Keep no tasks yet. `expected` exceptions are logged by their message, without a traceback."""
+        """Create a guard without tasks. `expected` exceptions are logged with their message but without a traceback."""
         self._failed = failed
         self._fatal = fatal
         self._first_pause = first_pause
@@ -89,8 +89,8 @@ class Guard:
     ) -> NoReturn:
         """Run `work` until it is cancelled, and restart it whenever it raises or returns.
 
-        `task` is a fixed name, and a label of the metric; `fields` distinguish several instances in the log.
-        `restarts_in` is called after each failure, with the seconds until the next start. Raises fatal exceptions.
+        `task` is a fixed name that becomes a metric label; `fields` distinguish several instances in the log.
+        `restarts_in` is called after each failure with the seconds until the next start. Raises fatal exceptions.
         """
         self._started(task)
         pause = self._first_pause
@@ -103,7 +103,7 @@ class Guard:
                 raise
             except self._expected as error:
                 log.error("a task failed; restarting it", task=task, why=str(error), **fields, seconds=pause)
-            except Exception:  # noqa: BLE001 -- the other tasks go on, and this one starts again
+            except Exception:  # noqa: BLE001 -- the other tasks continue, and this one is restarted
                 log.failure("a task failed; restarting it", task=task, **fields, seconds=pause)
             healthy = time.monotonic() - begun > self._longest_pause
             self._failed(task)
@@ -114,21 +114,21 @@ class Guard:
     def start(
         self, task: str, work: Work, restarts_in: Callable[[float], None] = _unannounced, **fields: str
     ) -> asyncio.Task[NoReturn]:
-        """Run `keep` as a task of the running event loop, with the task's name.
+        """Run `keep` as a named task on the running event loop.
 
-        The caller keeps a reference to it and cancels it.
+        The caller must keep a reference to it and cancel it.
         """
         detail = " ".join([task, *fields.values()])
         return asyncio.get_running_loop().create_task(self.keep(task, work, restarts_in, **fields), name=detail)
 
     def call(self, task: str, callback: Callable[[], None], **fields: str) -> None:
-        """Call `callback` once. An exception is logged and counted, and the next callbacks are still called."""
+        """Call `callback` once. An exception is logged and counted, so that later callbacks are still called."""
         try:
             callback()
-        except Exception:  # noqa: BLE001 -- the next callbacks are still called
+        except Exception:  # noqa: BLE001 -- later callbacks are still called
             self.record("a task failed", task, **fields)
 
     def record(self, message: str, task: str, **fields: str) -> None:
-        """Log the exception that is being handled with this message, and count it as a failure of the task."""
+        """Log the exception being handled, with this message, and count it as a failure of the task."""
         log.failure(message, task=task, **fields)
         self._failed(task)

@@ -1,7 +1,7 @@
 """The log of the control plane: one line per event on standard error, as `time level message key=value …`, in UTC.
 
-Each event stays one line: characters that are not printable are escaped, and the traceback of an error of lbctl is one
-value. The content of key files, tokens and certificates is never logged.
+Each event is a single line: non-printable characters are escaped, and the traceback of an lbctl error is one value. The
+content of key files, tokens and certificates is never logged.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _SEVERITIES: dict[Severity, int] = {"error": logging.ERROR, "warning": logging.W
 _BARE = re.compile(r"[!#-<>-~]+", re.ASCII)
 """Pattern of a value that needs no quotes."""
 _REMINDER = 300.0
-"""Seconds between lines about a lasting failure."""
+"""Seconds between log lines about a lasting failure."""
 
 
 def start(stream: TextIO) -> logging.Handler:
-    """Log events of lbctl, and warnings and errors of libraries, to `stream`. `stop` takes the returned handler."""
+    """Log lbctl's events, and warnings and errors from libraries, to `stream`. Pass the returned handler to `stop`."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(_Lines())
     root = logging.getLogger()
@@ -58,24 +58,24 @@ def error(message: str, **fields: object) -> None:
 
 
 def failure(message: str, **fields: object) -> None:
-    """Log an error of lbctl itself, with the traceback of the exception that is being handled."""
+    """Log an error in lbctl itself, with the traceback of the exception being handled."""
     logging.getLogger("lbctl.serve").error("%s", message, extra={"fields": fields}, exc_info=True)
 
 
 def findings(diagnostics: Iterable[Diagnostic]) -> None:
-    """Log each diagnostic as a separate line. The level of the line is the severity of the diagnostic."""
+    """Log each diagnostic on a separate line, with its severity as the level."""
     for item in diagnostics:
         event(str(item).removeprefix(f"{item.severity} "), _SEVERITIES[item.severity])
 
 
 class LastingFailure:
-    """Logs a failure of a repeated operation: at its beginning, every five minutes while it lasts, and at its end.
+    """Logs a failure of a repeated operation: when it begins, every five minutes while it lasts, and when it ends.
 
     A failure with a different message is logged immediately. `clock` returns seconds.
     """
 
     def __init__(self, end: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """`end` is logged at the first success after a failure."""
+        """`end` is logged on the first success after a failure."""
         self._end = end
         self._clock = clock
         self._message = ""

@@ -10,8 +10,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 _TURN, _PAUSE = 0.001, 0.004
-"""Maximum seconds of work in one turn of the event loop, without the last step of the turn, and the seconds of the
-pause after the turn.
+"""Maximum seconds of work in one turn of the event loop, excluding the turn's last step, and seconds of pause after it.
 
 A push to a proxy takes several turns. Without the pause, each of them could wait for a part of the work.
 """
@@ -20,7 +19,7 @@ A push to a proxy takes several turns. Without the pause, each of them could wai
 async def in_turns(steps: Generator[object, None, T]) -> tuple[T, float]:
     """Run the generator to its end; yielded values are ignored.
 
-    Return the generator's return value, and the seconds of work without the pauses.
+    Return the generator's return value, and the seconds of work excluding pauses.
     """
     worked = 0.0
     while True:

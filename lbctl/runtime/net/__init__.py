@@ -1,1 +1,1 @@
-"""Outgoing connections of the control plane: name resolution, and addresses that are never connected to."""
+"""Outgoing connections of the control plane: name resolution, and the addresses that lbctl never connects to."""

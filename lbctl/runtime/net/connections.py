@@ -1,8 +1,8 @@
 """Limits the connections to an HTTP server: their number, their idle time, and the memory of incomplete requests.
 
 Every open connection counts towards the limit. At the limit, lbctl closes the idle connection whose last response is
-oldest. So clients that only keep connections open do not exclude others. A connection whose request body has not
-arrived yet still counts as idle. A stream always waits; the API's `streams` limits the number of streams.
+oldest. Clients that merely keep connections open therefore cannot lock out others. A connection whose request body has
+not arrived yet still counts as idle. A stream always counts as busy; the API's `streams` limits the number of streams.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ MAX_CONNECTIONS = 256
 """Far above the number of connections that scrapers, dashboards and commands open, and far below a process's 1,024
 descriptors."""
 MAX_HELD_BYTES = 16 << 20
-"""Maximum bytes of incomplete requests on all connections together."""
+"""Maximum total size of incomplete requests on all connections, in bytes."""
 _MAX_SENT_BYTES = 512 << 10
 """Bytes that a client may send while it waits for an answer: the body of its request, or further requests.
 
-Reading of a body without a consumer stops at 384 KiB: aiohttp stops reading once it has 128 KiB, and one read returns
-up to 256 KiB.
+If nothing consumes a body, reading stops at 384 KiB: aiohttp stops reading once it has 128 KiB, and one read returns up
+to 256 KiB.
 """
 _READ_TIMEOUT = 15.0
-"""Seconds within which a client must read the data that waits for it."""
+"""Seconds to wait for a client to read pending data."""
 FIRST_REQUEST = 10.0
-"""Seconds from the connection to the end of its first request's headers."""
+"""Maximum seconds from the start of a connection to the end of its first request's headers."""
 IDLE = 75.0
-"""Seconds between requests: longer than the interval of most scrapers, which then keep their connections."""
+"""Maximum seconds between requests: longer than most scrape intervals, so that scrapers keep their connections."""
 
 
 class ConnectionLimit:
-    """The connections of one server. `inner` creates the HTTP protocol of a connection."""
+    """The connections of one server. `inner` creates the HTTP protocol for a connection."""
 
     def __init__(
         self, inner: Callable[[], asyncio.Protocol], most: int = MAX_CONNECTIONS, patience: float = FIRST_REQUEST
@@ -45,20 +45,19 @@ class ConnectionLimit:
         self._most = most
         self._patience = patience
         self._open: dict[LimitedConnection, int] = {}
-        """Connection → the bytes of its next request. The first connection has been without a response for the longest
-        time."""
+        """Maps each connection to the bytes of its next request. The first one has gone longest without a response."""
         self._held_bytes = 0
 
     def protocol(self) -> LimitedConnection:
-        """Make the protocol of a new connection."""
+        """Create the protocol for a new connection."""
         return LimitedConnection(self, self._inner(), self._patience)
 
     def clients(self) -> set[tuple[str, int]]:
-        """Return the host and port of each client with a served connection: its TLS handshake has ended."""
+        """Return the host and port of each client whose connection is being served, after its TLS handshake."""
         return {client for item in self._open if (client := item.client) is not None}
 
     def enter(self, new: LimitedConnection) -> bool:
-        """Count the connection; False if the limit has been reached and no other connection is idle."""
+        """Count the connection. Return False if the limit is reached and no other connection is idle."""
         if len(self._open) >= self._most:
             oldest = next((item for item in self._open if not item.busy), None)
             if oldest is None:
@@ -93,7 +92,7 @@ class ConnectionLimit:
 class LimitedConnection(asyncio.Protocol):
     """Passes everything to `inner` once the connection is admitted.
 
-    `busy`: whether a request of the connection is being answered.
+    `busy`: whether a request on the connection is being answered.
     """
 
     def __init__(self, connections: ConnectionLimit, inner: asyncio.Protocol, patience: float) -> None:
@@ -123,7 +122,8 @@ class LimitedConnection(asyncio.Protocol):
     def end(self, *, body_is_left: bool = False) -> None:
         """Record that the request has been answered.
 
-        `body_is_left`: the rest of its body is read and dropped for a short time before the connection is closed.
+        If `body_is_left` is true, the rest of its body is read and dropped for a short time before the connection is
+        closed.
         """
         self.busy, self._received, self._drops = False, 0, body_is_left
         self._when_lost = None
@@ -176,7 +176,7 @@ class LimitedConnection(asyncio.Protocol):
         self._inner.data_received(data)
 
     def eof_received(self) -> bool | None:
-        """Pass the end of the client's bytes to the HTTP protocol."""
+        """Pass the end of the client's data to the HTTP protocol."""
         return self._inner.eof_received() if self._admitted else None
 
     def pause_writing(self) -> None:
@@ -186,13 +186,13 @@ class LimitedConnection(asyncio.Protocol):
             self._inner.pause_writing()
 
     def resume_writing(self) -> None:
-        """Notify the HTTP protocol that the client reads again."""
+        """Notify the HTTP protocol that the client has resumed reading."""
         self._stop_reader()
         if self._admitted:
             self._inner.resume_writing()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Release the place of the connection, and run the callback of `when_lost`."""
+        """Stop counting the connection, and run the `when_lost` callback."""
         self._stop_timer()
         self._stop_reader()
         if self._when_lost is not None:
@@ -213,14 +213,14 @@ class LimitedConnection(asyncio.Protocol):
 
 
 def connection_of(request: web.Request) -> LimitedConnection | None:
-    """Return the connection of a request; None if it is already closed."""
+    """Return a request's connection, or None if it is already closed."""
     connection = request.transport.get_protocol() if request.transport else None
     return connection if isinstance(connection, LimitedConnection) else None
 
 
 @web.middleware
 async def counted(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Mark the connection as busy until the response is complete. An aiohttp middleware."""
+    """An aiohttp middleware that marks the connection as busy until the response is complete."""
     connection = connection_of(request)
     if connection is None:
         return await handler(request)

@@ -1,10 +1,10 @@
 """Fetches one metrics page, with limits on its time and size.
 
-The request as a whole (name resolution, connection, response) has `timeout` seconds. A body has at most 16 MiB after
-decompression, and reading stops as soon as it exceeds that; no line has more than 64 KiB. A server with data
-parallelism writes about 44 KiB for each of its engines. A body above 1 MiB waits for `large`, with which the caller
-limits how many of them are in memory at once. A redirect counts as a wrong status. A response that cannot be used does
-not raise an exception: the result has a reason (one word, for metrics) and a message.
+The whole request (name resolution, connection, response) must complete within `timeout` seconds. A body is limited to
+16 MiB after decompression, and reading stops as soon as it exceeds that; a line is limited to 64 KiB. A server with
+data parallelism writes about 44 KiB per engine. A body above 1 MiB waits for `large`, which the caller uses to limit
+how many of them are in memory at once. A redirect counts as a failure. An unusable response does not raise an
+exception: the result has a reason (one word, for metrics) and a message.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Fetched:
     body: bytes = b""
     """The decompressed body; empty if it cannot be used."""
     reason: Reason = ""
-    """Why there is no usable body, as one word; empty if there is one."""
+    """Why the body is unusable, as one word; empty if it is usable."""
     message: str = ""
     """The reason as a short phrase."""
     size: int = 0
@@ -52,7 +52,7 @@ class Fetched:
 
 
 class _StopError(Exception):
-    """The rest of the response need not be read, because it cannot be used."""
+    """The response is unusable, so the rest of it need not be read."""
 
     def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message)
@@ -70,7 +70,7 @@ async def fetch(
 ) -> Fetched:
     """Fetch a page within `timeout` seconds. With a `query`, fetch its result from the Prometheus API at this URL.
 
-    `at`: the instant of the query, in seconds since the epoch; None: the server's current time. `large`: see the
+    `at`: the query's evaluation time, in seconds since the epoch; None: the server's current time. `large`: see the
     module; None: any number of large bodies at once. `key`: a header that the server requires, and its value.
     """
     try:
@@ -109,7 +109,7 @@ def _query_url(url: str) -> str:
 
 
 def _check_head(response: aiohttp.ClientResponse, is_query: bool) -> None:
-    """Raise _StopError if the status or size means that the response cannot be used.
+    """Raise _StopError if the status or size makes the response unusable.
 
     For a query, any status with JSON passes: Prometheus reports query errors that way.
     """
@@ -148,14 +148,14 @@ async def _joined(pieces: AsyncIterator[bytes], large: Large | None) -> bytes:
 
 
 async def _inflated(response: aiohttp.ClientResponse, bits: int) -> AsyncIterator[bytes]:
-    """Yield a compressed body, at most `LARGE_BYTES` at a time."""
+    """Decompress a body, and yield at most `LARGE_BYTES` at a time."""
     inflater = zlib.decompressobj(bits)
     try:
         async for chunk in response.content.iter_any():
             yield inflater.decompress(chunk, LARGE_BYTES)
             while inflater.unconsumed_tail:
                 yield inflater.decompress(inflater.unconsumed_tail, LARGE_BYTES)
-            if inflater.eof:  # it would keep whatever follows
+            if inflater.eof:  # it would buffer all further data
                 break
         yield inflater.flush()
     except zlib.error:
@@ -178,7 +178,7 @@ def _checked(body: bytes, is_query: bool) -> Fetched:
 
 
 def _has_long_line(body: bytes) -> bool:
-    """Return whether a line is too long, in a time that depends only on the length of the page."""
+    """Return whether a line is too long, in time that depends only on the length of the page."""
     start = 0
     while len(body) - start > MAX_LINE_BYTES:
         end = body.rfind(b"\n", start, start + MAX_LINE_BYTES + 1)
@@ -202,5 +202,5 @@ def _failed(error: Exception) -> Fetched:
 
 
 def _invalid_url(error: aiohttp.InvalidURL) -> str:
-    """Return the problem of a URL. aiohttp describes only an invalid host; otherwise the whole URL is invalid."""
+    """Describe the problem with a URL. aiohttp describes only an invalid host; otherwise, the whole URL is invalid."""
     return f"{error.url} {error.description}" if error.description else "the address of the source is not a URL"

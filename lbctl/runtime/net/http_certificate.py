@@ -1,4 +1,4 @@
-"""TLS for an HTTP server whose certificate is replaced while it runs, with or without client certificates."""
+"""TLS for an HTTP server whose certificate can be replaced while it runs, with or without client certificates."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lbctl.ir.proxies import ServerTls
 
 
 class HttpCertificate:
-    """The TLS of a server. `context` is None if connections are plain.
+    """The TLS settings of a server. `context` is None if the server does not use TLS.
 
     A server keeps its context, but each connection uses the newest context. A certificate that does not match its key
     therefore has no effect.
@@ -24,7 +24,7 @@ class HttpCertificate:
             self.context.sni_callback = self._use_newest
 
     def renew(self) -> str:
-        """Read the files again. If they are not usable, the previous ones stay in use, and the reason is returned."""
+        """Read the files again. If they are unusable, keep the previous ones and return the reason."""
         if self._tls is not None:
             try:
                 self._newest = _context(self._tls)

@@ -1,9 +1,9 @@
 """The HTTP client of the control plane, and the addresses that it never connects to.
 
 A fleet names the pages to fetch, so anyone who can write a fleet or a DNS zone could direct the client to services that
-only this machine can reach. Therefore the address of each connection is checked after name resolution: link-local
-addresses and addresses where clouds serve credentials are rejected. The client uses no cookies, no proxy settings of
-the environment and no credentials from files. A peer is not trusted: at most `MAX_HEADERS` headers of
+only this machine can reach. The address of each connection is therefore checked after name resolution: link-local
+addresses and addresses where clouds serve credentials are rejected. The client uses no cookies, no proxy settings from
+the environment and no credentials from files. Peers are not trusted: at most `MAX_HEADERS` headers of
 `MAX_HEADER_BYTES` and `MAX_INTERIM` interim responses are read, and compressed bodies are not decompressed. The caller
 limits the body and the time (`bounded`).
 """
@@ -31,16 +31,16 @@ MAX_HEADERS = 128
 MAX_HEADER_BYTES = 8190
 """Maximum length of a header, or of the status line."""
 MAX_INTERIM = 16
-"""Maximum number of responses with a status of 1xx to one request."""
+"""Maximum number of 1xx responses to one request."""
 _HEAD_PIECE = 4096
-"""Maximum number of bytes of a head that are parsed at once."""
+"""Maximum number of bytes of a response head to parse at once."""
 _RESOLVER_TIMEOUT = 60.0
-"""Timeout in seconds. This timeout is longer than any request timeout, so that a name is not queried again while its
-response is pending."""
+"""Timeout in seconds. It is longer than any request timeout, so that a name is not queried again while its response is
+pending."""
 _KEEP_ALIVE = 75.0
 """Seconds for which an idle connection is kept open."""
 _PROBES = {socket.TCP_KEEPIDLE: 10, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3}
-"""Seconds of silence before the first probe and between probes, and the number of probes without an answer."""
+"""Seconds of silence before the first probe, seconds between probes, and the maximum number of unanswered probes."""
 
 
 class RefusedAddressError(OSError):
@@ -48,7 +48,7 @@ class RefusedAddressError(OSError):
 
 
 class _Peer(ResponseHandler):
-    """One connection. The connection is closed if a server sends only interim responses."""
+    """A connection that is closed if the server sends only interim responses."""
 
     _interim = 0
     _awaits_head = True
@@ -59,7 +59,10 @@ class _Peer(ResponseHandler):
         super().set_response_params(**parameters)
 
     def data_received(self, data: bytes) -> None:
-        """Parse received data, a head only in pieces, so that parsing stops soon after the connection is closed."""
+        """Parse received data.
+
+        A head is parsed in pieces, so that parsing stops soon after the connection is closed.
+        """
         start = 0
         while self._awaits_head and self.transport is not None and len(data) - start > _HEAD_PIECE:
             super().data_received(data[start : start + _HEAD_PIECE])
@@ -107,7 +110,7 @@ def _result(host: str, port: int, address: str) -> ResolveResult:
 
 
 def _socket(info: AddrInfoType) -> socket.socket:
-    """Create the socket of a connection. Raises RefusedAddressError for an address that is not valid for a replica."""
+    """Create a connection's socket. Raises RefusedAddressError for an address that is not valid for a replica."""
     family, kind, protocol, _, address = info
     try:
         usable_answer([str(ipaddress.ip_address(str(address[0]).partition("%")[0]))])
@@ -126,10 +129,10 @@ def _probed_socket(info: AddrInfoType) -> socket.socket:
 
 
 def session(*, keep_alive_probes: bool = False, unix: str = "") -> aiohttp.ClientSession:
-    """Return a session for all requests of one event loop, which must be running. Each request sets its own timeout.
+    """Return a session for all requests on one event loop, which must be running. Each request sets its own timeout.
 
-    `keep_alive_probes`: whether TCP probes the peers of silent connections, for long-lasting responses. `unix`: path of
-    the socket for all requests.
+    `keep_alive_probes`: whether to send TCP probes on silent connections, for long-lasting responses. `unix`: path of a
+    Unix socket to use for all requests.
     """
     factory = _probed_socket if keep_alive_probes else _socket
     connector = aiohttp.UnixConnector(unix) if unix else aiohttp.TCPConnector(

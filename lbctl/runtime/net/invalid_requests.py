@@ -11,9 +11,9 @@ _LOG_INTERVAL = 10.0
 
 
 class InvalidRequests(logging.Filter):
-    """Replaces aiohttp's error about a request that is not valid HTTP, which repeats a line that may contain a token.
+    """Replaces aiohttp's error about an invalid HTTP request, which quotes a line that may contain a token.
 
-    It is logged at most once in `_LOG_INTERVAL`. `server` names the server in the log line.
+    It is logged at most once every `_LOG_INTERVAL` seconds. `server` names the server in the log line.
     """
 
     def __init__(self, server: str) -> None:
@@ -22,7 +22,7 @@ class InvalidRequests(logging.Filter):
         self._logged_at = float("-inf")
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether the record is logged, and replace its text."""
+        """Return whether to log the record, and replace its text."""
         if record.exc_info and isinstance(record.exc_info[1], HttpProcessingError):
             if record.created < self._logged_at + _LOG_INTERVAL:
                 return False

@@ -3,8 +3,8 @@
 If resolvers are given, they are queried; otherwise, the operating system's resolver is queried (with its hosts file and
 resolv.conf). An IPv6 address is used only if a name has no IPv4 address, because proxies that resolve names themselves
 are configured in the same way: a machine with both is one replica. Addresses that are not valid for a replica are
-rejected, above all link-local addresses, because clouds serve credentials there. Nothing is cached or repeated here:
-`discovery.dns` does that.
+rejected, above all link-local addresses, because clouds serve credentials there. This module neither caches nor
+retries: `discovery.dns` does.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     import dns.asyncresolver
 
 _MAX_UDP_PAYLOAD = 1232
-"""Maximum size of a UDP response, in bytes, that networks do not fragment. Longer responses are sent over TCP."""
+"""Maximum size, in bytes, of a UDP response that networks do not fragment. Longer responses are sent over TCP."""
 
 
 _Result = list[str] | Exception
 _pending: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Future[_Result]]] = WeakKeyDictionary()
-"""Event loop → name → the pending lookup."""
+"""Maps each event loop to its pending lookups by name."""
 
 
 class UnresolvedError(Exception):
@@ -90,7 +90,7 @@ def usable_answer(addresses: Iterable[str]) -> DnsAnswer:
 async def _by_resolvers(name: str, resolvers: Sequence[Address], timeout: float) -> list[str]:
     """Query the resolvers.
 
-    IPv6 is queried only after a response without IPv4, because a lost response must not change the family.
+    IPv6 is queried only after a response without IPv4, because a lost response must not change the address family.
     """
     import dns.exception  # slow to import, and needed only for fleets that name resolvers
     import dns.resolver
@@ -122,7 +122,7 @@ def _resolver(resolvers: Sequence[Address], timeout: float) -> dns.asyncresolver
 
 
 async def _by_system(name: str) -> list[str]:
-    """Query the operating system in one daemon thread per name, because its resolver cannot be interrupted.
+    """Query the system's resolver in one daemon thread per name, because it cannot be interrupted.
 
     A thread continues after a timeout, so a hanging resolver would accumulate threads. A second lookup of the same name
     therefore waits for the first one.
@@ -137,7 +137,7 @@ async def _by_system(name: str) -> list[str]:
 
 
 def _started(name: str, pending: dict[str, asyncio.Future[_Result]]) -> asyncio.Future[_Result]:
-    """Start the thread of a name, and return its future result."""
+    """Start the thread that looks up a name, and return a future for its result."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[_Result] = loop.create_future()
 

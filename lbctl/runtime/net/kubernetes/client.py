@@ -1,9 +1,9 @@
-"""Requests to an API server: JSON objects, and the lines of a watch.
+"""Requests to an API server, for JSON objects and for the events of a watch.
 
 The cluster and its credentials are read again for each request, so that rotation (of a kubeconfig, a pod's token, its
-CAs) needs no restart. Connections are kept while nothing has changed. A token is sent only over TLS, except to a proxy
-on loopback. Redirects are not followed, and no proxy of the environment is used. Errors describe the request and the
-server's response, and never contain a credential. Responses are limited in bytes, depth and time.
+CAs) needs no restart. Connections are reused until something changes. A token is sent only over TLS, except to a proxy
+on loopback. Redirects are not followed, and proxies from the environment are not used. Errors describe the request and
+the server's response, and never contain a credential. Responses are limited in bytes, depth and time.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
-"""Media type for objects of which only names and labels are needed: a node's status alone is many times larger."""
+"""Media types for objects if only names and labels are needed: a node's status, for example, is many times larger."""
 CONNECT_TIMEOUT = 5.0
 TIMEOUT = 15.0
 """Timeout in seconds for a connection, and for a whole response other than a watch."""
 _TIME_TOLERANCE = 2.0
-"""Maximum delay, in seconds, between the time that a response states and its arrival."""
+"""Maximum delay, in seconds, between the time stated in a response and its arrival."""
 MAX_ANSWER_BYTES = 32 << 20
 """Maximum size of a response, such as a page of a list."""
 MAX_EVENT_BYTES = 8 << 20
-"""Maximum size of an event in a watch. An object in etcd has at most 1.5 MiB."""
+"""Maximum size of an event in a watch. An object in etcd is at most 1.5 MiB."""
 MAX_WAIT = 30.0
-"""Maximum number of seconds that the server can ask the client to wait."""
+"""Maximum wait that is accepted from the server, in seconds."""
 _MAX_MESSAGE = 300
 _UNAUTHORIZED = 401
 
 
 class ApiError(Exception):
-    """An unsuccessful response of the API server.
+    """An unsuccessful response from the API server.
 
     `status` is the HTTP status or the code of a watch's ERROR event. `reason` is the reason in the Status object, for
     example Expired or Forbidden. `retry_after` is the number of seconds that the server asks the client to wait, or 0.
@@ -64,17 +64,19 @@ class ApiError(Exception):
 
 
 class ApiClient:
-    """Requests to the cluster that `load` returns. Use it in one event loop, and close it there."""
+    """A client for the cluster that `load` returns. Use and close it on the same event loop."""
 
     def __init__(self, load: Callable[[], Cluster], patience: float = TIMEOUT) -> None:
-        """Send nothing yet. `load` reads the cluster; it may read files, and raises ClusterError.
+        """Create a client without sending anything.
+
+        `load` returns the cluster; it may read files and raise ClusterError.
 
         `patience`: timeout in seconds for a whole response other than a watch.
         """
         self._load = load
         self._patience = patience
         self._started_at: float | None = None
-        """Server time, in seconds since the epoch, at which the monotonic clock of this machine was 0."""
+        """Server time, in seconds since the epoch, when this machine's monotonic clock was 0."""
         self._cluster: Cluster | None = None
         self._access: CallerIdentity | None = None
         self._session: aiohttp.ClientSession | None = None
@@ -103,7 +105,7 @@ class ApiClient:
     async def patch(
         self, path: str, body: Mapping[str, Any], query: Mapping[str, str] | None = None, accept: str = JSON
     ) -> dict[str, Any]:
-        """Change the object at `path` by a merge patch (RFC 7386), and return it. Raises ApiError, ClusterError."""
+        """Apply a merge patch (RFC 7386) to the object at `path`, and return it. Raises ApiError, ClusterError."""
         return await self.request("PATCH", path, query, body, accept, MERGE_PATCH)
 
     @property
@@ -119,7 +121,7 @@ class ApiClient:
     ) -> AsyncGenerator[dict[str, Any] | None]:
         """Yield None once the watch is open, then each event until the server ends it.
 
-        Raises ApiError, ClusterError; also if nothing was received for `silence` seconds, and after `total` seconds.
+        Raises ApiError or ClusterError, also if nothing is received for `silence` seconds, and after `total` seconds.
         """
         timeout = aiohttp.ClientTimeout(total=total, sock_connect=CONNECT_TIMEOUT, sock_read=silence)
         async with self._response("GET", path, {**query, "watch": "1"}, None, accept, timeout) as response:
@@ -169,7 +171,7 @@ class ApiClient:
     def _note_time(self, date: str) -> None:
         """Record the server's time.
 
-        Responses contain it in whole seconds, and the latest responses are the most precise.
+        Responses state it in whole seconds, so the response that implies the latest time is the most precise.
         """
         with suppress(ValueError, TypeError, OverflowError):
             started_at = parsedate_to_datetime(date).timestamp() - time.monotonic()
@@ -180,7 +182,7 @@ class ApiClient:
         """Return the current cluster and access, and a session with their TLS settings."""
         cluster = await asyncio.to_thread(self._load)
         if cluster == self._cluster:
-            cluster = self._cluster  # with the token from its credentials
+            cluster = self._cluster  # keeps the token that its credentials have cached
         access = await cluster.credentials.access()
         parts = urlsplit(cluster.server)
         if parts.scheme == "http" and access.authorization and not is_loopback(parts.hostname or ""):

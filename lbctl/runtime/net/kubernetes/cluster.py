@@ -1,7 +1,7 @@
 """The address of an API server and the caller's credentials; a pod's service account is the simplest case.
 
-A kubeconfig and a service account both result in a `Cluster`. Secrets are not part of any representation, and no secret
-is kept longer than its file contains it.
+A kubeconfig and a service account both result in a `Cluster`. Secrets never appear in a `repr`, and no secret is kept
+after it has been removed from its file.
 """
 
 from __future__ import annotations
@@ -54,7 +54,6 @@ class FixedAccess:
     """Credentials that do not change."""
 
     value: CallerIdentity = CallerIdentity()
-    """Identity of the caller."""
 
     async def access(self) -> CallerIdentity:
         """Return the fixed identity."""
@@ -66,11 +65,11 @@ class FixedAccess:
 
 @dataclass(frozen=True, slots=True)
 class TokenFile:
-    """A token in a file that another program replaces, as the kubelet does. The file is read again for each request."""
+    """A token in a file that another program, such as the kubelet, replaces. It is read again for each request."""
 
     path: Path
     certificate: tuple[str, str] | None = field(default=None, repr=False)
-    """Client certificate that is sent in addition to the token."""
+    """Client certificate sent in addition to the token."""
     check: Callable[[], object] | None = field(default=None, repr=False, compare=False)
     """Raises ClusterError if the file must not be read. For example, it may have become a link since the last
     request."""
@@ -101,22 +100,22 @@ class Cluster:
     ca: str | None = field(default=None, repr=False)
     """CA bundle for the server's certificate, in PEM; None: the system's CAs."""
     verify: bool = True
-    """Whether the server's certificate is checked."""
+    """Whether to verify the server's certificate."""
     server_name: str | None = None
     """Name in the server's certificate, if it differs from the host in the URL."""
     credentials: ClusterCredentials = field(default_factory=FixedAccess, repr=False)
-    """Credentials from the same place compare equal, so that a cached token survives the next read."""
+    """Credentials from the same source compare equal, so that a cached token survives the next read."""
 
 
 def bearer(token: str, origin: str) -> str:
-    """Return the header's value for a token. Raises ClusterError if the text is not a token."""
+    """Return the Authorization header's value for a token. Raises ClusterError if the text is not a token."""
     if not token or not token.isascii() or not token.isprintable() or " " in token:
         raise ClusterError(f"{origin} contains no token")
     return f"Bearer {token}"
 
 
 def in_cluster(directory: Path = _SERVICE_ACCOUNT, environment: Mapping[str, str] = os.environ) -> Cluster:
-    """Return the cluster of the current pod, by its service account. Raises ClusterError outside a pod."""
+    """Return the current pod's cluster, based on its service account. Raises ClusterError outside a pod."""
     host, port = environment.get("KUBERNETES_SERVICE_HOST", ""), environment.get("KUBERNETES_SERVICE_PORT", "")
     if not host or not port.isdecimal():
         raise ClusterError("this process does not run in a pod (KUBERNETES_SERVICE_HOST is not set): set a kubeconfig")

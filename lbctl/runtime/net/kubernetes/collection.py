@@ -1,11 +1,11 @@
-"""A copy of a collection of the Kubernetes API that follows its changes: list, then watch.
+"""A copy of a Kubernetes API collection that is kept up to date: list, then watch.
 
 It follows the API's conventions. A list is split into pages, and replaces the copy when all pages have arrived. A watch
-continues from the version of the list or of the last event. Bookmarks advance that version without an object. A version
-that the server no longer has (410, as status or as ERROR event) and any other ERROR lead to a new list. A lost
-connection leads to a new watch from the same version. Failures are retried with back-off and jitter, and do not change
-the copy. Only the parts of an object that are in its shape are kept, and a response with other types counts as a
-failure. A copy has at most `MAX_SIZE` objects, including their items.
+continues from the version of the list or of the last event. Bookmarks advance that version without an object. If the
+server no longer has a version (410, as a status or an ERROR event) or sends any other ERROR event, the collection is
+listed again. After a lost connection, a new watch starts from the same version. Failures are retried with back-off and
+jitter, and do not change the copy. Only the parts of an object that are in its shape are kept, and a response with
+different types counts as a failure. A copy has at most `MAX_SIZE` objects, including their items.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lbctl.runtime.net.kubernetes.cluster import ClusterError
 
 _log = logging.getLogger(__name__)
 PAGES = {False: "15", True: "150"}
-"""Number of objects in a page of a list, for whole objects and for metadata only.
+"""Number of objects per page of a list, for whole objects and for metadata only.
 
 These numbers keep each page within the limits of a response: a slice has up to 1,000 endpoints of about 20 values, and
 the metadata of a node with GPUs has 600 to 2,000 values.
@@ -35,20 +35,20 @@ MAX_SIZE = 40_000
 LIST_TIMEOUT = 120.0
 """Timeout in seconds for all pages of a list."""
 _TURN = 100
-"""Number of events between two turns of the event loop."""
+"""Number of events to process before yielding to the event loop."""
 _WATCH = (120, 240)
-"""Range in seconds from which the duration of a watch is chosen at random."""
+"""Range of the random duration of a watch, in seconds."""
 _MARGIN = 15.0
 """Additional seconds to wait for a silent watch."""
 _FIRST_PAUSE = 0.2
 _MAX_PAUSE = 0.8
 """Maximum pause in seconds before a failed request is repeated.
 
-It doubles with each failure, and a random part of at most half is subtracted. New pods are not seen during the pause,
-and one request per second is not a load for an API server.
+It doubles with each failure, and is randomly shortened by up to half. New pods are not noticed during the pause, and
+one request per second is not a significant load for an API server.
 """
 _SHORT = 1.0
-"""Duration in seconds below which a watch without an event counts as a failure, to avoid a loop of requests."""
+"""Seconds. A shorter watch without an event counts as a failure, to avoid a loop of requests."""
 _NOT_FOUND = 404
 _GONE = 410
 _METADATA = {
@@ -96,13 +96,13 @@ class Collection:
         rng: random.Random | None = None,
     ) -> None:
         self.objects: dict[str, Object] = {}
-        """Maps a name with namespace to the object, reduced to its shape."""
+        """Maps `namespace/name` to the object, reduced to its shape."""
         self.answered: float | None = None
-        """Last time of a message from the server, in seconds since the epoch; None: never."""
+        """Time of the last message from the server, in seconds since the epoch; None: never."""
         self.error = ""
         """Reason why the last request failed; empty after a success."""
         self.failed: float | None = None
-        """Last failure of a request, in seconds since the epoch; None: never."""
+        """Time of the last failed request, in seconds since the epoch; None: never."""
         self.listed = False
         """Whether the copy has been complete at least once."""
         self.attempted = asyncio.Event()
@@ -135,7 +135,7 @@ class Collection:
                 await self._pause(0.0)
 
     async def read_all(self) -> None:
-        """Replace the copy by a list of the whole collection. Raises ApiError, ClusterError."""
+        """Replace the copy with a new list of the whole collection. Raises ApiError, ClusterError."""
         try:
             async with asyncio.timeout(LIST_TIMEOUT):
                 await self._list()
@@ -259,7 +259,7 @@ class Collection:
         return str(error)
 
     async def _pause(self, least: float) -> None:
-        """Wait until the next attempt."""
+        """Wait at least `least` seconds before the next attempt."""
         pause = min(_MAX_PAUSE, _FIRST_PAUSE * 2.0 ** min(self._failures, 8))
         await asyncio.sleep(max(least, pause * self._rng.uniform(0.5, 1.0)))
 

@@ -1,9 +1,9 @@
-"""Runs the program that a kubeconfig names for its credentials (`users[].user.exec`), as kubectl does.
+"""Gets credentials from the program that a kubeconfig specifies (`users[].user.exec`), as kubectl does.
 
-Cloud providers issue short-lived tokens this way. The program runs with the rights of this process, without a shell and
-without a terminal. Therefore, any user who can write the kubeconfig can run programs here. Its output is kept until it
-expires or the API server rejects it. Its output and its arguments are never logged, because either may contain a
-secret.
+Cloud providers issue short-lived tokens this way. The program runs with this process's permissions, without a shell and
+without a terminal. Therefore, any user who can write the kubeconfig can run programs here. The credentials are cached
+until they expire or the API server rejects them. The program's output and arguments are never logged, because either
+may contain a secret.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from lbctl.runtime.net.kubernetes.cluster import CallerIdentity, ClusterError, b
 
 API_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 TIMEOUT = 30.0
-"""Timeout of the program in seconds."""
+"""Time limit for the program, in seconds."""
 MAX_OUTPUT_BYTES = 1 << 20
-"""Maximum size of its output."""
+"""Maximum size of the program's output."""
 _PIECE = 1 << 16
 _KILLED = 1.0
-"""Seconds to wait for the end of a killed program."""
+"""Seconds to wait for a killed program to end."""
 _MARGIN = 60.0
 """How many seconds before its expiry a credential stops being used."""
 
@@ -40,9 +40,9 @@ class ExecCommand:
     """The program and its arguments."""
 
     argv: tuple[str, ...] = field(repr=False)
-    """Program, absolute or from PATH, and its arguments."""
+    """Program (absolute or from PATH) and its arguments."""
     environment: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    """Pairs (name, value) of variables in addition to this process's environment."""
+    """Variables to add to this process's environment, as (name, value) pairs."""
     api_version: str = API_VERSIONS[0]
     """Version of ExecCredential that the program writes."""
     cluster: str = field(default="", repr=False)
@@ -55,7 +55,7 @@ class ExecPlugin:
     """Credentials from a program."""
 
     def __init__(self, command: ExecCommand, now: Callable[[], float] = time.time, timeout: float = TIMEOUT) -> None:
-        """Run nothing yet. `timeout` is in seconds."""
+        """Create the credentials without running the program. `timeout` is in seconds."""
         self._command = command
         self._now = now
         self._timeout = timeout
@@ -70,7 +70,7 @@ class ExecPlugin:
         return hash(self._command)
 
     async def access(self) -> CallerIdentity:
-        """Return the program's last credentials, or run it if they have expired. Raises ClusterError."""
+        """Return the cached credentials, or run the program if they have expired. Raises ClusterError."""
         async with self._lock:
             if self._held is None or (self._until is not None and self._now() > self._until - _MARGIN):
                 self._held, self._until = self._parse(await self._output())
@@ -113,7 +113,7 @@ class ExecPlugin:
         return output
 
     def _parse(self, output: bytes) -> tuple[CallerIdentity, float | None]:
-        """Return the access and its expiry, in seconds since the epoch."""
+        """Return the identity and its expiry, in seconds since the epoch."""
         try:
             credential = parse_object(output)
             status = credential["status"]

@@ -1,9 +1,9 @@
-"""Reads one kubeconfig: the cluster and the credentials of a context, with the position of every problem.
+"""Reads a context's cluster and credentials from one kubeconfig, and reports the position of every problem.
 
 It reads files with several clusters, from the tools of every provider. Unsupported features (`proxy-url`,
 `auth-provider`) are rejected if the chosen context needs them. Relative paths are relative to the kubeconfig, as for
-kubectl. A kubeconfig with a credentials program must belong to root or to the current user, and must not be writable by
-other users: otherwise, those users could run programs here.
+kubectl. A kubeconfig that runs a credentials program must belong to root or to the current user, and must not be
+writable by other users: otherwise, those users could run programs here.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MAX_BYTES = 4 << 20
 
 
 def ambient(environment: Mapping[str, str] = os.environ) -> Cluster:
-    """Return the cluster in KUBECONFIG, like kubectl, or otherwise the current pod's cluster. Raises ClusterError."""
+    """Return the cluster in KUBECONFIG, as kubectl does, or else the current pod's cluster. Raises ClusterError."""
     named = environment.get("KUBECONFIG", "")
     if not named:
         return in_cluster(environment=environment)
@@ -53,8 +53,8 @@ def read(
 ) -> Cluster:
     """Return the cluster of a context, by default the current one. Raises ClusterError with file, line and column.
 
-    A kubeconfig that is neither `of_operator` nor in a directory that the operator allows belongs to the author of the
-    fleet. Its tokens and certificates must then be below its directory, or below a directory that the operator allows,
+    A kubeconfig that is neither `of_operator` nor in a directory that the operator allows is controlled by the fleet's
+    author. Its tokens and certificates must then be below its directory, or below a directory that the operator allows,
     and must not be among `control_files`.
     """
     try:
@@ -98,7 +98,7 @@ class _Reader:
         )
 
     def _entry(self, section: str, key: str, name: str, place: Node | None) -> Node:
-        """Return the entry of this name in a list of the file; `place` is the position where the name is used."""
+        """Return the entry with this name from a list in the file; `place` is where the name is used."""
         listed = _child(self._root, section)
         entries = listed.value if listed is not None and isinstance(listed.value, list) else []
         names = [_text(item, "name") for item in entries]
@@ -175,7 +175,7 @@ class _Reader:
             raise _error(named, f"{show(str(named.value))} cannot be read: {reason_of(error)}") from None
 
     def _readable(self, named: Node) -> Path:
-        """Return the path of a file, if the kubeconfig is allowed to name it."""
+        """Return the path of a file if the kubeconfig may refer to it."""
         file = self._path(str(named.value))
         if self._of_operator:
             return file
