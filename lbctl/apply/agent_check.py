@@ -127,7 +127,7 @@ class AgentCheckServer:
                 f"HAProxy runs an older file: it sends agent checks for {_sample(removed)}, which the fleet no longer "
                 "contains"
             )
-            return AgentStatus(wrong=f"{reason}, and receives the response maint; render its file and reload it")
+            return AgentStatus(wrong=f"{reason}, and gets the response maint; render the file again and reload HAProxy")
         drained = [
             self._names[agent]
             for agent, at in self._weightless_at.items()
@@ -135,7 +135,7 @@ class AgentCheckServer:
         ]
         if drained:
             reason = f"HAProxy runs an older file, in which {_sample(drained)} is permanently drained"
-            return AgentStatus(wrong=f"{reason}; render its file and reload it")
+            return AgentStatus(wrong=f"{reason}; render the file again and reload HAProxy")
         outdated = [name for agent, name in self._names.items() if recent.get(agent) != self._lines[agent]]
         return AgentStatus(
             due=f"HAProxy has not fetched the newest weight of {_sample(outdated)} yet" if outdated else ""
@@ -144,12 +144,12 @@ class AgentCheckServer:
     def _silence_reason(self, silent: list[str], others: bool, now: float) -> str:
         if others:
             reason = f"HAProxy sends no agent checks for {_sample(silent)}: its file was not rendered from this fleet"
-            return f"{reason}; render its file and reload it"
+            return f"{reason}; render the file again and reload HAProxy"
         if self._unnamed_at is not None and now - self._unnamed_at <= SILENCE_LIMIT:
             reason = "HAProxy's agent checks do not name the replica, so it may get another replica's weight"
-            return f"{reason}; render its file and reload it, or set agent-send on its servers"
+            return f"{reason}; render the file again and reload HAProxy, or set agent-send on its servers"
         reason = f"HAProxy has sent no agent checks to {self._bind} and the ports above it for {SILENCE_LIMIT:g} s"
-        return f"{reason}; check that it runs with the file that is rendered for this fleet"
+        return f"{reason}; check that it runs with the file rendered for this fleet"
 
     def reloaded(self) -> None:
         """Forget all earlier agent checks, because HAProxy runs a different file from now on."""

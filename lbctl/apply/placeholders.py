@@ -69,8 +69,8 @@ def replaced(view: View, locate: Locate, logs: Sequence[str]) -> list[str]:
     hosts |= {item.tracing.otlp.host for item in view.listeners if item.tracing and _is_name(item.tracing.otlp)}
     listing = (
         ("files that are not on this machine", missing),
-        ("host names, which a proxy may resolve at start", hosts),
-        ("access logs, which it opens at start", {path for path in logs if not path.startswith("/dev/")}),
+        ("host names, which a proxy may resolve at startup", hosts),
+        ("access logs, which it opens at startup", {path for path in logs if not path.startswith("/dev/")}),
     )
     return [f"{what} ({shortened(sorted(names))})" for what, names in listing if names]
 

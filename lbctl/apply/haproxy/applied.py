@@ -82,7 +82,7 @@ class Convergence:
             )
         reasons = [*plan.reload, *(f"HAProxy rejected {item.command!r}: {item.message}" for item in refused)]
         if wanted_digest and now.digest != wanted_digest:
-            reasons.insert(0, "the configuration that HAProxy has loaded differs in more than its servers")
+            reasons.insert(0, "the configuration loaded by HAProxy differs in more than its servers")
         remaining = [each for each in plan.commands if each not in self.rejections]
         return HaproxyResult(
             done=not remaining and not reasons,

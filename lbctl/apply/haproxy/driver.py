@@ -172,7 +172,7 @@ class HaproxyUpdater:
         failure = "; ".join(filter(None, [reload.failure, *bind_failures]))
         return HaproxyResult(
             done=reload.done and not failure and agents_status == AgentStatus(),
-            reload=() if reload.done else ("its file waits for the next reload",),
+            reload=() if reload.done else ("its new file waits for the next reload",),
             reloaded=reloaded,
             retry_after=reload.retry_after
             or (_DUE_INTERVAL if agents_status.due else _STATUS_INTERVAL if self._agents else None),
@@ -184,7 +184,7 @@ class HaproxyUpdater:
 
     async def _reload_changes(self, bundle: Bundle) -> HaproxyReload:
         if self._reloader is None:
-            return _UNCHANGED if self._agents else HaproxyReload(False, f"{self.proxy.name} has no config and reload")
+            return _UNCHANGED if self._agents else HaproxyReload(False, f"{self.proxy.name} needs config and reload")
         difference = self._reloader.files.difference(bundle)
         if not difference.any:
             return _UNCHANGED

@@ -163,7 +163,7 @@ def read(info: str, state: str, stat: str) -> Running:
         digest = _digest(fields, servers)
         return Running(int(fields["Pid"]), fields["Version"], digest, servers)
     except _MALFORMED as error:
-        raise UnreadableAnswerError(f"not a valid answer from HAProxy: {reason_of(error)}") from None
+        raise UnreadableAnswerError(f"invalid response from HAProxy: {reason_of(error)}") from None
 
 
 def pid_and_digest(info: str, state: str) -> tuple[int, str]:
@@ -175,7 +175,7 @@ def pid_and_digest(info: str, state: str) -> tuple[int, str]:
         fields = _info(info)
         return int(fields["Pid"]), _digest(fields, dict(_servers(state, {})))
     except _MALFORMED as error:
-        raise UnreadableAnswerError(f"not a valid answer from HAProxy: {reason_of(error)}") from None
+        raise UnreadableAnswerError(f"invalid response from HAProxy: {reason_of(error)}") from None
 
 
 def _digest(fields: Mapping[str, str], servers: Iterable[Place]) -> str:
@@ -201,7 +201,7 @@ def counters(text: str) -> WorkerCounters:
                 servers[place] = _counters(row)
         return WorkerCounters(int(_info(info)["Pid"]), servers, occupants(servers, info), backends)
     except _MALFORMED as error:
-        raise UnreadableAnswerError(f"not a valid answer from HAProxy: {reason_of(error)}") from None
+        raise UnreadableAnswerError(f"invalid response from HAProxy: {reason_of(error)}") from None
 
 
 def occupants(servers: Iterable[Place], text: str) -> dict[Place, str]:

@@ -81,9 +81,9 @@ class Runtime:
         except TimeoutError:
             return Replies(tuple(texts), f"{self.address} did not answer within {self._timeout:g} s")
         except asyncio.IncompleteReadError:
-            return Replies(tuple(texts), f"{self.address} closed the connection before the end of its answer")
+            return Replies(tuple(texts), f"{self.address} closed the connection before the end of its response")
         except (asyncio.LimitOverrunError, _EndlessError):
-            return Replies(tuple(texts), f"{self.address} does not end its answer: is it HAProxy's Runtime API?")
+            return Replies(tuple(texts), f"{self.address} does not end its response: is it HAProxy's Runtime API?")
         except OSError as error:
             return Replies(tuple(texts), f"{self.address}: {reason_of(error)}")
 

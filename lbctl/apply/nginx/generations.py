@@ -136,7 +136,7 @@ class Generations:
         if self._is_ours(place, name):
             return
         if place.is_symlink() and f"{_HOME}/current/" in str(place.readlink()):
-            raise FileExistsError(errno.EEXIST, "it belongs to another nginx of the fleet", str(place))
+            raise FileExistsError(errno.EEXIST, "it belongs to another nginx in the fleet", str(place))
         backup = self._back_up(place) if place.is_symlink() or place.exists() else None
         _symlink(self._target(name), place)
         replaced.append((place, backup))

@@ -64,7 +64,7 @@ def judge(before: Workers, now: Workers, log: str, waited: float) -> Verdict | N
         return Verdict(succeeded=True)
     if waited > START_TIMEOUT:
         return Verdict(
-            succeeded=False, reason=f"no new worker process within {START_TIMEOUT:g} s; its error log has the reason"
+            succeeded=False, reason=f"no new worker process within {START_TIMEOUT:g} s; see nginx's error log"
         )
     return None
 

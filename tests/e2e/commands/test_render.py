@@ -22,8 +22,8 @@ def test_replacements_for_the_check_are_listed(kind: Kind, tmp_path: Path, capfd
     assert run(["render", "-t", kind, "--check", "-d", str(tmp_path / "out"), str(file)]) == 0
     (line,) = [line for line in capfd.readouterr().err.splitlines() if "not checked" in line]
     assert "files that are not on this machine (tls/a.crt, tls/a.key)" in line
-    assert "host names, which a proxy may resolve at start (vllm-0.ml.svc)" in line
-    assert line.endswith("access logs, which it opens at start (/var/log/edge.log)") == (kind != "haproxy")
+    assert "host names, which a proxy may resolve at startup (vllm-0.ml.svc)" in line
+    assert line.endswith("access logs, which it opens at startup (/var/log/edge.log)") == (kind != "haproxy")
 
 
 def test_missing_file_of_certificate_and_key_passes(

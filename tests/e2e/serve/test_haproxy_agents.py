@@ -88,7 +88,7 @@ def test_stale_file_gets_no_replica_the_answers_of_another() -> None:
         control.write(left)
         eventually(lambda: _state(control) == "WAITING" and "v1" in _words(control))
         assert "which the fleet no longer contains" in _words(control)
-        assert "render its file and reload it" in _words(control)
+        assert "render the file again and reload HAProxy" in _words(control)
         _assert_shares(edge, _third("v0", "v3", "v4"))
         control.stop()
         control.start()
