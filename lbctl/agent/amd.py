@@ -71,7 +71,7 @@ class AmdDevices:
                 if self._devices.includes(gpu):
                     gpus.append(self._read_gpu(handle, gpu))
         found = self._devices.with_missing(gpus, failures)
-        note = "no GPU is watched: the AMD driver lists no GPU" if self._all and not found else ""
+        note = "no GPU is watched: the AMD driver lists none" if self._all and not found else ""
         return GpuReadings(time.monotonic(), found, note=note)
 
     def close(self) -> None:
@@ -105,7 +105,7 @@ class AmdDevices:
         ecc = self._get("amdsmi_get_gpu_total_ecc_count", handle)
         violations = self._get("amdsmi_get_violation_status", handle)
         if all(value is None for value in (activity, memory, temperature, power, clocks, ecc)):
-            return replace(gpu, problem="the AMD driver returns no value of the GPU")
+            return replace(gpu, problem="the AMD driver returns no values for the GPU")
         utilization = _number(activity, "gfx_activity")
         total, used = _number(memory, "vram_total"), _number(memory, "vram_used")
         clock, max_clock = _number(clocks, "clk"), _number(clocks, "max_clk")

@@ -75,7 +75,7 @@ class ControlSocket:
         except InvalidJsonError as error:
             return web.json_response({"error": str(error)}, status=400)
         if not 0 <= wait <= _MAX_WAIT:
-            return web.json_response({"error": f"wait is not from 0 to {_MAX_WAIT:g}"}, status=400)
+            return web.json_response({"error": f"wait must be between 0 and {_MAX_WAIT:g}"}, status=400)
         result = await self._watch.drain(wait)
         return web.json_response(
             {

@@ -143,8 +143,8 @@ class EngineWatch:
             if self._page is None:
                 kind = page_kind(fetched.body)
                 if kind not in ENGINE_KINDS:
-                    return PageValues("the page has no metrics of a known engine (set --kind)")
-                log.event("the engine's metrics page is read", kind=kind)
+                    return PageValues("the page has no metrics from a known engine (set --kind)")
+                log.event("reading the engine's metrics page", kind=kind)
                 self._page = PageReader(kind, self._settings.devices)
             return self._page.read(fetched.body, began)
         except Exception as error:  # noqa: BLE001 -- the agent survives any page from an engine

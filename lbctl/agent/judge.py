@@ -252,7 +252,7 @@ def _problems(memory: Memory, gpus: GpuReadings) -> Iterator[Reason]:
         if gpu.problem:
             yield Reason("gpu_lost", f"GPU {gpu.name}: {gpu.problem}", gpu.name)
     for name in sorted(memory.gpus.keys() - {gpu.name for gpu in gpus.gpus}):
-        yield Reason("gpu_lost", f"GPU {name}: the driver does not list it any more", name)
+        yield Reason("gpu_lost", f"GPU {name} is no longer listed by the driver", name)
 
 
 def _joined(faults: tuple[Reason, ...], new: Iterable[Reason]) -> tuple[Reason, ...]:
@@ -366,7 +366,7 @@ def _notes(settings: AgentSettings, memory: Memory, gpus: GpuReadings, engine: E
     yield from (note for note in (gpus.note, memory.load_note, memory.save_note) if note)
     for gpu in gpus.gpus:
         if gpu.clock is not None and not _HEAT.isdisjoint(gpu.slowdowns):
-            yield f"GPU {gpu.name} has {gpu.clock:.0%} of its clock because of heat"
+            yield f"GPU {gpu.name} runs at {gpu.clock:.0%} of its clock because of heat"
     if settings.kind == NO_PAGE:
         yield "no metrics page is read, so a wedged engine is not detected"
     elif engine.page_problem and engine.reachable:

@@ -70,7 +70,7 @@ def _agent(assessment: Assessment, engine: EngineReading | None) -> Iterator[_Fa
     yield "lbctl_agent_weight_ratio", "gauge", "Share of its weight that the replica should get.", [((), weight)]
     signals = engine.signals if engine else {}
     counters = engine.counters if engine else {}
-    yield "lbctl_agent_signal", "gauge", "A signal of the engine, in lbctl's unit.", _named("signal", signals)
+    yield "lbctl_agent_signal", "gauge", "A signal of the engine, in lbctl's units.", _named("signal", signals)
     yield "lbctl_agent_counter_total", "counter", "A counter of the engine.", _named("counter", counters)
 
 
@@ -92,7 +92,7 @@ def _gpus(gpus: tuple[GpuReading, ...], xids: XidCounts, hostname: str) -> Itera
         ("DCGM_FI_DEV_POWER_USAGE", "Power draw (in W).", [(labels, gpu.power) for labels, gpu in readable]),
         ("DCGM_FI_DEV_ROW_REMAP_FAILURE", "Whether remapping of memory rows has failed.",
          [(labels, gpu.remap_failed) for labels, gpu in readable]),
-        ("DCGM_FI_DEV_XID_ERRORS", "Code of the last XID error since the start of the agent.",
+        ("DCGM_FI_DEV_XID_ERRORS", "Code of the last XID error since the agent started.",
          [(labels, xids.last(gpu)) for labels, gpu in labelled]),
     )  # fmt: skip
     for name, text, samples in values:
@@ -102,7 +102,7 @@ def _gpus(gpus: tuple[GpuReading, ...], xids: XidCounts, hostname: str) -> Itera
         for labels, gpu in labelled
         for code, count in sorted(xids.of(gpu).items())
     ]
-    yield "DCGM_EXP_XID_ERRORS_COUNT", "gauge", "Number of XID errors since the start of the agent.", errors
+    yield "DCGM_EXP_XID_ERRORS_COUNT", "gauge", "Number of XID errors since the agent started.", errors
     events = [
         ((*labels, ("clock_event", event)), float(event in gpu.slowdowns))
         for labels, gpu in readable

@@ -151,7 +151,7 @@ class NvmlDevices:
         problem, note = "", self._note
         if not devices and self._all:
             problem = _EXPLANATIONS[nvml.NVML_ERROR_NO_PERMISSION] if self._denied else ""
-            note = "" if self._denied else "no GPU is watched: the NVIDIA driver lists no GPU"
+            note = "" if self._denied else "no GPU is watched: the NVIDIA driver lists none"
         return GpuReadings(self._clock(), devices, problem, note)
 
     def close(self) -> None:
@@ -232,7 +232,7 @@ class NvmlDevices:
 
     def _without_xids(self, gpu: _Gpu, error: Any) -> None:
         gpu.events = None
-        self._note = f"the driver does not report XID errors of GPU {gpu.device.index}: {explain(error)}"
+        self._note = f"the driver does not report XID errors for GPU {gpu.device.index}: {explain(error)}"
 
     def _read(self) -> tuple[GpuReading, ...]:
         return self._devices.with_missing((item for gpu in self._gpus for item in self._read_gpu(gpu)), self._failures)

@@ -104,7 +104,7 @@ class AgentProcess:
         except OSError as error:
             raise _cannot_listen("agent checks", settings.check_bind, error) from None
         log.event(
-            "the agent listens",
+            "the agent is listening",
             http=settings.bind,
             agent_checks=settings.check_bind,
             tls=bool(settings.tls_cert) or None,
@@ -117,7 +117,7 @@ class AgentProcess:
     async def _drain(self, end: asyncio.Event) -> None:
         """Drain the replica until the deadline, or until `end` is set."""
         deadline = self._settings.drain_deadline
-        log.event("draining before the agent ends", deadline=f"{deadline:g}s")
+        log.event("draining before the agent exits", deadline=f"{deadline:g}s")
         drain = asyncio.create_task(self._watch.drain(deadline, is_saved=False))
         stop = asyncio.create_task(end.wait())
         await asyncio.wait((drain, stop), return_when=asyncio.FIRST_COMPLETED)

@@ -97,7 +97,7 @@ def save(directory: str, engine: str, memory: Memory) -> Memory:
         _write(Path(directory) / FILE, engine, memory)
         note = ""
     except OSError as error:
-        note = f"the faults are not saved for a restart of the agent: {reason_of(error)}"
+        note = f"the faults will not survive a restart of the agent: {reason_of(error)}"
     return memory if memory.save_note == note else replace(memory, save_note=note)
 
 

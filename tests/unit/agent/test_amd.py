@@ -131,7 +131,7 @@ def test_gpu_without_any_value_has_a_problem():
     smi = Amdsmi()
     for name in smi.values:
         smi.values[name] = {} if name == "temperatures" else None
-    assert AmdDevices(None, smi).read().gpus[0].problem == "the AMD driver returns no value of the GPU"
+    assert AmdDevices(None, smi).read().gpus[0].problem == "the AMD driver returns no values for the GPU"
 
 
 def test_gpu_that_vanishes_has_a_problem():

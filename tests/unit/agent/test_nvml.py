@@ -150,7 +150,7 @@ def test_each_xid_is_in_one_reading(machine, opened):
 def test_gpu_without_events_has_a_note(machine, opened):
     machine(H100 | {"events": 0})
     readings = opened().read()
-    assert readings.note == "the driver does not report XID errors of GPU 0: NVML reports: Not Supported"
+    assert readings.note == "the driver does not report XID errors for GPU 0: NVML reports: Not Supported"
     assert (problems(readings), readings.problem) == ({}, "")
 
 
@@ -265,7 +265,7 @@ def test_listed_gpu_without_permission_has_a_problem(machine, opened):
 def test_machine_without_gpus_has_a_note(machine, opened):
     machine()
     readings = opened().read()
-    assert (readings.problem, readings.note) == ("", "no GPU is watched: the NVIDIA driver lists no GPU")
+    assert (readings.problem, readings.note) == ("", "no GPU is watched: the NVIDIA driver lists none")
 
 
 @pytest.mark.parametrize("device", ["1", uuid(1), uuid(1).removeprefix("GPU-"), uuid(1).upper()])

@@ -120,7 +120,7 @@ def test_faults_that_cannot_be_saved_are_a_note(tmp_path: Path) -> None:
     replica.memory = saved_faults.save(str(tmp_path / "missing"), _ENGINE, replica.memory)
     found = replica.see()
     assert codes(found) == ["xid"]
-    assert found.notes == ("the faults are not saved for a restart of the agent: No such file or directory",)
+    assert found.notes == ("the faults will not survive a restart of the agent: No such file or directory",)
     replica.memory = saved_faults.save(str(tmp_path), _ENGINE, replica.memory)
     assert replica.see().notes == ()
 
