@@ -46,7 +46,7 @@ class SteadyClock:
         elif abs(jump - self._reported) > _TOLERANCE:
             self._reported = jump
             log.warn(
-                "the clock of this machine was changed; until the next start, timeouts count the elapsed time",
+                "this machine's clock was changed; until the next restart, timeouts are based on elapsed time",
                 seconds=round(jump),
             )
         return elapsed + self._offset

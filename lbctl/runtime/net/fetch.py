@@ -159,9 +159,9 @@ async def _inflated(response: aiohttp.ClientResponse, bits: int) -> AsyncIterato
                 break
         yield inflater.flush()
     except zlib.error:
-        raise _StopError("encoding", "a compressed body that is invalid") from None
+        raise _StopError("encoding", "an invalid compressed body") from None
     if not inflater.eof:
-        raise _StopError("encoding", "a compressed body that ends early")
+        raise _StopError("encoding", "a truncated compressed body")
 
 
 def _checked(body: bytes, is_query: bool) -> Fetched:
@@ -203,4 +203,4 @@ def _failed(error: Exception) -> Fetched:
 
 def _invalid_url(error: aiohttp.InvalidURL) -> str:
     """Describe the problem with a URL. aiohttp describes only an invalid host; otherwise, the whole URL is invalid."""
-    return f"{error.url} {error.description}" if error.description else "the address of the source is not a URL"
+    return f"{error.url} {error.description}" if error.description else "the source's address is not a URL"

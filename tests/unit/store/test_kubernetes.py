@@ -134,5 +134,5 @@ def test_without_a_cluster_the_store_cannot_be_opened(monkeypatch: pytest.Monkey
         open_shared(settings, "cp-1")
     monkeypatch.delenv("KUBECONFIG")
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    with pytest.raises(UnusableError, match="does not run in a pod"):
+    with pytest.raises(UnusableError, match="is not running in a pod"):
         open_shared(settings, "cp-1")

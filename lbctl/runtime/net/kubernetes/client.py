@@ -232,7 +232,7 @@ def _object(data: bytes) -> dict[str, Any]:
     try:
         return parse_object(data)
     except InvalidJsonError as error:
-        raise ClusterError(f"the API server did not return an object: {error}") from None
+        raise ClusterError(f"the API server did not return a JSON object: {error}") from None
 
 
 def _error_of(response: aiohttp.ClientResponse, body: bytes) -> ApiError:

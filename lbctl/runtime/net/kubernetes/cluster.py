@@ -118,7 +118,9 @@ def in_cluster(directory: Path = _SERVICE_ACCOUNT, environment: Mapping[str, str
     """Return the current pod's cluster, based on its service account. Raises ClusterError outside a pod."""
     host, port = environment.get("KUBERNETES_SERVICE_HOST", ""), environment.get("KUBERNETES_SERVICE_PORT", "")
     if not host or not port.isdecimal():
-        raise ClusterError("this process does not run in a pod (KUBERNETES_SERVICE_HOST is not set): set a kubeconfig")
+        raise ClusterError(
+            "this process is not running in a pod (KUBERNETES_SERVICE_HOST is not set): set a kubeconfig"
+        )
     try:
         authority = _read_text(directory / "ca.crt")
     except OSError as error:

@@ -190,7 +190,7 @@ class Collection:
     def _apply(self, event: Object) -> None:
         kind, given = event.get("type"), event.get("object")
         if not isinstance(given, dict):
-            raise ClusterError(f"an event of {self._key.resource} has no object")
+            raise ClusterError(f"an event for {self._key.resource} has no object")
         if kind == "ERROR":
             self._version = ""
             raise error_of_status(given, reason="Error")
@@ -216,7 +216,7 @@ class Collection:
         try:
             result: Object = shaped(value, {"metadata": _PAGE, "items": shape} if isinstance(shape, list) else shape)
         except InvalidJsonError as error:
-            raise ClusterError(f"an answer about {self._key.resource} has the wrong type: {error}") from None
+            raise ClusterError(f"a response about {self._key.resource} has the wrong type: {error}") from None
         return result
 
     def _size_of(self, item: Object) -> int:

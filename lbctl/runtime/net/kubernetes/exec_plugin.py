@@ -100,7 +100,7 @@ class ExecPlugin:
         except TimeoutError:
             raise self._error(f"did not end within {self._timeout:g} s") from None
         except TooLargeError:
-            raise self._error(f"has written more than {MAX_OUTPUT_BYTES >> 20} MiB") from None
+            raise self._error(f"wrote more than {MAX_OUTPUT_BYTES >> 20} MiB") from None
         finally:
             with suppress(ProcessLookupError):
                 process.kill()
@@ -127,7 +127,7 @@ class ExecPlugin:
         if not token and not (certificate and key):
             raise self._error("did not return a token or a client certificate")
         pair = (str(certificate), str(key)) if certificate and key else None
-        return CallerIdentity(bearer(str(token), "its answer") if token else "", pair), until
+        return CallerIdentity(bearer(str(token), "its output") if token else "", pair), until
 
     def _error(self, problem: str) -> ClusterError:
         return ClusterError(f"{self._command.origin}: the program {self._command.argv[0]} {problem}")

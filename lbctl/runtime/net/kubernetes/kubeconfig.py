@@ -66,7 +66,7 @@ def read(
     for item in diagnostics:
         raise ClusterError(f"{item.position}: {item.message}")
     if root is None:
-        raise ClusterError(f"{file}: this is not a kubeconfig")
+        raise ClusterError(f"{file}: not a kubeconfig")
     return _Reader(file, root, of_operator or is_allowed(file), control_files).cluster(context)
 
 
@@ -104,7 +104,7 @@ class _Reader:
         names = [_text(item, "name") for item in entries]
         if name not in names:
             hint = did_you_mean(name, names) or f"known: {', '.join(names[:16]) or 'none'}"
-            raise _error(place or self._root, f"there is no {key} {show(name)} ({hint})")
+            raise _error(place or self._root, f"unknown {key} {show(name)} ({hint})")
         entry = _child(entries[names.index(name)], key)
         if entry is None or not isinstance(entry.value, dict):
             raise _error(entries[names.index(name)], f"the {key} {show(name)} is empty")
@@ -180,7 +180,7 @@ class _Reader:
         if self._of_operator:
             return file
         if is_below(file, self._control_files):
-            problem = "belongs to the control plane, and the kubeconfig of a fleet must not read it"
+            problem = "belongs to the control plane, and a fleet's kubeconfig must not read it"
             raise _error(named, f"{show(str(named.value))} {problem}")
         if not (is_below(file, (str(self._file.parent),)) or is_allowed(file)):
             problem = "is outside the directories that this kubeconfig may read"
@@ -229,5 +229,5 @@ def _others_may_write(file: Path) -> str:
     """Return why other users could change the file, or an empty string."""
     status = file.stat()
     if status.st_uid not in {0, os.geteuid()}:
-        return "another user's"
+        return "owned by another user"
     return "writable by others" if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) else ""

@@ -332,7 +332,7 @@ def test_wrong_kubeconfig_is_reported_and_read_again(api: ApiServer, tmp_path: P
     api.put_slice("ml", "vllm", pods(1))
 
     async def work(watching: Watching) -> None:
-        assert watching.error == f"{file}:11:18: there is no context 'd' (known: c)"
+        assert watching.error == f"{file}:11:18: unknown context 'd' (known: c)"
         file.write_text(right)
         await watching.until(lambda: watching.members())
 
