@@ -20,7 +20,7 @@ class Level:
 
     exceeded: bool = False
     contrary: int = 0
-    """Number of readings in a row that contradict `exceeded`."""
+    """Number of consecutive readings that contradict `exceeded`."""
 
     def after(self, bad: bool, good: bool, readings: tuple[int, int]) -> Level:
         """Return the level after a reading, which is bad, good, or in between.

@@ -24,7 +24,7 @@ class GpuReading:
     """Why the GPU cannot be read, for example because it is lost. The values below are then None, except `xids`, which
     contains the errors that the driver reported earlier."""
     utilization: float | None = None
-    """Fraction of time for which the GPU was busy, 0 to 1."""
+    """Fraction of time that the GPU was busy, 0 to 1."""
     memory_free: int | None = None
     """Bytes."""
     memory_used: int | None = None

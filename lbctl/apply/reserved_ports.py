@@ -30,6 +30,6 @@ def reserve(port: int = 0, host: str = LOOPBACK, kind: socket.SocketKind = socke
 
 
 def port_of(bound: socket.socket) -> int:
-    """Return the port to which the socket is bound."""
+    """Return the port that the socket is bound to."""
     port: int = bound.getsockname()[1]
     return port

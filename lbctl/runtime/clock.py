@@ -13,14 +13,14 @@ from collections.abc import Callable
 from lbctl.runtime import log
 
 _TOLERANCE = 2.0
-"""Maximum difference, in seconds, at which the machine's clock is followed immediately.
+"""Changes of the machine's clock up to this many seconds are followed immediately.
 
 An NTP client slews a clock by less than a thousandth of the time between two calls.
 """
 
 
 def _since_boot() -> float:
-    """Return the seconds since the machine booted, including the time for which it was suspended."""
+    """Return the seconds since the machine booted, including the time that it was suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 

@@ -39,7 +39,7 @@ _STATE = ("scur", "qcur", "bck", "cookie", *_CONNECTIONS)
 _FAILURES = ("hrsp_5xx", "econ", "eresp")
 _ANSWERS = ("hrsp_1xx", "hrsp_2xx", "hrsp_3xx", "hrsp_4xx", "hrsp_other")
 _OTHER_ENDS = (*_ANSWERS, "cli_abrt")
-"""Counters for the other ways in which a request can end."""
+"""Counters for requests that end without a failure of the server."""
 
 _MALFORMED = (KeyError, ValueError, IndexError, TypeError, csv.Error)
 """Exceptions raised when parsing text that is not a response from HAProxy."""

@@ -33,12 +33,12 @@ class ReloadSchedule:
 
     min_interval: float
     offset: float = 0.0
-    """Seconds by which a reload for evidence is delayed, so that several nginx instances reload at different times."""
+    """Delay of a reload for evidence, in seconds, so that several nginx instances reload at different times."""
     last: float = -math.inf
     """Time of the last reload, in seconds."""
     wanted: Reason | None = None
     patience: ReloadPatience = field(default_factory=ReloadPatience)
-    """Time for which the wanted weights have differed from the running weights."""
+    """How long the wanted weights have differed from the running weights."""
 
     def want(self, reason: Reason) -> ReloadSchedule:
         """Return the schedule with a reload requested for this reason, unless a more urgent one is pending."""
