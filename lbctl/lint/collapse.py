@@ -14,7 +14,10 @@ _WORD = re.compile(r"[^\s,:;()]+")
 
 
 def collapse(findings: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Collapse findings about replicas by code and pool. Keep all other findings, in the same order."""
+    """Collapse findings about replicas of the same pool that have the same code.
+
+    Keep all other findings and their order.
+    """
     groups: dict[object, list[Diagnostic]] = {}
     for finding in dict.fromkeys(findings):
         groups.setdefault((finding.code, finding.path[:2]) if _is_of_replica(finding.path) else finding, []).append(
@@ -24,7 +27,7 @@ def collapse(findings: Iterable[Diagnostic]) -> list[Diagnostic]:
 
 
 def collapse_equal(findings: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Collapse equal warnings about several places. Keep all other findings, in the same order."""
+    """Collapse equal warnings from several places. Keep all other findings and their order."""
     groups: dict[object, list[Diagnostic]] = {}
     for finding in findings:
         key = finding if finding.severity == "error" else (finding.code, finding.message, finding.hint)
@@ -33,7 +36,7 @@ def collapse_equal(findings: Iterable[Diagnostic]) -> list[Diagnostic]:
 
 
 def _with_other_places(group: Sequence[Diagnostic]) -> Diagnostic:
-    """Return the first of several equal findings, with the places of the others in its message."""
+    """Return the first of several equal findings, and list the other places in its message."""
     first = group[0]
     places = list(dict.fromkeys(_place(item, first) for item in group[1:]))
     if not places:
@@ -43,7 +46,7 @@ def _with_other_places(group: Sequence[Diagnostic]) -> Diagnostic:
 
 
 def _place(item: Diagnostic, first: Diagnostic) -> str:
-    """Return the position of a finding. If both have the same position in `defaults`, return the finding's path."""
+    """Return the position of `item`; its path if the position is unknown or the same as for `first`."""
     if item.position is None or first.position is None or item.position == first.position:
         return dotted(item.path)
     is_same_file = item.position.file == first.position.file
@@ -51,7 +54,7 @@ def _place(item: Diagnostic, first: Diagnostic) -> str:
 
 
 def template(finding: Diagnostic) -> str:
-    """Return the message without the numbers, and without the names in its path.
+    """Return the message without numbers and without the names in its path.
 
     Findings with different templates have different consequences.
     """
@@ -61,7 +64,7 @@ def template(finding: Diagnostic) -> str:
 
 
 def with_places(group: Sequence[Diagnostic]) -> Diagnostic:
-    """Return the first of several findings, with the number of the others in its message."""
+    """Return the first of several findings, and add the number of the others to its message."""
     others = len(group) - 1
     more = f" (and in {others} more place{'s' if others > 1 else ''})" if others else ""
     return replace(group[0], message=f"{group[0].message}{more}")

@@ -1,8 +1,8 @@
-"""Applies safe fixes to fleet files. Only values change; comments and all other text are preserved.
+"""Applies safe fixes to fleet files, and preserves comments and all other text.
 
-A fix edits the text at the position of its value: it replaces a scalar within its quotes, or adds a key to a map or
-removes it. All other lines remain unchanged, byte for byte. A fix is skipped if the layout of the file does not permit
-it. The new text is parsed again, and is discarded if its values are not as intended. If a fix was not made, its finding
+A fix edits the text in place: it replaces a scalar and keeps its quotes, adds a key to a map, or removes a key. All
+other lines remain unchanged, byte for byte. A fix is skipped if the layout of the file does not permit it. The new text
+is parsed again, and is discarded unless it has the intended values. If a fix is skipped or discarded, its finding
 remains.
 """
 
@@ -85,7 +85,7 @@ def replace_file(file: File, data: bytes) -> None:
 
 
 def _apply_to_text(text: SourceText, fixes: Sequence[Fix]) -> SourceText:
-    """Return the text after the fixes of this file that its layout permits."""
+    """Apply the file's fixes that its layout permits, and return the new text."""
     root = read(text.data, text.name, Diagnostics())
     if root is None:
         return text
@@ -124,7 +124,7 @@ def _edit_for(root: Node, fix: Fix) -> _TextEdit | None:
 
 
 def _apply(lines: list[str], edit: _TextEdit) -> bool:
-    """Apply the edit without changing the number of lines. Return whether this was possible."""
+    """Apply the edit without changing the length of `lines`. Return whether this was possible."""
     if edit.old is None:
         return _insert_key(lines, edit)
     if edit.value is None:
@@ -187,7 +187,7 @@ def _insert_key(lines: list[str], edit: _TextEdit) -> bool:
 
 
 def _insert_line(lines: list[str], parent: Node, pair: str) -> bool:
-    """Insert a line into a block map: below the last value that ends on the line of its key, or below the map's key."""
+    """Insert a line into a block map, below its last one-line entry, or below the map's own key."""
     fields = list(parent.value.values()) if isinstance(parent.value, dict) else []
     above = max((node.line for node in fields if _is_one_line(lines, node)), default=parent.key_line)
     if not above:
@@ -242,13 +242,13 @@ def _expected(root: Node, edits: Iterable[_TextEdit]) -> Any:
 
 
 def _candidate_paths(path: Path) -> list[Path]:
-    """Return the path itself, and the path in the defaults from which its value may come."""
+    """Return the path itself, and the path in `defaults` that the value may come from."""
     kind = _DEFAULTS.get(str(path[0]))
     return [path, ("defaults", kind, *path[2:])] if kind else [path]
 
 
 def _scalar_end(line: str, node: Node) -> int | None:
-    """Return the index at which a scalar ends; None if it is not a scalar, or if it continues on the next line."""
+    """Return the index where a scalar ends; None if it is not a scalar, or if it continues on the next line."""
     start = node.column - 1
     if quoted := _QUOTED.match(line, start):
         return quoted.end()
@@ -273,7 +273,7 @@ def _scalar_text(value: Value, quote: str = "") -> str:
 
 
 def _flow_end(line: str, column: int) -> int | None:
-    """Return the index of the end of the flow collection that begins at `column`, if it is on this line."""
+    """Return the index of the bracket that closes the flow collection at `column`; None if it is not on this line."""
     depth, index = 0, column
     while index < len(line):
         quoted = _QUOTED.match(line, index) if line[index - 1 : index] in ("", " ", ",", "[", "{", ":") else None
@@ -290,7 +290,7 @@ def _flow_end(line: str, column: int) -> int | None:
 
 
 def _is_in_flow(before: str) -> bool:
-    """Return whether a flow collection is open at the end of this prefix of a line."""
+    """Return whether a flow collection is still open after this prefix of a line."""
     unquoted = _QUOTED.sub("", before)
     return sum(unquoted.count(bracket) for bracket in "[{") > sum(unquoted.count(bracket) for bracket in "]}")
 

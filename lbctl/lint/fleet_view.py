@@ -1,4 +1,4 @@
-"""The input of lint rules: the fleet as written and as resolved, and shared queries."""
+"""Input of lint rules: the fleet as written and as resolved, with shared queries."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GENERATIVE_KINDS = frozenset(
 _NOT_GENERATIVE = re.compile(
     r"embed|rerank|classif|score|pooling|moderation|\bbge\b|\bgte\b|\be5\b|clip|whisper|resnet|yolo|bert"
 )
-"""Parts of paths and model names that indicate a single short response, whatever the engine."""
+"""Patterns in paths and model names that indicate one short response, regardless of the engine."""
 _STREAMS = re.compile(r"/(chat|completions?|generate|generate_stream|responses|messages)(/|$)")
 
 
@@ -33,7 +33,7 @@ class StatedLoad:
     rate: float
     """Requests per second."""
     mean_service: float
-    """Time for which a request occupies a replica, in seconds."""
+    """Mean time that a request occupies a replica, in seconds."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,30 +51,30 @@ class FleetView:
 
     @property
     def pools(self) -> tuple[Pool, ...]:
-        """Its pools."""
+        """The fleet's pools."""
         return self.topology.pools
 
     @cached_property
     def forwards(self) -> tuple[tuple[Route, Forward], ...]:
-        """Return every route that leads to pools."""
+        """All routes that forward requests to pools, with their actions."""
         return tuple((route, route.action) for route in self.topology.routes if isinstance(route.action, Forward))
 
     @cached_property
     def kinds(self) -> frozenset[str]:
-        """Return the kinds of the proxies that the fleet names."""
+        """Kinds of proxies in the fleet."""
         return frozenset(proxy.kind for proxy in self.topology.proxies)
 
     def pool(self, name: str) -> Pool:
-        """Return the pool of this name."""
+        """Return the pool with this name."""
         return self._by_name[name]
 
     def written(self, path: Path) -> Node | None:
-        """Return the node of the YAML at `path`, including defaults."""
+        """Return the YAML node at `path`, after defaults are applied."""
         sources = self.loaded.compiled.sources
         return descend(sources.root, sources.written(path))
 
     def routes_to(self, pool: str) -> Iterator[Route]:
-        """Yield the routes whose requests go to the pool first, not as a fallback or a mirror."""
+        """Yield the routes that send requests to the pool directly, not as a fallback or a mirror."""
         return (
             route
             for route, action in self.forwards
@@ -82,7 +82,7 @@ class FleetView:
         )
 
     def streams(self, route: Route) -> bool:
-        """Return whether the path, model and engine show that responses are generated token by token."""
+        """Return whether the route's paths, models or engines indicate responses that are generated token by token."""
         paths = self._paths.get(route.name, [])
         if any(_NOT_GENERATIVE.search(path) for path in paths):
             return False

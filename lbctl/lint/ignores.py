@@ -4,8 +4,8 @@ Warnings, notes and the findings of lint rules can be silenced; errors that prev
 no effect, or that cannot be parsed, is itself a finding of lint, so that comments do not outlive their purpose.
 
 A comment is compared only with checks that were run. Some checks are not part of every run: they need a load, a proxy's
-own checker, or a file on another machine. Their codes do not make a comment unused. Findings about kinds of proxies
-that the fleet does not name count as found.
+own checker, or a file on another machine. A comment with one of their codes is not reported as unused. A finding for a
+kind of proxy that is not in the fleet counts as found.
 
 Commands other than lint also import this module. For this reason, functions that only lint uses import the rules when
 they are called.
@@ -60,7 +60,7 @@ class Comments:
 
 
 def ignores(texts: Iterable[SourceText]) -> tuple[list[Ignore], list[Diagnostic]]:
-    """Parse the comments in the files. The second result lists the faults of malformed comments."""
+    """Parse the comments in the files. The second list contains diagnostics about malformed comments."""
     parsed, faults = [], []
     for position, arguments in _comments(texts):
         codes, problem = _read(arguments)
@@ -78,7 +78,7 @@ def silenced_by_comments(texts: Iterable[SourceText]) -> Callable[[Diagnostic], 
 
 
 def split(findings: Iterable[Diagnostic], ignored: Iterable[Ignore]) -> tuple[list[Diagnostic], list[Ignore]]:
-    """Return the findings that are not silenced, and the comments whose code is not found on their line."""
+    """Return the findings that are not silenced, and the comments that silence none of the findings."""
     comments = list(ignored)
     keys = {_key(comment) for comment in comments}
     remaining, used = [], set()
@@ -117,7 +117,7 @@ def findings_of_invalid(findings: Iterable[Diagnostic], ignore_comments: Comment
 def unused(idle: Sequence[Ignore], loaded: Loaded, chosen: Callable[[str], bool], with_load: bool) -> list[Ignore]:
     """Return the comments that cannot silence anything in any run.
 
-    The codes of the comments in `idle` were not found on their lines in this run.
+    `idle`: comments whose codes were not found on their lines in this run.
     """
     if not chosen(UNUSED):
         return []
@@ -138,7 +138,7 @@ def unused_diagnostics(idle: Iterable[Ignore]) -> list[Diagnostic]:
 
 
 def _unused_comment(ignore: Ignore, is_error: bool) -> Diagnostic:
-    """Return the finding about a comment without effect; `is_error`: its code belongs to an error."""
+    """Return the finding about a comment without effect; `is_error`: whether its code denotes an error."""
     reason = "errors cannot be ignored" if is_error else f"{ignore.code} is not found on this line"
     message = f"{ignore.code}: {reason}" if is_error else reason
     return Diagnostic(UNUSED, f"{message}, so this comment has no effect", ignore.position, (), "remove it", "warning")
@@ -204,7 +204,7 @@ def _read(rest: str) -> tuple[list[str], str]:
 
 
 def _reason(bracket: str, reason: str) -> str:
-    """Return the problem with the reason, which starts after its opening parenthesis."""
+    """Return the problem with the reason, or an empty string; `reason` starts after the opening parenthesis."""
     if not bracket:
         return "it needs a reason in parentheses after the code"
     inner, closing, after = reason.rpartition(")")
@@ -216,7 +216,7 @@ def _reason(bracket: str, reason: str) -> str:
 
 
 def _quoted(before: str) -> bool:
-    """Return whether the text after `before` is in a quoted scalar that began on this line."""
+    """Return whether a quoted scalar is still open at the end of `before`."""
     quote = ""
     for character in before:
         if quote:

@@ -1,8 +1,8 @@
 """The pages of all lbctl codes, for `lbctl rule`, docs/reference/codes.md and SARIF.
 
-A page is a file `codes/CODE.md`: front matter, then paragraphs and sections. Paragraphs may be wrapped anywhere. The
-pages about features that a proxy does not support are generated from the targets' tables of capabilities. A code never
-changes its meaning. If lbctl no longer reports a code, its page stays.
+A page is a file `codes/CODE.md` with front matter, followed by paragraphs and sections. Paragraphs may be wrapped
+anywhere. Pages about unsupported features are generated from the targets' capability tables. A code never changes its
+meaning. When lbctl stops reporting a code, its page stays.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class CodePage:
     advice: str = ""
     """Recommended action, for codes without example fleets."""
     before: str = ""
-    """Complete fleet with the finding."""
+    """Complete fleet that triggers the finding."""
     after: str = ""
     """The same fleet without the finding."""
     ignore: str = ""
@@ -105,7 +105,7 @@ def read_page(code: str) -> CodePage:
 
 
 def _content(section: str) -> str:
-    """Return the fleet in a fenced block, or the paragraphs, each on one line."""
+    """Return the fleet from a fenced block; otherwise the paragraphs, each joined into one line."""
     text = section.strip()
     if text.startswith("```"):
         return text.removeprefix("```yaml\n").removesuffix("```")
@@ -194,7 +194,7 @@ def _feature(feature: Feature) -> CodePage:
 
 
 def _answers(feature: Feature) -> Iterator[str]:
-    """Yield a list item for each different answer of the kinds of proxies."""
+    """Yield one list item for each level of support, with the kinds of proxies that have it."""
     kinds: dict[str, list[str]] = {}
     for kind in TARGETS:
         kinds.setdefault(_answer(target(kind).capabilities[feature.id]), []).append(kind)

@@ -1,8 +1,7 @@
-"""Features of the fleet that its own proxies do not support, with one finding per code and position.
+"""Finds features that the fleet's own proxies do not support, with one finding per code and position.
 
 Features that need a control plane on every proxy (telemetry, live weights, deep health) are omitted: `lbctl serve`
-provides them, and `render` reports them. Other features that `serve` provides for a proxy that it drives are omitted
-too.
+provides them, and `render` reports them. So are other features that `serve` provides for the proxies that it drives.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from lbctl.targets.target import CONTROL_PLANE
 _CHECKS = frozenset(
     {"pool.health.http", "pool.health.http.body", "pool.health.grpc", "pool.health.tcp", "pool.health.agent"}
 )
-"""Features that are active health checks."""
+"""Features for active health checks."""
 _ANY_KIND = "; if the fleet has no proxies of these kinds, list its proxies under `proxies`"
 _GRANT = "LB174"
 """Code for objects in another namespace, which are supported."""
@@ -32,7 +31,7 @@ _CONTROL_PLANE_CODES = frozenset(BY_ID[name].code for name in CONTROL_PLANE)
 
 @dataclass(frozen=True, slots=True)
 class UnsupportedFinding:
-    """A feature that kinds of proxies do not support."""
+    """A feature that some kinds of proxies do not support."""
 
     kinds: tuple[str, ...]
     """Kinds of proxies that do not support the feature."""
@@ -59,7 +58,7 @@ def unsupported_findings(loaded: Loaded) -> Iterator[tuple[str, Diagnostic]]:
 
 
 def refused_key_findings(loaded: Loaded) -> Iterator[tuple[str, Diagnostic]]:
-    """Yield (kind, finding) for each route whose API keys one of the fleet's proxies rejects.
+    """Yield (kind, finding) for each route with API keys that one of the fleet's proxies rejects.
 
     A fleet without `proxies` may be rendered for any kind.
     """
@@ -78,9 +77,9 @@ def _is_driven(proxy: Proxy) -> bool:
 
 
 def _done_by_serve(loaded: Loaded, proxy: Proxy, finding: Diagnostic) -> bool:
-    """Return whether `lbctl serve` performs this function in place of the proxy.
+    """Return whether `lbctl serve` provides this feature instead of the proxy.
 
-    For a proxy that it does not drive, `serve` performs only the active checks of pools with the picker, because the
+    For proxies that it does not drive, `serve` runs only the active checks of pools that use the picker, because the
     picker is part of `serve`.
     """
     provided = target(proxy.kind).done_by_control_plane
@@ -92,7 +91,7 @@ def _done_by_serve(loaded: Loaded, proxy: Proxy, finding: Diagnostic) -> bool:
 
 
 def findings_of_all_kinds(loaded: Loaded) -> Iterator[Diagnostic]:
-    """Yield all findings of `render` for any kind of proxy in its oldest version, including control plane features."""
+    """Yield all findings of `render` for the oldest version of each kind of proxy, including control-plane features."""
     names = tuple(listener.name for listener in loaded.compiled.topology.listeners)
     for kind in KINDS if names else ():
         yield from _findings_of(loaded, Proxy(kind, kind, target(kind).versions[0], listeners=names))

@@ -1,4 +1,7 @@
-"""Lint rules: functions from a fleet to findings, registered by code. The page of each code contains the severity."""
+"""Lint rules: functions that yield the findings for a fleet, registered by code.
+
+Each code's page defines its severity.
+"""
 
 from __future__ import annotations
 
@@ -45,11 +48,11 @@ class LintRule:
     code: str
     check: Check
     needs_load: bool = False
-    """Whether the rule checks only the load that is specified on the command line."""
+    """Whether the rule needs the load that is specified on the command line."""
 
     @property
     def page(self) -> CodePage:
-        """Page of the rule's code, which is read at first use."""
+        """The page of the rule's code, read on first use."""
         return read_page(self.code)
 
     @property
@@ -59,11 +62,14 @@ class LintRule:
 
 
 REGISTRY: dict[str, LintRule] = {}
-"""Maps codes to rules. `@rule` fills it when `lbctl.lint.rules.rules` imports the modules of rules."""
+"""Maps codes to rules. `@rule` fills it when `lbctl.lint.rules.rules` imports the rule modules."""
 
 
 def rule(code: str, *, needs_load: bool = False) -> Callable[[Check], Check]:
-    """Register a check under its code, which has a page in `codes`. Raises ValueError if the code is taken."""
+    """Register a check under its code, which has a page in `codes`.
+
+    Raises ValueError if the code is already registered.
+    """
 
     def register(check: Check) -> Check:
         if code in REGISTRY:

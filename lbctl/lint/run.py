@@ -1,6 +1,6 @@
-"""Runs lint on one fleet: all rules, and the features that its proxies do not support, without silenced findings.
+"""Runs lint on one fleet: all rules, and a check for features that its proxies do not support.
 
-Comments in the fleet silence findings.
+Comments in the fleet can silence findings.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Fix:
     """A safe fix of a finding."""
 
     edit: Edit
-    """Change to make; its path is the path in the YAML."""
+    """Change to make, with the path in the YAML."""
     at: Position
-    """Position of the value, or of its nearest ancestor if it is not written."""
+    """Position of the value, or of its nearest ancestor if the YAML does not contain the value."""
     written: bool
 
 
@@ -38,13 +38,13 @@ class LintResult:
     """The result of one run."""
 
     findings: tuple[Diagnostic, ...]
-    """Each code and position occurs once."""
+    """All findings, with one for each code and position."""
     lines: tuple[Diagnostic, ...]
-    """Findings for people: features that proxies do not support appear once."""
+    """Findings for display, in which each unsupported feature appears once."""
     valid: bool
     """Whether the fleet itself has no errors, so that the rules were run."""
     summary: tuple[str, ...] = ()
-    """Number of features that each kind of proxy does not support."""
+    """One line for each kind of proxy, with the number of features that it does not support."""
     fixes: tuple[Fix, ...] = ()
     """Safe fixes of the findings."""
     unused: tuple[Ignore, ...] = ()
@@ -53,7 +53,7 @@ class LintResult:
 
 @dataclass(frozen=True, slots=True)
 class CodeFilter:
-    """Selects codes that begin with a string in `select`, and not with a string in `ignore`.
+    """Selects codes that start with a prefix in `select` but not with one in `ignore`.
 
     An empty `select` selects all codes.
     """
@@ -68,7 +68,7 @@ class CodeFilter:
 
 @dataclass(slots=True)
 class _RuleResults:
-    """Findings of the rules in the order of codes, with each position once."""
+    """Findings of the rules, ordered by code, with one for each code and position."""
 
     findings: dict[tuple[str, Position], Diagnostic] = field(default_factory=dict)
     fixes: dict[Diagnostic, Fix] = field(default_factory=dict)
@@ -79,8 +79,8 @@ def lint(
 ) -> LintResult:
     """Lint a fleet.
 
-    `texts` are its files as they were read, and `diagnostics` are the faults that were found while reading them.
-    `chosen` selects codes, and `load` is the load that is specified on the command line.
+    `texts` are its files as read, and `diagnostics` are the problems found while reading them. `chosen` selects codes,
+    and `load` is the load that is specified on the command line.
     """
     source = parse(texts, diagnostics)
     loaded = complete(source, diagnostics, require_own_lines=False) if source else None

@@ -15,9 +15,9 @@ _NAMED_BY_REPLICAS = {
     "mcp-session-id": "{header: mcp-session-id}",
     "$.previous_response_id": "{cookie: NAME}, for clients that store cookies",
 }
-"""Maps headers and body fields with a session ID that the replica chooses to an affinity that preserves the session."""
+"""Header or body field with a session ID that the replica chooses → an affinity that preserves the session."""
 _UNLIKE = 2.0
-"""Minimum ratio of the largest to the smallest capacity at which a pool's replicas count as different."""
+"""Capacities in a pool count as different if the largest is at least this many times the smallest."""
 
 
 @rule("LB210")
@@ -50,7 +50,7 @@ def idle_replicas_before_weights(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB213")
 def hash_without_bounded_load(fleet: FleetView) -> Iterator[RuleFinding]:
-    """Report hash balancing without a bound on the load of one replica (LB213)."""
+    """Report hash balancing without a limit on each replica's load (LB213)."""
     for pool in fleet.pools:
         if pool.balance.algorithm == "hash" and pool.balance.bounded_load is None:
             path = ("pools", pool.name, "balance", "hash", "bounded_load")
@@ -60,7 +60,7 @@ def hash_without_bounded_load(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB214")
 def hash_with_dynamic_weights(fleet: FleetView) -> Iterator[RuleFinding]:
-    """Report hash rings whose weights change (LB214)."""
+    """Report hash balancing with dynamic weights (LB214)."""
     for pool in fleet.pools:
         if pool.balance.algorithm == "hash" and pool.weighting.strategy != "static":
             path = ("pools", pool.name, "weighting", "strategy")
@@ -70,7 +70,7 @@ def hash_with_dynamic_weights(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB215")
 def prompt_hash_despite_session_key(fleet: FleetView) -> Iterator[RuleFinding]:
-    """Report hashes of the prompt, although a header or cookie identifies the client (LB215)."""
+    """Report prompt hashing where a header or cookie already identifies the client (LB215)."""
     for pool in fleet.pools:
         key = pool.balance.key
         session = _session(fleet, pool) if key and key.kind == "prompt_prefix" else ""
@@ -81,7 +81,7 @@ def prompt_hash_despite_session_key(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB247")
 def hash_of_named_session(fleet: FleetView) -> Iterator[RuleFinding]:
-    """Report hashes of a session ID that the replica chooses (LB247)."""
+    """Report hashing by a session ID that the replica chooses (LB247)."""
     for pool in fleet.pools:
         path, key, policy = ("pools", pool.name, "balance"), pool.balance.key, pool.balance.pick
         if key is not None and key.kind in ("header", "json_body") and key.name in _NAMED_BY_REPLICAS:
@@ -112,6 +112,6 @@ def _session(fleet: FleetView, pool: Pool) -> str:
 
 
 def _spread(pool: Pool) -> float:
-    """Return the ratio of the largest to the smallest capacity."""
+    """Return the ratio between the largest and the smallest capacity in the pool."""
     capacities = [replica.capacity for replica in serving(pool)]
     return max(capacities) / min(capacities) if capacities else 1.0

@@ -1,4 +1,4 @@
-"""Rules about capacities: weights against GPUs, dependence on one replica, and the stated load."""
+"""Rules about capacity: weights compared with GPUs, dependence on one replica, and utilisation under a given load."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def single_replica(fleet: FleetView) -> Iterator[RuleFinding]:
 
 
 def _shares_of_routes(fleet: FleetView, pool: Pool) -> Iterator[tuple[str, float]]:
-    """Yield each route without a fallback, and the share of its requests that the pool gets."""
+    """Yield each route without a fallback, and the share of its requests that goes to the pool."""
     for route, action in fleet.forwards:
         share = of_pools(action).get(pool.name)
         if share is not None and action.fallback is None:

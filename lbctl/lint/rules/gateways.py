@@ -21,7 +21,7 @@ from lbctl.targets.prepare import prepare
 
 @rule("LB251")
 def class_lacks_feature(fleet: FleetView) -> Iterator[RuleFinding]:
-    """Report features of the fleet that the class of a Gateway is known to lack (LB251)."""
+    """Report features that the class of a Gateway is known not to support (LB251)."""
     snapshot = Snapshot(fleet.topology, secrets=fleet.loaded.secrets)
     for proxy in fleet.topology.proxies:
         name = proxy.kubernetes.gateway_class if proxy.kubernetes is not None else None
@@ -36,7 +36,7 @@ def class_lacks_feature(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB252")
 def entries_share_host(fleet: FleetView) -> Iterator[RuleFinding]:
-    """Report entries that configure the same host of one gateway (LB252)."""
+    """Report entries that configure the same host on the same gateway (LB252)."""
     for first, second in combinations(fleet.topology.proxies, 2):
         gateway = _gateway(first)
         regions = {first.region, second.region} - {None}
@@ -62,7 +62,7 @@ def entries_share_host(fleet: FleetView) -> Iterator[RuleFinding]:
 
 
 def _gateway(proxy: Proxy) -> tuple[object, ...] | None:
-    """Return what identifies the gateway of an entry; None if the entry has its own."""
+    """Return the identity of an entry's gateway; None if the gateway belongs only to this entry."""
     objects = proxy.kubernetes
     if objects is None:
         return None
@@ -76,12 +76,12 @@ def _listeners(fleet: FleetView, proxy: Proxy) -> list[Listener]:
 
 
 def _common_host(one: Listener, other: Listener) -> str | None:
-    """Return a host for which both listeners have routes; None if they have none in common."""
+    """Return a host that both listeners have routes for, or None."""
     pairs = ((rule.host, theirs.host) for rule in one.rules for theirs in other.rules)
     return next((max(pair, key=len) for pair in pairs if host_covers(*pair) or host_covers(*reversed(pair))), None)
 
 
 def _policies(proxy: Proxy, listeners: list[Listener]) -> set[object]:
-    """Return the access lists of an entry whose Gateway lbctl renders."""
+    """Return the access lists of the entry's listeners; empty if lbctl does not render its Gateway."""
     assert proxy.kubernetes is not None
     return {access(item) for item in listeners} if proxy.kubernetes.gateway is None else set()

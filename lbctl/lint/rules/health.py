@@ -1,4 +1,4 @@
-"""Rules about health: detection of failures, its delay, and the return of replicas."""
+"""Rules about health: failure detection, its delay, and the return of replicas."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ _READINESS_PATHS = {
 _GPU_HEALTH = frozenset({"temperature", "throttle", "xid"})
 _MAX_DETECTION = 60_000
 _BUSY_ANSWER = 3_000
-"""Minimum timeout of a check, in milliseconds. Engines under load need this time."""
+"""Minimum timeout of a check, in milliseconds, because engines respond slowly under load."""
 _MAX_CHECK_RATE = 100
 _MIN_WINDOW = 5_000
 _MAX_THRESHOLD = 30
-"""Maximum useful threshold: a partially failed replica never has more consecutive failures."""
+"""Maximum useful threshold, because a partially failed replica never has more consecutive failures."""
 _SINGLE_FAILURES = {
     "unhealthy_threshold": "one slow response",
     "consecutive_5xx": "one 5xx response",
     "consecutive_connect_failures": "one lost packet",
 }
-"""Maps a key to the cause of an ejection if the threshold is 1."""
+"""Maps a key to the single event that ejects a replica if the threshold is 1."""
 
 
 @rule("LB321")
@@ -68,7 +68,7 @@ def liveness_check_only(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB322")
 def no_gpu_telemetry(fleet: FleetView) -> Iterator[RuleFinding]:
-    """Report GPUs without a source of temperature, throttling or errors (LB322)."""
+    """Report pools with GPUs but without a source for temperature, throttling or errors (LB322)."""
     for pool in fleet.pools:
         kinds = {source.kind for source in sources_of(pool)}
         signals = {source.signal for source in sources_of(pool)}
@@ -145,7 +145,7 @@ def excessive_check_rate(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB329")
 def shared_agent(fleet: FleetView) -> Iterator[RuleFinding]:
-    """Report replicas with the agent of another replica, and agents with a port in use (LB329)."""
+    """Report replicas that use another replica's agent, and agents whose port is already in use (LB329)."""
     first: dict[tuple[str, int], tuple[Path, Replica]] = {}
     for pool in fleet.pools:
         for replica in pool.replicas if pool.agent else ():
@@ -172,7 +172,7 @@ def _checks_actively(proxy: Proxy) -> bool:
 
 
 def _checks(pool: Pool) -> float:
-    """Return the checks per second from one instance."""
+    """Return the number of checks per second that one instance sends."""
     return 1000 * len(pool.replicas) / pool.active.interval if pool.active else 0.0
 
 
@@ -196,7 +196,7 @@ def aggressive_outlier_check(fleet: FleetView) -> Iterator[RuleFinding]:
 
 
 def _threshold(path: tuple[str, ...], value: int, better: int) -> Iterator[RuleFinding]:
-    """Check a number of consecutive failures."""
+    """Yield a finding if this number of consecutive failures is too low or too high."""
     if value == 1:
         yield _too_sensitive(path, _SINGLE_FAILURES[path[-1]], better)
     elif value > _MAX_THRESHOLD:
@@ -210,7 +210,7 @@ def _too_sensitive(path: tuple[str, ...], cause: str, better: int) -> RuleFindin
 
 @rule("LB326")
 def ineffective_slow_start(fleet: FleetView) -> Iterator[RuleFinding]:
-    """Report slow start that has no effect although replicas come and go (LB326)."""
+    """Report ineffective slow start in pools whose replicas come and go (LB326)."""
     for pool in fleet.pools:
         ramp = pool.slow_start
         spot = any(key == "spot" and value != "false" for replica in pool.replicas for key, value in replica.labels)

@@ -1,4 +1,4 @@
-"""Rules about hosted APIs: checks that cost tokens, telemetry without data, and keys that are sent in clear text."""
+"""Rules about hosted APIs: checks that cost tokens, telemetry without data, and keys sent in clear text."""
 
 from __future__ import annotations
 
@@ -52,5 +52,5 @@ def _hosted(fleet: FleetView) -> Iterator[Pool]:
 
 
 def _is_here(host: str) -> bool:
-    """Return whether the host is this machine; it is empty for a socket."""
+    """Return whether the host is this machine; `host` is empty for a socket."""
     return not host or is_loopback(host)

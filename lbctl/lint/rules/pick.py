@@ -12,16 +12,16 @@ from lbctl.lint.rules.telemetry import signals_of
 from lbctl.targets.picker import missing_key
 
 _MAX_BOUND = 2.0
-"""Maximum `bound` with an effect: replicas at twice the mean load queue while others are idle."""
+"""Maximum useful `bound`: at twice the mean load, a replica queues requests while others are idle."""
 _COMMON_PROMPT = 1024
 """Typical size in bytes of a system prompt or a tool list."""
 _FULL = frozenset({"queue", "kv_cache"})
-"""Signals that show a full engine. The signal `running` then shows how many requests it runs at once."""
+"""Signals that indicate a full engine; `running` then shows how many requests it can process at once."""
 
 
 @rule("LB223")
 def pick_without_telemetry(fleet: FleetView) -> Iterator[RuleFinding]:
-    """Report use of the picker without metrics of the replicas (LB223)."""
+    """Report use of the picker without replica metrics (LB223)."""
     for pool, _ in _picked(fleet):
         if not any(sources_of(pool)):
             message = "without telemetry, the picker cannot see how much work the engines have done"
@@ -40,7 +40,7 @@ def affinity_without_bound(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB225")
 def needless_body(fleet: FleetView) -> Iterator[RuleFinding]:
-    """Report prompts that are read for a model without a prefix cache (LB225)."""
+    """Report pools whose prompts are read although the model has no prefix cache (LB225)."""
     for pool, policy in _picked(fleet):
         if policy.prefix is not None and pool.model is not None and not fleet.generates(pool.name):
             message = "request bodies are read to recognise prompts, but this model does not cache prompts"
@@ -81,7 +81,7 @@ def picker_without_client_certificates(fleet: FleetView) -> Iterator[RuleFinding
 
 @rule("LB229")
 def queue_without_full_replicas(fleet: FleetView) -> Iterator[RuleFinding]:
-    """Report queues in which no request waits, because no replica counts as full (LB229)."""
+    """Report queues that are never used, because no replica counts as full (LB229)."""
     for pool, policy in _picked(fleet):
         if policy.queue is None or pool.circuit_breaker.replica_max_requests is not None:
             continue
@@ -104,7 +104,7 @@ def questions_without_a_key(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB249")
 def prompt_limit_without_prompts(fleet: FleetView) -> Iterator[RuleFinding]:
-    """Report limits on the tokens of prompts that the picker does not read (LB249)."""
+    """Report prompt-token limits for requests whose prompts the picker does not read (LB249)."""
     for route, action in fleet.forwards:
         for name in action.pools if route.prompt_limits else ():
             yield from _unread(route, fleet.pool(name))
@@ -112,7 +112,7 @@ def prompt_limit_without_prompts(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB250")
 def queue_without_tenants(fleet: FleetView) -> Iterator[RuleFinding]:
-    """Report queues that share replicas between tenants, although no request has a tenant (LB250)."""
+    """Report queues that are fair between tenants, although no request has a tenant (LB250)."""
     with_tenants = {
         name for route, action in fleet.forwards if route.auth and route.auth.names_tenant for name in action.pools
     }

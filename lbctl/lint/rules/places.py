@@ -34,7 +34,7 @@ def zone_loss_sheds_pool(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB220")
 def residency_in_one_zone(fleet: FleetView) -> Iterator[RuleFinding]:
-    """Report data residency with replicas in only one zone (LB220)."""
+    """Report routes with data residency whose replicas are all in one zone (LB220)."""
     for route, action in fleet.forwards:
         zones = _zones(_resident(fleet, route, action)) if route.regions else Counter[str]()
         if len(zones) == 1:
@@ -53,6 +53,6 @@ def _resident(fleet: FleetView, route: Route, action: Forward) -> list[Replica]:
 
 
 def _zones(replicas: list[Replica]) -> Counter[str]:
-    """Count replicas by zone; empty if one of them has no zone."""
+    """Count replicas by zone; return an empty counter if a replica has no zone."""
     zones = [replica.zone for replica in replicas if replica.zone is not None]
     return Counter(zones) if len(zones) == len(replicas) else Counter()

@@ -51,7 +51,7 @@ def retries_without_budget(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB316")
 def retry_amplification(fleet: FleetView) -> Iterator[RuleFinding]:
-    """Report requests that may become many requests (LB316)."""
+    """Report routes on which one request may become many (LB316)."""
     for route, action in fleet.forwards:
         factors = _factors(fleet, route, action, frozenset())
         product = _product(factors)
@@ -90,7 +90,7 @@ def _next_hop_routes(fleet: FleetView, route: Route, action: Forward) -> Iterato
 
 
 def _overlap_ignoring_hosts(one: Rule, other: Rule) -> bool:
-    """Return whether the rules overlap for some host. The first proxy may change the host."""
+    """Return whether the rules overlap if hosts are ignored, because the first proxy may change the host."""
     return overlaps(replace(one, host=""), replace(other, host=""))
 
 
@@ -122,9 +122,9 @@ _DECLINES: Mapping[str, frozenset[int]] = {
     "ray": frozenset({429, 503}),
     "tgi": frozenset({429}),
 }
-"""Maps an engine to the statuses with which it rejects a request before it processes the request."""
+"""Maps an engine to the statuses that it returns when it rejects a request before processing it."""
 _HOSTED = frozenset({429, 503, 529})
-"""Statuses with which hosted APIs reject a request before they process it."""
+"""Statuses that hosted APIs return when they reject a request before processing it."""
 
 
 @rule("LB317")
@@ -147,7 +147,7 @@ def status_that_need_not_mean_busy(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB318")
 def busy_without_another_replica(fleet: FleetView) -> Iterator[RuleFinding]:
-    """Report retries of busy replicas without another replica (LB318)."""
+    """Report retries of busy replicas that cannot reach another replica (LB318)."""
     retries_grpc = bool(fleet.kinds) and all(target(kind).retries_grpc for kind in fleet.kinds)
     for route, action in fleet.forwards:
         for pool in map(fleet.pool, action.pools):
@@ -162,7 +162,7 @@ def busy_without_another_replica(fleet: FleetView) -> Iterator[RuleFinding]:
 
 
 def _declines(pool: Pool) -> tuple[str, frozenset[int]]:
-    """Return a name for the replicas of a pool, and the statuses with which they reject requests.
+    """Return a name for the pool's replicas, and the statuses with which they reject requests.
 
     A replica sends such a status before it processes the request.
     """

@@ -12,7 +12,7 @@ from lbctl.lint.rule import Edit, RuleFinding, rule
 from lbctl.targets import uncounted, untimed
 
 _REPORTS = 5.0
-"""Interval between the reports of a proxy without telemetry, in seconds."""
+"""Maximum number of seconds between two reports of a proxy."""
 
 
 @rule("LB703")
@@ -48,7 +48,7 @@ def latency_not_measured(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB706")
 def interval_below_reports(fleet: FleetView) -> Iterator[RuleFinding]:
-    """Report analyses that are more frequent than the proxies' reports (LB706)."""
+    """Report analyses that run more often than the proxies report (LB706)."""
     reports = min(_REPORTS, shortest_interval(fleet.topology) or _REPORTS)
     for route in fleet.topology.routes:
         analysis = route.rollout.analysis if route.rollout and route.rollout.mode == "analysis" else None
@@ -60,7 +60,7 @@ def interval_below_reports(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB710")
 def split_mixes_versions(fleet: FleetView) -> Iterator[RuleFinding]:
-    """Report splits between versions without sticky clients (LB710)."""
+    """Report splits between model versions without sticky clients (LB710)."""
     for route, action in fleet.forwards:
         if len(_models(fleet, action)) > 1 and action.sticky is None and not action.pins:
             message = "each request chooses a pool independently, so one conversation may reach several models"

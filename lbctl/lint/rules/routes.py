@@ -14,7 +14,7 @@ from lbctl.lint.fleet_view import FleetView
 from lbctl.lint.rule import RuleFinding, rule
 
 _VARIABLE = re.compile(r"\$[a-z_]{3,}|%\[[a-z]|%[A-Z][A-Z_]{2,}(?:\([^)]*\))?%")
-"""Variable in the grammar of nginx, HAProxy or Envoy."""
+"""Variable in the syntax of nginx, HAProxy or Envoy."""
 
 
 @rule("LB330")
@@ -97,7 +97,7 @@ def _variables(rules: HeaderRules) -> Iterator[tuple[str, str]]:
 
 @rule("LB245")
 def tenant_of_nobody(fleet: FleetView) -> Iterator[RuleFinding]:
-    """Report a header with the tenant on a route without tenants (LB245)."""
+    """Report headers that contain the tenant on routes without tenants (LB245)."""
     for route in fleet.topology.routes:
         if route.auth is not None and route.auth.names_tenant:
             continue
@@ -109,12 +109,12 @@ def tenant_of_nobody(fleet: FleetView) -> Iterator[RuleFinding]:
 
 
 _MIN_REQUESTS = 10
-"""Minimum number of requests of a client that one proxy should admit, by the rate or at once."""
+"""Minimum number of requests that one proxy should admit from a client, by rate or concurrently."""
 
 
 @rule("LB533")
 def divided_limit_of_a_client(fleet: FleetView) -> Iterator[RuleFinding]:
-    """Report limits by client that are too small when divided among the proxies (LB533)."""
+    """Report per-client limits that are too small when divided among the proxies (LB533)."""
     for route in fleet.topology.routes:
         instances = instances_of(fleet.topology, frozenset(route.listeners))
         for index, limit in enumerate(route.rate_limits):

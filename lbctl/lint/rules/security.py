@@ -49,7 +49,7 @@ def listener_without_tls(fleet: FleetView) -> Iterator[RuleFinding]:
 
 
 def _is_in_gateway(fleet: FleetView, listener: Listener) -> bool:
-    """Return whether a gateway of Kubernetes has the listener. It has no listen addresses."""
+    """Return whether a Kubernetes gateway, which has no listen addresses, serves the listener."""
     proxies = (proxy for proxy in fleet.topology.proxies if proxy.kubernetes)
     return any(not proxy.listeners or listener.name in proxy.listeners for proxy in proxies)
 
@@ -62,7 +62,7 @@ def _only_redirects(fleet: FleetView, listener: Listener) -> bool:
 
 @rule("LB534")
 def open_listener(fleet: FleetView) -> Iterator[RuleFinding]:
-    """Report routes to replicas on public listeners without authentication (LB534)."""
+    """Report unauthenticated routes to replicas on public listeners (LB534)."""
     for listener in filter(_is_open, fleet.topology.listeners):
         routes = {rule.route for rule in listener.rules}
         names = sorted(route.name for route, _ in fleet.forwards if route.name in routes and route.auth is None)
@@ -73,7 +73,7 @@ def open_listener(fleet: FleetView) -> Iterator[RuleFinding]:
 
 
 def _is_open(listener: Listener) -> bool:
-    """Return whether other machines can reach the listener without a certificate."""
+    """Return whether other machines can reach the listener without a client certificate."""
     tls = listener.tls
     demands_certificate = tls is not None and tls.client_ca is not None and tls.client_certificate == "required"
     return not demands_certificate and not listener.bind.on_loopback
@@ -116,7 +116,7 @@ def secret_in_yaml(fleet: FleetView) -> Iterator[RuleFinding]:
 
 
 def _texts(root: Node, path: Path = ()) -> Iterator[tuple[Path, Node]]:
-    """Yield every text that is long enough for a secret, except addresses of replicas."""
+    """Yield every string that is long enough to be a secret, except replica addresses."""
     if isinstance(root.value, dict):
         for key, node in root.value.items():
             if isinstance(node.value, str) and len(node.value) > 7 and key != "address":
@@ -177,7 +177,7 @@ _MIN_KEY_LENGTH = 16
 
 @rule("LB532")
 def guessable_key(fleet: FleetView) -> Iterator[RuleFinding]:
-    """Report short keys, and keys that are names of tenants (LB532)."""
+    """Report keys that are short or equal to a tenant's name (LB532)."""
     for file in key_files(fleet.loaded.source):
         keys = fleet.loaded.secrets.api_keys.get(file.written, ())
         tenants = {key.tenant for key in keys}
@@ -194,7 +194,7 @@ def guessable_key(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB526")
 def metrics_from_forbidden_address(fleet: FleetView) -> Iterator[RuleFinding]:
-    """Report scrapes of metadata services and other addresses that no replica can have (LB526)."""
+    """Report metrics URLs of metadata services and of other addresses that no replica can have (LB526)."""
     for pool in fleet.pools:
         for path, telemetry in telemetries(pool):
             for index, source in enumerate(telemetry.sources):
@@ -204,7 +204,7 @@ def metrics_from_forbidden_address(fleet: FleetView) -> Iterator[RuleFinding]:
 
 
 def _host(url: str) -> str:
-    """Return the host of the URL as a client reads it; `host` or `address` means the replica's own address."""
+    """Return the URL's host as a client parses it; `host` or `address` means the replica's own address."""
     try:
         return unquote(urlsplit(url.replace("{", "").replace("}", "")).hostname or "")
     except ValueError:

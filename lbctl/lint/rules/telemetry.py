@@ -19,7 +19,7 @@ _MAX_INTERVAL = 60_000
 _MAX_DELAY = 30_000
 _TIMEOUT = 2_000
 _MAX_SWING = {"least_request": 2.0, "least_time": 2.0}
-"""Maximum gain × (delay + 10 s) ÷ interval without oscillation in simulation, by balancing algorithm."""
+"""Balancing algorithm → maximum gain × (delay + 10 s) ÷ interval that did not oscillate in simulation."""
 _MAX_SWING_OTHERWISE = 0.5
 _DERIVED = {
     "ttft": ("ttft_seconds", "ttft_count"),
@@ -125,7 +125,7 @@ def _removed_names(path: Path, value: str, replacements: dict[str, str]) -> Iter
 
 @rule("LB615")
 def free_memory_of_reserving_engine(fleet: FleetView) -> Iterator[RuleFinding]:
-    """Report `min_free_memory` for engines that reserve all memory (LB615)."""
+    """Report `min_free_memory` for engines that reserve GPU memory at startup (LB615)."""
     for pool in fleet.pools:
         kinds = {source.kind for source in sources_of(pool) if source.kind in KINDS}
         engines = sorted(kind for kind in kinds if table(kind).reserves_memory)
@@ -137,7 +137,7 @@ def free_memory_of_reserving_engine(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB616")
 def gpu_oversubscribed(fleet: FleetView) -> Iterator[RuleFinding]:
-    """Report replicas that share a GPU with too little memory (LB616)."""
+    """Report replicas that share a GPU without enough memory for all of them (LB616)."""
     by_device: dict[tuple[str, str], list[tuple[Pool, Replica]]] = {}
     for pool in fleet.pools:
         for replica in pool.replicas:

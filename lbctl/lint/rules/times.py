@@ -38,7 +38,7 @@ def short_idle_timeout(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB312")
 def keep_alive_longer_than_server(fleet: FleetView) -> Iterator[RuleFinding]:
-    """Report idle connections that are kept longer than the server's keep-alive (LB312)."""
+    """Report idle connections that are kept longer than the server's keep-alive timeout (LB312)."""
     for pool in fleet.pools:
         kinds = {source.kind for source in sources_of(pool)}
         idle = pool.connections.idle
