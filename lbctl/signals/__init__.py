@@ -1,4 +1,4 @@
-"""Metrics of replicas and GPUs: turns metrics pages into signals with a unit and an age. No I/O, no clock.
+"""Converts metrics pages of replicas and GPUs to signals, each with a unit and an age. No I/O, no clock.
 
 To add a kind of source, add a table in `engines`, in `gpu_exporters` or in a new module, a line here, and its name in
 `lbctl.model.telemetry`.
@@ -39,12 +39,12 @@ _MODULES = Registry(
     }
 )
 KINDS = _MODULES.names
-"""Kinds with a table; for `custom` and `prometheus` the fleet defines what a metric means."""
+"""Kinds that have a table; for `custom` and `prometheus`, the fleet defines the meaning of a metric."""
 
 
 @cache
 def table(kind: str) -> MetricsTable:
-    """Return the table of that kind; it is imported on first use. Raises UnknownName."""
+    """Return the table for this kind, which is imported on first use. Raises UnknownName."""
     module, _, name = _MODULES.get(kind).partition(":")
     metrics_table: MetricsTable = getattr(import_module(module), name or "TABLE")
     return metrics_table

@@ -26,6 +26,6 @@ TABLE = MetricsTable(
 )
 """The agent next to a replica.
 
-Progress follows from the counters: engines that count their steps have a counter of iterations. The other engines may
-count tokens only when a request ends, so their progress is measured in complete responses.
+Progress is derived from the counters: engines that count their steps provide `iterations`. Other engines may count
+tokens only when a request ends, so their progress is measured in complete responses.
 """

@@ -8,11 +8,12 @@ from typing import NamedTuple
 from lbctl.signals.source import SourceReading
 
 SOURCES = ("device", "host", "disk", "external")
-"""Places of cached tokens, the fastest first: GPU memory, host memory, a disk, and another store or engine."""
+"""Places where cached tokens are stored, fastest first: GPU memory, host memory, a disk, and another store or
+engine."""
 
 
 class CachedTokens(NamedTuple):
-    """Cumulative counts of an engine since its start."""
+    """Cumulative counts since the engine started."""
 
     total: float
     """Prompt tokens found in any cache."""
@@ -23,7 +24,7 @@ class CachedTokens(NamedTuple):
 
 
 def cached_tokens(reading: SourceReading, page: int) -> CachedTokens | None:
-    """Return the counts on the page with this index; None if the engine does not count cached tokens."""
+    """Return the counts on the page with index `page`; None if the engine does not count cached tokens."""
     quantities = reading.quantities
     name = "cached_total" if "cached_total" in quantities else "cache_found"
     if name not in quantities:

@@ -34,12 +34,12 @@ _COUNTS = {"requests", "count", "tokens"}
 
 
 def scale(unit: str | None) -> float:
-    """The factor from `unit` to the unit that lbctl uses."""
+    """Return the factor that converts `unit` to lbctl's unit."""
     return UNITS.get(unit or "", ("", 1.0))[1]
 
 
 def table(metric: str | None, signal: str | None, unit: str | None) -> MetricsTable:
-    """Return a table with this metric only; it is empty if metric or signal is missing, or the unit does not fit."""
+    """Return a table with only this metric; it is empty if the metric or signal is missing, or the unit is invalid."""
     is_valid = metric and signal in SIGNALS and not unit_problem(signal or "", unit)
     return MetricsTable(
         kind="custom",

@@ -1,9 +1,9 @@
 """Derives signals and evidence from readings of a source: gauges directly, counters as differences of two readings.
 
-Counters restart with the engine: a counter that is smaller than before, or has another number of lines (an engine was
-added, or one line could not be read), starts a new series, and nothing is derived from the pair. There is no division
-by 0: a mean needs counts, and an absent value remains absent. For a rate, a counter that was not on the
-previous page was 0: a counter with labels appears with its first event.
+Counters restart with the engine. A counter starts a new series if it is smaller than before, or if its number of lines
+differs because an engine was added or a line could not be read. Nothing is then derived from the two readings. Nothing
+is divided by 0: a mean requires counts, and an absent value remains absent. For a rate, a counter that was absent from
+the previous page counts as 0, because counters with labels appear with their first event.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ class TimedValue:
     value: float
     """The value, in the unit of its signal."""
     at: float
-    """Seconds on the clock of the reading."""
+    """Time of the reading, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenEvidence:
-    """Counts of an engine that generates tokens, between two readings."""
+    """Counts between two readings of an engine that generates tokens."""
 
     at: float
     """Time of the reading, in seconds."""
     itl_count: float
-    """The number of inter-token times."""
+    """Number of inter-token times."""
     itl_seconds: float
-    """Their sum."""
+    """Sum of the inter-token times, in seconds."""
     decode_tokens: float
     """Generated tokens per step, on average."""
     prefill_tokens: float
-    """Prompt tokens that were computed per step, on average."""
+    """Prompt tokens computed per step, on average."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchEvidence:
-    """Counts of an engine that works in batches, between two readings."""
+    """Counts between two readings of an engine that works in batches."""
 
     at: float
     """Time of the reading, in seconds."""
     compute_count: float
-    """The number of times in the model."""
+    """Number of measured times in the model."""
     compute_seconds: float
-    """Their sum."""
+    """Sum of these times, in seconds."""
     items: float
     """Inputs per execution, on average."""
 
@@ -72,7 +72,7 @@ class DerivedSignals:
     restarted: bool = False
     """Whether the counters restarted."""
     by_steps: bool = False
-    """Whether progress moves with each step of the engine, not only when a request ends."""
+    """Whether progress changes with each step of the engine, not only when a request ends."""
     moves: int = 0
     """Number of readings so far in which the cache usage differed from the previous reading."""
 
@@ -100,7 +100,7 @@ def derive(table: MetricsTable, before: SourceReading | None, after: SourceReadi
 
 
 class _CounterDelta:
-    """Return the growth of each counter between two readings; None if unknown."""
+    """Growth of each counter between two readings; None if unknown."""
 
     def __init__(self, before: SourceReading, after: SourceReading) -> None:
         self._growth = {
@@ -113,7 +113,7 @@ class _CounterDelta:
         return self._growth.get(name)
 
     def ratio(self, numerator: str, denominator: str) -> float | None:
-        """Return the ratio of two growths; None if the denominator did not grow."""
+        """Return the ratio between the growth of two counters; None if the denominator did not grow."""
         growth, base = self(numerator), self(denominator)
         return growth / base if growth is not None and base else None
 
@@ -140,8 +140,8 @@ def _moves(before: SourceReading | None, after: SourceReading) -> int:
 def _progress(table: MetricsTable, quantities: Mapping[str, float], moves: int) -> tuple[float | None, bool]:
     """Return a number that changes when the engine works, and whether it changes with each step.
 
-    Finished requests are not added to steps, because requests that clients cancel also end in a wedged engine. A change
-    of the cache usage is a sign of progress in addition to counters, but not by itself.
+    Finished requests are not added to steps, because even in a wedged engine, requests end when clients cancel them. A
+    change in cache usage counts as progress only in addition to counters, not by itself.
     """
     if "progress" in quantities:
         return quantities["progress"], table.heartbeat == "steps"
@@ -151,7 +151,7 @@ def _progress(table: MetricsTable, quantities: Mapping[str, float], moves: int) 
 
 
 def _rates(delta: _CounterDelta, first: Mapping[str, float], seconds: float) -> dict[str, float]:
-    """`first`: the counters that the previous page did not contain."""
+    """Return the signals derived from counter differences; `first`: counters that the previous page did not contain."""
     rates = {
         "ttft": delta.ratio("ttft_seconds", "ttft_count"),
         "token_latency": delta.ratio("itl_seconds", "itl_count"),
@@ -181,8 +181,8 @@ def computed_tokens(delta: Callable[[str], float | None]) -> float:
     """Return the number of prompt tokens that the engine computed, 0 if unknown.
 
     `delta` returns the growth of a counter between two readings, None if unknown. Without a counter of computed tokens,
-    the tokens found in the cache are subtracted from all prompt tokens. An engine may count the former some seconds
-    earlier, so their number between two readings may be higher.
+    cached tokens are subtracted from all prompt tokens. An engine may count cached tokens some seconds earlier than the
+    prompt, so the difference may be negative; the result is then 0.
     """
     computed = delta("computed_tokens")
     if computed is not None:

@@ -1,4 +1,4 @@
-"""Detects the kind of a metrics page by the names of its metrics."""
+"""Detects the kind of a metrics page from its metric names."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _PAGES = {
 }
 """Maps a kind of telemetry to the prefixes of its metric names.
 
-The order matters if a page contains the metrics of several kinds: the agent with the metrics of GPUs, Triton with its
-vLLM backend, vLLM inside Ray, or an engine behind a router.
+The order matters if a page contains metrics of several kinds: the agent with GPU metrics, Triton with its vLLM backend,
+vLLM inside Ray, or an engine behind a router.
 """
 _PAGE_PATTERNS = {
     kind: re.compile(rf"^(?:# (?:HELP|TYPE) )?(?:{names})".encode(), re.M) for kind, names in _PAGES.items()
@@ -36,5 +36,5 @@ _PAGE_PATTERNS = {
 
 
 def page_kind(page: bytes) -> str:
-    """Return the kind of telemetry that has these metrics, or "" if it is unknown."""
+    """Return the kind of telemetry source that exposes such a page, or "" if it is unknown."""
     return next((kind for kind, names in _PAGE_PATTERNS.items() if names.search(page)), "")

@@ -1,8 +1,8 @@
-"""Selects the lines of a page that are about one replica: by labels that the fleet specifies, and by its GPUs.
+"""Selects the lines of a page that belong to one replica, by labels from the fleet and by the replica's GPUs.
 
-A device is named as exporters name it: an index (`0`), a UUID (`GPU-5fd4…`, with or without `GPU-`), or one of these
-with a GPU instance after a colon (`0:3`: instance 3 of GPU 0, a MIG slice). Without devices, every GPU of the page
-belongs to the replica.
+Devices are named as in exporters: by an index (`0`), a UUID (`GPU-5fd4…`, with or without `GPU-`), or one of these with
+a GPU instance after a colon (`0:3`: instance 3 of GPU 0, a MIG slice). Without devices, every GPU on the page belongs
+to the replica.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from lbctl.signals.exposition import Labels
 
 DEVICE = "{device}"
-"""The placeholder in a label's value for each of the replica's devices."""
+"""Placeholder in a label's value; each of the replica's devices replaces it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,27 +21,27 @@ class GpuLabels:
     """How an exporter identifies GPUs."""
 
     names: tuple[str, ...]
-    """Labels with an index or a UUID, the preferred one first."""
+    """Labels that contain an index or a UUID, in order of preference."""
     instance: str = ""
-    """The label of a slice, if any."""
+    """Label that identifies a slice, if any."""
     index: str = ""
-    """A metric whose value is the index of the GPU that its labels identify."""
+    """Metric whose value is the index of the GPU that its labels identify."""
     renamed: tuple[str, ...] = ()
-    """The names that one label has in different versions."""
+    """Names of the same label in different versions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The part of a page that is about a replica."""
+    """The part of a page that belongs to a replica."""
 
     labels: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """Each label with the values that belong to the replica."""
+    """Labels, each with the values that select the replica's lines."""
     devices: tuple[str, ...] = ()
     """The replica's GPUs; empty: all."""
 
     @property
     def everything(self) -> bool:
-        """Whether all lines are about the replica."""
+        """Whether all lines belong to the replica."""
         return not (self.labels or self.devices)
 
 
@@ -55,14 +55,14 @@ class LineFilter:
     selection: Selection
     """Selection of the replica's GPUs and lines."""
     gpus: GpuLabels | None = None
-    """The labels by which the page identifies GPUs; None if it does not identify them."""
+    """Labels that identify GPUs on the page; None if it does not identify them."""
     indices: Mapping[str, str] = field(default_factory=dict)
     """UUID → index, if the page reports it in a separate metric."""
 
     def __call__(self, labels: Labels, whole: bool = False) -> bool:
-        """Whether a line is about the replica.
+        """Return whether a line belongs to the replica.
 
-        `whole`: the metric describes a whole GPU, and thus each of its slices.
+        `whole`: whether the metric describes an entire GPU, and therefore each of its slices.
         """
         if any(self._value(labels, key) not in values for key, values in self.selection.labels):
             return False
@@ -87,10 +87,10 @@ class LineFilter:
 
 
 def selection(match: tuple[tuple[str, str], ...], devices: tuple[str, ...], gpus: GpuLabels | None) -> Selection:
-    """Combine `match_labels` and `devices` of a replica.
+    """Combine a replica's `match_labels` and `devices` into a selection.
 
-    A label that identifies GPUs, with the value `{device}`, selects the devices themselves, so that UUIDs and slices
-    match too.
+    If a label that identifies GPUs has the value `{device}`, it selects the devices themselves, so that UUIDs and
+    slices also match.
     """
     labels: list[tuple[str, tuple[str, ...]]] = []
     for key, value in match:

@@ -31,9 +31,9 @@ TGI = MetricsTable(
 )
 """Text Generation Inference.
 
-There is no cache metric, because the capacity and the content of the batch count tokens differently. A batch is a step
-of the engine, so the time in the model is known for each step. Its tokens are known only when a request ends, which
-evens out over some seconds.
+The table has no cache metric, because TGI counts tokens differently for the capacity and for the content of a batch. A
+batch is a step of the engine, so the time in the model is known for each step. Its tokens are counted only when a
+request ends, which averages out over some seconds.
 """
 
 TRTLLM = MetricsTable(
@@ -79,7 +79,8 @@ TRTLLM = MetricsTable(
 )
 """trtllm-serve. Its step metrics are gauges of the last step, and its histograms are updated when a request ends.
 
-Two counters change during a long request: one for each step with a prompt, and one for each cache block of a response.
+Two counters change during a long request: one with each step that processes a prompt, and one with each cache block of
+a response.
 """
 
 LMDEPLOY = MetricsTable(
@@ -127,9 +128,9 @@ NIM = MetricsTable(
     page="/v1/metrics",
     notes=("The metrics page is `/v1/metrics`. For newer NIMs with vLLM's metrics, use `kind: vllm`.",),
 )
-"""NVIDIA NIM for language models: names without a prefix, at `/v1/metrics`.
+"""NVIDIA NIM for language models, with metric names without a prefix at `/v1/metrics`.
 
-They are updated in every step, but no metric counts steps.
+The metrics are updated in every step, but none of them counts steps.
 """
 
 LLAMACPP = MetricsTable(
@@ -155,7 +156,7 @@ LLAMACPP = MetricsTable(
 )
 """llama.cpp's server, started with `--metrics`.
 
-Tokens and their time are added when a request ends, and decodes are added immediately. Over some seconds, both describe
+The server counts tokens and their times when a request ends, but decodes immediately. Over some seconds, both describe
 the batch.
 """
 
@@ -201,7 +202,7 @@ TFSERVING = MetricsTable(
         "The server needs a monitoring configuration with `prometheus_config { enable: true }`.",
     ),
 )
-"""TensorFlow Serving, at `/monitoring/prometheus/metrics`. Names begin with a colon; latencies are microseconds."""
+"""TensorFlow Serving, at `/monitoring/prometheus/metrics`. Names begin with a colon; latencies are in microseconds."""
 
 KSERVE = MetricsTable(
     kind="kserve",
@@ -222,6 +223,6 @@ KSERVE = MetricsTable(
 )
 """KServe's Python server and MLServer.
 
-Neither reports its present queue: MLServer's queues are histograms of past lengths. Requests are processed one by one,
-so no batch is known.
+Neither reports its current queue length: MLServer's queue metrics are histograms of past lengths. Requests are
+processed one at a time, so the batch size is unknown.
 """

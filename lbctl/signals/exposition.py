@@ -1,10 +1,10 @@
 """Extracts the wanted lines from a metrics page, and ignores the rest.
 
-A model server's page has hundreds of lines, of which a dozen matter. Only lines that begin with a wanted name are
-parsed: by OpenMetrics' grammar if the page ends with `# EOF`, otherwise by the looser grammar of Prometheus' text
-format. A line that breaks its grammar, a value that is not a finite number ≥ 0 in ASCII, and a series that occurs twice
-are rejected: the values are unknown, never 0. Types, help texts and timestamps are ignored; the caller bounds the size
-of a page. No pattern here backtracks over spaces, as a page may come from an untrusted server.
+A model server's page has hundreds of lines, but only about a dozen of them matter. Only lines that begin with a wanted
+name are parsed: with the OpenMetrics grammar if the page ends with `# EOF`, otherwise with the looser grammar of the
+Prometheus text format. Lines that violate the grammar, values that are not finite, non-negative ASCII numbers, and
+duplicate series are rejected: their values are unknown, never 0. Types, help texts and timestamps are ignored; the
+caller bounds the size of a page. No pattern here backtracks over spaces, because pages may come from untrusted servers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_WANTED_BYTES = 1 << 20
 """Maximum size of all wanted lines in bytes; a page with more bytes yields no values."""
 _NUMBER = rb"[+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?"
 NUMBER = re.compile(_NUMBER)
-"""A number in a metrics page: ASCII, finite in form."""
+"""A number in a metrics page: ASCII digits, not `Inf` or `NaN`."""
 _PAIR = rb'[A-Za-z_][A-Za-z0-9_]*+="(?:[^"\\\n]|\\.)*+"'
 _VALUE = rb"(" + _NUMBER + rb"|[+-]?(?:[Nn]a[Nn]|[Ii]nf(?:inity)?))"
 _STRICT = re.compile(
@@ -43,7 +43,7 @@ _LABEL = re.compile(rb'([A-Za-z_][A-Za-z0-9_]*+)[ \t]*+=[ \t]*+"((?:[^"\\\n]|\\.
 _ESCAPE = re.compile(r"\\(.)")
 _ESCAPES = {"n": "\n"}
 _NOT_LONGER = rb"(?![A-Za-z0-9_:.\-])"
-"""A name followed by one of these characters is part of another, longer name."""
+"""A name followed by one of these characters is only the start of a longer name."""
 _EOF = b"\n# EOF"
 _MAX_CACHED_BYTES = 512
 """Maximum length of cached labels, in bytes."""
@@ -65,9 +65,9 @@ class RefusedLine:
     """A line without a usable value."""
 
     reason: str
-    """Why the line has no usable value."""
+    """Reason why the line has no usable value."""
     labels: Labels | None = None
-    """The labels if they could be read, so that other series are not affected."""
+    """Labels, if they are readable, so that other series are not affected."""
     is_negative: bool = False
     """Whether the value is a negative number."""
 
@@ -83,7 +83,7 @@ class MetricsPage:
 
 
 class MetricsReader:
-    """Reader for the lines of certain metrics; created once per source, and used for every page."""
+    """Reads the lines of given metrics; created once per source, and used for every page."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names = tuple(sorted(set(names)))
@@ -120,7 +120,7 @@ class MetricsReader:
 
 
 def _unique(samples: list[Sample], refused: list[RefusedLine]) -> None:
-    """Remove series that occur twice, because it is unknown which of the two values is valid."""
+    """Remove duplicate series, because it is unknown which value is valid."""
     keys = [tuple(sorted(sample.labels.items())) for sample in samples]
     if len(set(keys)) == len(keys):
         return
@@ -130,7 +130,7 @@ def _unique(samples: list[Sample], refused: list[RefusedLine]) -> None:
 
 
 def _read(rest: bytes, grammar: re.Pattern[bytes]) -> Sample | RefusedLine:
-    """Parse the rest of a line after the name; a RefusedLine has the reason why it cannot be read."""
+    """Parse the rest of a line after the name; return a RefusedLine with the reason if it cannot be read."""
     if len(rest) > MAX_LINE_BYTES:
         return RefusedLine("a line of more than 64 KiB")
     match = grammar.fullmatch(rest)

@@ -43,11 +43,12 @@ DCGM = MetricsTable(
         "Name a MIG slice by its GPU and GPU instance, for example `0:3`.",
     ),
 )
-"""NVIDIA's DCGM exporter: one page per host, GPUs by index and UUID, MIG slices by instance.
+"""NVIDIA's DCGM exporter, with one page per host; it identifies GPUs by index and UUID, and MIG slices by instance.
 
-A missing value is written as a huge integer and is rejected. `DCGM_FI_DEV_XID_ERRORS` is the code of the last error,
-not a count, and never resets. The utilisation of a GPU does not apply to its slices, for which the engine's active time
-is used. The exporter samples every 30 s by default, so its values are older than the scrape.
+The exporter writes a missing value as a huge integer, which is rejected. `DCGM_FI_DEV_XID_ERRORS` is the code of the
+last error, not a count, and never resets. A GPU's utilisation does not apply to its slices, so
+`DCGM_FI_PROF_GR_ENGINE_ACTIVE` is used for them. The exporter samples every 30 s by default, so its values may be older
+than the scrape.
 """
 
 _SMI_REASONS = (
@@ -80,9 +81,9 @@ NVIDIA_GPU_EXPORTER = MetricsTable(
     no_evidence=_NO_EVIDENCE,
     gpus=GpuLabels(("uuid",), index="nvidia_smi_index"),
 )
-"""nvidia_gpu_exporter (the output of nvidia-smi): GPUs by UUID without `GPU-`, the index in a separate metric.
+"""nvidia_gpu_exporter, based on nvidia-smi: GPUs have UUIDs without `GPU-`, and a separate metric contains the index.
 
-Units are in the names: ratios and bytes. There is no XID.
+Metric names contain the units (ratios and bytes). XIDs are not reported.
 """
 
 _AMD_PREFIXES = ("", "amd_")
@@ -125,6 +126,6 @@ AMD = MetricsTable(
 )
 """AMD's device metrics exporter.
 
-Names may have the prefix `amd_`; percentages are 0–100, memory is in MB. Used and free memory are hidden on an SR-IOV
-host, and in partitioned mode only partition 0 reports.
+Names may have the prefix `amd_`; percentages are 0–100, memory is in MB. An SR-IOV host does not report used and free
+memory, and in partitioned mode, only partition 0 reports metrics.
 """

@@ -19,12 +19,12 @@ class Signal:
     value: float
     """The value, in the unit of the signal."""
     at: float
-    """Seconds on the clock of the readings."""
+    """Time of the reading, in seconds."""
     source: int
     """The index of its source."""
 
     def age(self, now: float) -> float:
-        """Seconds since the value was read."""
+        """Return the number of seconds since the value was read."""
         return max(0.0, now - self.at)
 
 
@@ -35,11 +35,12 @@ class SourceSignals:
     values: Mapping[str, TimedValue] = field(default_factory=dict)
     """Signal → its last value."""
     evidence: Evidence | None = None
-    """The engine's counts between the last two readings; None: too few readings, or no such source."""
+    """The engine's counts between the last two readings; None if there were too few readings, or the source has no
+    counts."""
     xids: tuple[tuple[str, int], ...] = ()
     """(GPU, code) of XID errors."""
     by_steps: bool = False
-    """Whether progress moves with each step of the engine."""
+    """Whether progress changes with each step of the engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,25 +52,25 @@ class Signals:
     stale: Mapping[str, Signal] = field(default_factory=dict)
     """The last value of each signal that has no fresh value."""
     evidence: Evidence | None = None
-    """Evidence from the last reading that had any."""
+    """Fresh evidence from the first source that has any."""
     xids: tuple[tuple[str, int], ...] = ()
     """(GPU, code) of XID errors as the driver reported them."""
     by_steps: bool = False
     """Whether progress changes with each step of the engine.
 
-    If so, a long standstill is a fault; otherwise, progress changes when a request ends.
+    If so, a long period without progress is a fault; otherwise, progress changes only when a request ends.
     """
 
     def get(self, name: str) -> float | None:
-        """The fresh value, or None."""
+        """Return the fresh value, or None."""
         signal = self.values.get(name)
         return None if signal is None else signal.value
 
 
 def merge(sources: Sequence[SourceSignals], now: float, stale_after: float) -> Signals:
-    """Merge the sources in their order.
+    """Merge the sources in order of preference.
 
-    `now` is on the clock of the values; `stale_after` is in seconds.
+    `now` uses the same clock as the values; `stale_after` is in seconds.
     """
     values: dict[str, Signal] = {}
     stale: dict[str, Signal] = {}

@@ -49,7 +49,7 @@ def _kinds(tables: Iterable[MetricsTable]) -> str:
 
 
 def _signals_of(table: MetricsTable) -> Iterator[str]:
-    """Yield the signals that result from the table, including those that are differences of counters."""
+    """Yield the signals that result from the table, including those derived from counters."""
     names = set(table.series)
     names |= {name for name, needed in _DERIVED.items() if needed <= names}
     if table.heartbeat:
@@ -140,7 +140,7 @@ def _metric(series: MetricSeries) -> str:
 
 
 def _unit(quantity: str, series: MetricSeries) -> str:
-    """Return the unit on the page: lbctl's own unit, or the unit with this factor."""
+    """Return the unit on the page: the unit with the series' factor, or lbctl's own unit."""
     base = SIGNALS[quantity].unit if quantity in SIGNALS else _UNITS_OF_SUMS.get(quantity, "count")
     return next((name for name, (unit, factor) in UNITS.items() if unit == base and factor == series.scale), base)
 

@@ -1,8 +1,8 @@
 """The scrape plan of a replica: its sources with expanded templates, and filters for its lines.
 
-Only `{address}`, `{host}`, `{port}`, `{name}` and `{device}` are replaced, and `{agent_port}` in the URL that the
-compiler adds for agents; every other brace belongs to the query. An IPv6 host is bracketed if a port may follow it.
-Several devices are joined by `|` in a query, for `=~`.
+Only `{address}`, `{host}`, `{port}`, `{name}` and `{device}` are replaced, as well as `{agent_port}` in the URL that
+the compiler adds for agents; all other braces belong to the query. An IPv6 host is bracketed if a port may follow it.
+In a query, several devices are joined by `|`, for use with `=~`.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ class ScrapeSource:
     """One source of a replica."""
 
     kind: str
-    """The name of the source in the registry."""
+    """Name of the kind in the registry."""
     url: str
     """The URL, with its placeholders filled."""
     table: MetricsTable | None = None
     """None for `prometheus`, which has `query`, `signal` and `unit` instead."""
     selection: Selection = ALL_LINES
-    """Selects the lines of the page that are about the replica."""
+    """Selects the lines of the page that belong to the replica."""
     query: str = ""
-    """The PromQL expression of the kind `prometheus`; otherwise empty."""
+    """PromQL expression for the kind `prometheus`; otherwise empty."""
     signal: str = ""
-    """The signal of the query's value; otherwise empty."""
+    """Signal that the query's value represents; otherwise empty."""
     unit: str | None = None
     """The unit of the query's value; None: the signal's unit."""
     key: tuple[str, str] | None = field(default=None, repr=False)
@@ -51,28 +51,28 @@ class ScrapeSource:
 
 @dataclass(frozen=True, slots=True)
 class ScrapePlan:
-    """A replica with its sources in their order of preference. Times are in seconds."""
+    """A replica with its sources in order of preference. Times are in seconds."""
 
     pool: str
     replica: str
     sources: tuple[ScrapeSource, ...]
-    """The sources, the preferred one first."""
+    """Sources in order of preference."""
     interval: float
     """The time between two scrapes."""
     timeout: float
     """Maximum duration of a scrape."""
     stale_after: float
-    """The age at which a value is no longer used."""
+    """Maximum age of a value that is still used."""
     reserves_memory: bool
-    """Whether an engine reserves the GPU's memory when it starts, so that free memory has no meaning."""
+    """Whether an engine reserves the GPU's memory when it starts, so that free memory is meaningless."""
     together: bool = False
     """Whether the pool's replicas are scraped at the same time, because the picker compares them."""
 
 
 def scrape_plan(pool: Pool, replica: Replica, key: tuple[str, str] | None = None) -> ScrapePlan | None:
-    """Return the scrape plan of the replica; None if the fleet lists no source.
+    """Return the replica's scrape plan; None if the fleet lists no sources for it.
 
-    `key`: the header that the replica requires, and its value; it is not sent to pages at other addresses.
+    `key`: name and value of the header that the replica requires; it is not sent to pages at other addresses.
     """
     telemetry = replica.telemetry or pool.telemetry
     if telemetry is None or not telemetry.sources:
@@ -127,7 +127,7 @@ def _expanded(text: str, replica: Replica, separator: str) -> str:
 
 
 def _label(text: str, replica: Replica) -> str:
-    """Expand a label's value, except `{device}`: each device has its own value."""
+    """Expand a label's value, except for `{device}`, because each device needs its own value."""
     address = replica.address
     values = {"address": str(address), "host": address.host, "port": str(address.port), "name": replica.name}
     return _PLACEHOLDER.sub(lambda match: values.get(match.group(1), match.group(0)), text)

@@ -1,8 +1,8 @@
 """`kind: prometheus`: the response of Prometheus' HTTP API to an instant query, as one number.
 
-Several series are combined by the signal's rule. A result without a series is unknown, not 0, and so is NaN. The
-response does not contain the age of a sample (Prometheus repeats one for up to five minutes): a query that must not use
-old samples needs a condition with `timestamp()`.
+Several series are combined according to the signal's rule. A result without series, or with NaN, is unknown, not 0. The
+response does not contain the age of a sample, and Prometheus repeats samples for up to five minutes. To exclude old
+samples, a query needs a condition with `timestamp()`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from lbctl.signals.signal import plausible
 from lbctl.signals.source import MetricSeries, combine
 
 _MAX_CHARACTERS = 200
-"""Maximum length of a server's text in a message, in characters."""
+"""Maximum length of a text from the server in a message, in characters."""
 
 
 class NoValueError(Exception):
-    """The response contains no value; the message has the reason."""
+    """The response contains no value; the message states the reason."""
 
 
 def value(body: bytes, signal: str, unit: str | None) -> float:
@@ -38,7 +38,7 @@ def value(body: bytes, signal: str, unit: str | None) -> float:
 
 
 def single_value(body: bytes) -> float:
-    """Return the value of the only series of a response, unchanged. Raises NoValueError."""
+    """Return the value of the response's only series, without conversion. Raises NoValueError."""
     samples = _samples(_data(body))
     if len(samples) != 1:
         problem = (

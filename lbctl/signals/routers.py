@@ -1,7 +1,7 @@
-"""Metrics tables of routers that are replicas. The page of a router describes all its engines.
+"""Metrics tables of routers that are used as replicas. A router's page describes all its engines.
 
-They count requests until the response ends, including the requests that wait in an engine. The requests that wait in
-SMG or in llm-d's picker itself are added, so that `running` includes the `queue` of every router.
+Routers count requests until the response ends, including requests that wait in an engine. Requests that wait in SMG or
+in llm-d's picker itself are added, so that `running` includes the `queue` of every router.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ DYNAMO = MetricsTable(
 )
 """Dynamo's HTTP frontend (`python -m dynamo.frontend`), on its own port.
 
-`dynamo_frontend_queued_requests` counts the requests without a first token, also while an engine reads their prompts.
-That is not a queue.
+`dynamo_frontend_queued_requests` counts requests until their first token, even while an engine reads their prompts, so
+it is not a queue length.
 """
 
 SMG = MetricsTable(
@@ -76,8 +76,8 @@ SMG = MetricsTable(
 )
 """SMG, the successor of sglang-router.
 
-The gauges of a removed worker become -1, because the exporter cannot delete a series. It has no progress signal: the
-router counts requests when they begin, and leaves engines that stall by itself.
+The gauges of a removed worker become -1, because the exporter cannot delete a series. SMG has no progress signal: the
+router counts requests when they begin, and stops using stalled engines by itself.
 """
 
 LLM_D = MetricsTable(

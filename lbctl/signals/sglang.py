@@ -1,12 +1,13 @@
 """SGLang.
 
-The scheduler reports its numbers once for each rank that logs, and the ranks of one data-parallel group run in step:
-they repeat the same values, and only `dp_rank` distinguishes schedulers. With priorities, the total has `priority=""`,
-in addition to a line for each priority. The counters of requests change only when a request ends; the counters of steps
-and of tokens in real time (newer versions) change while it runs.
+The scheduler reports its values once for each rank that logs. The ranks of a data-parallel group run in step and repeat
+the same values; only `dp_rank` distinguishes schedulers. With priorities, each priority has a line, and the total has
+`priority=""`. Request counters change only when a request ends; the counters of steps and of real-time tokens (newer
+versions) change while it runs.
 
-`cached_tokens_total` appears with the first hit. Until then, an engine that counts uncached prompts has had no hit. The
-source of tokens from HiCache's storage contains the name of the backend, for example `storage_MooncakeStore`.
+`cached_tokens_total` appears with the first hit. Until then, an engine that counts uncached prompts is known to have
+had no hits. For tokens from HiCache's storage, the source contains the backend's name, for example
+`storage_MooncakeStore`.
 """
 
 from __future__ import annotations

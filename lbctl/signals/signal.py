@@ -1,6 +1,6 @@
 """Definitions of signals: name, unit, range, and how the lines of several engines or GPUs become one number.
 
-A page contains *quantities*: gauges, which are signals already, and counters, of which only the difference between two
+A page contains *quantities*: gauges, which are already signals, and counters, for which only the difference between two
 pages is meaningful (`signals.derive`). An absent value is unknown, never 0, and a value outside its range is rejected
 like a line that cannot be parsed.
 """
@@ -84,7 +84,7 @@ COUNTERS: Mapping[str, str] = {
 """Quantities that only grow; a smaller value than before means a restart."""
 
 RATES: Mapping[str, str] = {"throughput": "decode_tokens", "preemptions": "preempted", "rejections": "rejected"}
-"""Signals that are the growth of a counter per second."""
+"""Signal → the counter whose growth per second it represents."""
 
 UNITS: Mapping[str, tuple[str, float]] = {
     "requests": ("requests", 1.0),
@@ -108,13 +108,13 @@ UNITS: Mapping[str, tuple[str, float]] = {
     "tokens/s": ("tokens/s", 1.0),
     "requests/s": ("requests/s", 1.0),
 }
-"""Unit of a source → the unit that lbctl uses, and the conversion factor."""
+"""Unit in a source → lbctl's unit, and the conversion factor."""
 
 
 def plausible(quantity: str, value: float) -> float | None:
-    """Return the value if it is valid for the quantity, else None.
+    """Return the value if it is valid for the quantity, otherwise None.
 
-    A ratio slightly above 1 is 1, since exporters round.
+    A ratio slightly above 1 becomes 1, because exporters round.
     """
     spec = SIGNALS.get(quantity)
     limit = spec.maximum if spec else _MAX_COUNTER

@@ -1,9 +1,9 @@
-"""Kinds of metrics sources: tables of aliases, and how a page is read with them. Each kind's table has its own module.
+"""Kinds of metrics sources: tables of aliases, and the code that reads a page with them.
 
-A quantity has several series in order: names change between versions, and the first name that a page contains is used.
-The lines of one series (engines, ranks, models, GPUs) are combined by the quantity's rule. If one of those lines is
-refused, a sum or a mean would be wrong, and the quantity is unknown; the maximum or minimum of the others is still
-used.
+Each kind's table has its own module. A quantity has an ordered list of series, because names change between versions.
+The first name that a page contains is used. The lines of one series (engines, ranks, models, GPUs) are combined by the
+quantity's rule. If one of them is rejected, a sum or a mean would be wrong, so the quantity is unknown. A maximum or
+minimum of the remaining lines is still used.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ class MetricSeries:
 
     metric: str
     scale: float = 1.0
-    """The factor to the unit of `signals.signal`."""
+    """Factor that converts values to the unit in `signals.signal`."""
     combine: Combine | None = None
-    """The rule for several lines; None: the signal's rule."""
+    """Rule that combines several lines; None: the quantity's rule."""
     where: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Labels and the values that they may have; "" means absent or empty."""
     where_prefix: tuple[tuple[str, str], ...] = ()
     """Labels and the prefixes of their values."""
     also: tuple[str, ...] = ()
-    """Further metrics whose lines are added to it."""
+    """Other metrics whose lines are added."""
     repeats: tuple[str, ...] = ()
-    """Labels whose values repeat the same number (ranks that run in step): only the largest counts."""
+    """Labels that distinguish lines with the same number (ranks that run in step): only the largest value counts."""
     less: str = ""
     """A metric to subtract, line by line."""
     gone: bool = False
-    """Whether a negative value means that the subject of the line is gone, so that the line does not count."""
+    """Whether a negative value means that the object of the line no longer exists, so that the line is ignored."""
     code: str = ""
-    """The label that contains the code of a line that counts events."""
+    """Label that contains the code, if each line counts the events with one code."""
     whole: bool = False
-    """Whether the metric describes a whole GPU, and thus each of its slices."""
+    """Whether the metric describes an entire GPU, and therefore each of its slices."""
     versions: str = ""
-    """The exporter's versions that have it, as text."""
+    """Exporter versions that have the metric, as text."""
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """All metrics that are added up."""
+        """All metrics that are added."""
         return (self.metric, *self.also)
 
 
@@ -65,9 +65,9 @@ class SourceReading:
     quantities: Mapping[str, float]
     """Quantity → its value."""
     lines: Mapping[str, int] = field(default_factory=dict)
-    """The number of lines that each quantity is combined from."""
+    """Quantity → the number of lines that were combined."""
     xids: tuple[tuple[str, int], ...] = ()
-    """(GPU, code) as reported, without 0."""
+    """(GPU, code) of each reported XID, without code 0."""
     moves: int = 0
     """`DerivedSignals.moves` as of this reading."""
     absent: frozenset[str] = frozenset()
@@ -79,42 +79,42 @@ class MetricsTable:
     """A kind of source."""
 
     kind: str
-    """The name in the registry."""
+    """Name in the registry."""
     title: str
-    """The name for people."""
+    """Display name."""
     series: Mapping[str, tuple[MetricSeries, ...]]
-    """Quantity → its aliases, the newest first."""
+    """Quantity → its aliases, newest first."""
     evidence: Evidence = ""
     """How the speed at the present batch size is determined; "" if it is unknown.
 
     `tokens`: inter-token time, and tokens per step; `batches`: time in the model, and inputs per execution.
     """
     no_evidence: str = ""
-    """Why there is no evidence."""
+    """Why the source provides no evidence."""
     voided_by: str = ""
     """A quantity whose presence shows that this evidence is meaningless for the engine."""
     heartbeat: Heartbeat = ""
     """Whether progress changes with every step of the engine, or only when a request is answered."""
     reserves_memory: bool = False
-    """Whether the engine reserves the GPU's memory when it starts, so that free memory has no meaning."""
+    """Whether the engine reserves the GPU's memory when it starts, so that free memory is meaningless."""
     running_includes_queue: bool = False
     """Whether `running` also counts the waiting requests in `queue`."""
     gpus: GpuLabels | None = None
-    """The labels by which its pages identify GPUs; None if they do not identify them."""
+    """Labels that identify GPUs on its pages; None if the pages do not identify them."""
     page: str = ""
-    """The path of the metrics page if it is not `/metrics`."""
+    """Path of the metrics page; empty: `/metrics`."""
     removed: Mapping[str, str] = field(default_factory=dict)
-    """Names that newer versions no longer have → their replacements."""
+    """Names that newer versions have removed → their replacements."""
     notes: tuple[str, ...] = ()
     """Remarks for the documentation."""
 
     def names(self) -> frozenset[str]:
-        """All metrics that are read."""
+        """Return the names of all metrics that are read."""
         series_names = {name for series in self._all() for name in (*series.metrics, series.less) if name}
         return frozenset(series_names | ({self.gpus.index} if self.gpus and self.gpus.index else set()))
 
     def reader(self) -> MetricsReader:
-        """Return a reader of pages of this kind; constructed once per source."""
+        """Return a reader for pages of this kind; constructed once per source."""
         return MetricsReader(self.names())
 
     def reading(self, page: MetricsPage, selection: Selection, at: float) -> SourceReading:
@@ -150,7 +150,7 @@ class MetricsTable:
 
 @dataclass(frozen=True, slots=True)
 class _Matches:
-    """The replica's lines of a series."""
+    """A replica's lines of one series."""
 
     values: list[tuple[Labels, float]]
     """(labels, value) of each line."""
@@ -164,7 +164,7 @@ def _first(
 ) -> tuple[MetricSeries | None, list[tuple[Labels, float]]]:
     """Return the first alias with a value, and its values.
 
-    A counter is not read from an older name while the page contains the newer name, because two names are two counts.
+    An older name of a counter is ignored if the page contains the newer name, because the two have separate counts.
     """
     for alias in aliases:
         if _is_present(page, alias):
@@ -177,7 +177,7 @@ def _first(
 
 
 def _has_lines(page: MetricsPage, aliases: Sequence[MetricSeries], line_filter: LineFilter | None) -> bool:
-    """Whether the page has lines of these series, readable or not."""
+    """Return whether the page has lines of these series, readable or not."""
     found = (_matches(page, alias, line_filter) for alias in aliases)
     return any(item.values or item.refused for item in found)
 
@@ -224,7 +224,7 @@ def _value(sample: Sample, series: MetricSeries, page: MetricsPage) -> float | N
 
 
 def _without_repeats(values: list[tuple[Labels, float]], repeats: tuple[str, ...]) -> list[tuple[Labels, float]]:
-    """Keep one of the lines that differ only in the labels `repeats`."""
+    """Of the lines that differ only in the labels `repeats`, keep the one with the largest value."""
     largest: dict[tuple[tuple[str, str], ...], tuple[Labels, float]] = {}
     for labels, value in values:
         key = tuple(sorted(pair for pair in labels.items() if pair[0] not in repeats))

@@ -1,4 +1,4 @@
-"""Triton, with the TensorRT-LLM backend's metrics if a model has them.
+"""Triton, including the metrics of the TensorRT-LLM backend if a model uses it.
 
 `nv_inference_compute_infer_duration_us` adds the time of an execution once for each request in it, so it is divided by
 requests, not by executions. Queue and cache are summed over models and versions. The utilisation is a ratio; free

@@ -1,8 +1,8 @@
 """Metrics tables of vLLM v1 (engines by label) and v0, standalone and within Ray Serve.
 
-Despite their names, the `_perc` metrics are ratios. Every number is per engine of the process, so counts are summed;
-the cache usage of a replica is the mean over engines. Steps are counted when they produce tokens: a long prompt that is
-prefilled alone moves only the cache usage.
+Despite their names, the `_perc` metrics are ratios. Values are reported per engine of the process, so counts are
+summed, and a replica's cache usage is the mean over its engines. Only steps that produce tokens are counted: while a
+long prompt is prefilled alone, only the cache usage changes.
 """
 
 from __future__ import annotations
