@@ -1,11 +1,11 @@
-"""Reads the section `control` alone, even if the rest of the fleet's files is invalid.
+"""Reads only the section `control`, even if the rest of the fleet's files is invalid.
 
 Commands need the address of a running `serve`, and `serve` needs its state directory, especially while a file is
 invalid. The section consists of the lines from `control:` in the first column to the next key in that column. If the
-section itself has a syntax error, the keys in it that can be parsed remain.
+section itself has a syntax error, the keys that can still be parsed are kept.
 
-A follower that serves the leader's files uses the section in its local files. A `serve` process that uses its saved
-fleet does the same.
+A follower that serves the leader's files takes this section from its own local files, and so does a `serve` process
+that uses its saved fleet.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class ControlSection:
     """The section `control` as far as it can be read."""
 
     source: FleetSource | None = None
-    """A fleet that has only this section; None if no file has a readable section."""
+    """A fleet that contains only this section; None if no file has a readable section."""
     lost: Diagnostic | None = None
-    """Why a part of the section is missing; None if the section is complete, or if the files have none."""
+    """Why a part of the section is missing; None if the section is complete or absent."""
     text: bytes = b""
     """The lines of the section; empty if they were not found."""
 
@@ -48,7 +48,7 @@ _NONE = ControlSection()
 
 
 class SectionLines(NamedTuple):
-    """The lines of a section of a file."""
+    """Range of lines that form a section of a file."""
 
     first: int
     """The index of the first line."""
@@ -57,7 +57,7 @@ class SectionLines(NamedTuple):
 
 
 def control_alone(texts: Iterable[SourceText]) -> ControlSection:
-    """Return the section of the first text that has one."""
+    """Return the section from the first text in which it is readable."""
     damaged = _NONE
     for text in texts:
         section = _section(text)
@@ -68,14 +68,14 @@ def control_alone(texts: Iterable[SourceText]) -> ControlSection:
 
 
 def without_control(text: SourceText) -> SourceText:
-    """Return the text without its section `control`, to compare the fleets of members of a control plane."""
+    """Return the text without its `control` section, to compare the fleets of a control plane's members."""
     lines = text.data.split(b"\n")
     found = lines_of(lines, "control")
     return text if found is None else replace(text, data=b"\n".join([*lines[: found.first], *lines[found.end :]]))
 
 
 def with_control(source: FleetSource, own: FleetSource) -> FleetSource:
-    """Return the fleet with the `control` of `own`, except for the keys that belong to the fleet."""
+    """Return the fleet with `control` from `own`, except for the keys that belong to the fleet."""
     sections = dict(source.root.value) if isinstance(source.root.value, dict) else {}
     sections.pop("control", None)
     node = descend(own.root, ("control",))
@@ -109,7 +109,7 @@ def _section(text: SourceText) -> ControlSection:
 
 
 def _parsed(text: SourceText, faults: Diagnostics) -> FleetSource | None:
-    """Parse a text; None if the section is missing or empty."""
+    """Parse a text; return None if the section is missing or empty."""
     source = parse([text], faults)
     return source if source is not None and "control" in source.fleet.model_fields_set else None
 
@@ -131,18 +131,18 @@ def lines_of(lines: Sequence[bytes], section: str) -> SectionLines | None:
 
 
 def _is_key(line: bytes) -> bool:
-    """Return whether a line begins in the first column with something other than a comment or a closing bracket."""
+    """Return whether a line has a key in the first column, as opposed to a comment or a closing bracket."""
     return bool(line.strip()) and line[:1] not in b" \t\r#}]"
 
 
 def only_lines(text: SourceText, lines: Sequence[bytes], kept: Iterable[SectionLines]) -> SourceText:
-    """Return the text with only these lines. The other lines become empty, so that positions stay valid."""
+    """Return the text with all other lines emptied, so that positions stay valid."""
     numbers = {number for part in kept for number in range(part.first, part.end)}
     return replace(text, data=b"\n".join(line if number in numbers else b"" for number, line in enumerate(lines)))
 
 
 def _parts(lines: Sequence[bytes], section: SectionLines) -> list[list[SectionLines]]:
-    """Return the lines of each key of the section, each together with the line of `control:`."""
+    """Return the lines of each key in the section, always together with the `control:` line."""
     head = SectionLines(section.first, section.first + 1)
     content = [number for number in range(head.end, section.end) if _is_content(lines[number])]
     if not content:

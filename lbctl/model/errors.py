@@ -36,7 +36,7 @@ _FOREIGN_KEYS = {
     "gpus": "gpu_count",
     "canary": "split: {POOL: 95, OTHER: 5}, and `rollout` for steps",
 }
-"""Maps a key of other proxies' configurations to its replacement, which begins with a key."""
+"""Maps a key from other proxies' configurations to its replacement, which starts with a key."""
 _FOREIGN_KEYS_IN = {
     ("http", "headers"): "write the servers' key in the pool's `credentials`; checks also send it",
 }
@@ -54,7 +54,7 @@ _FOREIGN_VALUES = {
     "consistent_hash": "hash",
     "maglev": "hash",
 }
-"""Maps a value of other proxies' configurations to the value with the same meaning."""
+"""Maps a value from other proxies' configurations to the equivalent value."""
 
 
 def diagnostics_of(error: ValidationError, root: Node, shape: type[Section], at: Path = ()) -> Iterator[Diagnostic]:
@@ -125,7 +125,7 @@ def _message(detail: ErrorDetails, shape: type[Section], inner: Path) -> tuple[s
 
 
 def _instead_of_key(key: str, keys: list[str]) -> str:
-    """Return a hint for a key of other proxies' configurations, or an empty string."""
+    """Return a hint for a key from other proxies' configurations, or an empty string."""
     other = _FOREIGN_KEYS.get(key, "")
     return f"write {other}" if re.split(r"\W", other)[0] in keys else ""
 
@@ -146,7 +146,7 @@ def _is_list(annotation: Any) -> bool:
 
 
 def _as_one(inner: Path, value: Any) -> str:
-    """Return a hint for a list of texts where a single text is expected, or an empty string."""
+    """Return a hint for a list of strings where a single string is expected, or an empty string."""
     first = value[0] if isinstance(value, list) and value else None
     if not isinstance(first, str) or not re.fullmatch(r"[\w./:*-]+", first):
         return ""
@@ -157,7 +157,7 @@ def _as_one(inner: Path, value: Any) -> str:
 
 
 def _as_map(section: type[Section], value: str | int) -> str:
-    """Return a hint for a single value where a section is expected: the map with the key that takes such a value."""
+    """Return a hint for a single value where a section is expected: a map with the key that accepts the value."""
     if not isinstance(value, str):
         keys = [name for name, field in section.model_fields.items() if _takes(field.annotation, value)]
         return f"write {{{keys[0]}: {value}}}" if len(keys) == 1 else "write key: value"
@@ -172,7 +172,7 @@ def _as_map(section: type[Section], value: str | int) -> str:
 
 
 def _takes(annotation: Any, value: str | int) -> bool:
-    """Return whether a key with this annotation takes the value: one of its choices, or any whole number."""
+    """Return whether a key with this annotation accepts the value: one of its choices, or any integer."""
     if get_origin(annotation) in (list, dict):
         return False
     if get_origin(annotation) is Literal:

@@ -25,7 +25,7 @@ from lbctl.model.shape import section_below
 
 
 class Defaults(Section):
-    """Values that every pool and every route inherits. They are checked like the values of the objects."""
+    """Values that all pools and routes inherit. They are checked like values in the objects themselves."""
 
     pool: dict[str, Any] = Field({}, description="Default values for the keys of a pool.")
     route: dict[str, Any] = Field({}, description="Default values for the keys of a route.")
@@ -53,7 +53,7 @@ class Fleet(Section):
 
 @dataclass(frozen=True, slots=True)
 class FleetSource:
-    """A fleet as it was written: typed, and as a tree with positions that includes the defaults.
+    """A fleet as written, both as typed values and as a tree with positions that includes the defaults.
 
     If the fleet has faults, this is the part without the faulty values. Use it only to find further faults.
     """
@@ -63,13 +63,13 @@ class FleetSource:
     root: Node
     """The fleet as a tree with positions."""
     roots: dict[str, str]
-    """Maps each file to the directory below which its relative paths must stay."""
+    """Maps each file to the directory that its relative paths must not leave."""
     original: Node
-    """The tree as it was written."""
+    """The tree before faulty values were removed."""
     pruned: frozenset[Path] = frozenset()
     """The objects from which faulty values were removed."""
     target_contents: Mapping[str, bytes] = field(default_factory=dict)
-    """Maps the path of a targets file or an own-lines file to the content to use instead of reading it."""
+    """Path of a targets file or an own-lines file → the content to use instead of reading the file."""
     withheld: tuple[str, ...] = ()
     """Files and directories of the running control plane, which no fleet may name."""
 
@@ -82,7 +82,8 @@ class FleetSource:
 _RECOVERABLE = frozenset({"LB008", "LB009", "LB010", "LB012", "LB501"})
 """Codes of faults after which the rest of the file can still be checked."""
 _MAX_ROUNDS = 6
-"""Removing a value can invalidate the map that contains it. After this many rounds only the names are kept."""
+"""Removing a value can invalidate the map that contains it. After this many rounds, the fleet is not checked any
+further."""
 _SECTIONS_WITH_DEFAULTS: dict[str, tuple[str, type[Section]]] = {"pool": ("pools", Pool), "route": ("routes", Route)}
 
 
@@ -94,7 +95,7 @@ def read(paths: Sequence[str], diagnostics: Diagnostics, stdin: IO[bytes] | None
 def parse(
     texts: Sequence[SourceText], diagnostics: Diagnostics, cache: SectionCache | None = None
 ) -> FleetSource | None:
-    """Parse texts that have already been read; the result is the same as for `read`.
+    """Parse texts that have already been read; otherwise, this is the same as `read`.
 
     `cache` contains the pools and routes of the last fleet, and is updated with those in this fleet.
     """
@@ -139,7 +140,7 @@ def _check_empty(root: Node, values: object, diagnostics: Diagnostics) -> bool:
     """Report keys without a value, and return whether each key has one.
 
     For example, `auth:` above lines that are commented out must not open a route. Validated sections in `values` have
-    passed this check before.
+    already passed this check.
     """
     empty = [path for path in _empty(values) if len(path) > 1]
     reported = {diagnostic.path for diagnostic in diagnostics}
@@ -179,9 +180,9 @@ def _with_defaults(root: Node, defaults: Node) -> Node:
 
 
 def _check_defaults(defaults: Node, root: Node, diagnostics: Diagnostics) -> None:
-    """Check the values of `defaults` by themselves; missing keys are allowed.
+    """Check the values of `defaults` on their own; missing keys are allowed.
 
-    Without this check, they would not be checked in a fleet that has no such objects.
+    Otherwise, they would remain unchecked in a fleet without such objects.
     """
     for kind, base in defaults.value.items() if isinstance(defaults.value, dict) else ():
         if kind not in _SECTIONS_WITH_DEFAULTS or not isinstance(base.value, dict):

@@ -37,4 +37,4 @@ GroupBy = Annotated[
     PlainValidator(_group_by),
     OneOf({"enum": list(_WORDS)}, HeaderKey),
 ]
-"""A word, or a header whose values form the groups."""
+"""A keyword, or a header whose values form the groups."""

@@ -37,11 +37,11 @@ class _InputFile:
     """One file to read."""
 
     name: str
-    """The file's name in positions."""
+    """Name of the file, as shown in positions."""
     path: Path | None
     """None for standard input."""
     root: str
-    """The directory below which relative paths must stay."""
+    """The directory that relative paths must not leave."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +49,10 @@ class SourceText:
     """The bytes of one file of a fleet."""
 
     name: str
-    """The file's name in positions."""
+    """Name of the file, as shown in positions."""
     data: bytes
     root: str
-    """The directory below which relative paths must stay."""
+    """The directory that relative paths must not leave."""
 
 
 def load(paths: Sequence[str], diagnostics: Diagnostics, stdin: IO[bytes] | None = None) -> Node | None:
@@ -73,8 +73,8 @@ def texts(paths: Sequence[str], diagnostics: Diagnostics, stdin: IO[bytes] | Non
 def merged(texts: Sequence[SourceText], diagnostics: Diagnostics) -> Node | None:
     """Merge the texts into one map; None if none of them is a map.
 
-    All faults are added to `diagnostics`. A file with a fault may be missing from the map or incomplete in it:
-    conclusions from the map are unreliable once `diagnostics.failed`.
+    All faults are added to `diagnostics`. A faulty file may be missing from the map or incomplete, so do not rely on
+    the map if `diagnostics.failed` is true.
     """
     fleets = [fleet for text in texts if (fleet := _parsed(text, diagnostics)) is not None]
     return _merged(fleets, diagnostics) if fleets else None
@@ -100,7 +100,7 @@ def _sources(paths: Sequence[str], diagnostics: Diagnostics) -> list[_InputFile]
 
 
 def _identity(source: _InputFile) -> object:
-    """Return a key that is equal for two names of the same file."""
+    """Return a key that is the same for all names of one file."""
     try:
         status = source.path.stat() if source.path else None
     except OSError:
@@ -139,12 +139,12 @@ def yaml_files(directory: Path) -> list[Path]:
 
 
 def _is_directory(entry: os.DirEntry[str]) -> bool:
-    """Whether the entry is a directory or a link to a directory; False for a broken link."""
+    """Return whether the entry is a directory or a link to a directory; False for a broken link."""
     return Path(entry.path).is_dir() if entry.is_symlink() else entry.is_dir()
 
 
 def is_fleet_file(name: str) -> bool:
-    """Whether a file of this name is part of the fleet when its directory is given."""
+    """Return whether a file with this name belongs to the fleet if its directory is given as a path."""
     return name.endswith(_SUFFIXES) and not name.startswith(".")
 
 
@@ -153,7 +153,7 @@ def _name(source: _InputFile) -> str:
 
 
 def _content(source: _InputFile, diagnostics: Diagnostics, stdin: IO[bytes] | None) -> bytes | None:
-    """Read the file, up to one byte more than the limit."""
+    """Read the file, up to one byte over the limit."""
     try:
         if source.path is None:
             return (stdin or sys.stdin.buffer).read(MAX_BYTES + 1)

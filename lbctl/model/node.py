@@ -14,7 +14,7 @@ Scalar = str | int | float | bool | None
 
 
 class Node:
-    """A map, a list or a scalar and its position. Lines and columns count from 1; `key_line` is 0 without a key.
+    """A map, a list or a scalar with its position. Lines and columns start at 1; `key_line` is 0 without a key.
 
     `text` is the YAML of an object in a section, such as a pool; it is empty for every other value.
     """
@@ -49,7 +49,7 @@ class Node:
 
     @property
     def key_position(self) -> Position:
-        """Position of the value's key; of the value itself if it has no key."""
+        """Position of the value's key, or of the value itself if it has no key."""
         return Position(self.file, self.key_line, self.key_column) if self.key_line else self.position
 
 

@@ -4,9 +4,9 @@ Other parties may have write access to a store. A stored fleet therefore decides
 runs on a member's machine. Commands, and the paths and addresses that a member or its proxies write or open, come from
 the member's own files.
 
-A proxy connects to Unix sockets, listens on them and writes its access log with the privileges with which it was
-started. If the store is not protected, a stored fleet may name only the sockets and log files that the member's own
-files name.
+A proxy connects to Unix sockets, listens on them and writes its access log with the privileges that it was started
+with. If the store is not protected, a stored fleet may name only the sockets and log files that the member's own files
+name.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _OWN_KEYS = frozenset({
 })  # fmt: skip
 """The keys of a proxy that determine what runs on its machine, and which files and sockets are opened there."""
 _OWNERS = ("listeners", "routes", "pools")
-"""Sections whose objects own lines can be attached to."""
+"""Sections whose objects can have own lines."""
 _SOCKET = "unix:"
 _LOG = ("access_log", "path")
 
@@ -38,13 +38,13 @@ _LOG = ("access_log", "path")
 def own_sections(texts: Sequence[SourceText]) -> FleetSource | None:
     """Return the sections `control` and `proxies` of a member's files, even if other parts are invalid.
 
-    The result is None if a part of one of the sections cannot be read.
+    Return None if any part of these sections cannot be read.
     """
     return _readable([part for text in texts if (part := _part(text)) is not None]) or _readable(texts)
 
 
 def with_own(source: FleetSource, own: FleetSource | None) -> FleetSource:
-    """Return a stored fleet with the section `control` and the proxies' own keys from a member's files.
+    """Return a stored fleet with the `control` section and the proxies' own keys from a member's files.
 
     The member does not manage proxies that these files do not list. If `own` is None, it manages no proxies.
     """
@@ -64,7 +64,7 @@ def with_own(source: FleetSource, own: FleetSource | None) -> FleetSource:
 
 
 def _part(text: SourceText) -> SourceText | None:
-    """Return the text with only the lines of the sections; None if it has neither."""
+    """Return the text reduced to the lines of the two sections; None if it has neither."""
     lines = text.data.split(b"\n")
     found = [part for name in _SECTIONS if (part := lines_of(lines, name)) is not None]
     return only_lines(text, lines, found) if found else None
@@ -91,7 +91,7 @@ def _proxies(root: Node) -> Mapping[str, Node]:
 
 
 def _merged(stored: Node, own: Node | None, source: FleetSource) -> Node:
-    """Return a proxy of a stored fleet with the own keys of the same proxy.
+    """Return a stored proxy with the own keys from the member's entry for the same proxy.
 
     If the kinds differ, the result has no own keys.
     """
@@ -111,7 +111,7 @@ def _kind(values: Mapping[str, Node]) -> object:
 
 
 def _for_objects(include: Node, names: frozenset[str]) -> Node:
-    """Return own lines without those for objects that the stored fleet does not have."""
+    """Return the own lines, except those for objects that the stored fleet does not have."""
     if not isinstance(include.value, dict):
         return include
     places = {}
@@ -124,7 +124,7 @@ def _for_objects(include: Node, names: frozenset[str]) -> Node:
 
 
 def _validated(node: Node) -> Proxy:
-    """Return the proxy of a node; without its own keys if they do not fit the other keys."""
+    """Return the node's proxy, without its own keys if they are incompatible with the other keys."""
     try:
         return Proxy.model_validate(plain_value(node))
     except ValidationError:

@@ -1,7 +1,7 @@
 """Removes the faulty values from a fleet, so that the rest can be checked for other faults.
 
-One run reports every error, so a mistyped key must not hide a reference to a missing pool. The result serves no other
-purpose. The objects that lost values are listed, so that missing values are not reported in them.
+One run reports every error, so a mistyped key must not hide a reference to a missing pool. The result has no other use.
+Objects that lost values are listed, so that their missing values are not reported.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _deepest_first(path: Path) -> tuple[int, list[tuple[int, int, str]]]:
 
 
 def original_path(original: Node, pruned: Node, path: Path) -> Path:
-    """Return the path in `original` of the value at `path` in `pruned`, where list indexes have shifted."""
+    """Return the path in `original` of the value at `path` in `pruned`; list indexes may differ."""
     result: list[str | int] = []
     for step in path:
         child = descend(pruned, (step,))

@@ -439,5 +439,5 @@ class Route(Section):
 
     @property
     def pools(self) -> list[str]:
-        """Return the pools that get requests first: the pools in the split and in the pins."""
+        """Return the pools that get requests directly: `pool` or the pools in the split, and the pools in the pins."""
         return [*([self.pool] if self.pool else self.split or {}), *(pin.pool for pin in self.pin)]

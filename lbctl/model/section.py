@@ -1,12 +1,12 @@
 """The base class of all sections: strict, frozen, no unknown keys, with choices between keys.
 
-The validator of a section is built when the first such section is checked: a small fleet uses a tenth of all sections,
-and building the others took a third of the time of `lbctl validate` (decision 0057). For this reason, a section refers
-to another section by a function. A default value that is a section is created by `default`, which does not build a
-validator.
+A section's validator is built when the first section of its type is checked. A small fleet uses a tenth of all
+sections, and building the others took a third of the time of `lbctl validate` (decision 0057). For this reason, a
+section refers to another section through a function. A default value that is a section is created by `default`, which
+does not build a validator.
 
-The modules of sections have no `from __future__ import annotations`: pydantic would compile each annotation from its
-text, which takes 5 % of the time of `lbctl validate`.
+Section modules do not use `from __future__ import annotations`, because pydantic would then compile each annotation
+from its text, which takes 5 % of the time of `lbctl validate`.
 """
 
 from collections.abc import Callable
@@ -32,15 +32,15 @@ class Choice(NamedTuple):
 
 _rebuilding = RLock()
 _inside = ContextVar("_inside", default=False)
-"""True while the schema of a section is being built. The sections in it are not built."""
+"""True while a section's schema is being built; the sections in it are not built then."""
 
 
 class Section(BaseModel):
-    """A map of the fleet file."""
+    """A map in the fleet file."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
     CHOICES: ClassVar[tuple[Choice, ...]] = ()
-    """Alternatives of this section. An object's own choice replaces the choice in `defaults`."""
+    """Groups of alternative keys in this section. An object's own choice replaces the choice in `defaults`."""
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
         """Return the section itself: it is immutable, so a default value need not be copied for every object."""
@@ -77,7 +77,7 @@ class Section(BaseModel):
 
     @classmethod
     def default(cls) -> Self:
-        """Return the section with all keys at their defaults. It must have no required key."""
+        """Return the section with all keys at their defaults. The section must not have required keys."""
         return cls.model_construct()  # type: ignore[return-value]
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""Cache of the validated and compiled pools and routes of the last fleet, by their content.
+"""Caches the validated and compiled pools and routes of the last fleet by their content.
 
 In a fleet of a thousand pools, a reload then validates and compiles only those whose YAML has changed. The content of
 an object is its text in the file, together with the defaults: equal texts in the same column have equal values.
@@ -44,7 +44,7 @@ class SectionCache:
         self._entries: dict[Place, _Entry] = {}
 
     def with_known(self, fleet: Node) -> dict[str, Any]:
-        """Return the plain values of a fleet with the validated sections of pools and routes that have not changed."""
+        """Return a fleet's plain values, with validated sections for the pools and routes that have not changed."""
         defaults = _defaults(fleet)
         return {
             section: {name: self._known((section, name), item, defaults) for name, item in node.value.items()}
@@ -76,9 +76,9 @@ class SectionCache:
         inputs: tuple[object, ...],
         derive: Callable[[], tuple[_Result, bool]],
     ) -> _Result:
-        """Return a value for `purpose` that is derived from the section, from the cache if it had the same inputs.
+        """Return the value that is derived from a section for `purpose`, from the cache if the inputs are the same.
 
-        `derive` computes it, and returns whether the result may be kept. Nothing is kept for a section that was changed
+        `derive` computes the value, and returns whether it may be kept. Nothing is kept for a section that was changed
         after its validation.
         """
         entry = self._entries.get(place)
@@ -100,7 +100,7 @@ def _content(node: Node, defaults: bytes) -> _Content:
 
 
 def _defaults(fleet: Node) -> bytes:
-    """Return the same bytes for the same defaults of the same types; 1, 1.0 and True differ."""
+    """Serialize the defaults so that equal values of equal types give equal bytes; 1, 1.0 and True differ."""
     defaults = _fields(fleet).get("defaults")
     return b"" if defaults is None else marshal.dumps(plain_value(defaults), 2)  # later versions depend on references
 

@@ -11,14 +11,14 @@ from lbctl.model.section import Section
 
 @cache
 def section_below(section: type[Section], key: str) -> type[Section] | None:
-    """Return the section at `key`, in the values of the map there or in the items of the list there; else None."""
+    """Return the section at `key`, or the one in the values of its map or the items of its list; otherwise None."""
     field = section.model_fields.get(key)
     return _section(field.annotation) if field else None
 
 
 @cache
 def is_named_map(section: type[Section], key: str) -> bool:
-    """Whether `key` contains a map with user-defined names."""
+    """Return whether `key` contains a map with user-defined names."""
     field = section.model_fields.get(key)
     return field is not None and _holds_map(field.annotation)
 

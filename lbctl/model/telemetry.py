@@ -1,4 +1,4 @@
-"""`telemetry` and `weighting`: the metrics of a pool, and how weights follow them."""
+"""`telemetry` and `weighting`: the metrics of a pool, and how they determine weights."""
 
 from typing import Literal
 

@@ -1,8 +1,8 @@
 """Decodes the bytes of one file into text that can be parsed, and collects the faults of that file.
 
-An invisible character (a control character, a change of direction) can give a reviewed file a different meaning, and a
-private key in a repository is compromised. Both are rejected everywhere, including in comments. Faults are reported by
-position, and a key is never repeated.
+An invisible character, such as a control character or a change of direction, can give a reviewed file a different
+meaning, and a private key in a repository is compromised. Both are rejected everywhere, including in comments. Faults
+are reported with their positions, but a key is never shown.
 """
 
 from __future__ import annotations
@@ -92,6 +92,6 @@ def forbidden_message(character: str) -> str:
 
 
 def _place(before: str) -> tuple[int, int]:
-    """Return the line and column, from 1, of the position after `before`."""
+    """Return the line and column (from 1) of the position after `before`."""
     line = before.count("\n") + before.count("\r") - before.count("\r\n")
     return line + 1, len(before) - max(before.rfind("\n"), before.rfind("\r"))

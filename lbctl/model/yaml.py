@@ -41,7 +41,7 @@ from lbctl.model.text import (
 
 MAX_DEPTH = 32
 _OBJECT_DEPTH = 2
-"""Number of maps around an object of a section: the file and the section."""
+"""Number of maps that enclose an object in a section: the file and the section."""
 MAX_NODES = 200_000
 
 _INT = re.compile(r"[-+]?(?:0|[1-9][0-9]*)")
@@ -57,7 +57,10 @@ _REFUSED = "(refused key)"
 
 
 def read(data: bytes, file: str, diagnostics: Diagnostics) -> Node | None:
-    """Read the map in `data`; None if there is no map. Faults are added to `diagnostics` under the name `file`."""
+    """Read the map in `data`; return None if it contains no map.
+
+    Faults are added to `diagnostics` under the name `file`.
+    """
     findings = TextFaults(file, diagnostics)
     try:
         return _Reader(screen(decode(data, findings), findings), findings).read()
@@ -217,7 +220,7 @@ class _Reader:
         return FORBIDDEN.sub("\ufffd", text)
 
     def _resolved(self, text: str, line: int, column: int) -> Scalar:
-        """Resolve a plain scalar by the core schema."""
+        """Resolve a plain scalar according to the core schema."""
         if text in _LITERALS:
             return _LITERALS[text]
         if _INT.fullmatch(text):
@@ -249,7 +252,7 @@ class _Reader:
         self._findings.add(code, message, *_at(event), hint, self._path())
 
     def _path(self) -> Path:
-        """Return the path of the current value, as far as its keys were accepted."""
+        """Return the path of the current value, up to the first rejected key."""
         levels = [*self._outer, (self._holder, self._key)]
         inner = [holder for holder, _ in levels[1:]]
         steps: list[str | int] = []

@@ -1,7 +1,7 @@
-"""The types of values: each has its own grammar, so that no user string is free text unless it must be.
+"""Types of values. Each has its own grammar, so that user strings are free text only where necessary.
 
-Characters with a meaning in a proxy's grammar (quotes, braces, `$`, `%`, control characters) are not part of most of
-these grammars. The targets quote the few free texts (`HeaderValue`, `Regex`, `Body`, `Text`).
+Most of these grammars exclude characters that have a meaning in a proxy's configuration (quotes, braces, `$`, `%`,
+control characters). The targets quote the few free texts (`HeaderValue`, `Regex`, `Body`, `Text`).
 """
 
 from __future__ import annotations

@@ -27,7 +27,10 @@ def quantity(parse: Callable[[object], Any]) -> PlainValidator:
 
 
 def schema(pattern: str, grammar: str) -> WithJsonSchema:
-    """Return a JSON Schema with the pattern. `grammar` describes it, and is shown next to the meaning of the key."""
+    """Return a JSON Schema with the pattern.
+
+    `grammar` describes the pattern, and is shown next to the key's description.
+    """
     return WithJsonSchema({"type": "string", "pattern": f"^(?:{pattern})$", "grammar": grammar})
 
 
@@ -47,5 +50,5 @@ def text(pattern: str, noun: str, hint: str, lower: bool = False) -> Any:
 
 @cache
 def _compiled(pattern: str) -> re.Pattern[str]:
-    """Compile at first use: most fleets use only a few kinds of value."""
+    """Compile the pattern on first use, because most fleets use only a few kinds of values."""
     return re.compile(pattern, re.ASCII)

@@ -37,7 +37,7 @@ JsonPath = Annotated[
 ]
 _HEADER_VALUE = r"[!-~]([ -~]{0,1022}[!-~])?"
 HEADER_VALUE = f"^(?:{_HEADER_VALUE})$"
-"""A pattern of header values, for JSON Schema."""
+"""Pattern for header values, in JSON Schema."""
 HeaderValue = Annotated[
     str,
     *text(
@@ -47,7 +47,7 @@ HeaderValue = Annotated[
 
 
 def is_cookie_value(text: str) -> bool:
-    """Whether a cookie can contain the text: no space, quote, comma, semicolon or backslash."""
+    """Return whether a cookie can contain the text: no space, quote, comma, semicolon or backslash."""
     return re.fullmatch(r"[!#-+\--:<-\[\]-~]{1,256}", text) is not None
 
 
@@ -126,7 +126,8 @@ Regex = Annotated[
 
 
 _MAX_BODY_BYTES = 12_000
-"""Maximum size of a `respond.body`: a list of about a hundred models. A larger body needs larger HAProxy buffers."""
+"""Maximum size of `respond.body`, which is enough for a list of about a hundred models. A larger body needs larger
+HAProxy buffers."""
 
 
 def _body(value: object) -> str:
