@@ -1,8 +1,8 @@
-"""The canaries of the demo: rollouts that `serve` analyses, each with a load that a key or the script starts.
+"""The demo's canaries: rollouts that `serve` analyses, each with a load that is started by a key or the script.
 
-`serve` begins both rollouts with the fleet, and each waits in its first step until there are requests to compare. The
-first start of a canary therefore starts only its load. A later start is a request to the API of `serve`, with its
-token. The load ends when `serve` has promoted the new version or has rolled it back.
+`serve` starts both rollouts together with the fleet, and each waits in its first step until there are requests to
+compare. The first start of a canary therefore only starts its load. Later starts send a request to the API of `serve`,
+with the API's token. The load ends when `serve` has promoted the new version or has rolled it back.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lbctl.demo.replica import HOST
 from lbctl.simulate.load import conversation
 
 _BLOCK = 1.0
-"""Seconds' worth of arrivals to generate at a time."""
+"""Number of seconds for which arrivals are generated at a time."""
 _FIRST_BYTE_TIMEOUT = 5.0
 _INTERVAL = 0.5
 _TIMEOUT = aiohttp.ClientTimeout(total=5.0)
@@ -32,7 +32,7 @@ _RUNNING = ("progressing", "paused")
 
 @dataclass(frozen=True, slots=True)
 class StepTaken:
-    """A completed change to a rollout's step."""
+    """A change to a rollout's step."""
 
     percent: float
     """Share of the new version in percent."""
@@ -55,7 +55,7 @@ class StepResult:
 
 @dataclass(slots=True)
 class Canary:
-    """The state of a canary since its last start. Times are in seconds of the monotonic clock."""
+    """The state of a canary since its last start. Times are in seconds on the monotonic clock."""
 
     site: CanarySite
     row: Mapping[str, Any] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class Canary:
 
     @property
     def running(self) -> bool:
-        """Whether the canary was started and has been neither promoted nor rolled back."""
+        """Whether the canary has been started, and has been neither promoted nor rolled back."""
         return self.started is not None and self.ended is None
 
     @property
@@ -85,7 +85,7 @@ class Canary:
 
     @property
     def last_evaluation(self) -> Mapping[str, Any] | None:
-        """Last evaluation as returned by the API; None if there is none since the start."""
+        """Last evaluation as returned by the API; None if there has been none since the start."""
         evaluations: Sequence[Mapping[str, Any]] = (self.row.get("analysis") or {}).get("evaluations", ())
         return evaluations[-1] if evaluations and self.started is not None else None
 
@@ -94,7 +94,7 @@ class Canary:
         self.started, self.ended, self.steps = time.monotonic(), None, []
 
     def copy(self) -> Canary:
-        """Return a copy of the current state, which later results do not change."""
+        """Return a copy of the current state that later results do not change."""
         copied = replace(self, steps=list(self.steps))
         copied.load.sent = list(map(replace, self.load.sent))
         return copied
@@ -133,7 +133,10 @@ class Canary:
 
 
 class Canaries:
-    """All canaries of a run, and the API of `serve` that controls them. `token` is the file with the API's token."""
+    """All canaries of a run, and the API of `serve` that controls them.
+
+    `token` is the file that contains the API's token.
+    """
 
     def __init__(self, sites: Sequence[CanarySite], api: int, token: Path) -> None:
         self.all = tuple(map(Canary, sites))
@@ -163,7 +166,7 @@ class Canaries:
         canary.begin()
 
     async def run(self) -> None:
-        """Read the rollouts twice a second and send the loads, until cancelled."""
+        """Poll the rollouts twice a second and generate the loads until cancelled."""
         async with asyncio.TaskGroup() as group:
             for canary in self.all:
                 group.create_task(canary.run_load())
@@ -179,7 +182,7 @@ class Canaries:
                 canary.update(rows[canary.plan.name])
 
     async def _ask(self, method: str, body: Mapping[str, str] | None = None) -> Mapping[str, Any] | None:
-        """Return the response of the API. Return None if there is no response, or if the request is rejected."""
+        """Return the API's response, or None if there is no response or the request is rejected."""
         try:
             token = self._token.read_text(encoding="ascii").strip()
             async with (
@@ -194,7 +197,7 @@ class Canaries:
             return None
 
     async def run_script(self, began: float, duration: float) -> None:
-        """Start each canary at its position within the duration."""
+        """Start each canary at its scheduled time."""
         for canary in sorted(self.all, key=lambda item: item.plan.start):
             await asyncio.sleep(max(0.0, began + canary.plan.start * duration - time.monotonic()))
             await self.start(canary)

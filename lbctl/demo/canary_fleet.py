@@ -1,10 +1,10 @@
-"""The demo's two canaries as a fleet.
+"""The part of the demo's fleet that belongs to its two canaries.
 
 Each has a route, two versions and a rollout with analysis. One new version is bad.
 
-The analysis has only little time and traffic. For this reason the bad version fails often, the first step is large, and
-an evaluation needs few requests: each verdict takes about four seconds. Proxies count requests by pool, so the canaries
-do not share a pool.
+The analysis has little time and traffic. Therefore, the bad version fails often, the first step is large, and an
+evaluation needs few requests: each verdict takes about four seconds. Proxies count requests by pool, so the canaries do
+not share a pool.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ STEPS = (25.0, 50.0, 100.0)
 REQUEST_RATE = 50.0
 """Requests per second to a canary while its rollout runs."""
 PROMPT, ANSWER = 50.0, 8.0
-"""Mean lengths of a canary's requests in tokens. They are short, to need little capacity."""
+"""Mean lengths of a canary's prompts and responses, in tokens; they are short, so that they need little capacity."""
 _HOLD = "3s"
 _ANALYSIS = {"interval": "2s", "min_requests": 40, "max_error_rate": "5%", "failures": 2}
 OLD, NEW = "v1", "v2"
@@ -35,7 +35,7 @@ class CanaryPlan:
     key: str
     """Keyboard key that starts the canary's rollout."""
     error_rate: float
-    """Share of requests that its new version answers with an error, from 0 to 1."""
+    """Share of requests (0 to 1) that the new version answers with an error."""
     start: float
     """Start time in the script, as a fraction of the duration."""
 
@@ -61,7 +61,7 @@ def new_canary(plan: CanaryPlan, port: int, curve: CostModel) -> CanarySite:
 
 
 def route(site: CanarySite) -> dict[str, object]:
-    """Return the route of a canary with its rollout, as in a fleet file."""
+    """Return a canary's route with its rollout, in fleet-file format."""
     *held, last = ({"percent": f"{percent:g}%"} for percent in STEPS)
     steps = [*({**step, "hold": _HOLD} for step in held), last]
     rollout = {"to": _pool_name(site, NEW), "mode": "analysis", "steps": steps, "analysis": _ANALYSIS}
@@ -69,7 +69,7 @@ def route(site: CanarySite) -> dict[str, object]:
 
 
 def pools(site: CanarySite, check: Mapping[str, object], gpu: str) -> dict[str, object]:
-    """Return the pools of a canary, as in a fleet file."""
+    """Return a canary's pools, in fleet-file format."""
     return {
         _pool_name(site, version): {
             "model": {"name": "simulated", "version": version},

@@ -1,6 +1,7 @@
 """The faults of the demo.
 
-Each fault affects the same replica in every group. Keys or a script for the whole duration start the faults.
+Each fault affects the same replica in every group. Faults are started by keys, or by a script that covers the whole
+duration.
 """
 
 from __future__ import annotations
@@ -41,15 +42,15 @@ BY_KEY: Mapping[str, DemoFault] = {fault.key: fault for fault in FAULTS}
 
 @dataclass(slots=True)
 class Episode:
-    """A fault from its start to its end. Times are in seconds of the monotonic clock."""
+    """A fault from its start to its end. Times are in seconds on the monotonic clock."""
 
     fault: DemoFault
     began: float
     ended: float | None = None
     share_before: float | None = None
-    """Share of the replica in the adaptive pool when the fault began."""
+    """The replica's share in the adaptive pool when the fault began."""
     reacted: float | None = None
-    """Time at which `serve` lowered that share, if it has."""
+    """Time at which `serve` lowered that share, if it has done so."""
 
 
 @dataclass(slots=True)
@@ -58,11 +59,11 @@ class Faults:
 
     site: Site
     share: Callable[[str], float | None] = lambda _: None
-    """Returns the share of a replica in the adaptive pool according to the decisions of `serve`."""
+    """Returns a replica's share in the adaptive pool, as decided by `serve`."""
     episodes: list[Episode] = field(default_factory=list)
 
     def active(self, fault: DemoFault) -> Episode | None:
-        """Return the episode of a fault that has not ended."""
+        """Return the fault's active episode, or None."""
         return next((item for item in self.episodes if item.fault is fault and item.ended is None), None)
 
     def of_replica(self, name: str) -> str:
@@ -70,7 +71,7 @@ class Faults:
         return ", ".join(fault.kind for fault in FAULTS if fault.replica == name and self.active(fault))
 
     async def toggle(self, fault: DemoFault) -> None:
-        """Start a fault, or end it."""
+        """Start the fault, or end it if it is active."""
         episode = self.active(fault)
         if episode is None:
             self.episodes.append(Episode(fault, time.monotonic(), share_before=self.share(fault.replica)))

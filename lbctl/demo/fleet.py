@@ -1,9 +1,9 @@
-"""The fleet of the demo: three groups of the same simulated replicas, with three kinds of load balancing.
+"""The fleet of the demo: three groups of identical simulated replicas, with three kinds of load balancing.
 
 A group has six replicas with different GPUs, whose speeds come from lbctl's GPU table. All groups are behind one real
-proxy, each with a separate listener, and get the same requests. The features of `serve` are settings of a group's pool:
-only the adaptive pool has telemetry. Telemetry and health checks are faster than by default, so that one minute shows
-effects that otherwise take several.
+proxy, each with a separate listener, and get the same requests. Features of `serve` are enabled in a pool's settings:
+only the adaptive pool has telemetry. Telemetry and health checks are faster than their defaults, so that one minute
+shows effects that normally take several.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TITLES: Mapping[Strategy, str] = {
 }
 GPUS = ("H100-SXM", "A100-80GB", "L40S")
 PROMPT, ANSWER = 300.0, 80.0
-"""Mean lengths of requests in tokens."""
+"""Mean lengths of prompts and responses, in tokens."""
 LOAD = 0.5
 """Share of a group's capacity that the requests use."""
 _SPEED = 2.0
@@ -96,13 +96,13 @@ class Site:
 
     @property
     def listener_ports(self) -> Mapping[str, int]:
-        """The ports of all listeners, by their names."""
+        """Ports of all listeners, by name."""
         groups: dict[str, int] = dict(self.listeners.items())
         return groups | {canary.plan.name: canary.port for canary in self.canaries}
 
 
 def arrival_rate() -> float:
-    """Return the requests per second of each group."""
+    """Return the request rate of each group, per second."""
     return LOAD * sum(saturated_rate(member.speed, PROMPT, ANSWER, CURVE) for member in MEMBERS)
 
 
@@ -119,7 +119,7 @@ def new_site() -> Site:
 
 
 def write_fleet(site: Site, directory: Path) -> Path:
-    """Write the fleet of a site whose replicas are listening."""
+    """Write the fleet file for a site whose replicas are listening, and return its path."""
     actions: dict[str, dict[str, object]] = {name: {"pool": name} for name in site.listeners}
     pools: dict[str, object] = {name: _pool(name, replicas) for name, replicas in site.groups.items()}
     for canary in site.canaries:

@@ -1,7 +1,7 @@
-"""Sends requests to a proxy at their scheduled times, independently of earlier requests, and measures each of them.
+"""Sends requests to a proxy at scheduled times, regardless of earlier requests, and measures each one.
 
 It can send hundreds of requests per second next to simulated replicas in the same process. Connections are kept open,
-and each carries one request at a time. No request is sent twice: each failure is counted.
+and each carries one request at a time. Requests are never retried, so every failure is counted.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from lbctl.simulate import load
 from lbctl.simulate.load import Lengths
 
 FIRST_BYTE_TIMEOUT = 60.0
-"""Maximum time that a client waits for the first byte, in seconds. Then the client closes its connection, and the
-request has failed."""
+"""Maximum time that a client waits for the first byte, in seconds. After that, the client closes its connection, and
+the request counts as failed."""
 _SHORT = 10
 """Maximum length of a short response, in tokens."""
 
@@ -39,7 +39,7 @@ class Arrival:
 
 @dataclass(slots=True)
 class SentRequest:
-    """A request that was sent. Times are in seconds of the monotonic clock."""
+    """A request that was sent. Times are in seconds on the monotonic clock."""
 
     at: float
     answer: int
@@ -63,12 +63,11 @@ class SentRequest:
 class Outcomes:
     """The outcomes of requests, in seconds.
 
-    A request without a response at `now` counts with its waiting time so far, and a failed request counts with
-    `patience`.
+    A request without a response counts with its waiting time until `now`, and a failed request with `patience`.
     """
 
     sent: tuple[SentRequest, ...]
-    """Requests in the order in which they were sent."""
+    """Requests in the order of sending."""
     now: float
     """Current time on the monotonic clock."""
     patience: float = FIRST_BYTE_TIMEOUT
@@ -85,7 +84,7 @@ class Outcomes:
     def per_token(self, percentile: float) -> float:
         """Return the percentile of the time per token.
 
-        Short responses are excluded, because their time consists mostly of waiting time.
+        Short responses are excluded, because most of their time is waiting time.
         """
         each = [self._duration(item, item.last) / item.answer for item in self.sent if item.answer >= _SHORT]
         return percentile_of(each, percentile)
@@ -122,7 +121,7 @@ class LoadGenerator:
     """Sends requests to one listener, or to several in turn.
 
     `path` begins with a slash and has no query. With `keep`, connections are reused. If a proxy closes an idle
-    connection at that moment, as nginx does in a reload, the request fails.
+    connection just as it is reused, as nginx may do during a reload, the request fails.
     """
 
     def __init__(
@@ -134,10 +133,10 @@ class LoadGenerator:
         self._idle: dict[int, deque[_Connection] | None] = {port: deque() if keep else None for port in ports}
         self._all: set[_Connection] = set()
         self.sent: list[SentRequest] = []
-        """Requests in the order of their times."""
+        """Requests, sorted by time."""
 
     async def run(self, arrivals: Iterable[Arrival], began: float) -> None:
-        """Send all requests; `began` is the time of 0 s. Returns after the last request is sent."""
+        """Send all requests, scheduled relative to `began`. Return when the last one has been sent."""
         async with asyncio.TaskGroup() as group:
             for number, arrival in enumerate(arrivals):
                 pause = began + arrival.at - time.monotonic()
@@ -173,7 +172,7 @@ class LoadGenerator:
 
 
 class _Connection(asyncio.Protocol):
-    """One connection to a proxy, which joins `idle` when a response is complete. Without `idle` it is closed."""
+    """One connection to a proxy. After each complete response, it is added to `idle`, or closed if `idle` is None."""
 
     def __init__(self, idle: deque[_Connection] | None, patience: float, every: set[_Connection]) -> None:
         self._idle = idle
@@ -246,7 +245,7 @@ class _Connection(asyncio.Protocol):
 
 
 async def lateness(seconds: float) -> float:
-    """Return the 99th percentile of this event loop's lateness, in seconds: the error of its measurements."""
+    """Return the 99th percentile of this event loop's lateness, in seconds, which is the error of its measurements."""
     loop = asyncio.get_running_loop()
     late, end = [], loop.time() + seconds
     while (due := loop.time() + 0.02) < end:

@@ -1,4 +1,4 @@
-"""Follows the decisions of `lbctl serve` about the adaptive pool. The API is read twice a second."""
+"""Follows the decisions of `lbctl serve` for the adaptive pool by polling the API twice a second."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from lbctl.demo.replica import HOST
 _INTERVAL = 0.5
 _TIMEOUT = aiohttp.ClientTimeout(total=2.0)
 _LOWERED = 0.8
-"""Fraction of a replica's share before a fault. If the share is lower, `serve` has reacted."""
+"""`serve` has reacted if a replica's share is below this fraction of its share before the fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServedDecision:
-    """The decision of `serve` about one replica."""
+    """The decision of `serve` for one replica."""
 
     share: float
     """Decided share of the pool's requests, from 0 to 1."""
     observed: float | None
     """Share of the requests in the last minute, as counted by the proxy, from 0 to 1; None without reports."""
     state: str
-    """State in one word, such as in, slow or ejected."""
+    """State in one word, for example `in`, `slow` or `ejected`."""
     reason: str
     """Reason for the state; empty for `in`."""
 
 
 class DecisionObserver:
-    """The decisions of `serve`, by replica."""
+    """Collects the decisions of `serve`, by replica."""
 
     def __init__(self, api: int) -> None:
         self._url = f"http://{HOST}:{api}/api/v1/pools"
         self.decisions: Mapping[str, ServedDecision] = {}
 
     def share(self, replica: str) -> float | None:
-        """Return the share of a replica of the adaptive pool; None if it is not known yet."""
+        """Return a replica's share in the adaptive pool; None if it is not known yet."""
         decision = self.decisions.get(replica)
         return decision.share if decision else None
 

@@ -1,9 +1,9 @@
-"""A simulated vLLM replica: an engine of `lbctl.simulate` in real time, behind HTTP.
+"""A simulated vLLM replica: an engine from `lbctl.simulate` that runs in real time behind HTTP.
 
-A request is `POST …?q=PROMPT&n=ANSWER` (tokens). The head of the response and its first byte are sent with the first
-token, its second and last byte with the last token. `/metrics` uses vLLM's names, and `/health` returns 200. Requests
-are not pipelined. The faults are the faults of real replicas: a throttled GPU, an engine that makes no progress behind
-a healthy port, an exporter that does not answer, a process that has died, a version that answers with errors.
+A request is `POST …?q=PROMPT&n=ANSWER` (tokens). The response's headers and first byte are sent with the first token,
+and its second and last byte with the last token. `/metrics` uses vLLM's names, and `/health` returns 200. Requests are
+not pipelined. Its faults also occur in real replicas: a throttled GPU, an engine that makes no progress behind a
+healthy port, an exporter that does not respond, a dead process, and a version that responds with errors.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lbctl.simulate.engine import CostModel, Engine, SimulatedRequest, cache_tok
 HOST = LOOPBACK
 _TOKENS = re.compile(rb"[?&]q=(\d+)&n=(\d+)")
 _BUCKETS = (0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
-"""Upper bounds of vLLM's histogram of the time to the first token, in seconds."""
+"""Upper bounds of vLLM's time-to-first-token histogram, in seconds."""
 _PAGE = """\
 vllm:num_requests_running{{model_name="m"}} {counters.running}
 vllm:num_requests_waiting{{model_name="m"}} {counters.waiting}
@@ -50,7 +50,7 @@ class PacedReplica:
         self.silent = False
         """Whether `/metrics` returns 503."""
         self.error_rate = 0.0
-        """Share of requests that are answered with 500 immediately, from 0 to 1, spread evenly."""
+        """Share of requests (0 to 1, spread evenly) that immediately get a 500 response."""
         self._owed_errors = 0.0
         self._engine = Engine(speed, curve=curve)
         self._factor = 1.0
@@ -188,7 +188,7 @@ class ReplicaConnection(asyncio.Protocol, ABC):
         self._replica.connections.add(self)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Cancel the request. Drop the connection. A queued request does not run."""
+        """Drop the connection and cancel its request, which does not run if it is queued."""
         del error
         self._replica.connections.discard(self)
         if self._request is not None:
@@ -213,7 +213,7 @@ class ReplicaConnection(asyncio.Protocol, ABC):
 
 
 class _Connection(ReplicaConnection):
-    """A connection whose requests contain the number of tokens in the path."""
+    """A connection whose requests contain their numbers of tokens in the path."""
 
     def __init__(self, replica: PacedReplica) -> None:
         super().__init__(replica)

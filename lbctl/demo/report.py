@@ -1,4 +1,4 @@
-"""The measurements of the demo: as JSON, and as two tables."""
+"""The demo's measurements, as JSON and as tables."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from lbctl.demo.observer import ServedDecision
 from lbctl.demo.totals import SLOW
 
 FIRST_TOKEN_TIMEOUT = 5.0
-"""Maximum time that a client waits for the first token, in seconds. After this time, the request has failed and counts
-with this time."""
+"""Maximum time that a client waits for the first token, in seconds. After that, the request counts as failed, with this
+time."""
 
 SLOW_COLUMN = f"FAILED OR > {SLOW:g} s"
 
@@ -40,7 +40,7 @@ class GroupFigures:
 
 
 def measured(outcomes: Outcomes) -> GroupFigures:
-    """Return the figures of these requests."""
+    """Return the figures for these requests."""
     sent = len(outcomes.sent)
     slow_share = outcomes.slow(SLOW) / sent if sent else 0.0
     times = outcomes.first_token(50), outcomes.first_token(99)
@@ -57,11 +57,11 @@ class DemoReport:
     """Duration of the load."""
     groups: Mapping[Strategy, GroupFigures]
     episodes: Sequence[Episode]
-    """Faults in the order in which they started."""
+    """Faults in the order of their starts."""
     canaries: Sequence[Canary]
     """Canaries that were started."""
     decisions: Mapping[str, ServedDecision]
-    """Final decision of `serve` about each replica of the adaptive group."""
+    """Final decision of `serve` for each replica of the adaptive group."""
     began: float
     """Start time on the monotonic clock."""
     late: float
@@ -80,7 +80,7 @@ def report(
 
 
 def as_json(run: DemoReport) -> dict[str, Any]:
-    """Return the report as JSON types."""
+    """Return the report as JSON-compatible types."""
     return {
         "proxy": run.proxy,
         "seconds": round(run.seconds, 1),
@@ -206,7 +206,7 @@ def _moment(moment: float | None, began: float) -> str:
 
 
 def progress(canary: Canary) -> str:
-    """Return the progress of a rollout as a phrase: its phase, the shares of the new version, the last verdict."""
+    """Return the progress of a rollout as a phrase: its phase, the shares of the new version, and the last verdict."""
     shares = ", ".join(f"{step.percent:g} %" for step in canary.steps)
     return f"{canary.phase.replace('_', ' ')} ({shares}): {verdict(canary)}"
 

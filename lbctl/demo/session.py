@@ -30,11 +30,11 @@ _SETTLING = 1.0
 """Seconds without load after the start, during which the health checks detect that all replicas are healthy."""
 _STATE, _TOKEN = "state", "api-token"
 _BLOCK = 60.0
-"""Seconds' worth of arrivals to generate at a time."""
+"""Number of seconds for which arrivals are generated at a time."""
 
 
 class DemoError(Exception):
-    """The demo's own fleet could not be run. The text contains the diagnostics."""
+    """The demo's own fleet could not be run. The message contains the diagnostics."""
 
 
 @dataclass(slots=True)
@@ -104,7 +104,7 @@ class DemoSession:
             self.late = max(self.late, await lateness(1.0))
 
     async def run_script(self) -> None:
-        """Start each canary, and start and end each fault, at its position within the duration."""
+        """Start each canary, and start and end each fault, at its scheduled time."""
         assert self.duration is not None, "a script requires a duration"
         async with asyncio.TaskGroup() as group:
             group.create_task(self.canaries.run_script(self.began, self.duration))
@@ -122,7 +122,7 @@ async def demo(
 ) -> DemoReport | None:
     """Run the demo with its files in `place`, and run `show` together with the load.
 
-    Returns the report, or None if a signal has ended it. Raises DemoError, UpError, OSError and MissingBinaryError.
+    Return the report, or None if a signal ended the demo. Raises DemoError, UpError, OSError and MissingBinaryError.
     """
     results: list[DemoReport] = []
     site = new_site()

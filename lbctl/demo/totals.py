@@ -1,4 +1,4 @@
-"""The figures of all requests of a load, updated when requests end, so that their cost does not grow with the run."""
+"""Running totals for all requests of a load, updated as requests end, so that the cost does not grow with the run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SLOW = 1.0
 
 
 class Totals:
-    """The requests of a load so far. Times to the first token are stored in steps of 4.4 %."""
+    """The requests of a load so far. Times to the first token are stored with a resolution of 4.4 %."""
 
     def __init__(self, load: LoadGenerator) -> None:
         self._load = load

@@ -1,4 +1,4 @@
-"""Shows a running demo: live tables with keys for the faults on a terminal, or one line for each event elsewhere."""
+"""Shows a running demo: on a terminal, live tables and keys for the faults; elsewhere, one line for each event."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _COLOURS = {state: colour for colour, states in _STYLES.items() for state in sta
 
 
 async def headless(session: DemoSession) -> None:
-    """Follow the script, and report the start and end of each fault on standard error."""
+    """Run the script, and report its events on standard error."""
     click.echo(f"lbctl: {session.proxy} in front of {len(STRATEGIES)} groups of {len(MEMBERS)} replicas", err=True)
     click.echo(f"lbctl: dashboard {session.dashboard}", err=True)
     script = asyncio.create_task(session.run_script())
@@ -124,7 +124,7 @@ def _put_all(keys: asyncio.Queue[str], pressed: bytes) -> None:
 
 
 def tables(session: DemoSession, totals: Mapping[Strategy, Totals], *, roomy: bool) -> Group:
-    """Return the state of the demo. `roomy`: with frames, GPUs and reasons, for a large terminal."""
+    """Return tables that show the state of the demo. `roomy`: with frames, GPUs and reasons, for a large terminal."""
     seconds = time.monotonic() - session.began
     head = f"lbctl demo · {session.proxy} · {seconds:.0f} s · dashboard {session.dashboard}"
     pressed = "  ".join(f"[{fault.key}] {fault.kind} {fault.replica}" for fault in FAULTS)
@@ -186,7 +186,7 @@ def _canaries(session: DemoSession, roomy: bool) -> Table:
 
 
 def _groups(session: DemoSession, totals: Mapping[Strategy, Totals], roomy: bool) -> Table:
-    """Return a table of the three groups, with the newest requests and all requests."""
+    """Return a table of the three groups, with figures for the newest requests and for all requests."""
     table = _table(f"the same requests · the last {_WINDOW:.0f} s · all", roomy)
     for name in ("GROUP", SLOW_COLUMN, "TTFT P50", "ALL", "FAILED", SLOW_COLUMN, "TTFT P50"):
         table.add_column(name, justify="left" if name == "GROUP" else "right", no_wrap=True)
