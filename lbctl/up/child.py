@@ -1,6 +1,6 @@
 """A child process of `up`.
 
-This module starts the child, follows its log, and always ends it with its own child processes.
+This module starts the child, follows its log, and always ends it together with its own child processes.
 
 A child runs in a separate session, so that Ctrl-C in the terminal reaches only `up`, which then ends its children in
 order. On Linux, the system ends a child whose parent was killed. The output goes to a file, because the

@@ -1,7 +1,7 @@
 """The output of `up`: the lines of its programs on standard error, and information about the fleet when it is ready.
 
 The lines are in colour on a terminal and plain elsewhere. If standard error is closed, nothing is printed, and the
-programs continue until they are stopped in order.
+programs continue until they are shut down in order.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _UNKNOWN_KEY = "$KEY"
 
 
 class Console:
-    """Prints the lines of programs, each with the name of its program."""
+    """Prints output lines, each prefixed with the name of its program."""
 
     def __init__(self) -> None:
         self._colours = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
@@ -72,7 +72,7 @@ def _discard_standard_error() -> None:
 
 
 def banner(prepared: PreparedRun, settings: ServeSettings, log: Path) -> str:
-    """Return the text, with one aligned line for each fact. `log` is the file of the proxy's output."""
+    """Return the text, with one aligned line for each fact; `log` is the proxy's log file."""
     facts = list(_facts(prepared, settings, log))
     width = max(len(name) for name, _ in facts)
     return "\n".join(["", *(f"  {name:<{width}}  {value}" for name, value in facts), ""])
@@ -98,7 +98,7 @@ def _facts(prepared: PreparedRun, settings: ServeSettings, log: Path) -> Iterato
 
 
 def _existing_key(file: Path, topology: Topology) -> str:
-    """Return where the key is, and a command that creates another key and stores it in a shell variable."""
+    """Return the location of the key, and a command that creates another key and stores it in a shell variable."""
     kind = next((item.kind for item in topology.proxies if item.name == NAME), None)
     plain = () if kind is not None and target(kind).compares_hashes else ("--plain",)
     make = f"KEY=$({shlex.join(['lbctl', 'key', 'new', TENANT, *plain, '-f', str(file)])})"
@@ -116,7 +116,7 @@ def _lacks_clear_keys(file: Path) -> bool:
 
 
 def url_of(listener: Listener) -> str:
-    """Return the URL at which clients on this machine reach the listener."""
+    """Return the listener's URL for clients on this machine."""
     scheme = "https" if listener.tls else "http"
     return str(listener.bind) if listener.bind.path else f"{scheme}://{listener.bind.from_here}"
 

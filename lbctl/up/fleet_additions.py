@@ -1,9 +1,9 @@
-"""The additions of `up` to a fleet: the entry of its proxy, and an API key with its check for a fleet without `auth`.
+"""The additions of `up` to a fleet: its proxy's entry, and an API key and a key check if the fleet has no `auth`.
 
 The user's files are not changed. `lbctl serve` reads them and the file of `up` as one fleet. If no route of the fleet
-has `auth`, that file sets `defaults.route.auth`, so that nothing is served without a key. It contains no secrets. A key
-is created for each missing key file, and printed once. HAProxy compares hashes, so its file contains a hash; nginx and
-Envoy compare keys in clear text.
+has `auth`, that file sets `defaults.route.auth`, so that no request is served without a key. The file contains no
+secrets. A key is created for each missing key file, and printed once. HAProxy compares hashes, so its file contains a
+hash; nginx and Envoy compare keys in clear text.
 """
 
 from __future__ import annotations
@@ -78,10 +78,10 @@ def added_file(kind: str, binary: str, version: tuple[int, ...], place: Path, ke
 
 @dataclass(frozen=True, slots=True)
 class KeyFiles:
-    """Key files of the API keys of a fleet."""
+    """The fleet's API key files."""
 
     new: Mapping[Path, str]
-    """Maps each file that was missing to its new key."""
+    """Maps each previously missing file to its new key."""
     by_route: Mapping[str, Path]
     """Key file of each route that requires API keys."""
 

@@ -26,10 +26,10 @@ class Launcher(Protocol):
     """Runs proxies of one kind."""
 
     def entry(self, binary: str, place: Path) -> Mapping[str, object]:
-        """Return the settings in `proxies` with which `lbctl serve` manages the proxy in `place`."""
+        """Return the entry in `proxies` that lets `lbctl serve` manage the proxy in `place`."""
 
     def files(self, prepared: Prepared, place: Path) -> Bundle:
-        """Return the files with which the proxy starts."""
+        """Return the files that the proxy needs to start."""
 
     def command(self, binary: str, place: Path) -> list[str]:
         """Return the command that runs the proxy in the foreground."""

@@ -1,8 +1,8 @@
-"""The files of `up`: persistent files in a directory of the user, and other files in a private directory.
+"""The files of `up`: persistent files in the user's directory, and other files in a private directory.
 
-The user's directory is derived from the paths of the fleet, so that the same fleet has the same state and key at its
-next start. The private directory is temporary for two reasons. Its sockets need short paths. If root starts nginx,
-nginx runs as another user, who cannot enter a home directory.
+The user's directory is derived from the paths of the fleet, so that a fleet keeps its state and key between runs. The
+private directory is temporary for two reasons: its sockets need short paths, and an nginx that is started by root runs
+as another user, who cannot enter a home directory.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from pathlib import Path
 
 _PLAIN = re.compile(r"[^A-Za-z0-9._-]+")
 _MAX_DIRECTORY_CHARACTERS, _SHORT = 60, "/tmp"
-"""Maximum length in characters of a directory in which HAProxy can bind its socket, and the directory to use
-otherwise."""
+"""Maximum path length, in characters, of a directory for HAProxy's socket, and the directory to use if the path is
+longer."""
 _PREFIX, _OWNER = "lbctl-up-", "owner"
-"""Prefix of private directories, and the file in each that its `up` keeps locked while it runs."""
+"""Prefix of private directories, and the file that each `up` keeps locked in its directory while it runs."""
 _LOCK, _API = "lock", "api"
 """Files in a fleet's directory: the lock of the `up` that runs it, and the address of its API."""
 _YOUNG = 60.0

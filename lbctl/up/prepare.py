@@ -69,8 +69,8 @@ def prepare_run(
     Return None if there are errors in `diagnostics`. Raises OSError and MissingBinaryError.
 
     With `own_key_file`, every route requires one of its keys. `picker` is the address of the picker, or None for the
-    fleet's setting. `state` is the state directory of `serve`, with the key of the picker; None if no pool uses the
-    picker.
+    fleet's setting. `state` is the state directory of `serve`, which contains the picker's key; None if no pool uses
+    the picker.
     """
     by_route = key_files_by_route(loaded, own_key_file)
     keys = make_missing(by_route, plain=not target(program.kind).compares_hashes)
@@ -110,7 +110,7 @@ def _configure(
 
 
 def _link_files(files: Mapping[str, Path], place: Path) -> None:
-    """Link the fleet's relative files to the directory where the proxy looks for them: next to its configuration."""
+    """Link the fleet's relative files into the directory of the proxy's configuration, where the proxy expects them."""
     for written, file in files.items():
         link = place / written
         if not Path(written).is_absolute() and not link.exists():

@@ -54,7 +54,7 @@ def choose(loaded: Loaded, kind: str | None) -> ProxyChoice:
 
 
 def installed(kinds: Sequence[str]) -> Iterator[Program]:
-    """Yield the programs of these kinds on this machine, except those that are too old."""
+    """Yield the installed programs of these kinds, except those that are too old."""
     for kind in kinds:
         binary = find_binary(target(kind))
         if binary is None:
@@ -83,7 +83,7 @@ class Suitability:
     obstacles: tuple[Diagnostic, ...]
     """Errors: reasons why this proxy would not serve clients of the fleet."""
     losses: tuple[Diagnostic, ...]
-    """Warnings: features that the proxy does not support, without the obstacles."""
+    """Warnings: features that the proxy does not support, except the obstacles."""
 
     @property
     def summary(self) -> str:
@@ -97,7 +97,7 @@ class Suitability:
 
 
 def suitability(loaded: Loaded, kind: str, version: tuple[int, ...] = ()) -> Suitability:
-    """Assess the proxy in `version`, or in the oldest supported version."""
+    """Assess this kind of proxy in `version`, or in its oldest supported version."""
     chosen = target(kind)
     proxy = unnamed(loaded.compiled.topology, kind, version or chosen.versions[0])
     part = view(Snapshot(loaded.compiled.topology, secrets=loaded.secrets), proxy)
@@ -110,13 +110,13 @@ def suitability(loaded: Loaded, kind: str, version: tuple[int, ...] = ()) -> Sui
 
 
 def best(assessed: Iterable[Suitability]) -> Suitability | None:
-    """Return the first proxy without obstacles and with the fewest kinds of losses; None if all have obstacles."""
+    """Return the proxy without obstacles that has the fewest kinds of losses (the first one on a tie), or None."""
     usable = [item for item in assessed if not item.obstacles]
     return min(usable, key=lambda item: len({loss.code for loss in item.losses}), default=None)
 
 
 def _closing(assessment: Assessment, losses: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Return the losses because of which routes return 503 on this proxy."""
+    """Return the losses that make routes return 503 on this proxy."""
     if not any(assessment.closed.values()) and not assessment.ways_around:
         return []
     return [item for item in losses if item.code in _PROTECTING]
@@ -127,7 +127,7 @@ def _as_obstacle(loss: Diagnostic) -> Diagnostic:
 
 
 def _header_only(loaded: Loaded, part: View, kind: str) -> Iterable[Diagnostic]:
-    """Report that the proxy reads a model only from the header x-model, if routes of the fleet match models."""
+    """Report that the proxy reads models only from the header x-model, if any route matches models."""
     if target(kind).reads_bodies:
         return
     routes = sorted({rule.route for listener in part.listeners for rule in listener.rules if rule.models})

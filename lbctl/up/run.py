@@ -22,7 +22,7 @@ from lbctl.up.child import CannotShowError, CannotStartError, Child
 from lbctl.up.launchers import PID_FILE, XDS_SOCKET
 
 _READY_TIMEOUT = 60.0
-"""Maximum time until the fleet is ready, in seconds. It is sufficient for a busy machine."""
+"""Maximum time until the fleet is ready, in seconds. This is long enough for a busy machine."""
 _PROXY_STOP_TIMEOUT, _SERVE_STOP_TIMEOUT = 5.0, 12.0
 """Seconds between SIGTERM and SIGKILL. `serve` ends within ten seconds."""
 _POLL = 0.05
@@ -47,7 +47,7 @@ class Programs:
     listeners: Sequence[Address]
     """Addresses on which the proxy accepts clients."""
     options: Sequence[str] = ()
-    """Further options of `serve`."""
+    """Additional options for `serve`."""
 
 
 class NotReadyError(Exception):
@@ -59,7 +59,7 @@ class UpError(Exception):
 
 
 async def run(programs: Programs, show: Show, body: Callable[[], Coroutine[Any, Any, None]]) -> bool:
-    """Run both programs. Run `body` after clients can be served, until it ends or a signal arrives.
+    """Run both programs, and `body` once clients can be served, until it ends or a signal arrives.
 
     Return whether `body` has ended. Raises its error, and UpError if one of the programs ends.
     """
@@ -130,10 +130,11 @@ async def _listens(place: Path) -> None:
 
 
 async def _ready(programs: Programs, session: int) -> None:
-    """Wait until `serve` has a fleet for proxies and the proxy accepts clients. The proxy's processes form the session.
+    """Wait until `serve` has a fleet for proxies and the proxy accepts clients.
 
-    A successful connection is not sufficient, because another program such as `nginx -t` may have the port for a
-    moment. The connections of clients would end with that program. Raises NotReadyError.
+    `session` is the session of the proxy's processes. A successful connection is not sufficient, because another
+    program such as `nginx -t` may have the port for a moment. Clients' connections would end with that program. Raises
+    NotReadyError.
     """
     try:
         async with asyncio.timeout(_READY_TIMEOUT):
