@@ -173,5 +173,5 @@ def _prepared(site: Site, program: Program, place: Path) -> Programs:
     if prepared is None:
         raise DemoError("\n".join(map(str, diagnostics)))
     listeners = [Address(HOST, port) for port in site.listener_ports.values()]
-    own_api = ("--api-bind", f"{HOST}:{site.api}")  # also if an environment variable sets another address
+    own_api = ("--api-bind", f"{HOST}:{site.api}")  # even if an environment variable sets another address
     return Programs(program.kind, prepared.command, prepared.paths, place / _STATE, place, listeners, own_api)

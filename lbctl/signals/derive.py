@@ -82,7 +82,7 @@ def derive(table: MetricsTable, before: SourceReading | None, after: SourceReadi
     quantities = after.quantities
     values = {name: value for name, value in quantities.items() if name in SIGNALS}
     if "cache_found" in quantities and "cache_lookups" in quantities:
-        values.pop("cache_hits", None)  # a gauge of the engine's whole life; the counters show the present
+        values.pop("cache_hits", None)  # this gauge covers the engine's whole lifetime; the counters show the present
     moves = _moves(before, after)
     progress, by_steps = _progress(table, quantities, moves)
     if progress is not None:

@@ -48,7 +48,7 @@ class _Envoy:
         return bootstrap(Joining(Address(path=str(place / XDS_SOCKET)), NAME, admin=admin))
 
     def command(self, binary: str, place: Path) -> list[str]:
-        # The component `misc` logs ten long warnings at each start about fields whose API is work in progress.
+        # At each start, the component `misc` logs ten long warnings about fields whose API is work in progress.
         levels = ["--log-level", "warning", "--component-log-level", "misc:error"]
         return [binary, "-c", str(place / "envoy.yaml"), "--disable-hot-restart", *levels]
 
