@@ -53,13 +53,13 @@ examples are rules of `lbctl lint`: the fleet is valid, but risky for inference.
 first one has exactly this finding, and the second one has no findings.
 
 To silence a code on one line, add a comment such as `# lbctl: ignore LB210 (why it is right here)` to the end of the
-line. `lint`, `validate` and `render` then ignore this code on the line. You can silence warnings, notes and findings of
-`lint` rules. You cannot silence errors that prevent rendering.
+line. `lint`, `validate` and `render` then ignore this code on that line. You can silence warnings, notes and findings
+of `lint` rules. You cannot silence errors that prevent rendering.
 
 If such a comment has no effect, `lint` reports it (LB017), unless the code was not checked in this run. For example, a
-check may need a load that is not set, a file on another machine, or the proxy's own checker. A setting that some kind
-of proxy does not support counts as found, even if the fleet does not have such a proxy. `lbctl lint --fix` applies safe
-fixes and keeps comments.
+check may need a load that is not set, a file on another machine, or the proxy's own checker. The code of an unsupported
+setting counts as found if any kind of proxy does not support the setting, even if the fleet has no such proxy.
+`lbctl lint --fix` applies safe fixes and keeps comments.
 
 Some features need a control plane with every kind of proxy: telemetry, live weights and deep health. `render` reports
 these features, but `lint` does not.

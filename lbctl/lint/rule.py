@@ -73,7 +73,7 @@ def rule(code: str, *, needs_load: bool = False) -> Callable[[Check], Check]:
 
     def register(check: Check) -> Check:
         if code in REGISTRY:
-            raise ValueError(f"{code} is taken by {REGISTRY[code].check.__name__}")
+            raise ValueError(f"{code} is already used by {REGISTRY[code].check.__name__}")
         REGISTRY[code] = LintRule(code, check, needs_load)
         return check
 

@@ -27,7 +27,9 @@ def load_blind_algorithm(fleet: FleetView) -> Iterator[RuleFinding]:
         algorithm = pool.balance.algorithm
         if algorithm not in ("round_robin", "random"):
             continue
-        reason = "prompts and answers differ in length" if fleet.generates(pool.name) else "replicas differ in capacity"
+        reason = (
+            "prompts and responses differ in length" if fleet.generates(pool.name) else "replicas differ in capacity"
+        )
         if fleet.generates(pool.name) or _spread(pool) >= _UNLIKE:
             path = ("pools", pool.name, "balance", *(("pick", "otherwise") if pool.balance.pick else ("algorithm",)))
             message = f"{algorithm} does not balance the load, because {reason}"

@@ -54,11 +54,11 @@ def entries_share_host(fleet: FleetView) -> Iterator[RuleFinding]:
         same = next(((item.bind.port, host) for item, host in shared if item.bind.port in ports), None)
         if same is not None:
             port, host = same
-            message = f"entry {first.name} also configures {host or 'any host'} at port {port} of the same gateway"
+            message = f"entry {first.name} also configures {host or 'any host'} on port {port} of the same gateway"
             yield RuleFinding(path, message, "use other listeners or another gateway")
         elif shared and _policies(first, ours) != _policies(second, theirs):
             message = f"the access lists of this entry and of entry {first.name} apply to all ports of the same gateway"
-            yield RuleFinding(path, message, "use the same lists, or `gateway_labels` of other pods")
+            yield RuleFinding(path, message, "use the same lists, or select other pods with `gateway_labels`")
 
 
 def _gateway(proxy: Proxy) -> tuple[object, ...] | None:

@@ -153,16 +153,18 @@ def shared_agent(fleet: FleetView) -> Iterator[RuleFinding]:
             path = ("pools", pool.name, "replicas", replica.name)
             entry = fleet.loaded.compiled.sources.written(path)
             if replica.address.port in (port, port + 1):
-                message = f"its agent needs the ports {port} and {port + 1}, but the model server has one of them"
+                message = f"its agent needs ports {port} and {port + 1}, but the model server uses one of them"
                 yield RuleFinding(path, message, "set another agent_port")
             other_entry, other = first.setdefault((host, port), (entry, replica))
             if other.address != replica.address and other_entry != entry:
-                message = f"replica {other.name} has the same agent, on port {port}, but an agent watches one engine"
+                message = (
+                    f"replica {other.name} uses the same agent on port {port}, but an agent watches only one engine"
+                )
                 yield RuleFinding(path, message, f"run an agent for each replica, and set agent_port: {port + 2}")
             for next_to in (port - 1, port + 1):
                 if (found := first.get((host, next_to))) is not None and found[0] != entry:
                     message = f"its agent and the agent of replica {found[1].name} both need port {max(port, next_to)}"
-                    yield RuleFinding(path, message, "leave two ports to each agent; the second is for agent checks")
+                    yield RuleFinding(path, message, "reserve two ports for each agent; the second is for agent checks")
 
 
 def _checks_actively(proxy: Proxy) -> bool:

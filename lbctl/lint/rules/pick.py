@@ -88,7 +88,7 @@ def queue_without_full_replicas(fleet: FleetView) -> Iterator[RuleFinding]:
         given = {name for source in sources_of(pool) for name in signals_of(source)}
         if "running" not in given or _FULL.isdisjoint(given):
             message = "no replica ever counts as full, so no request waits in this queue"
-            hint = "circuit_breaker: {per_replica: {max_requests: 64}}, or sources with the signals running and queue"
+            hint = "circuit_breaker: {per_replica: {max_requests: 64}}, or sources that provide running and queue"
             yield RuleFinding(("pools", pool.name, "queue"), message, hint)
 
 
@@ -120,7 +120,7 @@ def queue_without_tenants(fleet: FleetView) -> Iterator[RuleFinding]:
         queue = policy.queue
         if queue is not None and (queue.by, queue.order) == ("tenant", "fair") and pool.name not in with_tenants:
             message = "all requests form one group, because no route to this pool has tenants"
-            yield RuleFinding(("pools", pool.name, "queue"), message, "auth on the routes, or by: client_ip")
+            yield RuleFinding(("pools", pool.name, "queue"), message, "set auth on the routes, or by: client_ip")
 
 
 def _unread(route: Route, pool: Pool) -> Iterator[RuleFinding]:

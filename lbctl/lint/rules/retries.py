@@ -58,7 +58,9 @@ def retry_amplification(fleet: FleetView) -> Iterator[RuleFinding]:
         if product > (3 if route.retry.idempotent else 6):
             explanation = " × ".join(f"{number} ({cause})" for number, cause in factors)
             message = f"one request may become {product} requests: {explanation}"
-            yield RuleFinding(("routes", route.name, "retry"), message, "reduce the tries, and retry in one layer only")
+            yield RuleFinding(
+                ("routes", route.name, "retry"), message, "reduce the number of tries, and retry in only one layer"
+            )
 
 
 def _factors(fleet: FleetView, route: Route, action: Forward, visited: frozenset[str]) -> list[tuple[int, str]]:
@@ -139,7 +141,7 @@ def status_that_need_not_mean_busy(fleet: FleetView) -> Iterator[RuleFinding]:
                 statuses = " and ".join(map(str, doubtful))
                 message = (
                     f"{engine} is not known to send {statuses} before it starts work, "
-                    "so a retry may cost the same work twice"
+                    "so a retry may repeat the same work"
                 )
                 hint = f"busy_statuses: {sorted(declines)}" if declines else "remove replica_busy"
                 yield RuleFinding(("routes", route.name, "retry", "busy_statuses"), message, hint)

@@ -40,7 +40,7 @@ def latency_not_measured(fleet: FleetView) -> Iterator[RuleFinding]:
             continue
         if rollout.analysis.latency_metric is not None:
             message = (
-                "no proxy in the fleet can report latencies, so no evaluation passes and a person must end each step"
+                "no proxy in the fleet can report latencies, so no evaluation passes and an operator must end each step"
             )
             path = ("routes", route.name, "rollout", "analysis", "max_latency")
             yield RuleFinding(path, message, "set control.logs, and run HAProxy with the rendered configuration")

@@ -67,7 +67,7 @@ def foreign_preflights(fleet: FleetView) -> Iterator[RuleFinding]:
             if owner and is_open and not by_content and _origin(route) != _origin(routes[owner]):
                 found.setdefault(route.name, owner.removesuffix(PREFLIGHT))
     for name, owner in found.items():
-        message = f"preflights for these paths are answered for route {owner}, so none reaches a replica"
+        message = f"preflights for these paths are answered by route {owner}, so none reaches a replica"
         hint = "set the same access-control-allow-origin in both routes, or add a route with `methods: [OPTIONS]`"
         yield RuleFinding(("routes", name, "match"), message, hint)
 

@@ -187,7 +187,7 @@ def guessable_key(fleet: FleetView) -> Iterator[RuleFinding]:
         if lines:
             more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
             message = (
-                f"the key in line {lines[0]}{more} has fewer than {_MIN_KEY_LENGTH} characters, or is a tenant's name"
+                f"the key on line {lines[0]}{more} has fewer than {_MIN_KEY_LENGTH} characters, or is a tenant's name"
             )
             yield RuleFinding(file.path, message, "create one with `lbctl key new TENANT`")
 

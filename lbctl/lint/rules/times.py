@@ -20,7 +20,7 @@ def total_timeout_on_generation(fleet: FleetView) -> Iterator[RuleFinding]:
     for route, _ in fleet.forwards:
         if route.request_timeout is not None and fleet.streams(route):
             path = ("routes", route.name, "timeouts", "request")
-            message = f"every answer that takes longer than {route.request_timeout / 1000:g} s is cut off"
+            message = f"every response that takes longer than {route.request_timeout / 1000:g} s is cut off"
             yield RuleFinding(
                 path, message, "request: unlimited; the `idle` timeout ends stuck requests", Edit(path, "unlimited")
             )

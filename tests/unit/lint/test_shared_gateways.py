@@ -45,7 +45,7 @@ def shared(root: Path, **settings: str) -> list[str]:
     ],
 )
 def test_same_host_and_port_are_reported(settings: dict[str, str], tmp_path: Path) -> None:
-    message = "entry one also configures *.example.com at port 80 of the same gateway"
+    message = "entry one also configures *.example.com on port 80 of the same gateway"
     assert shared(tmp_path, **settings) == [message]
 
 
