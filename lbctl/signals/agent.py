@@ -20,7 +20,7 @@ TABLE = MetricsTable(
     heartbeat="requests",
     gpus=DCGM.gpus,
     notes=(
-        "The agent reports the signals and counters that the metrics page of its engine has.",
+        "The agent reports the signals and counters that its engine's metrics page provides.",
         "In a pool with `health.agent`, `serve` also reads the agents, unless `sources` has an entry of this kind.",
     ),
 )

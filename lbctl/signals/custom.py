@@ -45,7 +45,7 @@ def table(metric: str | None, signal: str | None, unit: str | None) -> MetricsTa
         kind="custom",
         title=metric or "custom",
         series=_series(metric or "", signal or "", unit) if is_valid else {},
-        no_evidence="the fleet names a metric, but not its batch size",
+        no_evidence="the fleet defines a metric, but no batch size",
         heartbeat="steps" if signal == "progress" else "",
     )
 

@@ -27,7 +27,9 @@ TGI = MetricsTable(
     evidence="batches",
     heartbeat="steps",
     reserves_memory=True,
-    notes=("The engine does not report the time to first token. The time between tokens is a mean for each request.",),
+    notes=(
+        "The engine does not report the time to first token. The time between tokens is averaged over each request.",
+    ),
 )
 """Text Generation Inference.
 
@@ -72,9 +74,9 @@ TRTLLM = MetricsTable(
     page="/prometheus/metrics",
     notes=(
         "The metrics page is `/prometheus/metrics`; `/metrics` is JSON.",
-        "Queue, running and cache need `enable_iter_perf_stats: true`, and older versions do not have them.",
-        "Histograms, tokens and cached tokens need `return_perf_metrics: true`.",
-        "The time between tokens is a mean for each request.",
+        "Queue, running and cache metrics need `enable_iter_perf_stats: true`. Older versions do not have them.",
+        "Histograms and the counters of tokens and cached tokens need `return_perf_metrics: true`.",
+        "The time between tokens is averaged over each request.",
     ),
 )
 """trtllm-serve. Its step metrics are gauges of the last step, and its histograms are updated when a request ends.

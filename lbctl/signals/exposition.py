@@ -142,7 +142,7 @@ def _read(rest: bytes, grammar: re.Pattern[bytes]) -> Sample | RefusedLine:
         return RefusedLine("a label occurs twice or is not UTF-8")
     value = float(match.group(2))
     if not math.isfinite(value) or value < 0:
-        return RefusedLine("the value is not a finite number of at least 0", labels, is_negative=value < 0)
+        return RefusedLine("the value is not a finite, non-negative number", labels, is_negative=value < 0)
     return Sample(labels, value)
 
 

@@ -16,14 +16,14 @@ _INTRODUCTION = """\
 `telemetry.sources` of a pool or a replica lists metrics pages and their `kind`. lbctl reads only the metrics below.
 
 - If a quantity has several names, lbctl uses the first one in the list that the page contains.
-- A value is unknown, never 0, if its name is missing, if it is not a finite number of at least 0, or if the page
-  contains its series twice.
+- A value is unknown, never 0, if its name is missing, if it is not a finite, non-negative number, or if the
+  page contains its series twice.
 - If a page has several engines, ranks, models or GPUs, lbctl combines their values according to the signal.
 - If a replica has several sources, lbctl uses the first source in the list that has a current value for the signal.
 
-The `adaptive` strategy needs *evidence*: the speed at the present batch size. **tokens** means that the page has the
+The `adaptive` strategy needs *evidence*: the speed at the current batch size. **tokens** means that the page has the
 times between tokens and the number of tokens in each step. **batches** means that it has the times in the model and the
-number of inputs in each execution. If a pool's sources provide no evidence, its weights are its capacities.
+number of inputs in each execution. If a pool's sources provide no evidence, its weights equal its capacities.
 """
 _ORDER = {name: place for place, name in enumerate((*SIGNALS, *COUNTERS))}
 

@@ -73,7 +73,7 @@ def _samples(data: dict[str, Any]) -> list[float]:
             return [_number(series.get("value") if isinstance(series, dict) else None) for series in result]
         case kind:
             raise NoValueError(
-                f"a {_shortened(kind)} instead of a number: write an instant query" if kind else "no result"
+                f"the result is a {_shortened(kind)}, not a number: write an instant query" if kind else "no result"
             )
 
 
@@ -81,5 +81,5 @@ def _number(pair: Any) -> float:
     text = pair[1] if isinstance(pair, list) and len(pair) == 2 else None
     number = float(text) if isinstance(text, str) and NUMBER.fullmatch(text.encode("utf-8", "replace")) else -1.0
     if not math.isfinite(number) or number < 0:
-        raise NoValueError("the value is not a finite number of at least 0")
+        raise NoValueError("the value is not a finite, non-negative number")
     return number

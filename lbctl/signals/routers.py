@@ -37,9 +37,9 @@ DYNAMO = MetricsTable(
     reserves_memory=True,
     running_includes_queue=True,
     notes=(
-        "The queue is the queue of the KV router, with `--router-queue-threshold`.",
+        "The queue is the KV router's queue, which needs `--router-queue-threshold`.",
         "Do not set `DYN_METRICS_PREFIX`. A metric appears after the first request for a model.",
-        "Cached tokens are counted when a response ends, so their share in a short interval is rough.",
+        "Cached tokens are counted when a response ends, so their share in a short interval is only approximate.",
     ),
 )
 """Dynamo's HTTP frontend (`python -m dynamo.frontend`), on its own port.
@@ -109,9 +109,9 @@ LLM_D = MetricsTable(
     reserves_memory=True,
     running_includes_queue=True,
     notes=(
-        "For a gateway with an InferencePool. Read the page of the endpoint picker (port 9090).",
+        "For a gateway with an InferencePool, read the endpoint picker's page (port 9090).",
         "The picker needs `--metrics-endpoint-auth=false`, because lbctl sends no Kubernetes token.",
-        "Names before llm-d router 0.9 (`inference_pool_…`, `inference_objective_…`) are not read.",
+        "Names from before llm-d router 0.9 (`inference_pool_…`, `inference_objective_…`) are not read.",
     ),
 )
 """The endpoint picker (EPP) of llm-d's router. Its request counters change when a request ends."""

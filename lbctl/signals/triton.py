@@ -49,6 +49,6 @@ TABLE = MetricsTable(
         ),
         "With the vLLM backend, read the same page as `kind: vllm`.",
         "Models on one page are counted together. If the mix of models changes, select one model with `match_labels`.",
-        "A response cache counts requests that took no time in the model, so the measured speed is too high.",
+        "With a response cache, requests that take no time in the model also count, so the measured speed is too high.",
     ),
 )

@@ -93,7 +93,7 @@ VLLM = MetricsTable(
     heartbeat="steps",
     reserves_memory=True,
     notes=(
-        "Hits in external caches (KV connectors) are cache hits, too. A replica that only decodes has a share near 1.",
+        "Hits in external caches (KV connectors) also count as hits. A replica that only decodes has a share near 1.",
         "Rejections need `--max-num-queued-reqs` or `--max-num-queued-tokens`.",
     ),
     removed={
@@ -126,8 +126,8 @@ RAY = MetricsTable(
     evidence="tokens",
     heartbeat="requests",
     notes=(
-        "Only vLLM inside Ray provides evidence, and progress by steps. Otherwise, weights are capacities.",
-        "Select the deployment with `match_labels`, because the page has all deployments of a node.",
+        "Only vLLM inside Ray provides evidence and per-step progress. Otherwise, the weights equal the capacities.",
+        "Select the deployment with `match_labels`, because the page covers all deployments on a node.",
     ),
 )
 """Ray Serve, and vLLM inside it.

@@ -437,7 +437,7 @@ def test_promql_compares_both_pools_at_one_instant(tmp_path: Path) -> None:
         async with answering(port, answer), serving(tmp_path, fleet) as run:
             assert await verdict(run, ["1"], []) == ("inconclusive", "flagged: old: the query returned no result")
             assert await verdict(run, ["NaN"], ["1"]) == (
-                "inconclusive", "flagged: new: the value is not a finite number of at least 0",
+                "inconclusive", "flagged: new: the value is not a finite, non-negative number",
             )  # fmt: skip
             assert await verdict(run, ["1", "2"], ["1"]) == (
                 "inconclusive", "flagged: new: the query returned 2 series instead of one",
