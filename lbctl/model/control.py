@@ -19,8 +19,8 @@ class Reload(Section):
     )
     min_interval: v.Duration = Field(
         q.Duration(30_000),
-        description="Minimum time between two reloads for weights. nginx may get a small measured change only after "
-        "17 times this time. Health changes, drains and removals cause an immediate reload, at most every 5 s.",
+        description="Minimum time between two reloads for weights. A small measured change may reach nginx only after "
+        "17 times this interval. Health changes, drains and removals trigger an immediate reload, at most every 5 s.",
     )
 
 
@@ -51,8 +51,8 @@ class Include(Section):
     )
     frontend: dict[v.Name, _Files] | None = Field(
         None,
-        description="For HAProxy: lines for the frontend of a listener, inserted after authentication and limits "
-        "and before the choice of the backend.",
+        description="For HAProxy: lines for the frontend of a listener, inserted after authentication and limits and "
+        "before the backend is selected.",
     )
     backend: dict[v.Name, _Files] | None = Field(
         None, description="For HAProxy: lines for every backend of a pool, inserted before its servers."
@@ -85,7 +85,8 @@ class Proxy(Section):
     )
     kubernetes: KubernetesObjects | None = Field(
         None,
-        description="For kinds that are rendered as Kubernetes objects: where these belong. Required for these kinds.",
+        description="Namespace, Gateway and other settings of the rendered objects, for kinds that are rendered as "
+        "Kubernetes objects. Required for these kinds.",
     )
     form: Literal["whole", "fragment"] = Field(
         "whole",
@@ -112,7 +113,7 @@ class Proxy(Section):
         "/etc, otherwise the user that starts HAProxy.",
     )
     group: v.Account | None = Field(
-        None, description="Group that HAProxy switches to. Default: the same rule as for `user`."
+        None, description="Group that HAProxy switches to. Default: according to the same rule as for `user`."
     )
     chroot: v.FilePath | None = Field(
         None,
@@ -270,7 +271,7 @@ class Control(Section):
     xds: Xds = Field(Xds.default(), description="Endpoint for Envoys (xDS).")
     api: Api = Field(Api.default(), description="Endpoint for commands, the dashboard and metrics.")
     logs: Logs = Field(Logs.default(), description="Endpoint for the traffic log of nginx and HAProxy.")
-    picker: Picker = Field(Picker.default(), description="Endpoint that proxies ask to pick a replica.")
+    picker: Picker = Field(Picker.default(), description="Endpoint that proxies query to pick a replica.")
     dashboard: Dashboard = Field(Dashboard.default(), description="Dashboard, which the API serves at `/`.")
     state: v.FilePath = Field(
         "/var/lib/lbctl",

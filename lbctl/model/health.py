@@ -11,7 +11,7 @@ from lbctl.model.section import Choice, Nothing, Section
 
 class HttpCheck(Section):
     path: v.CheckPath = Field(
-        "/health", description="Path of the request. Prefer a path that shows that the model can answer."
+        "/health", description="Path of the request. Prefer a path that reports whether the model can answer."
     )
     host: v.Host | None = Field(None, description="Host header of the request. Default: chosen by the proxy.")
     statuses: Annotated[list[v.Status], Field(min_length=1)] = Field(
@@ -48,8 +48,8 @@ class Active(Section):
 
 class Agent(Section):
     port: Annotated[int, Field(ge=1, le=65534)] = Field(
-        description="HTTP port of the agent on the host of each replica. Replicas on the same host need an agent each, "
-        "with its own `agent_port`. HAProxy sends its agent checks to the next port.",
+        description="HTTP port of the agent on the host of each replica. Each replica on the same host needs its own "
+        "agent with a separate `agent_port`. HAProxy sends its agent checks to the next port.",
     )
 
 
@@ -107,8 +107,8 @@ class Health(Section):
     )
     agent: Agent | None = Field(
         None,
-        description="`lbctl agent` next to each replica, which active checks then ask, with the timing of `active` "
-        "(by default every 2 s). The agent checks the path in `active.http`. Default: no agent.",
+        description="`lbctl agent` next to each replica. Active checks then query the agent, with the timing of "
+        "`active` (by default every 2 s). The agent checks the path in `active.http`. Default: no agent.",
     )
     passive: Passive = Field(Passive.default(), description="Ejects replicas based on their responses to clients.")
     deep: Deep = Field(

@@ -78,8 +78,8 @@ class Kubernetes(Section):
     )
     service_port: v.Port | None = Field(
         None,
-        description="Number of the service's port, for proxies that are rendered as Kubernetes objects: they refer to "
-        "the service by this number. Default: `port`, if it is a number, which is right only if both ports are equal.",
+        description="Number of the service's port, which proxies that are rendered as Kubernetes objects refer to. "
+        "Default: `port` if it is a number, which is correct only if both ports are equal.",
     )
     selector: Annotated[dict[v.KubernetesLabel, v.KubernetesLabelValue], Field(min_length=1, max_length=64)] | None = (
         Field(
@@ -168,6 +168,7 @@ class KubernetesObjects(Section):
     )
     secrets: dict[v.FilePath, v.KubernetesObject] = Field(
         {},
-        description="Names of Secrets, by the certificate file that they replace. Default: the names of the proxy and "
-        "of the listener or pool. With `istio`, the namespace precedes them if the pods are in another one.",
+        description="Secret names, by the certificate file that the Secret replaces. Default: built from the names of "
+        "the proxy and of the listener or pool. With `istio`, the namespace comes first if the pods are in another "
+        "one.",
     )

@@ -110,7 +110,7 @@ class Pick(Section):
     prefix: Annotated[PickPrefix | None, BeforeValidator(_prefix), _OrOff()] = Field(
         PickPrefix.default(),
         description="For requests without a session: prefer the replica with the longest matching prefix of model, "
-        "adapter and prompt. With `off`, the body is not read for this.",
+        "adapter and prompt. With `off`, the body is not read for this purpose.",
     )
     bound: v.PositiveNumber = Field(
         1.25,

@@ -51,7 +51,7 @@ def check_regex(text: str) -> str:
         return "[ and && within a character class must be escaped"
     except (re.error, RecursionError, OverflowError) as error:
         return f"not a regular expression: {error}"
-    too_large = f"with its repetitions written out, it has more than {_MAX_CHARACTERS} characters"
+    too_large = f"with all repetitions expanded, it has more than {_MAX_CHARACTERS} characters"
     return next(_problems(parsed), "") or (too_large if _size(parsed) > _MAX_CHARACTERS else "")
 
 

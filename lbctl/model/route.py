@@ -136,7 +136,7 @@ class RateLimit(Section):
         None, description="Maximum number of requests in a period of time; further requests get 429."
     )
     burst: v.Positive | None = Field(
-        None, description="Maximum number of requests at once. Default: the number in `rate`."
+        None, description="Maximum number of requests in a burst. Default: the number in `rate`."
     )
     concurrent: v.Positive | None = Field(
         None, description="Maximum number of requests in flight; further requests get 429."
@@ -150,7 +150,7 @@ class RateLimit(Section):
     tenants: dict[v.Name, v.Rate] = Field(
         {},
         description="With `by: tenant`: rates of individual tenants, which replace `rate`. The number in a rate is "
-        "also the tenant's maximum number of requests at once.",
+        "also the tenant's maximum burst.",
     )
 
 
@@ -390,7 +390,7 @@ class Route(Section):
     respond: Respond | None = Field(None, description="Response that the proxy itself sends.")
     rewrite: Rewrite | None = Field(None, description="Changes to the path and host before the request is forwarded.")
     pin: list[Pin] = Field(
-        [], description="Pools for requests with a given header or cookie; the first pin that matches decides."
+        [], description="Pools for requests with a given header or cookie; the first matching pin applies."
     )
     sticky_split: StickySplit | None = Field(None, description="Keep each client on one pool of the split.")
     mirror: Mirror | None = Field(None, description="Send copies of requests to another pool.")

@@ -73,8 +73,8 @@ class MaxStep(Section):
 class Weighting(Section):
     strategy: Literal["static", "adaptive", "composite"] | None = Field(
         None,
-        description="`static`: the capacity. `adaptive`: the capacity times the evidence of speed. `composite`: a "
-        "score of load signals. Default: `adaptive` if a source provides evidence and the algorithm is not `hash`, "
+        description="`static`: the capacity. `adaptive`: the capacity times the measured speed. `composite`: a score "
+        "of load signals. Default: `adaptive` if a source provides evidence and the algorithm is not `hash`, "
         "otherwise `static`.",
     )
     adaptive: Adaptive = Field(Adaptive.default(), description="Thresholds of `adaptive`.")
