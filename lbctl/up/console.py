@@ -83,7 +83,7 @@ def _facts(prepared: PreparedRun, settings: ServeSettings, log: Path) -> Iterato
     for listener in topology.listeners:
         yield "URL", url_of(listener)
     for file, key in keys.new.items():
-        yield "key", f"{key}   (shown only now; its line is in {file})"
+        yield "key", f"{key}   (shown only once; its entry is in {file})"
     for file in dict.fromkeys(file for file in keys.by_route.values() if file not in keys.new):
         yield "key", _existing_key(file, topology)
     for listener in topology.listeners[:1]:

@@ -56,7 +56,7 @@ def conflicts(loaded: Loaded) -> Iterator[Diagnostic]:
         yield sources.with_position(Diagnostic(NOT_RUNNABLE, message, path=("proxies", proxy.name), hint=hint))
     if any(proxy.name == NAME for proxy in loaded.compiled.topology.proxies):
         message = "the proxy that `up` adds to the fleet has the same name"
-        yield sources.with_position(Diagnostic(NOT_RUNNABLE, message, path=("proxies", NAME), hint="another name"))
+        yield sources.with_position(Diagnostic(NOT_RUNNABLE, message, path=("proxies", NAME), hint="rename this entry"))
     if needs_guard(loaded) and descend(loaded.source.root, ("defaults",)) is not None:
         message = "no route requires an API key, and `up` cannot add its own check if this section exists"
         hint = "add route: {auth: {api_keys: {file: keys}}} to it; `up` creates the file"

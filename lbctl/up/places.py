@@ -102,7 +102,7 @@ def home_of(paths: Sequence[str]) -> Home:
     try:
         base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     except RuntimeError:
-        raise NoHomeError("this user has no home directory, and XDG_STATE_HOME does not name one") from None
+        raise NoHomeError("this user has no home directory, and XDG_STATE_HOME is not set") from None
     name = _PLAIN.sub("-", Path(absolute[0]).stem)[:40]
     return Home(Path(base) / "lbctl" / "up" / f"{name}-{digest}")
 

@@ -174,7 +174,7 @@ def _ended(child: Child, code: int) -> str:
 
 def _tail(child: Child) -> str:
     if not child.last_lines:
-        return f"; {child.name} wrote nothing"
+        return f"; {child.name} produced no output"
     return "".join([f"; its last lines ({child.name}):", *(f"\n  {line}" for line in child.last_lines)])
 
 

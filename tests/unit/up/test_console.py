@@ -74,7 +74,7 @@ def test_only_a_new_key_is_shown(tmp_path: Path) -> None:
     v1 = {"path_prefix": "/v1/"}
     new = banner_for(tmp_path, v1, auth=auth, keys=KeyFiles({file: "sk-new"}, {"everything": file}))
     assert '/v1/models -H "authorization: Bearer sk-new"\n' in new
-    assert f"  key        sk-new   (shown only now; its line is in {file})\n" in new
+    assert f"  key        sk-new   (shown only once; its entry is in {file})\n" in new
     existing = banner_for(tmp_path, v1, auth=auth, keys=KeyFiles({}, {"everything": file}))
     assert '/v1/models -H "authorization: Bearer $KEY"\n' in existing
     make = f"KEY=$(lbctl key new local --plain -f {file})"
