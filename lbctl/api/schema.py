@@ -1308,7 +1308,7 @@ class PickedPool(Struct, frozen=True):
     """The factors by which the picker multiplies its estimates of prompt lengths, learned from the engines' counters of
     prompt tokens. The keys are ascii (characters in ASCII, and bodies that are not read), han (Chinese characters, also
     in Japanese text), other (all other characters) and parts (message parts without text, for example images). Null
-    until the picker has learned from 16 prompts."""
+    until the picker has compared 4 prompts with them."""
     queue: PoolQueue | None = None
     """Requests that wait at the picker; null if the pool has no queue, and while the picker is not running."""
 

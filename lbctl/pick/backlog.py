@@ -16,6 +16,8 @@ from lbctl.pick.prompt import EMPTY, PromptLength
 
 _HALF_LIFE = 300.0
 """Half-life of a speed measurement, in seconds."""
+_PEER_DELAY = 0.1
+"""Seconds after which another picker's message about a prompt has arrived."""
 REPORT_TTL = 60.0
 """Seconds without a report of first tokens after which the picker assumes that the engine does not count them."""
 
@@ -34,6 +36,10 @@ class Prompt:
     """Its length estimated from its content, including tokens in the replica's cache; None if unknown."""
     read: bool = False
     """Whether it has left the backlog."""
+
+    def is_sent(self, at: float) -> bool:
+        """Return whether the prompt may have been sent up to `at`."""
+        return self.sent <= (at if self.is_own else at + _PEER_DELAY)
 
 
 class Backlog:
@@ -88,14 +94,17 @@ class Backlog:
             self._measure(prompt.tokens, now - prompt.sent, now)
             self.remove(prompt)
 
-    def count(self, first_tokens: float, now: float, ttft: float | None = None) -> list[PromptLength] | None:
+    def count(
+        self, first_tokens: float, now: float, ttft: float | None = None, duration: float = 0.0
+    ) -> list[PromptLength] | None:
         """Remove as many of the oldest prompts as the engine has counted since the last report.
 
-        `ttft`: their mean time to the first token, in seconds, if the engine reports it.
+        `now`: when the request for the report started. `duration`: how long it took. `ttft`: mean time to the first
+        token of these prompts, if the engine reports it. All are in seconds.
 
         The engine's count includes `_credit`: requests that have ended or begun since then and have already been
         removed. The rest of `_credit` is halved each time, because the engine never counts a request without a first
-        token.
+        token. The count does not include prompts that were sent after the report.
 
         Return the lengths of the counted prompts. The result is None for the first report, after a restart, and if the
         engine has counted a prompt of unknown length or more prompts than pickers have sent.
@@ -111,7 +120,7 @@ class Backlog:
         grown = int(first_tokens - before)
         counted, rest = self._credit[:grown], self._credit[grown:]
         self._credit = rest[(len(rest) + 1) // 2 :]
-        while len(counted) < grown and self._waiting:
+        while len(counted) < grown and self._waiting and self._waiting[0].is_sent(now + duration):
             prompt = self._waiting[0]
             self._measure(prompt.tokens, now - prompt.sent if ttft is None else ttft, now)
             self.remove(prompt)

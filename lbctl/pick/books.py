@@ -286,20 +286,22 @@ class Books:
         taken: float,
         ttft: float | None = None,
         progressed_at: float = inf,
+        duration: float = 0.0,
     ) -> list[PromptLength] | None:
         """Correct a replica's counts with its engine's report from the time `taken`.
 
         None means that a value is unknown. `first_tokens` is the engine's cumulative count of first tokens, and `ttft`
-        their mean time since the last report, in seconds. `progressed_at` is the time of its last progress, which
-        `running` and `waiting` refer to: an engine does not update them during a long step. Requests in excess of the
-        reported number in two consecutive measurements count as ended. Pass each measurement only once.
+        their mean time since the last report, in seconds. `duration` is the number of seconds after `taken` at which
+        the report ended. `progressed_at` is the time of its last progress, which `running` and `waiting` refer to: an
+        engine does not update them during a long step. Requests in excess of the reported number in two consecutive
+        measurements count as ended. Pass each measurement only once.
 
         Return the lengths of the prompts computed by the engine since the last report; None if unknown.
         """
         load = self.load(pool, replica)
         load._reported_at = taken
         load.recent = load.sent_between(taken - _STEP, taken) if waiting else 0.0
-        computed = None if first_tokens is None else load._backlog.count(first_tokens, taken, ttft)
+        computed = None if first_tokens is None else load._backlog.count(first_tokens, taken, ttft, duration)
         if running is not None and waiting is not None:
             self._compare(load, running + waiting, min(taken - _SETTLED, progressed_at))
         load._refresh()

@@ -29,24 +29,21 @@ class Factors(NamedTuple):
 
 UNLEARNED = Factors()
 _MIN, _MAX = 0.5, 2.0
-_PROMPTS, _MISMATCHED = 16, 4
-"""Number of prompts that are compared together, and how many of them may differ from the prompts that the engine has
-counted.
-
-The engine may count a prompt one report earlier or later, or count a prompt from a client that does not use a picker.
-"""
-_IGNORED = 32
-"""Number of prompts that are ignored after an engine has counted unknown prompts."""
+_PROMPTS = 4
+"""Minimum number of prompts that are compared together. Most of such small groups contain no unknown prompt."""
 _DEVIATIONS = (0.2, 0.4, 0.4, 0.5)
 """Standard deviations of the factors before anything is learned."""
 _ERROR = 0.1
 """Standard deviation of the part of an estimate's error that the factors do not explain."""
 _DRIFT = 0.003
 """Standard deviation of the change of a factor between two comparisons."""
-_NOISE_CHANGE, _MIN_NOISE, _MAX_NOISE = 0.3, 0.06, 2.0
-"""Greatest relative decrease of `_Filter._noise` after a comparison, and its bounds."""
-_MAX_ERROR = 3.0
-"""Maximum effect of one comparison, in standard deviations."""
+_MISMATCHED, _MIN_MISMATCHED, _MAX_MISMATCHED = 2.0, 0.02, 1000.0
+"""First value of `_Filter._mismatched`, and its bounds. If all comparisons are rejected because the right factors are
+far from 1, it grows until some are used."""
+_AFTER_USE, _AFTER_REJECTION = 0.8, 1.1
+"""Relative change of `_Filter._mismatched` after a comparison is used or rejected."""
+_MAX_ERROR = 2.0
+"""Comparisons with a greater error, in standard deviations, are rejected."""
 
 
 def tokens(length: PromptLength, factors: Factors) -> float:
@@ -85,15 +82,12 @@ class LearnedLengths:
         if window is None or prompts is None or prompt_tokens is None or prompt_tokens < window.began:
             self._windows.pop((pool, replica), None)
             if prompt_tokens is not None:
-                self._windows[pool, replica] = _Window(prompt_tokens, 0 if window is None else _IGNORED)
-            return
-        if window.ignored > 0:
-            self._windows[pool, replica] = _Window(prompt_tokens, window.ignored - len(prompts))
+                self._windows[pool, replica] = _Window(prompt_tokens)
             return
         window.add(prompts)
         if window.prompts >= _PROMPTS:
             known = self._filters.setdefault(pool, _Filter())
-            known.learn(window.length, prompt_tokens - window.began, window.variance)
+            known.learn(window, prompt_tokens - window.began)
             self._windows[pool, replica] = _Window(prompt_tokens)
 
     def keep(self, pools: Mapping[str, frozenset[str]]) -> None:
@@ -105,29 +99,22 @@ class LearnedLengths:
 class _Window:
     """Consecutive prompts at one replica.
 
-    `began`: the engine's count of prompt tokens before the first of them. `ignored`: the number of prompts that are not
-    used.
+    `began`: the engine's count of prompt tokens before the first of them. `squares`: the sum of their squared lengths.
     """
 
-    __slots__ = ("_squares", "began", "ignored", "length", "prompts")
+    __slots__ = ("began", "length", "prompts", "squares")
 
-    def __init__(self, began: float, ignored: int = 0) -> None:
+    def __init__(self, began: float) -> None:
         self.began = began
-        self.ignored = ignored
         self.length = [0.0] * len(EMPTY)
         self.prompts = 0
-        self._squares = 0.0
+        self.squares = 0.0
 
     def add(self, prompts: Iterable[PromptLength]) -> None:
         for length in prompts:
             self.prompts += 1
             self.length = [total + part for total, part in zip(self.length, length, strict=True)]
-            self._squares += sum(length) ** 2
-
-    @property
-    def variance(self) -> float:
-        """Variance of the difference between the counted and the estimated tokens."""
-        return self._squares * (_ERROR**2 + _MISMATCHED / self.prompts)
+            self.squares += sum(length) ** 2
 
 
 class _Filter:
@@ -135,24 +122,29 @@ class _Filter:
 
     def __init__(self) -> None:
         self.factors = UNLEARNED
-        self._noise = 1.0
-        """Variance of the recent comparisons, relative to `_Window.variance`. Most pools have fewer mismatched prompts
-        than `_MISMATCHED`."""
+        self._mismatched = _MISMATCHED
+        """How many prompts of a comparison may differ from the prompts that the engine has counted.
+
+        The engine may count a prompt one report earlier or later, or a prompt from a client that does not use a picker.
+        """
         self._covariance = [
             [deviation**2 if row == column else 0.0 for column in range(len(_DEVIATIONS))]
             for row, deviation in enumerate(_DEVIATIONS)
         ]
 
-    def learn(self, length: Sequence[float], counted: float, variance: float) -> None:
-        """Correct the factors with the number of tokens that an engine counted for prompts of this total length."""
+    def learn(self, window: _Window, counted: float) -> None:
+        """Correct the factors with the number of tokens that an engine counted for the prompts of a window."""
+        length = window.length
         covariances = [_product(row, length) for row in self._covariance]
-        spread = _product(covariances, length) + variance * self._noise
+        variance = window.squares * (_ERROR**2 + self._mismatched / window.prompts)
+        spread = _product(covariances, length) + variance
         if spread <= 0:
             return
-        limit = _MAX_ERROR * sqrt(spread)
-        error = max(-limit, min(counted - _product(length, self.factors), limit))
-        change = 1 + _NOISE_CHANGE * (error**2 / spread - 1)
-        self._noise = max(_MIN_NOISE, min(self._noise * change, _MAX_NOISE))
+        error = counted - _product(length, self.factors)
+        if abs(error) > _MAX_ERROR * sqrt(spread):
+            self._mismatched = min(self._mismatched * _AFTER_REJECTION, _MAX_MISMATCHED)
+            return
+        self._mismatched = max(_MIN_MISMATCHED, self._mismatched * _AFTER_USE)
         pairs = zip(self.factors, covariances, strict=True)
         gain = error / spread
         self.factors = Factors(*(max(_MIN, min(factor + part * gain, _MAX)) for factor, part in pairs))

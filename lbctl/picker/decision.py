@@ -81,7 +81,7 @@ class Decider:
         progress = EngineProgress(taken, sample.progress, _requests(sample), sample.restarted, sample.duration)
         computed = self.books.reconcile(
             pool, replica, sample.running, sample.queue, sample.first_tokens, taken, sample.ttft,
-            self.stalls.last_progress(pool, replica, progress),
+            self.stalls.last_progress(pool, replica, progress), sample.duration,
         )  # fmt: skip
         self.lengths.computed(pool, replica, computed, sample.prompt_tokens)
         self.stalls.observe(pool, replica, progress, self.books.load(pool, replica), stalled_after)

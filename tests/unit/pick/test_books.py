@@ -320,3 +320,14 @@ def test_counts_are_never_negative_and_end_at_zero(
         books.finished(str(number))
     books.expire(now + REPORT_TTL + 1)
     assert all(counts(books, name) == (0, 0) for name in "ab")
+
+
+def test_a_report_does_not_count_prompts_sent_after_it() -> None:
+    books = books_of(("1", 10))
+    books.reconcile(POOL, "a", 0, 0, first_tokens=0, taken=0)
+    books.started("2", POOL, "a", 500, 2)
+    assert books.reconcile(POOL, "a", 2, 0, first_tokens=2, taken=1) is None, "another client has sent one of them"
+    assert books.load(POOL, "a").unread == 500
+    books.started("3", POOL, "a", 30, 5)
+    books.reconcile(POOL, "a", 2, 0, first_tokens=4, taken=4.9, duration=0.2)
+    assert books.load(POOL, "a").unread == 0, "the engine may have counted it while it wrote its report"
