@@ -94,6 +94,10 @@ class Suspects:
             kept = self._marked[table.pool] = table, causes, _marked(table, reasons | replaceable)
         return kept[2]
 
+    def stalled(self, table: PoolTable) -> frozenset[str]:
+        """Return the replicas that are not picked because their engines make no progress."""
+        return frozenset(_replaceable(table, self._silent.get(table.pool, frozenset()), {}))
+
 
 def _replaceable(table: PoolTable, silent: frozenset[str], reasons: Mapping[str, str]) -> set[str]:
     """Return the silent replicas whose priority, region and zone contain another replica that may be picked.

@@ -116,5 +116,6 @@ def report(service: PickService, reported: int = 0) -> bytes:
             lengths=service.lengths,
             queues=statistics.queues,
             waiting_tenants={pool: service.queues.tenants(pool) for pool in service.queues.pools},
+            stalled=service.stalled,
         )
     )

@@ -48,6 +48,8 @@ class PickerReport:
     """Pool → the counts of its queue, if it has one."""
     waiting_tenants: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Pool → tenant → number of waiting requests; pools without waiting requests are absent."""
+    stalled: Mapping[str, list[str]] = field(default_factory=dict)
+    """Pool → replicas that are not picked because their engines make no progress; pools without any are absent."""
 
 
 def line(report: PickerReport) -> bytes:
@@ -67,6 +69,7 @@ def line(report: PickerReport) -> bytes:
         factors=report.lengths,  # 1.0 rejects four numbers under `lengths`
         queues={pool: _queue(counts) for pool, counts in report.queues.items()},
         waiting_tenants=report.waiting_tenants,
+        stalled=report.stalled,
     )
 
 
@@ -87,6 +90,7 @@ def report_of(values: Mapping[str, Any]) -> PickerReport:
             lengths={pool: Factors(*factors) for pool, factors in values.get("factors", {}).items()},
             queues={pool: _queue_of(counts) for pool, counts in values.get("queues", {}).items()},
             waiting_tenants=values.get("waiting_tenants", {}),
+            stalled=values.get("stalled", {}),
         )
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise wire.WireError(f"a report is not in the format of this version of lbctl: {error}") from None

@@ -99,6 +99,12 @@ class PickService:
         return Counter(entry.pool for entry in self._open.values())
 
     @property
+    def stalled(self) -> dict[str, list[str]]:
+        """Pool → its replicas that are not picked because their engines make no progress; absent without any."""
+        found = {pool: sorted(self.suspects.stalled(table)) for pool, table in self.tables.items()}
+        return {pool: names for pool, names in found.items() if names}
+
+    @property
     def lengths(self) -> dict[str, Factors]:
         """Pool → learned correction factors for prompt lengths, if its engines count prompt tokens."""
         return self._decider.lengths.learned()

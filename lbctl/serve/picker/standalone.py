@@ -66,8 +66,9 @@ _REPORT: dict[str, Shape] = {
     "unsaved": str,
     "queues": {...: _QUEUE},
     "waiting_tenants": {...: _COUNTS},
+    "stalled": {...: [str]},
 }
-_NEEDED = frozenset(_REPORT) - {"expected_cached", "unsaved", "queues", "waiting_tenants"}
+_NEEDED = frozenset(_REPORT) - {"expected_cached", "unsaved", "queues", "waiting_tenants", "stalled"}
 """The keys that reports from every supported version contain."""
 
 

@@ -33,8 +33,10 @@ def test_silent_replicas_leave_no_tier_empty(
 ) -> None:
     candidates = tuple(Candidate(name, f"{name}:1", **others.get(name, {})) for name in "abc")  # type: ignore[arg-type]
     table = PoolTable("chat", PickPolicy(()), candidates, locality=locality)
-    marked = Suspects({"chat": frozenset(silent)}).without(table, 0.0)
+    suspects = Suspects({"chat": frozenset(silent)})
+    marked = suspects.without(table, 0.0)
     assert [item.name for item in marked.candidates if item.fit] == list(picked)
+    assert suspects.stalled(table) == {item.name for item in marked.candidates if "stalled" in item.reason}
 
 
 def test_silent_replica_is_picked_if_the_other_is_unreached() -> None:

@@ -19,6 +19,7 @@ def test_report_passes_the_link_unchanged() -> None:
     sent = PickerReport(
         (("chat", "score", 2),), {"chat": times}, {"chat": 5}, {"chat": 1}, 3, {"chat": 3}, {"chat": {"a": 900}}, 1,
         (sample,), "", {"chat": Factors(0.97, 0.89, 1.37, 1.0)}, {"chat": queue}, {"chat": {"acme": 3}},
+        {"chat": ["a", "b"]},
     )  # fmt: skip
     assert reports.report_of(wire.parse(reports.line(sent))) == sent
 
@@ -27,7 +28,7 @@ def test_line_of_a_report_has_the_order_of_earlier_versions() -> None:
     assert reports.line(PickerReport(reasons=(("chat", "score", 2),))) == (
         b'{"kind":"report","reasons":[["chat","score",2]],"times":{},"finished":{},"lost":{},"open":0,'
         b'"open_by_pool":{},"expected_cached":{},"sampled":0,"samples":[],"unsaved":"","factors":{},"queues":{},'
-        b'"waiting_tenants":{}}\n'
+        b'"waiting_tenants":{},"stalled":{}}\n'
     )
 
 

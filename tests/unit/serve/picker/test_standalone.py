@@ -38,6 +38,11 @@ def test_failure_to_save_the_memory_is_read(monkeypatch: pytest.MonkeyPatch) -> 
     assert _read(monkeypatch, {**_EARLIER, "unsaved": "disk full"}).report.unsaved == "disk full"
 
 
+def test_stalled_replicas_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _read(monkeypatch, {**_EARLIER, "stalled": {"chat": ["a"]}}).report.stalled == {"chat": ["a"]}
+    assert _read(monkeypatch, {**_EARLIER, "stalled": {"chat": [1]}}).heard is None
+
+
 _QUEUE = {
     "waiting": {"high": 0, "normal": 2, "low": 0}, "refused_full": 3, "refused_late": 4, "left": 5,
     "waits": [[1, *[0] * len(WAIT_BOUNDS)], 0.5], "tenants": {"acme": [1, 0.5]},
