@@ -39,6 +39,8 @@ class Observed:
     """Replica → observation, for the replicas observed since the last event."""
     ejected: frozenset[str] = frozenset()
     """Replicas that active health checks have ejected; they count for `max_ejection`."""
+    suspected: frozenset[str] = frozenset()
+    """Replicas whose engines have stopped, according to the picker."""
 
 
 @dataclass(frozen=True, slots=True)

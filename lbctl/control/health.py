@@ -22,6 +22,10 @@ engine has restarted, and let an operator readmit the replica.
 An engine that reports that it is asleep gets no requests, and is not judged, until it is awake or its samples are
 stale. This is not a fault: it does not count towards `max_ejection`, and the replica returns with its full weight.
 
+The picker notices within seconds that an engine has stopped (`lbctl.pick.stalls`). That is only a suspicion: it lowers
+the published weight to the floor, within the limit of `max_ejection`. As soon as the picker uses the replica again, its
+weight returns without steps.
+
 Observations count once per interval, regardless of how many sources report.
 """
 
@@ -51,6 +55,7 @@ _MIN_INTERVAL_PART = 1 - _EARLY
 _UNHEALTHY_THRESHOLD, _HEALTHY_THRESHOLD = 3, 2
 """The default thresholds for a pool without an active check."""
 _STALLED = "stalled: requests are in flight, but its progress counter does not change"
+_SUSPECTED = "probably stalled, according to the picker: its engine has requests but makes no progress"
 _LOW_MEMORY = "free GPU memory below the limit"
 _REMAP_FAILED = "a GPU could not remap a faulty row of its memory: replace the GPU"
 _OVERHEATED = "temperature above the limit"
@@ -123,11 +128,13 @@ class DeepHealth(NamedTuple):
     """Whether the newest known value shows a failed row remap, and whether an operator has accepted it."""
     is_asleep: bool = False
     """Whether its engine reports that it is asleep."""
+    is_suspected: bool = False
+    """Whether its published weight is at the floor because its engine has stopped, according to the picker."""
 
     @property
     def is_healthy(self) -> bool:
         """Whether the replica is awake, and nothing is wrong with it."""
-        complained = self.complaints or self.ejection_denied or self.temperature.exceeded
+        complained = self.complaints or self.ejection_denied or self.temperature.exceeded or self.is_suspected
         return self.phase == "in" and not (complained or self.is_asleep)
 
     @property
@@ -142,7 +149,8 @@ class DeepHealth(NamedTuple):
             return "out"
         if self.is_asleep:
             return "asleep"
-        return "floor" if self.phase == "trial" or self.temperature.exceeded or self.ejection_denied else "in"
+        is_lowered = self.temperature.exceeded or self.ejection_denied or self.is_suspected
+        return "floor" if self.phase == "trial" or is_lowered else "in"
 
     @property
     def verdict_reasons(self) -> tuple[str, ...]:
@@ -151,7 +159,8 @@ class DeepHealth(NamedTuple):
             return ()
         if self.verdict == "asleep":
             return (ASLEEP,)
-        return (*self.reasons, *((_OVERHEATED,) if self.temperature.exceeded else ()))
+        suspicion = (_SUSPECTED,) if self.is_suspected else ()
+        return (*self.reasons, *suspicion, *((_OVERHEATED,) if self.temperature.exceeded else ()))
 
 
 @dataclass(frozen=True, slots=True)

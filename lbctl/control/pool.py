@@ -37,7 +37,7 @@ def decide(before: PoolState, state: PoolState, observations: Mapping[str, Obser
     healthy = [assessed.is_healthy for _, _, assessed, _ in assessments]
     state = _with_mode(state, assessments, healthy, proposals, now)
     healths = [assessed for _, _, assessed, _ in assessments]
-    if not all(healthy):
+    if state.suspected or not all(healthy):
         healths = _next_healths(state, assessments, healthy, now)
         healthy = [item.is_healthy for item in healths]
     limits = StepLimits.of(state, now)
@@ -136,7 +136,22 @@ def _next_healths(
         if counts and after.phase == "out" and current.phase != "out":
             ejections_left -= 1
         healths.append(after)
-    return healths
+    fresh = [is_fresh for _, is_fresh, _, _ in assessments]
+    return list(_with_suspicions(state, healths, fresh, ejections_left))
+
+
+def _with_suspicions(
+    state: PoolState, healths: Iterable[DeepHealth], fresh: Iterable[bool], ejections_left: int
+) -> Iterator[DeepHealth]:
+    """Yield the healths with the picker's suspicions about fresh replicas, as far as `max_ejection` allows."""
+    for replica, current, is_fresh in zip(state.replicas, healths, fresh, strict=True):
+        name = replica.replica.name
+        counts = not replica.replica.drain and name not in state.ejected
+        is_suspected = name in state.suspected and is_fresh and current.phase == "in" and not current.is_asleep
+        if is_suspected and counts:
+            is_suspected = ejections_left > 0
+            ejections_left -= 1
+        yield current if is_suspected == current.is_suspected else current._replace(is_suspected=is_suspected)
 
 
 def _ejections_left(state: PoolState, assessments: Sequence[Assessment]) -> int:

@@ -86,7 +86,9 @@ class StepLimits:
             goal, goal_parts = self._goal(before, health, proposal)
         multiplier, parts, _, decided, decided_parts = trajectory
         steady = (goal_parts is parts or goal_parts == parts) and (parts is decided_parts or parts == decided_parts)
-        if goal != multiplier or multiplier != decided or not steady:
+        if health.is_suspected:  # the multiplier stays, so that the replica returns with its weight
+            trajectory = trajectory._replace(decided=self.health_floor, decided_parts=WHOLE)
+        elif goal != multiplier or multiplier != decided or not steady:
             trajectory = self._next(trajectory, goal, goal_parts, health.phase == "out")
         return before.after_decision(observation, fresh, health, watch, proposal, proposed_at, goal, trajectory)
 

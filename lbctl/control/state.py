@@ -111,6 +111,8 @@ class PoolState:
     """When the last decision was made, in seconds."""
     ejected: frozenset[str] = frozenset()
     """Replicas that proxies or active health checks have ejected."""
+    suspected: frozenset[str] = frozenset()
+    """Replicas whose engines have stopped, according to the picker."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ def _pool(state: State, event: Observed | Froze | Unfroze | Readmitted) -> Stepp
 
 def _with_event(pool: PoolState, event: Observed | Froze | Unfroze | Readmitted) -> PoolState:
     if isinstance(event, Observed):
-        return replace(pool, ejected=event.ejected)
+        return replace(pool, ejected=event.ejected, suspected=event.suspected)
     if isinstance(event, Froze):
         return replace(pool, freeze_reason=event.reason)
     if isinstance(event, Unfroze):

@@ -79,11 +79,16 @@ class Talk:
             self._note(effect)
         return effects
 
-    def look(self, news: Mapping[str, Mapping[str, Any] | None], seconds: float = INTERVAL) -> tuple[Effect, ...]:
-        """Send one observation to the loop. `news` maps a replica to the arguments of `seen`; None means no sample."""
+    def look(
+        self, news: Mapping[str, Mapping[str, Any] | None], seconds: float = INTERVAL, suspected: str = ""
+    ) -> tuple[Effect, ...]:
+        """Send one observation to the loop. `news` maps a replica to the arguments of `seen`; None means no sample.
+
+        `suspected`: the replica whose engine has stopped according to the picker, if any.
+        """
         now = self.now + seconds
         samples = {name: seen(now, **arguments) for name, arguments in news.items() if arguments is not None}
-        return self.say(Observed(now, NAME, samples))
+        return self.say(Observed(now, NAME, samples, suspected=frozenset({suspected} if suspected else ())))
 
     def wait(self, seconds: float, interval: float = INTERVAL) -> None:
         end = self.now + seconds

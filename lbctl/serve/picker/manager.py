@@ -61,7 +61,8 @@ class PickerManager:
 
     `bind` is the address from the command line; None: the fleet decides. `requests` returns pool → the requests that
     proxies have reported, `own_key` the key for picker requests if the fleet names none. `memory` returns the directory
-    for the picker's affinity memory; None: the memory is not saved.
+    for the picker's affinity memory; None: the memory is not saved. `suspect` gets pool → stalled replicas with each
+    report.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class PickerManager:
         tls: Callable[[], ServerTls | None],
         failed: Callable[[str], None],
         requests: Callable[[], Mapping[str, int]],
+        suspect: Callable[[Mapping[str, frozenset[str]]], None],
         *,
         own_key: Callable[[], str],
         memory: Callable[[], Path | None],
@@ -84,6 +86,7 @@ class PickerManager:
         self.caches = CacheComparison()
         """Cached tokens, as expected by pickers and as found by engines."""
         self.queues = RecentQueues()
+        self._suspect = suspect
         self._tls = tls
         self._dry_run = dry_run
         self._insecure = insecure
@@ -366,3 +369,4 @@ class PickerManager:
         self.queues.reported(process, report)
         self.caches.update(process, report.expected_cached, self.feed.cached_tokens)
         self.samples.extend(report.samples)
+        self._suspect({pool: frozenset(names) for pool, names in report.stalled.items()})

@@ -34,6 +34,9 @@ _GATHER_FACTOR = 10
 """Reports are collected for this multiple of the time that the last decision took."""
 _TICK = 1.0
 """Maximum seconds between two decisions, even if no report arrives."""
+_SUSPICION_MAX_AGE = 10.0
+"""Seconds after which the picker's last report on stalled replicas is too old. Until then, a picker that hangs changes
+no weights."""
 
 
 RequestsOf = Callable[[str, str], ProxyRequests]
@@ -75,6 +78,8 @@ class ControlLoop:
         self._reported = asyncio.Event()
         self._gather = _MIN_GATHER
         self._frozen: Mapping[str, str] = {}
+        self._suspected: Mapping[str, frozenset[str]] = {}
+        self._suspected_at = float("-inf")
 
     # ── Inputs ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -110,6 +115,12 @@ class ControlLoop:
         self._pending.setdefault(report.pool, {})[report.replica] = report
         self._reported.set()
 
+    def suspect(self, stalled: Mapping[str, frozenset[str]]) -> None:
+        """Use the picker's newest report: pool → replicas whose engines have stopped. The loop decides on it soon."""
+        if stalled != self._suspected:
+            self._reported.set()
+        self._suspected, self._suspected_at = stalled, self._clock()
+
     def freeze(self, pools: Mapping[str, str]) -> None:
         """Freeze the weights of exactly these pools (pool → reason)."""
         now = self._clock()
@@ -143,6 +154,10 @@ class ControlLoop:
         self._reported.clear()
         pending, self._pending = self._pending, {}
         started = time.perf_counter()
+        suspected = self._current_suspicions()
+        for pool, state in self.state.pools.items():
+            if state.suspected != suspected.get(pool, frozenset()):
+                pending.setdefault(pool, {})
         ejected_by_checks = self._ejected_by_checks() if pending else {}
         for pool, reports in pending.items():
             observations = {
@@ -152,13 +167,17 @@ class ControlLoop:
             }
             ejected = ejected_by_checks.get(pool, frozenset())
             newest = max((report.at for report in reports.values()), default=None)
-            self._handle(Observed(self._clock(), pool, observations, ejected), self.output, newest)
+            event = Observed(self._clock(), pool, observations, ejected, suspected.get(pool, frozenset()))
+            self._handle(event, self.output, newest)
         self._handle(Ticked(self._clock()), self.output)
         took = time.perf_counter() - started
         self._gather = min(max(_MIN_GATHER, _GATHER_FACTOR * took), _MAX_GATHER)
-        if pending:
-            newest = max(item.at for reports in pending.values() for item in reports.values())
-            self._latency.decided(took, self._clock() - newest)
+        sampled = [item.at for reports in pending.values() for item in reports.values()]
+        if sampled:
+            self._latency.decided(took, self._clock() - max(sampled))
+
+    def _current_suspicions(self) -> Mapping[str, frozenset[str]]:
+        return self._suspected if self._clock() - self._suspected_at < _SUSPICION_MAX_AGE else {}
 
     def _observation(self, report: ScrapeReport) -> Observation | None:
         return observation_of(report, self._requests_of(report.pool, report.replica))

@@ -246,6 +246,7 @@ def build_picker(inputs: Inputs, loop: ControlLoop, supervisor: DriverSupervisor
         lambda: endpoints.settings.control.xds_tls if endpoints.settings else None,
         inputs.metrics.task_failed,
         lambda: traffic.ledger.requests,
+        loop.suspect,
         own_key=lambda: own_key(endpoints.settings.state) if endpoints.settings else "",
         memory=lambda: endpoints.settings.state / "picker-memory" if endpoints.settings else None,
         bind=inputs.options.picker_bind,

@@ -15,6 +15,7 @@ from tests.support.control import INTERVAL, NAME, Talk, pool
 NAMES = tuple(f"r{place:05}" for place in range(4))
 BAD = NAMES[1]
 STALLED = "stalled: requests are in flight, but its progress counter does not change"
+SUSPECTED = "probably stalled, according to the picker: its engine has requests but makes no progress"
 
 
 class PoolHistory:
@@ -26,7 +27,9 @@ class PoolHistory:
         self.count = 0.0
         self.stuck = 0.0
 
-    def looks(self, times: int, *, moving: bool = True, seconds: float = INTERVAL, **bad: Any) -> PoolHistory:
+    def looks(
+        self, times: int, *, moving: bool = True, seconds: float = INTERVAL, suspected: bool = False, **bad: Any
+    ) -> PoolHistory:
         for _ in range(times):
             self.count += 10
             if moving:
@@ -34,7 +37,7 @@ class PoolHistory:
             samples: dict[str, Any] = {name: {"progress": self.count, "running": 3.0} for name in NAMES}
             sample = {"progress": self.stuck, "running": 3.0} | bad
             samples[BAD] = {name: value for name, value in sample.items() if value is not None}
-            self.talk.look(samples, seconds)
+            self.talk.look(samples, seconds, BAD if suspected else "")
         return self
 
     @property
@@ -74,6 +77,60 @@ def test_a_replica_that_has_answered_everything_is_not_stalled(in_flight: int | 
     for answered in range(1, 20):
         history.looks(1, moving=False, in_flight=in_flight, answered=answered)
     assert history.verdict == verdict
+
+
+def test_suspected_replica_is_at_the_floor_until_it_is_picked() -> None:
+    history = PoolHistory().looks(3).looks(1, moving=False, suspected=True, seconds=1.0)
+    assert (history.verdict, history.reasons, history.talk.weights[BAD]) == ("floor", (SUSPECTED,), 0.05)
+    history.looks(1, seconds=0.5)
+    assert (history.verdict, history.reasons, history.talk.weights[BAD]) == ("in", (), 1.0)
+
+
+def test_suspected_replica_returns_with_its_earlier_weight() -> None:
+    history = PoolHistory()
+    for _ in range(20):
+        history.looks(1, speed=0.5)
+    slow = history.talk.weights[BAD]
+    assert slow == pytest.approx(0.5, abs=0.05)
+    history.looks(2, moving=False, suspected=True, speed=0.5)
+    assert history.talk.weights[BAD] == 0.05
+    assert history.looks(1, speed=0.5).talk.weights[BAD] == pytest.approx(slow, abs=0.01)
+
+
+def test_suspected_and_stalled_replica_is_ejected() -> None:
+    history = PoolHistory().looks(3).looks(2, moving=False, suspected=True)
+    assert history.reasons == (SUSPECTED,)
+    history.looks(1, moving=False, suspected=True)
+    assert (history.verdict, history.reasons) == ("out", (STALLED,))
+    history.looks(1, moving=False)
+    assert (history.verdict, history.talk.weights[BAD]) == ("out", 0.05)
+
+
+@pytest.mark.parametrize(("max_ejection", "verdict"), [(0, "in"), (25, "floor")])
+def test_max_ejection_limits_suspected_replicas(max_ejection: int, verdict: str) -> None:
+    history = PoolHistory(passive=PassiveCheck(max_ejection=max_ejection)).looks(3).looks(2, suspected=True)
+    assert history.verdict == verdict
+    assert history.talk.weights[BAD] == (1.0 if verdict == "in" else 0.05)
+
+
+def test_ejected_replicas_take_precedence_over_suspected_ones() -> None:
+    """The suspected replica gets its weight back when another one uses up `max_ejection`."""
+    history = PoolHistory(passive=PassiveCheck(max_ejection=25)).looks(3).looks(1, suspected=True)
+    assert history.verdict == "floor"
+    other, stuck = NAMES[3], history.count
+    for _ in range(3):
+        history.count += 10
+        samples = {name: {"progress": history.count, "running": 3.0} for name in NAMES}
+        samples[other]["progress"] = stuck
+        history.talk.look(samples, suspected=BAD)
+    assert (history.talk.verdicts[other], history.verdict, history.talk.weights[BAD]) == ("out", "in", 1.0)
+
+
+def test_suspected_replica_returns_if_its_samples_are_stale() -> None:
+    history = PoolHistory().looks(3).looks(1, suspected=True)
+    assert history.verdict == "floor"
+    history.talk.wait(30.0)
+    assert history.verdict == "in"
 
 
 def test_a_slightly_early_sample_counts() -> None:

@@ -134,27 +134,11 @@ class Three:
 
         For nginx it is read from the file, and is 0 if the replica is marked `down`.
         """
-        names = {item.port: item.name for item in members}
         envoy = self.envoy.weights(pool)
-        nginx = self.nginx.config.read_text()
         return {
             "envoy": {item.name: envoy[item.address] for item in members if item.address in envoy},
-            "haproxy": self._of_haproxy(pool),
-            "nginx": {
-                names[int(port)]: _nginx_weight(words)
-                for port, words in _NGINX_SERVER.findall(nginx)
-                if int(port) in names
-            },
-        }
-
-    def _of_haproxy(self, pool: str) -> dict[str, int]:
-        reply = background.wait(Runtime(str(self.haproxy.entry["runtime_api"])).query("show servers state"))
-        rows = [line.split() for line in reply.texts[0].splitlines() if line and line[0] != "1"]
-        place = {name: number for number, name in enumerate(rows[0][1:])}
-        return {
-            row[place["srv_name"]]: int(row[place["srv_uweight"]])
-            for row in rows[1:]
-            if row[place["be_name"]].startswith(f"pool_{pool}")
+            "haproxy": haproxy_weights(self.haproxy, pool),
+            "nginx": nginx_weights(self.nginx.config.read_text(), members),
         }
 
     # ── The fleet ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -163,6 +147,25 @@ class Three:
         """Write another fleet file, in which the pool has other keys."""
         self.fleet["pools"]["pool"].update(pool)
         self.control.write(self.fleet)
+
+
+def haproxy_weights(haproxy: Edge, pool: str = "pool") -> dict[str, int]:
+    """Return replica → weight, from the Runtime API."""
+    reply = background.wait(Runtime(str(haproxy.entry["runtime_api"])).query("show servers state"))
+    rows = [line.split() for line in reply.texts[0].splitlines() if line and line[0] != "1"]
+    place = {name: number for number, name in enumerate(rows[0][1:])}
+    return {
+        row[place["srv_name"]]: int(row[place["srv_uweight"]])
+        for row in rows[1:]
+        if row[place["be_name"]].startswith(f"pool_{pool}")
+    }
+
+
+def nginx_weights(text: str, members: Sequence[Engine]) -> dict[str, int]:
+    """Return replica → weight in (a part of) a configuration of nginx; 0 if the replica is marked `down`."""
+    names = {item.port: item.name for item in members}
+    servers = _NGINX_SERVER.findall(text)
+    return {names[int(port)]: _nginx_weight(words) for port, words in servers if int(port) in names}
 
 
 def _nginx_weight(parameters: str) -> int:

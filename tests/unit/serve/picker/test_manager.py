@@ -26,7 +26,7 @@ _USES = {"chat": {"a": CacheUse(900, 800, {"device": 800})}}
 def _manager() -> PickerManager:
     """Return the manager of a picker that has reported now."""
     manager = PickerManager(
-        lambda: FleetMeasurements(0.0), lambda: None, lambda _: None, dict,
+        lambda: FleetMeasurements(0.0), lambda: None, lambda _: None, dict, lambda _: None,
         own_key=str, memory=lambda: None, bind=None, dry_run=False, insecure=False,
     )  # fmt: skip
     manager.caches.recent = _USES

@@ -34,7 +34,7 @@ def _picked_fleet() -> PublishedFleet:
 async def _waiting(bind: Address) -> AsyncIterator[PickerManager]:
     """Run a manager whose picker is to use this address."""
     manager = PickerManager(
-        lambda: FleetMeasurements(0.0), lambda: None, lambda _: None, dict,
+        lambda: FleetMeasurements(0.0), lambda: None, lambda _: None, dict, lambda _: None,
         own_key=str, memory=lambda: None, bind=bind, dry_run=False, insecure=False,
     )  # fmt: skip
     manager.use_fleet(_picked_fleet())

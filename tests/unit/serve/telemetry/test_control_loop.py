@@ -124,6 +124,49 @@ def _stalled(running: _Running, name: str, looks: int) -> None:
         running.look(**{name: {"progress": 7.0, "running": 3.0}}, **others)
 
 
+def test_suspicion_of_the_picker_needs_no_sample() -> None:
+    running = _Running(_pool_of("a", "b", "c"))
+    running.look(a={}, b={}, c={})
+    running.loop.suspect({NAME: frozenset({"a"})})
+    running.look(seconds=0.1)
+    assert running.sent("a") == 0.05
+    assert "probably stalled" in running.loop.decisions(NAME)[0].reasons[0]
+    running.loop.suspect({})
+    running.look(seconds=0.1)
+    assert running.sent("a") == 1.0
+
+
+def test_suspicion_ends_when_the_report_is_old() -> None:
+    """The picker hangs or has ended, so it cannot report the engine's first progress."""
+    running = _Running(_pool_of("a", "b", "c"))
+    running.look(a={}, b={}, c={})
+    running.loop.suspect({NAME: frozenset({"a"})})
+    running.look(a={}, b={}, c={})
+    assert running.sent("a") == 0.05
+    running.look(a={}, b={}, c={})
+    assert running.sent("a") == 1.0
+
+
+def test_running_loop_decides_on_a_suspicion_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_loop, "_TICK", 3600.0)
+
+    async def play() -> None:
+        clock = asyncio.get_running_loop().time
+        running = _Running(_pool_of("a", "b"), clock=clock)
+        for name in "ab":
+            running.loop.report(_report(name, clock()))
+        running.loop.decide()
+        work = asyncio.create_task(running.loop.run())
+        await asyncio.sleep(0)  # the loop waits for a report
+        running.loop.suspect({NAME: frozenset({"a"})})
+        async with asyncio.timeout(30):
+            while running.sent("a") == 1.0:
+                await asyncio.sleep(0.02)
+        work.cancel()
+
+    asyncio.run(play())
+
+
 def test_stalled_replica_is_ejected_and_can_be_readmitted() -> None:
     running = _Running(_pool_of("a", "b", "c"))
     _stalled(running, "a", 6)
