@@ -115,6 +115,11 @@ class ReplicaLoad:
         """Number of requests in flight that this and other pickers have sent there."""
         return self.requests + self._peer_requests
 
+    @property
+    def others_sent(self) -> int:
+        """Number of requests that other pickers have so far sent there."""
+        return sum(count.sent for count in self._peers.values())
+
     def oldest(self, now: float) -> float:
         """Return when this picker's oldest request was sent; `now` if none is in flight."""
         flight = next(iter(self._flights.values()), None)

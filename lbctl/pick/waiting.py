@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -22,6 +22,8 @@ PRIORITIES = ("high", "normal", "low")
 """Priorities, the highest first."""
 MAX_PASSED = 9
 """Number of requests of higher priorities that go while a priority waits, before a request of that priority goes."""
+PASSES = (float(MAX_PASSED),) * len(PRIORITIES)
+"""This number for each priority."""
 
 MAX_FINISHES = 4_000
 """Upper bound on the remembered ends of flows, because clients may choose the flow. The earliest matter least."""
@@ -156,6 +158,11 @@ class _Level:
                 break
         return max(sizes)
 
+    def weight(self, weights: Mapping[str, float]) -> float:
+        """Return the sum of the weights of its flows."""
+        weighted = [weight for flow, weight in weights.items() if flow in self.flows]
+        return len(self.flows) - len(weighted) + sum(weighted)
+
     def before(self, flow: str, weights: Mapping[str, float]) -> dict[str, int]:
         """Return flow → how many of its requests go before a new one of `flow`. `weights`: flow → its weight."""
         waiting = self.flows.get(flow)
@@ -216,6 +223,10 @@ class FairQueue:
         """Priority → number of its waiting requests."""
         return {name: self._priorities[index] for index, name in enumerate(PRIORITIES)}
 
+    def weights(self, weights: Mapping[str, float]) -> tuple[float, ...]:
+        """Return the sum of the weights of the flows that wait, for each of `PRIORITIES`."""
+        return tuple([level.weight(weights) for level in self._levels])
+
     def add(self, request: WaitingRequest) -> None:
         """Let a request wait."""
         self._requests[request.id] = request
@@ -226,12 +237,13 @@ class FairQueue:
         """Return whether a request of this lane waits."""
         return lane in self._lanes
 
-    def heads(self, full: Collection[Hashable]) -> Iterator[WaitingRequest]:
+    def heads(self, full: Collection[Hashable], passes: Sequence[float] = PASSES) -> Iterator[WaitingRequest]:
         """Yield the requests that may go next, in this order, at most one for each flow and lane.
 
-        The caller adds lanes without a free replica to `full`. After `take`, get a new iterator.
+        The caller adds lanes without a free replica to `full`. After `take`, get a new iterator. `passes`: for each
+        priority, the number of requests of higher priorities after which one of its requests goes.
         """
-        for level in self._in_order():
+        for level in self._in_order(passes):
             for request in level.heads():
                 if request.lane not in full:
                     yield request
@@ -289,11 +301,11 @@ class FairQueue:
             counts.update({name: item.length for name, item in level.flows.items()})
         return counts.total(), sum(map(bool, counts.values()))
 
-    def _in_order(self) -> list[_Level]:
-        levels = [level for level in self._levels if level.flows]
+    def _in_order(self, passes: Sequence[float]) -> list[_Level]:
+        levels = [(level, most) for level, most in zip(self._levels, passes, strict=True) if level.flows]
         if len(levels) > 1:
-            levels.sort(key=lambda level: level.passed < MAX_PASSED)
-        return levels
+            levels.sort(key=lambda item: item[0].passed < item[1])
+        return [level for level, _ in levels]
 
     def _forget(self, request: WaitingRequest) -> None:
         del self._requests[request.id]

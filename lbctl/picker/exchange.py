@@ -18,7 +18,9 @@ import grpc
 
 from lbctl.base.errors import reason_of
 from lbctl.pick.books import Count, Counts
+from lbctl.pick.waiting import PRIORITIES
 from lbctl.picker.peer_tls import PeerTls
+from lbctl.picker.queue_shares import Demand, Demands
 from lbctl.picker.shared_memory import SharedMemory
 from lbctl.runtime import log
 from lbctl.runtime.guard import Guard
@@ -31,20 +33,20 @@ _PAUSE = 1.0
 """Seconds before the next attempt to reach an unreachable picker."""
 _TELLING = 2
 """Number of failed attempts after which the reason is logged, because a new picker may not listen yet."""
-Flows = Mapping[str, int]
-"""Pool → number of flows (for example tenants) waiting in its queue; pools with an empty queue are absent."""
 _SERVICE, _METHOD = "lbctl.picker.Exchange", "Counts"
 _MAX_COUNTS = 100_000
 """Maximum number of replicas that a message may name."""
 _MAX_REQUESTS, _MAX_TOKENS = 1_000_000, 10**15
 """Upper bounds on the counts of a replica. A message with larger counts is invalid."""
+_NORMAL = PRIORITIES.index("normal")
 
 
 class Exchange:
     """The exchange of one picker.
 
-    `counts` returns its counts, and `merge` accepts the id and the counts of another picker. `flows` returns the number
-    of flows that wait in the queue of each pool, and `merge_flows` accepts the flows of another picker.
+    `counts` returns its counts, and `merge` accepts the id and the counts of another picker. `demands` returns the
+    requests that wait at this picker. `merge_demands` accepts the id and the demands of another picker, and whether
+    that picker is the first of two equal ones.
     """
 
     def __init__(
@@ -54,8 +56,8 @@ class Exchange:
         merge: Callable[[str, Counts], None],
         tls: PeerTls | None,
         guard: Guard,
-        flows: Callable[[], Flows] = dict,
-        merge_flows: Callable[[str, Flows], None] = lambda _sender, _flows: None,
+        demands: Callable[[], Demands] = dict,
+        merge_demands: Callable[[str, Demands, bool], None] = lambda _sender, _demands, _precedes: None,
     ) -> None:
         self.own = memory.own
         self._memory = memory
@@ -63,8 +65,8 @@ class Exchange:
         self._merge = merge
         self._tls = tls
         self._guard = guard
-        self._flows = flows
-        self._merge_flows = merge_flows
+        self._demands = demands
+        self._merge_demands = merge_demands
         self._tasks: dict[tuple[str, str], tuple[asyncio.Task[NoReturn], ...]] = {}
         self._peer_ids: frozenset[str] = frozenset()
         """Ids of the other pickers. Messages of other senders are ignored."""
@@ -135,7 +137,7 @@ class Exchange:
             call = method()
             before, sent_at = b"", 0.0
             while not call.done():
-                message = message_of(self.own, self._counts(), self._flows())
+                message = message_of(self.own, self._counts(), self._demands())
                 if message != before or loop.time() - sent_at >= _REPEAT:
                     before, sent_at = message, loop.time()
                     await call.write(message)
@@ -161,21 +163,21 @@ class Exchange:
             if parsed is None:
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "this is not a picker message")
             elif parsed[0] in self._peer_ids:
-                sender, counts, flows = parsed
-                self._merge_flows(sender, flows)
+                sender, counts, demands = parsed
+                self._merge_demands(sender, demands, sender < self.own)
                 self._merge(sender, counts)
-                del counts, flows
+                del counts, demands
             del message, parsed  # they may be large, and the next message may never come
         return b""
 
 
-def message_of(sender: str, counts: Counts, flows: Flows) -> bytes:
+def message_of(sender: str, counts: Counts, demands: Demands) -> bytes:
     """Return the message of a picker with this id.
 
     Expected cached tokens and the lengths of prompts have their own keys, because earlier versions require exactly four
     numbers for each replica. lbctl 1.0 sends and requires three lengths with the key `lengths`, so the key of the four
     lengths has another name. Pickers do not learn from the prompts of a picker of the other version. Earlier versions
-    ignore the flows that wait.
+    read `waiting`, the number of flows that wait, and ignore `shares`, their weights by priority and the tag.
     """
     rows = {pool: {name: count[:4] for name, count in replicas.items()} for pool, replicas in counts.items()}
     cached = {
@@ -186,15 +188,19 @@ def message_of(sender: str, counts: Counts, flows: Flows) -> bytes:
         pool: {name: count[5:] for name, count in replicas.items() if any(count[5:])}
         for pool, replicas in counts.items()
     }
-    message = {"from": sender, "counts": rows, "cached": cached, "prompts": prompts, "waiting": flows}
+    waiting = {pool: max(1, min(round(sum(item.weights)), _MAX_REQUESTS)) for pool, item in demands.items()}
+    shares = {pool: (*item.weights, item.tag) for pool, item in demands.items()}
+    message = {
+        "from": sender, "counts": rows, "cached": cached, "prompts": prompts, "waiting": waiting, "shares": shares,
+    }  # fmt: skip
     return json.dumps(message, separators=(",", ":")).encode()
 
 
-def parse(message: bytes) -> tuple[str, Counts, Flows] | None:
-    """Return the id of the sender, its counts and its waiting flows; None if this is not a valid message."""
+def parse(message: bytes) -> tuple[str, Counts, Demands] | None:
+    """Return the id of the sender, its counts and its demands; None if this is not a valid message."""
     try:
         values: Any = json.loads(message)
-        cached, prompts = values.get("cached", {}), values.get("prompts", {})
+        cached, prompts, shares = (values.get(key, {}) for key in ("cached", "prompts", "shares"))
         counts = {
             str(pool): {
                 str(name): _counts(
@@ -204,13 +210,13 @@ def parse(message: bytes) -> tuple[str, Counts, Flows] | None:
             }
             for pool, replicas in values["counts"].items()
         }
-        flows = {str(pool): _count(value, _MAX_REQUESTS) for pool, value in values.get("waiting", {}).items()}
+        demands = {str(pool): _demand(flows, shares.get(pool)) for pool, flows in values.get("waiting", {}).items()}
         sender = values["from"]
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
     if not isinstance(sender, str) or len(sender) > 64 or sum(map(len, counts.values())) > _MAX_COUNTS:
         return None
-    return (sender, counts, flows) if len(flows) <= _MAX_COUNTS else None
+    return (sender, counts, demands) if len(demands) <= _MAX_COUNTS else None
 
 
 def _counts(row: Sequence[object], cached_tokens: object, lengths: Sequence[object]) -> Count:
@@ -224,11 +230,30 @@ def _counts(row: Sequence[object], cached_tokens: object, lengths: Sequence[obje
     )
 
 
+def _demand(flows: object, share: Sequence[object] | None) -> Demand:
+    """Return the requests that wait for a pool. Raises TypeError or ValueError if they are not valid.
+
+    `share`: None if the sender has an earlier version. Its flows count as flows of normal priority with the weight 1.
+    """
+    number = _count(flows, _MAX_REQUESTS)
+    if share is None:
+        return Demand(tuple(float(number if index == _NORMAL else 0) for index in range(len(PRIORITIES))))
+    *weights, tag = (_number(value, _MAX_TOKENS) for value in share)
+    if len(weights) != len(PRIORITIES):
+        raise ValueError
+    return Demand(tuple(weights), tag)
+
+
 def _count(value: object, most: int) -> int:
     """Return the value as a number of requests. Raises ValueError if it is not a valid count."""
+    return int(_number(value, most))
+
+
+def _number(value: object, most: int) -> float:
+    """Return the value as a number. Raises ValueError if it is not valid."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
         raise ValueError
-    return int(value)
+    return value
 
 
 def _reason(error: grpc.RpcError) -> str:

@@ -121,7 +121,7 @@ class PickerProcess:
         self._shared = SharedMemory(own, self._affinity, service.merge_affinity, service.joined)
         self.exchange = Exchange(
             self._shared, service.counts, service.merge, PeerTls.of(places.tls), self._guard,
-            service.waiting_flows, service.merge_waiting,
+            service.demands, service.merge_demands,
         )  # fmt: skip
         self._key = QuestionKey()
         self.follower = TableFollower(

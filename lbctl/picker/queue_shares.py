@@ -2,89 +2,190 @@
 
 A picker learns of a free place at a replica from another picker's next message. So a picker whose own requests fill the
 replicas could give each free place to its own next request, and the other pickers' requests would wait forever.
-Therefore, a picker with more than its share leaves a free place to the others for a short time. The shares are
-proportional to the numbers of flows (for example tenants) that wait at each picker.
+Therefore, all pickers order themselves in the same way, and a free place belongs to the first one. The others leave it
+to the first one for a short time.
+
+Each picker's share of the places follows from the priorities and weights of the flows (for example tenants) that wait
+there. The order is by the number of its requests in flight relative to its share, in addition to its tag. The tag is
+the number of places that it has taken relative to its share, as in start-time fair queueing. So a picker whose share is
+less than one place gets this place from time to time. The tags differ by at most about one place: a pause of a picker
+earns it no credit, and longer requests do not cost it more places.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import inf
+from typing import NamedTuple
 
 from lbctl.pick.books import PEER_TTL
+from lbctl.pick.waiting import MAX_PASSED
 
 _TURN = 0.15
-"""Seconds for which a free place is left to the other pickers: three times their message interval."""
+"""Seconds for which a free place is left to each picker that is earlier in the order: three times their message
+interval."""
 _PAUSE, _MAX_PAUSE = 1.0, 8.0
 """Seconds during which no place is left to the others after they did not use one, because their requests need other
 replicas.
 
 The pause doubles each time, up to the second value.
 """
+ANNOUNCED = 0.055
+"""Seconds after which all pickers know that requests wait at this one: a message interval, and a margin."""
+_MIN_SHARE = 1e-6
+_DIGITS = 6
+"""Digits to which pickers compare their order, because they add the same numbers in a different sequence."""
+
+
+class Demand(NamedTuple):
+    """The requests that wait for a pool at one picker."""
+
+    weights: tuple[float, ...]
+    """Sum of the weights of the flows that wait, for each of `PRIORITIES`."""
+    tag: float | None = None
+    """Number of places that the picker has taken relative to its share; None: its version does not send it."""
+
+
+Demands = Mapping[str, Demand]
+"""Pool → requests that wait for it; pools with an empty queue are absent."""
+
+
+class _Peer(NamedTuple):
+    """The last message of another picker."""
+
+    heard: float
+    demands: Demands
+    precedes: bool
+    """Whether it is the first of two equal pickers."""
+    requests: Mapping[str, int]
+    """Pool → number of its requests in flight."""
 
 
 class QueueShares:
     """This picker's share of each pool. Times are in seconds on one clock."""
 
     def __init__(self) -> None:
-        self._peers: dict[str, tuple[float, Mapping[str, int]]] = {}
-        """Picker → time of its last message, and number of its waiting flows by pool."""
-        self._left: dict[str, float] = {}
-        """Pool → since when a free place has been left to the others."""
+        self._peers: dict[str, _Peer] = {}
+        """The other pickers with waiting requests."""
+        self._tags: dict[str, float] = {}
+        """Pool → this picker's tag."""
+        self._left: dict[str, dict[str, tuple[float, int]]] = {}
+        """Pool → replica → since when a free place has been left to the others, and `sent` at that time."""
         self._paused: dict[str, tuple[float, float]] = {}
         """Pool → end and length of the pause in which no place is left to the others."""
-        self._took: set[str] = set()
-        """Pools whose last free place this picker took."""
 
-    def merge(self, peer: str, flows: Mapping[str, int], now: float) -> None:
-        """Replace the numbers of flows that wait at another picker, by pool."""
-        if flows:
-            self._peers[peer] = now, flows
+    def merge(self, peer: str, demands: Demands, now: float, *, precedes: bool) -> None:
+        """Replace the requests that wait at another picker. `precedes`: whether it is the first of two equal ones."""
+        waiting = {pool: demand for pool, demand in demands.items() if any(demand.weights)}
+        if waiting:
+            self._peers[peer] = _Peer(now, waiting, precedes, {})
         else:
             self._peers.pop(peer, None)
 
-    def leaves(self, pool: str, flows: int, own: int, total: int, now: float) -> bool:
-        """Return whether a free place is left to the other pickers.
+    def merge_requests(self, peer: str, requests: Mapping[str, int]) -> None:
+        """Replace the numbers of another picker's requests in flight, by pool. `merge` precedes."""
+        if peer in self._peers:
+            self._peers[peer] = self._peers[peer]._replace(requests=requests)
 
-        `flows` wait at this picker. `own` of the `total` requests at the pool's replicas were sent by this picker.
-        """
-        others = self._others(pool, now)
-        own_use, other_use = (own + 1) * others, (total - own + 1) * max(flows, 1)
-        if not others or own_use < other_use or (own_use == other_use and pool not in self._took):
-            self._left.pop(pool, None)
-            return False
-        until, length = self._paused.get(pool, (0.0, 0.0))
-        if now < until:
-            return False
-        if now - self._left.setdefault(pool, now) < _TURN:
+    def demand(self, pool: str, weights: tuple[float, ...]) -> Demand:
+        """Return the requests that wait for a pool at this picker, for the other pickers."""
+        return Demand(weights, self._tags.get(pool, 0.0))
+
+    def is_contested(self, pool: str, now: float) -> bool:
+        """Return whether other pickers may need a free place of a pool. If not, none is left to them."""
+        until, _ = self._paused.get(pool, (0.0, 0.0))
+        if now >= until and self._others(pool, now):
             return True
-        del self._left[pool]
-        length = min(2 * length, _MAX_PAUSE) or _PAUSE
-        self._paused[pool] = now + length, length
+        self._left.pop(pool, None)
         return False
 
-    def taken(self, pool: str) -> None:
-        """Record that this picker took a free place."""
-        if self._peers:
-            self._took.add(pool)
+    def takes(self, pool: str, weights: tuple[float, ...], requests: int, replica: str, sent: int, now: float) -> bool:
+        """Return whether this picker takes a contested place. If it does, the place counts as taken.
+
+        `weights`: sum of the weights of the flows that wait at this picker, by priority. `requests`: number of this
+        picker's requests at the pool's replicas. `replica` has the place, and the other pickers have so far sent `sent`
+        requests there.
+        """
+        others = self._others(pool, now)
+        own, *shares = _shares([weights, *(peer.demands[pool].weights for peer in others)])
+        tag = self._tags[pool] = self._tag(pool, own, shares, [peer.demands[pool].tag for peer in others])
+        place = round(tag + (requests + 0.5) / own, _DIGITS)
+        earlier = 0
+        for peer, share in zip(others, shares, strict=True):
+            reported = peer.demands[pool].tag
+            other = (tag if reported is None else reported) + (peer.requests.get(pool, 0) + 0.5) / share
+            other = round(other, _DIGITS)
+            earlier += other < place or (other == place and peer.precedes)
+        if earlier and self._leaves(pool, replica, sent, _TURN * earlier, now):
+            return False
+        if not earlier:
+            self._left.pop(pool, None)
+        self._tags[pool] = round(tag + 1 / own, _DIGITS)
+        return True
+
+    def passes(self, pool: str, weights: tuple[float, ...], now: float) -> tuple[float, ...]:
+        """Return the number of requests of higher priorities after which a request of each priority goes.
+
+        The priorities that wait at other pickers count too. `weights`: sum of the weights of this picker's flows that
+        wait, by priority.
+        """
+        places = _places([weights, *(peer.demands[pool].weights for peer in self._others(pool, now))])
+        own = [each * weight for each, weight in zip(places, weights, strict=True)]
+        return tuple([sum(own[:index]) / part if part and any(own[:index]) else inf for index, part in enumerate(own)])
 
     def full(self, pool: str) -> None:
         """Record that no place is free, for example because another picker took it."""
         if self._left.pop(pool, None) is not None:
-            self._took.discard(pool)
             self._paused.pop(pool, None)
 
     def forget(self, pool: str) -> None:
         """Forget a pool that no longer has a queue."""
+        self._tags.pop(pool, None)
         self._left.pop(pool, None)
         self._paused.pop(pool, None)
-        self._took.discard(pool)
 
-    @property
-    def is_alone(self) -> bool:
-        """Whether no requests wait at other pickers."""
-        return not self._peers
+    def _leaves(self, pool: str, replica: str, sent: int, seconds: float, now: float) -> bool:
+        """Return whether a free place is left to the others, for `seconds` after their last request to the replica."""
+        left = self._left.setdefault(pool, {})
+        since, before = left.setdefault(replica, (now, sent))
+        if before != sent:
+            since, _ = left[replica] = now, sent
+        if now - since < seconds:
+            return True
+        del self._left[pool]
+        _, length = self._paused.get(pool, (0.0, 0.0))
+        length = min(2 * length, _MAX_PAUSE) or _PAUSE
+        self._paused[pool] = now + length, length
+        return False
 
-    def _others(self, pool: str, now: float) -> int:
-        for peer in [peer for peer, (heard, _) in self._peers.items() if now - heard > PEER_TTL]:
-            del self._peers[peer]
-        return sum(flows.get(pool, 0) for _, flows in self._peers.values())
+    def _tag(self, pool: str, own: float, shares: Sequence[float], tags: Sequence[float | None]) -> float:
+        """Return this picker's tag. A picker that has taken few places has at most the credit for about one place."""
+        tag = self._tags.get(pool, 0.0)
+        known = [(share, other) for share, other in zip(shares, tags, strict=True) if other is not None]
+        if known:
+            mean = sum(share * other for share, other in known) / sum(share for share, _ in known)
+            tag = max(tag, round(mean - 0.5 / (own * sum(shares)), _DIGITS))
+        return tag
+
+    def _others(self, pool: str, now: float) -> list[_Peer]:
+        """Return the other pickers with requests that wait for a pool."""
+        for name in [name for name, peer in self._peers.items() if now - peer.heard > PEER_TTL]:
+            del self._peers[name]
+        return [peer for peer in self._peers.values() if pool in peer.demands]
+
+
+def _shares(weights: Sequence[Sequence[float]]) -> list[float]:
+    """Return the share of each picker, from the weights of its waiting flows by priority."""
+    places = _places(weights)
+    return [max(_MIN_SHARE, sum(a * b for a, b in zip(places, own, strict=True))) for own in weights]
+
+
+def _places(weights: Sequence[Sequence[float]]) -> list[float]:
+    """Return the share of a flow with the weight 1 for each priority, from the weights at each picker by priority.
+
+    As inside one picker, the highest priority that waits gets `MAX_PASSED` places for each place of another one.
+    """
+    sums = [sum(priority) for priority in zip(*weights, strict=True)]
+    parts = [1 if total else 0 for total in sums]
+    parts[parts.index(1)] = MAX_PASSED
+    return [part / (sum(parts) * total) if total else 0.0 for part, total in zip(parts, sums, strict=True)]

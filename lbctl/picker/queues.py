@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 from typing import NamedTuple
@@ -92,10 +92,13 @@ class Queues:
         queue = self._queues.get(pool)
         return queue is not None and bool(queue.held)
 
-    def flows(self, pool: str) -> int:
-        """Return the number of flows of a pool that have waiting requests."""
-        queue = self._queues.get(pool)
-        return 0 if queue is None else len(queue.order.flows)
+    def oldest(self, pool: str) -> float:
+        """Return the time since which the oldest waiting request of a pool has waited."""
+        return next(iter(self._queues[pool].held.values())).request.since
+
+    def weights(self, pool: str, policy: QueuePolicy) -> tuple[float, ...]:
+        """Return the sum of the weights of a pool's flows that wait, for each of `PRIORITIES`."""
+        return self._queues[pool].order.weights(dict(policy.weights))
 
     def tenants(self, pool: str) -> dict[str, int]:
         """Return tenant → number of waiting requests for the `MAX_TENANTS` largest; the others count as `OTHER`."""
@@ -138,10 +141,10 @@ class Queues:
         self._pools[request.id] = pool
         self._note(pool, queue)
 
-    def heads(self, pool: str, full: set[object]) -> Iterator[Held]:
+    def heads(self, pool: str, full: set[object], passes: Sequence[float]) -> Iterator[Held]:
         """Yield the requests of a pool that may go next; see `FairQueue.heads`."""
         queue = self._queues[pool]
-        return (queue.held[request.id] for request in queue.order.heads(full))
+        return (queue.held[request.id] for request in queue.order.heads(full, passes))
 
     def release(self, held: Held, policy: QueuePolicy, now: float) -> None:
         """Remove a request that has been given a replica."""

@@ -21,11 +21,11 @@ from lbctl.pick.features import Features
 from lbctl.pick.lengths import Factors
 from lbctl.pick.suspects import Suspects
 from lbctl.pick.table import PoolTable
-from lbctl.pick.waiting import Position
+from lbctl.pick.waiting import PASSES, Position
 from lbctl.picker.decision import Decider, PickerDecision
 from lbctl.picker.messages import Caller, PickerAnswer, PickerQuestion, ResponseStart
 from lbctl.picker.open_picks import LostEnds, OpenPick
-from lbctl.picker.queue_shares import QueueShares
+from lbctl.picker.queue_shares import ANNOUNCED, Demands, QueueShares
 from lbctl.picker.queues import Held, Queues, Respond, lane_of, sharer, waiting_request
 from lbctl.picker.statistics import DecisionSample, QueueStatistics, Statistics
 from lbctl.picker.wire import EngineSample, ProxySample
@@ -144,13 +144,20 @@ class PickService:
         """Return this picker's counts, for the other pickers."""
         return self._decider.books.snapshot()
 
-    def waiting_flows(self) -> Mapping[str, int]:
-        """Return pool → number of flows waiting at this picker, for the other pickers."""
-        return {pool: self.queues.flows(pool) for pool in self.queues.pools}
+    def demands(self) -> Demands:
+        """Return the requests that wait at this picker, for the other pickers."""
+        return {
+            pool: self._shares.demand(pool, self.queues.weights(pool, policy))
+            for pool in self.queues.pools
+            if (policy := self.tables[pool].policy.queue) is not None
+        }
 
-    def merge_waiting(self, peer: str, flows: Mapping[str, int]) -> None:
-        """Replace the numbers of flows that wait at another picker. `merge` follows."""
-        self._shares.merge(peer, flows, self._clock())
+    def merge_demands(self, peer: str, demands: Demands, precedes: bool) -> None:
+        """Replace the requests that wait at another picker. `merge` follows.
+
+        `precedes`: whether the other picker gets a place to which both are equally entitled.
+        """
+        self._shares.merge(peer, demands, self._clock(), precedes=precedes)
 
     def expected_cached(self) -> Mapping[str, Mapping[str, int]]:
         """Return pool → replica → prompt tokens that all pickers have so far expected in its engine's caches."""
@@ -164,6 +171,8 @@ class PickService:
             if (table := self.tables.get(pool)) is not None
         }
         self._decider.merge(peer, accepted, self._clock())
+        requests = {pool: sum(count.requests for count in replicas.values()) for pool, replicas in accepted.items()}
+        self._shares.merge_requests(peer, requests)
         self.serve_queues()
 
     def merge_affinity(self, batch: AffinityBatch, yields: bool) -> None:
@@ -325,8 +334,8 @@ class PickService:
         if table.policy.queue is not None:
             if decision.reason == "full":
                 return self._hold(table, question, now)
-            if decision.ordered and question.caller.pool is not None and self._leaves_place(table.pool, now):
-                return self._hold(table, question, now)
+            if decision.ordered and question.caller.pool is not None and self._shares.is_contested(table.pool, now):
+                return self._hold(table, question, now)  # another picker may have taken the place a moment ago
         picked = self._picked(table, decision, question.caller, self._id(question), now)
         if picked.names:
             self._charge(table, question, request, now)
@@ -376,7 +385,9 @@ class PickService:
         now, original, full = self._clock(), self.tables[pool], set[object]()
         table, policy = self.suspects.without(original, now), original.policy.queue
         assert policy is not None
-        for held in self.queues.heads(pool, full):
+        weights = self.queues.weights(pool, policy) if self._shares.is_contested(pool, now) else None
+        passes = PASSES if weights is None else self._shares.passes(pool, weights, now)
+        for held in self.queues.heads(pool, full, passes):
             started = time.perf_counter()
             decision = self._decider.decide(table, held.features, now)
             if decision.reason == "full":
@@ -386,7 +397,7 @@ class PickService:
                 self.queues.send_on(held)
                 self._count(pool, decision, PickerAnswer(), held.caller, time.perf_counter() - started)
                 return True
-            if self._leaves_place(pool, now):
+            if weights is not None and not self._takes_place(decision, weights, now):
                 return False
             self.queues.release(held, policy, now)
             picked = self._picked(original, decision, held.caller, held.request.id, now)
@@ -396,16 +407,17 @@ class PickService:
         self._shares.full(pool)
         return False
 
-    def _leaves_place(self, pool: str, now: float) -> bool:
-        """Return whether a free place is left to other pickers. If not, this picker takes it."""
-        if self._shares.is_alone:
+    def _takes_place(self, decision: PickerDecision, weights: tuple[float, ...], now: float) -> bool:
+        """Return whether this picker takes a contested place. If not, it leaves the place to other pickers.
+
+        `weights`: sum of the weights of this picker's flows that wait, by priority.
+        """
+        pool, replica = decision.features.pool, decision.ordered[0].name
+        if now - self.queues.oldest(pool) < ANNOUNCED:
             return False
-        loads = self._decider.books.loads(pool).values()
-        own, total = sum(load.requests for load in loads), sum(load.picked for load in loads)
-        leaves = self._shares.leaves(pool, self.queues.flows(pool), own, total, now)
-        if not leaves:
-            self._shares.taken(pool)
-        return leaves
+        books = self._decider.books
+        requests = sum(load.requests for load in books.loads(pool).values())
+        return self._shares.takes(pool, weights, requests, replica, books.load(pool, replica).others_sent, now)
 
     @staticmethod
     def _id(question: PickerQuestion) -> str:

@@ -26,6 +26,7 @@ from lbctl.picker.grpc_server import GrpcServer
 from lbctl.picker.health import PickerHealth
 from lbctl.picker.messages import Caller, PickerQuestion
 from lbctl.picker.peer_tls import PeerTls
+from lbctl.picker.queue_shares import Demand
 from lbctl.picker.service import PickService
 from lbctl.picker.shared_memory import SharedMemory
 from lbctl.runtime.guard import Guard
@@ -231,6 +232,10 @@ def test_counts_of_an_unknown_picker_are_ignored() -> None:
         b'{"from": "x", "counts": {"p": {"r": [1, 1, 1, 1]}}, "cached": {"p": [1]}}',
         b'{"from": "x", "counts": {}, "waiting": {"p": -1}}',
         b'{"from": "x", "counts": {}, "waiting": [1]}',
+        b'{"from": "x", "counts": {}, "waiting": {"p": 1}, "shares": {"p": [1, 1, 1]}}',
+        b'{"from": "x", "counts": {}, "waiting": {"p": 1}, "shares": {"p": [1, -1, 1, 1]}}',
+        b'{"from": "x", "counts": {}, "waiting": {"p": 1}, "shares": {"p": [1, 1, 1, Infinity]}}',
+        b'{"from": "x", "counts": {}, "waiting": {"p": 1}, "shares": {"p": 1}}',
         b'{"from": "' + b"x" * 65 + b'", "counts": {}}',
     ],
 )  # fmt: skip
@@ -240,11 +245,13 @@ def test_invalid_message_is_rejected(message: bytes) -> None:
 
 def test_earlier_version_reads_the_counts_and_is_read() -> None:
     counts = {"chat": {"a": Count(2, 40, 7, 900, 500, 1200, 150, 50, 0), "b": Count(1, 1, 1, 1)}}
-    message = message_of("x", counts, {"chat": 3})
+    demands = {"chat": Demand((0.0, 2.0, 0.5), 17.25)}
+    message = message_of("x", counts, demands)
     assert json.loads(message)["counts"] == {"chat": {"a": [2, 40, 7, 900], "b": [1, 1, 1, 1]}}
-    assert parse(message) == ("x", counts, {"chat": 3})
-    earlier = b'{"from":"x","counts":{"chat":{"a":[2,40,7,900]}}}'
-    assert parse(earlier) == ("x", {"chat": {"a": Count(2, 40, 7, 900)}}, {})
+    assert json.loads(message)["waiting"] == {"chat": 2}, "the number of tenants, for earlier versions"
+    assert parse(message) == ("x", counts, demands)
+    earlier = b'{"from":"x","counts":{"chat":{"a":[2,40,7,900]}},"waiting":{"chat":3}}'
+    assert parse(earlier) == ("x", {"chat": {"a": Count(2, 40, 7, 900)}}, {"chat": Demand((0.0, 3.0, 0.0))})
 
 
 @pytest.mark.slow
