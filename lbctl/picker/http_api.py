@@ -5,8 +5,9 @@ client's headers, and `?regions=EU,US&region=EU&zone=a` with the regions that th
 proxy. The response is 200 with a replica's name and the id of the pick, or 204 without a replica. If the request has to
 wait in the queue of its pool, the response is 401. nginx then asks again with `wait=1`, and gets the response later. If
 the request is rejected, the response is 403 with `x-lbctl-refused`: the seconds after which the client should try
-again. A datagram with the id ends the pick. HAProxy 2.6 and later use SPOP instead (`spop`); a configuration of an
-earlier lbctl also sends the id (`x-lbctl-pick-id`, a UUID).
+again. If the request has left another pool for its fallback, `x-lbctl-left` is the id of its pick there, whose prompt
+is then not charged. A datagram with the id ends the pick. HAProxy 2.6 and later use SPOP instead (`spop`); a
+configuration of an earlier lbctl also sends the id (`x-lbctl-pick-id`, a UUID).
 
 A query needs the picker's key (`x-lbctl-pick-key`) unless TLS admits the proxy. Without the key, the response is 403,
 or 503 for an Envoy.
@@ -39,7 +40,7 @@ _ID = "x-lbctl-pick-id"
 _ENVOY, _FIRST_BYTE, _READY = "/envoy", "/first", "/ready"
 _MAX_DATAGRAM_BYTES = 8 << 10
 _NOTHING = HttpAnswer(204)
-_TENANT, _CLIENT = "x-lbctl-tenant", "x-lbctl-client"
+_TENANT, _CLIENT, _LEFT = "x-lbctl-tenant", "x-lbctl-client", "x-lbctl-left"
 _REFUSED, _FULL = "x-lbctl-refused", "x-lbctl-full"
 _ENVOY_HEADERS = (
     "x-lbctl-pool", "x-lbctl-proxy", "x-lbctl-regions", "x-lbctl-region", "x-lbctl-zone", "x-lbctl-busy", _TENANT,
@@ -126,7 +127,7 @@ class HttpApi:
         asking = caller(request.target, _header(request, "x-lbctl-proxy"), _header(request, _TENANT))
         question = PickerQuestion(
             asking, request.headers, request.body, _body_length(request), id=pick_id(_header(request, _ID)),
-            client=_header(request, _CLIENT),
+            client=_header(request, _CLIENT), left=_header(request, _LEFT),
         )  # fmt: skip
         picked = self._service.pick(question)
         if not asking.waits:

@@ -54,6 +54,8 @@ class PickerQuestion(NamedTuple):
     """Id by which the proxy will report the end of the request; empty: the picker chooses the id."""
     client: str = ""
     """Address of the client, for queues by client; empty if the proxy does not send it."""
+    left: str = ""
+    """Id of the request's pick in the pool that it left for its fallback; empty if it has left none."""
 
 
 class PickerAnswer(NamedTuple):

@@ -9,7 +9,7 @@ are some seconds old count, and only the excess that two consecutive reports con
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from lbctl.pick.table import Candidate
@@ -33,6 +33,8 @@ class OpenPick(NamedTuple):
     """The querying proxy; empty if it did not send its name."""
     leaves_busy: bool = False
     """Whether the request is retried on another replica if the first one is busy."""
+    refund: Callable[[], None] = lambda: None
+    """Adds its prompt to its budgets again."""
 
 
 class LostEnds:

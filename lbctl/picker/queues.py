@@ -35,7 +35,7 @@ class Held(NamedTuple):
     caller: Caller
     respond: Respond
     refund: Callable[[], None] = lambda: None
-    """Called if the request does not proceed, because it is rejected or its client leaves."""
+    """Called if the request gets no replica."""
 
 
 @dataclass(slots=True)
@@ -158,6 +158,7 @@ class Queues:
     def send_on(self, held: Held) -> None:
         """Release a request without a replica, so that its proxy falls back to `otherwise`."""
         self._remove(held.features.pool, held.request.id)
+        held.refund()
         held.respond(PickerAnswer())
 
     def dismiss_proxy(self, proxy: str) -> None:
@@ -196,6 +197,7 @@ class Queues:
             return
         for request, held in list(queue.held.items()):
             self._pools.pop(request, None)
+            held.refund()
             held.respond(PickerAnswer())
         self._note(pool, _PoolQueue())
 

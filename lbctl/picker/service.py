@@ -323,6 +323,7 @@ class PickService:
             return PickerAnswer()
         now = self._clock()
         request = self._decider.read(table, question)
+        self._refund(question.left)
         if table.policy.token_limits and (wait := self._budgets.wait(self._budgets_of(table, question), now)):
             self.statistics.decided(table.pool, "token_limit", time.perf_counter() - started)
             return PickerAnswer(refused=ceil(wait))
@@ -336,9 +337,8 @@ class PickService:
                 return self._hold(table, question, now)
             if decision.ordered and question.caller.pool is not None and self._shares.is_contested(table.pool, now):
                 return self._hold(table, question, now)  # another picker may have taken the place a moment ago
-        picked = self._picked(table, decision, question.caller, self._id(question), now)
-        if picked.names:
-            self._charge(table, question, request, now)
+        refund = self._charge(table, question, request, now) if decision.ordered else _nothing
+        picked = self._picked(table, decision, question.caller, self._id(question), now, refund)
         self._count(table.pool, decision, picked, question.caller, time.perf_counter() - started)
         return picked
 
@@ -349,6 +349,13 @@ class PickService:
         budgets, tokens = self._budgets_of(table, question), request.prompt_tokens
         self._budgets.charge(budgets, tokens, now)
         return lambda: self._budgets.charge(budgets, -tokens, self._clock())
+
+    def _refund(self, pick: str) -> None:
+        """Refund the prompt of a request that has left the pool of this pick for its fallback."""
+        entry = self._open.get(pick)
+        if entry is not None:
+            self._open[pick] = entry._replace(refund=_nothing)
+            entry.refund()
 
     def _budgets_of(self, table: PoolTable, question: PickerQuestion) -> list[Budget]:
         """Return the budgets that a request uses."""
@@ -400,7 +407,7 @@ class PickService:
             if weights is not None and not self._takes_place(decision, weights, now):
                 return False
             self.queues.release(held, policy, now)
-            picked = self._picked(original, decision, held.caller, held.request.id, now)
+            picked = self._picked(original, decision, held.caller, held.request.id, now, held.refund)
             self._count(pool, decision, picked, held.caller, time.perf_counter() - started)
             held.respond(picked)
             return True
@@ -442,12 +449,13 @@ class PickService:
         return next(tables, None)
 
     def _picked(
-        self, table: PoolTable, decision: PickerDecision, caller: Caller, pick: str, now: float
-    ) -> PickerAnswer:
+        self, table: PoolTable, decision: PickerDecision, caller: Caller, pick: str, now: float,
+        refund: Callable[[], None],
+    ) -> PickerAnswer:  # fmt: skip
         if not decision.ordered:
             return PickerAnswer(full=decision.reason == "full")
         ordered = decision.ordered[:MAX_ADDRESSES]
-        self._open[pick] = OpenPick(table.pool, ordered, now, caller.proxy, caller.leaves_busy)
+        self._open[pick] = OpenPick(table.pool, ordered, now, caller.proxy, caller.leaves_busy, refund)
         self._decider.started(pick, decision, now)
         if self._ended.pop(pick, None) is not None:
             self.finished(pick)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from lbctl.base.diagnostics import Path
 from lbctl.ir.pools import DEFAULT_SESSION_KEYS, PickPolicy, Pool
-from lbctl.ir.routes import Route
+from lbctl.ir.routes import Forward, Route
 from lbctl.ir.snapshot import View
 from lbctl.targets import picker
 from lbctl.targets.nginx import busy, names, quote
@@ -192,6 +192,8 @@ def _headers(route: Route, pool: Pool, policy: PickPolicy) -> Iterator[tuple[Tok
     """Yield the headers that the picker needs, with their variables."""
     if picker.needs_client(pool, route):
         yield Token("x-lbctl-client"), Token("$remote_addr")
+    if route.prompt_limits and isinstance(route.action, Forward) and route.action.fallback == pool.name:
+        yield Token("x-lbctl-left"), LEFT[0]  # so that the picker charges the prompt only once
     for name in policy.question_headers:
         source = names.header(name)
         if source is not None:

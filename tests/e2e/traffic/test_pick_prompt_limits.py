@@ -71,3 +71,20 @@ def test_prompts_above_the_limit_get_429_by_client(site: _Site) -> None:
 
 def test_prompts_of_other_routes_are_not_limited(site: _Site) -> None:
     assert [site.send("/open/").status for _ in range(3)] == [200] * 3
+
+
+def test_prompt_that_leaves_its_pool_in_nginx_is_charged_once() -> None:
+    """The prompt exceeds the whole budget, so a second charge would reject it."""
+    limit = [{"by": "all", "prompt_tokens": "100/h"}]
+    with short_pauses(PICKER_MAY_HANG), replicas("a", "b") as (a, b):
+        pool, spare = ({"replicas": [entry(item)], "balance": PICK} for item in (a, b))
+        routes: Fleet = {"open": {"match": {"path_prefix": "/open"}, "pool": "pool"}}
+        route = {"fallback": "spare", "rate_limit": limit}
+        with picked("nginx", pool, route=route, routes=routes, pools={"spare": spare}) as (control, client):
+            port = int(control.status["picker"]["listens"].rpartition(":")[2]) + 1
+            eventually(lambda: client.get("/open/").ok and _decisions(port) > 0)
+            a.refuse()
+            statuses = [client.post("/", _PROMPT, [("content-type", "application/json")]).status for _ in range(2)]
+            assert statuses == [200, 429]
+            assert [seen.path for seen in b.seen] == ["/"]
+            a.accept()

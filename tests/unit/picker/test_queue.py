@@ -471,7 +471,7 @@ def test_waiting_request_is_charged_once() -> None:
     assert after.tokens < before.tokens
 
 
-@pytest.mark.parametrize("end", ["late", "left", "displaced"])
+@pytest.mark.parametrize("end", ["late", "left", "displaced", "no replica"])
 def test_waiting_request_that_gets_no_replica_is_not_charged(end: str) -> None:
     service, clock = _budgeted(A, queue=replace(QUEUE, max_requests=1))
     service.pick(_limited())
@@ -484,9 +484,42 @@ def test_waiting_request_that_gets_no_replica_is_not_charged(end: str) -> None:
     elif end == "displaced":
         urgent = replace(_limited().caller, tenant="urgent", priority="high")
         service.wait(_limited()._replace(caller=urgent), answers.append)
+    elif end == "no replica":
+        table = service.tables["chat"]
+        service.set_table("chat", replace(table, candidates=(replace(A, fit=False),)))
     else:
         clock.now += 11.0
         service.serve_queues()
-    assert [answer.refused > 0 for answer in answers] == ([] if end == "left" else [True])
+    assert [answer.refused > 0 for answer in answers] == {"left": [], "no replica": [False]}.get(end, [True])
     after = next(iter(sorted(service._budgets._balances.values(), key=lambda item: item.tokens)))
     assert after.tokens >= before.tokens
+
+
+def test_request_that_leaves_a_pool_is_charged_once() -> None:
+    """Its first pool used all tokens of the budget. nginx sends the id of the first pick with the second query."""
+    service, _ = _budgeted(replace(A, limit=None))
+    large = _limited()._replace(body_length=400_000)
+    first = service.pick(large)
+    (charged,) = service._budgets._balances.values()
+    assert charged.tokens < 0
+    second = service.pick(large._replace(left=first.id))
+    assert second.names
+    (after,) = service._budgets._balances.values()
+    assert after.tokens == pytest.approx(charged.tokens)
+    for left in ("", "unknown", first.id):
+        assert service.pick(large._replace(left=left)).refused, "the first pick is not refunded again"
+
+
+def test_request_that_leaves_a_pool_waits_at_the_price_of_one() -> None:
+    service, _ = _budgeted(A, queue=QUEUE)
+    first = service.pick(_limited())
+    (before,) = service._budgets._balances.values()
+    question = _limited()._replace(left=first.id)
+    for _ in range(2):
+        assert service.pick(question).must_wait
+    answers: list[PickerAnswer] = []
+    service.wait(question, answers.append)
+    service.finished(first.id)
+    assert answers[0].names
+    (after,) = service._budgets._balances.values()
+    assert after.tokens == pytest.approx(before.tokens)
