@@ -32,8 +32,7 @@ async def _probe(port: int) -> bool:
 
 
 async def _read(port: int) -> bool:
-    with patch.dict(api_client.TIMEOUTS, {"GET": _SECONDS}):
-        return await asyncio.to_thread(_answer, port)
+    return await asyncio.to_thread(_answer, port)
 
 
 READERS = (
@@ -53,6 +52,7 @@ READERS = (
             },
         ),
         _SECONDS,
+        patched=lambda: patch.dict(api_client.TIMEOUTS, {"GET": _SECONDS}),
     ),
     Reader(
         "answer of a server to `lbctl init`",

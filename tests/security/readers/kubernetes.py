@@ -34,8 +34,7 @@ async def _list(port: int) -> bool:
     api = _api(port)
     followed = Collection(api, _KEY, SHAPE, lambda: None)
     try:
-        with patch.object(collection, "LIST_TIMEOUT", 2 * _SECONDS):
-            await followed.read_all()
+        await followed.read_all()
         return followed.listed
     except (ApiError, ClusterError):
         return False
@@ -100,6 +99,7 @@ READERS = (
         against(sends(_OK + _page(_SLICE)), _list),
         inputs(_list, _LISTS),
         2 * _SECONDS,
+        patched=lambda: patch.object(collection, "LIST_TIMEOUT", 2 * _SECONDS),
     ),
     Reader(
         "Kubernetes API, event of a watch",

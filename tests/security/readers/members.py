@@ -35,8 +35,7 @@ async def _forward(port: int) -> bool:
     leader = forwarding.LeaderAddress("cp-2", "cp-1", f"http://127.0.0.1:{port}", None, requests)
     request = make_mocked_request("POST", "/api/v1/reload", payload=EMPTY_PAYLOAD)
     try:
-        with patch.object(forwarding, "TIMEOUT", ClientTimeout(total=_SECONDS)):
-            return (await forwarding.forward(request, leader, _CALLER)).body == b"fine"
+        return (await forwarding.forward(request, leader, _CALLER)).body == b"fine"
     except forwarding.NoLeaderError:
         return False
 
@@ -63,8 +62,7 @@ _REPORT = {
 
 
 async def _report(port: int) -> bool:
-    with patch.object(standalone, "TIMEOUT", _SECONDS), patch.object(standalone, "picker_http", lambda bind: bind):
-        return await standalone.PickerAlone().look(Address("127.0.0.1", port), 1, "")
+    return await standalone.PickerAlone().look(Address("127.0.0.1", port), 1, "")
 
 
 _WRONG = {
@@ -101,6 +99,7 @@ READERS = (
         against(sends(_OK + b"fine"), _forward),
         inputs(_forward, _LEADERS),
         _SECONDS,
+        patched=lambda: patch.object(forwarding, "TIMEOUT", ClientTimeout(total=_SECONDS)),
     ),
     Reader(
         "report of a picker that serve has not started",
@@ -109,6 +108,7 @@ READERS = (
         against(sends(_OK + json.dumps(_REPORT).encode()), _report),
         inputs(_report, json_peers(b'{"kind":"report","finished":') | _PICKERS),
         _SECONDS,
+        patched=lambda: patch.multiple(standalone, TIMEOUT=_SECONDS, picker_http=lambda bind: bind),
     ),
     Reader(
         "samples of another member",

@@ -61,8 +61,7 @@ async def _envoy(port: int) -> bool:
     ledger: Any = SimpleNamespace(written=[], set_conditions=lambda *written: ledger.written.append(written))
     reader = envoy_conditions.EnvoyConditions(ledger, lambda _: ())
     async with http_client.session() as client:
-        with patch.object(envoy_conditions, "TIMEOUT", _SECONDS):
-            await reader._read(client, "edge", Address("127.0.0.1", port), is_connected=False)
+        await reader._read(client, "edge", Address("127.0.0.1", port), is_connected=False)
     return bool(ledger.written)
 
 
@@ -130,6 +129,7 @@ READERS = (
         against(sends(_OK + _PAGE), _envoy),
         inputs(_envoy, json_peers(b'{"cluster_statuses":')),
         _SECONDS,
+        patched=lambda: patch.object(envoy_conditions, "TIMEOUT", _SECONDS),
     ),
     Reader(
         "traffic log of nginx and HAProxy",

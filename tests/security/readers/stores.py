@@ -33,8 +33,7 @@ async def _range(port: int) -> bool:
 async def _watch(port: int) -> bool:
     client = etcd_client.EtcdClient(Store(f"etcd://127.0.0.1:{port}"), _SECONDS)
     try:
-        with patch.object(etcd_client, "WATCH_TIMEOUT", 2 * _SECONDS):
-            return bool([row async for events in client.watch("a", "b", 1, _SECONDS) for row in events])
+        return bool([row async for events in client.watch("a", "b", 1, _SECONDS) for row in events])
     except StoreError:
         return False
     finally:
@@ -56,8 +55,7 @@ _MESSAGES = {
 async def _get(port: int) -> bool:
     redis = redis_client.connected(Store(f"redis://127.0.0.1:{port}"), 5 * _SECONDS)
     try:
-        with patch.object(redis_client, "MAX_ANSWER_BYTES", 16 << 20):
-            return bool(await redis.get("key") == "fine")
+        return bool(await redis.get("key") == "fine")
     except (RedisError, OSError, ValueError, RecursionError):
         return False
     finally:
@@ -114,6 +112,7 @@ READERS = (
         against(sends(_OK + _line(kv=_ROW)), _watch),
         inputs(_watch, json_peers(b'{"result":') | _MESSAGES),
         _SECONDS,
+        patched=lambda: patch.object(etcd_client, "WATCH_TIMEOUT", 2 * _SECONDS),
     ),
     Reader(
         "Redis, answer",
@@ -122,5 +121,6 @@ READERS = (
         against(_redis(b"$4\r\nfine\r\n"), _get),
         inputs(_get, _VALUES),
         3 * _SECONDS,
+        patched=lambda: patch.object(redis_client, "MAX_ANSWER_BYTES", 16 << 20),
     ),
 )
