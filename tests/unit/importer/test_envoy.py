@@ -169,6 +169,7 @@ def test_route_with_a_part_of_a_condition_is_closed(
     assert ("# Complete `match`, then replace" in result.text) == closed
 
 
+@pytest.mark.slow
 def test_many_unclear_conditions_leave_each_route_once(tmp_path: Path) -> None:
     unclear = "{prefix: /v1, runtime_fraction: {default_value: {numerator: 1}}}"
     matches = [*[unclear] * 30, *(f"{{prefix: /v1/{number:02}}}" for number in range(30))]

@@ -215,6 +215,7 @@ def test_condition_that_no_match_expresses(
     assert ("# Complete `match`, then replace `respond` with:" in lines) == ("path_beg" in rules and LATE in rules)
 
 
+@pytest.mark.slow
 def test_many_unclear_conditions_leave_each_route_once(tmp_path: Path) -> None:
     unclear = f" use_backend a if {{ path_beg /v1 }} {LATE}\n" * 30
     specific = "".join(f" use_backend b if {{ path_beg /v1/{number:02} }}\n" for number in range(30))

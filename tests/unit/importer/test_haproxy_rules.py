@@ -68,6 +68,7 @@ def requests() -> Iterator[Request]:
     backends=st.lists(BACKENDS, max_size=3),
     default=st.sampled_from(["c", ""]),
 )
+@pytest.mark.slow
 def test_routes_decide_as_the_rules_do(
     rules: list[tuple[str, bool, Condition]],
     backends: list[tuple[str, Condition]],
@@ -137,6 +138,7 @@ def test_overlap_of_three_rules_is_of_the_first() -> None:
     assert ({"headers": {"x": "y"}, "hosts": ["h"], "path_prefix": "/w"}, 0) in added
 
 
+@pytest.mark.slow
 def test_frontend_with_too_many_overlaps_is_closed(tmp_path: Path) -> None:
     names = range(int(MAX_ADDED**0.5) + 1)
     lines = [f" use_backend a if {{ path /p{n} }}" for n in names]

@@ -82,6 +82,7 @@ def test_import_is_deterministic_with_short_lines(kind: str, file: Path) -> None
     assert [line for line in first.splitlines()[4:] if len(line) > 130] == []
 
 
+@pytest.mark.slow
 def test_table_of_the_documentation_is_current() -> None:
     table = (ROOT / "docs" / "develop" / "import-samples.md").read_text(encoding="utf-8")
     rows = [counts(str(case.values[0]), Path(str(case.values[1]))) for case in CASES]

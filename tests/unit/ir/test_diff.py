@@ -256,6 +256,7 @@ def _of_fields(value: Any, path: str) -> Iterator[_Variant]:
                 yield _Variant(variant.path, replace(value, **{item.name: variant.value}))
 
 
+@pytest.mark.slow
 def test_every_value_of_a_full_fleet_makes_a_difference() -> None:
     diagnostics = Diagnostics()
     loaded = load([str(FULL)], diagnostics)

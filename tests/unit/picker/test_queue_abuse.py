@@ -133,6 +133,7 @@ def test_ten_thousand_waiting_requests_are_served_in_order(monkeypatch: pytest.M
     assert decisions <= 4 * MANY
 
 
+@pytest.mark.slow
 def test_ten_thousand_late_requests_are_rejected_at_once() -> None:
     site = Site(table_of())
     picks = [site.ask() for _ in range(MANY + 1)]
@@ -146,6 +147,7 @@ def test_ten_thousand_late_requests_are_rejected_at_once() -> None:
     assert site.service.statistics.queues[POOL].refused_late == MANY
 
 
+@pytest.mark.slow
 def test_thousands_of_tenants_have_bounded_statistics() -> None:
     site = Site(table_of(by="tenant"))
     for number in range(3000):
@@ -201,6 +203,7 @@ def test_higher_priority_displaces_the_newest_lower_one() -> None:
     assert site.answers[low][0].refused
 
 
+@pytest.mark.slow
 def test_clients_that_leave_free_their_places() -> None:
     site = Site(table_of(max_requests=2000))
     site.ask()

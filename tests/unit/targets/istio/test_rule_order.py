@@ -103,6 +103,7 @@ def check(seeds: range) -> None:
                 assert selected(routes[request.host], request) == expected(table, request), f"seed {seed}: {request}"
 
 
+@pytest.mark.slow
 def test_istio_selects_the_same_route_as_lbctl() -> None:
     check(range(200))
 
