@@ -472,7 +472,7 @@ def test_get_works_over_mutual_tls(tmp_path: Path, capsys: pytest.CaptureFixture
         (["--tls-cert", "c"], "set both"),
         (["--tls-cert", "c", "--tls-key", "k"], "requires --tls-ca"),
         (["--xds", "nowhere"], "without a port"),
-        (["--node", "a\nb"], "cannot be printed"),
+        (["--node", "a\nb"], "unprintable characters"),
         (["--type", "vhds"], "vhds"),
     ],
 )
