@@ -92,7 +92,7 @@ def control(state: ServedState) -> tuple[schema.PoolControl, ...]:
             reason=item.mode_reason or None,
             out={replica: tuple(reasons) for replica, reasons in ejected.get(name, {}).items()},
             floor={
-                each.replica.name: tuple(each.health.reasons)
+                each.replica.name: each.health.verdict_reasons
                 for each in item.replicas
                 if each.health.verdict == "floor"
             },

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from envoy.config.core.v3 import health_check_pb2
@@ -20,6 +21,8 @@ from lbctl.ir.pools import MetricsSource, Pool, Replica, Telemetry
 from lbctl.ir.proxies import Proxy
 from lbctl.ir.topology import Topology
 from lbctl.ir.weight import Weight, from_capacity
+from lbctl.serve.api import decision_views
+from lbctl.serve.api.served_state import ServedState
 from lbctl.serve.metrics.latency import LatencyMetrics
 from lbctl.serve.telemetry import control_loop
 from lbctl.serve.telemetry.control_loop import ControlLoop, observation_of
@@ -134,6 +137,19 @@ def test_suspicion_of_the_picker_needs_no_sample() -> None:
     running.loop.suspect({})
     running.look(seconds=0.1)
     assert running.sent("a") == 1.0
+
+
+def test_status_has_the_reason_for_each_floor_weight() -> None:
+    running = _Running(_pool_of("a", "b", "c"))
+    running.look(a={}, b={}, c={})
+    running.loop.suspect({NAME: frozenset({"a"})})
+    for _ in range(3):
+        running.look(a={}, b={}, c={"temperature": 99.0})
+        running.loop.suspect({NAME: frozenset({"a"})})
+    state = SimpleNamespace(live=SimpleNamespace(served=None), loop=running.loop)
+    (row,) = decision_views.control(cast(ServedState, state))
+    assert {name: len(reasons) for name, reasons in row.floor.items()} == {"a": 1, "c": 1}
+    assert ("probably stalled" in row.floor["a"][0], row.floor["c"]) == (True, ("temperature above the limit",))
 
 
 def test_suspicion_ends_when_the_report_is_old() -> None:
