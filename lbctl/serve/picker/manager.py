@@ -62,7 +62,7 @@ class PickerManager:
     `bind` is the address from the command line; None: the fleet decides. `requests` returns pool → the requests that
     proxies have reported, `own_key` the key for picker requests if the fleet names none. `memory` returns the directory
     for the picker's affinity memory; None: the memory is not saved. `suspect` gets pool → stalled replicas with each
-    report.
+    report, for pools that the picker serves.
     """
 
     def __init__(
@@ -369,4 +369,5 @@ class PickerManager:
         self.queues.reported(process, report)
         self.caches.update(process, report.expected_cached, self.feed.cached_tokens)
         self.samples.extend(report.samples)
-        self._suspect({pool: frozenset(names) for pool, names in report.stalled.items()})
+        picked = self.feed.tables  # an `lbctl picker` of another user must not lower weights of other pools
+        self._suspect({pool: frozenset(names) for pool, names in report.stalled.items() if pool in picked})

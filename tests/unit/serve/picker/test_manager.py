@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
@@ -23,10 +24,10 @@ from tests.support.fleets import fleet_text, pool, replica
 _USES = {"chat": {"a": CacheUse(900, 800, {"device": 800})}}
 
 
-def _manager() -> PickerManager:
+def _manager(suspect: Callable[[Mapping[str, frozenset[str]]], None] = lambda _: None) -> PickerManager:
     """Return the manager of a picker that has reported now."""
     manager = PickerManager(
-        lambda: FleetMeasurements(0.0), lambda: None, lambda _: None, dict, lambda _: None,
+        lambda: FleetMeasurements(0.0), lambda: None, lambda _: None, dict, suspect,
         own_key=str, memory=lambda: None, bind=None, dry_run=False, insecure=False,
     )  # fmt: skip
     manager.caches.recent = _USES
@@ -86,3 +87,13 @@ def test_hung_standalone_picker_is_the_reason() -> None:
     manager.alone.heard, manager.alone.problem = time.monotonic() - 60, "the picker hangs"
     manager._occupied = "process 7 uses 127.0.0.1:18001"
     assert manager.reason == "the picker hangs"
+
+
+def test_only_replicas_of_picked_pools_are_suspected() -> None:
+    """An `lbctl picker` may have other tables, for example from another fleet."""
+    suspected: list[Mapping[str, frozenset[str]]] = []
+    manager = _manager(suspected.append)
+    manager.use_fleet(_with_queue())
+    manager.feed.update()
+    manager._reported(PickerReport(stalled={"chat": ["a"], "other": ["b"]}))
+    assert suspected == [{"chat": frozenset({"a"})}]
