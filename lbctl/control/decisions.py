@@ -80,7 +80,7 @@ def _decision(pool: PoolState, replica: ReplicaState, now: float) -> Decision:
         across=proposal.across,
         proposed=proposal.multiplier,
         goal=replica.goal,
-        limited=replica.trajectory.multiplier,
+        limited=replica.trajectory.decided if replica.health.is_suspected else replica.trajectory.multiplier,
         decided=replica.trajectory.decided,
         weight=weight(replica),
         verdict=replica.health.verdict,

@@ -8,7 +8,7 @@ import pytest
 
 from lbctl.control.decisions import decisions
 from lbctl.control.effects import HealthChanged, ModeChanged
-from lbctl.control.events import Readmitted, Ticked
+from lbctl.control.events import Froze, Readmitted, Ticked
 from lbctl.ir.pools import AgentCheck, PassiveCheck
 from tests.support.control import INTERVAL, NAME, Talk, pool
 
@@ -82,6 +82,8 @@ def test_a_replica_that_has_answered_everything_is_not_stalled(in_flight: int | 
 def test_suspected_replica_is_at_the_floor_until_it_is_picked() -> None:
     history = PoolHistory().looks(3).looks(1, moving=False, suspected=True, seconds=1.0)
     assert (history.verdict, history.reasons, history.talk.weights[BAD]) == ("floor", (SUSPECTED,), 0.05)
+    decision = decisions(history.talk.state, NAME)[1]
+    assert (decision.goal, decision.limited, decision.decided) == (0.05, 0.05, 0.05)
     history.looks(1, seconds=0.5)
     assert (history.verdict, history.reasons, history.talk.weights[BAD]) == ("in", (), 1.0)
 
@@ -111,6 +113,15 @@ def test_max_ejection_limits_suspected_replicas(max_ejection: int, verdict: str)
     history = PoolHistory(passive=PassiveCheck(max_ejection=max_ejection)).looks(3).looks(2, suspected=True)
     assert history.verdict == verdict
     assert history.talk.weights[BAD] == (1.0 if verdict == "in" else 0.05)
+
+
+def test_suspected_replica_of_a_frozen_pool_returns() -> None:
+    history = PoolHistory().looks(3)
+    history.talk.say(Froze(history.talk.now, NAME, "migration"))
+    history.looks(1, moving=False, suspected=True)
+    assert (history.verdict, history.talk.weights[BAD]) == ("floor", 0.05)
+    history.looks(1)
+    assert (history.verdict, history.talk.weights[BAD]) == ("in", 1.0)
 
 
 def test_ejected_replicas_take_precedence_over_suspected_ones() -> None:
