@@ -86,7 +86,7 @@ class _Picker:
         self.service.set_table("chat", PoolTable("chat", PickPolicy((SessionKey(header="x-session-id"),)), replicas))
 
     def send_counts(self, other: _Picker, traffic: _Traffic) -> None:
-        message = exchange.message_of(self.name, self.service.counts(), self.service.waiting_flows())
+        message = exchange.message_of(self.name, self.service.counts(), self.service.demands())
         traffic.counts += len(message)
         traffic.messages += 1
         parsed = exchange.parse(message)
