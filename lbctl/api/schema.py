@@ -896,14 +896,15 @@ class Replica(Struct, frozen=True):
     """The capacity of the replica, relative to the other replicas of the pool."""
     state: ReplicaState
     """The state. `in`: the replica receives its share of requests. `ramping`: the weight rises after the replica has
-    joined or recovered. `slow`: the weight is clearly below the capacity because the replica is slower than its peers.
-    `hot`: the weight is clearly below the capacity because the replica is more heavily loaded or hotter than its peers.
-    `unknown`: the replica receives requests, but no report shows whether it is reachable, or none of the requests is
-    answered. `starting`: a proxy sends no requests until the first active checks have passed, and no check has failed.
-    `down`: an active check fails, or lbctl cannot connect to the replica. `ejected`: deep health or the passive check
-    of a proxy keeps requests away. `draining`: the replica is drained, but still has requests in flight, or some
-    proxies have not applied the drain yet. `drained`: all proxies have applied the drain, and no requests are in
-    flight. `removed`: the drain deadline has passed, and no proxy uses the replica."""
+    joined or recovered, or is at the floor because the replica is on trial or has probably stalled. `slow`: the weight
+    is clearly below the capacity because the replica is slower than its peers. `hot`: the weight is clearly below the
+    capacity because the replica is more heavily loaded or hotter than its peers. `unknown`: the replica receives
+    requests, but no report shows whether it is reachable, or none of the requests is answered. `starting`: a proxy
+    sends no requests until the first active checks have passed, and no check has failed. `down`: an active check fails,
+    or lbctl cannot connect to the replica. `ejected`: deep health or the passive check of a proxy keeps requests away.
+    `draining`: the replica is drained, but still has requests in flight, or some proxies have not applied the drain
+    yet. `drained`: all proxies have applied the drain, and no requests are in flight. `removed`: the drain deadline has
+    passed, and no proxy uses the replica."""
     state_reason: str
     """The reason for this state, as a sentence that names the check or the proxy; empty if the state is `in`."""
     state_since: Timestamp | None

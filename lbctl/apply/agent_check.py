@@ -4,7 +4,7 @@ HAProxy first sends the replica's name and address, as configured in the file th
 always for the correct replica, even if HAProxy runs an older file or ports have changed. For a removed replica, the
 response is maintenance. HAProxy does not check a new replica until it runs the new file. If HAProxy sends no name, the
 port identifies the replica, provided that only one replica has used it since this process started. `status` reports
-replicas that HAProxy does not check.
+replicas without agent checks.
 
 A response is always complete, because HAProxy does not change values that a response omits. Examples: `up ready 75%`,
 `up drain 75%`, `down #reason`. The percentage is relative to the weight in the file, which for such a proxy is the

@@ -1,7 +1,8 @@
 """Finds features that the fleet's own proxies do not support, with one finding per code and position.
 
 Features that need a control plane on every proxy (telemetry, live weights, deep health) are omitted: `lbctl serve`
-provides them, and `render` reports them. So are other features that `serve` provides for the proxies that it drives.
+provides them, and `render` reports them. Other features that `serve` provides for the proxies that it drives are also
+omitted.
 """
 
 from __future__ import annotations

@@ -95,7 +95,11 @@ class Suspects:
         return kept[2]
 
     def stalled(self, table: PoolTable) -> frozenset[str]:
-        """Return the replicas that are not picked because their engines make no progress."""
+        """Return the replicas that are not picked because their engines make no progress.
+
+        Other suspicions are ignored, because they change too often for weights. So the result may contain a replica
+        that is picked while a proxy cannot reach the others.
+        """
         return frozenset(_replaceable(table, self._silent.get(table.pool, frozenset()), {}))
 
 
