@@ -32,6 +32,8 @@ class ReloadPatience:
 
     since: tuple[float | None, ...] = (None,) * len(_WAITS)
     """For each row of `_WAITS`, since when the change has been this large; None if it is not."""
+    is_floored: bool = False
+    """Whether health has lowered a replica to the floor, which is not loaded yet."""
 
     def observe(self, weights: Iterable[tuple[Weight, Weight]], now: float) -> ReloadPatience:
         """Record each replica's running and wanted weights."""
@@ -39,16 +41,15 @@ class ReloadPatience:
         change = max((abs(wanted.rate / running.rate - 1.0) for running, wanted in pairs), default=0.0)
         if not change:
             return ReloadPatience()
-        if any(wanted.held < _FLOORED * running.held for running, wanted in pairs):
-            return ReloadPatience((-math.inf,) * len(_WAITS))
-        return ReloadPatience(
-            tuple(
-                (now if since is None else since) if change >= minimum else None
-                for (minimum, _), since in zip(_WAITS, self.since, strict=True)
-            )
+        since = tuple(
+            (now if since is None else since) if change >= minimum else None
+            for (minimum, _), since in zip(_WAITS, self.since, strict=True)
         )
+        return ReloadPatience(since, any(wanted.held < _FLOORED * running.held for running, wanted in pairs))
 
     def due(self, interval: float) -> float | None:
         """Return when the change will have lasted long enough. `interval`: seconds between two reloads."""
+        if self.is_floored:
+            return -math.inf
         waits = zip(_WAITS, self.since, strict=True)
         return min((since + interval * count for (_, count), since in waits if since is not None), default=None)

@@ -96,6 +96,15 @@ def test_replica_at_the_floor_by_health_is_not_delayed() -> None:
     assert ReloadSchedule(30.0, last=0.0).observe(running, floored, 100.0).want("evidence").due() == 30.0
 
 
+def test_small_change_waits_after_a_short_time_at_the_floor() -> None:
+    """A replica was at the floor for less than the time until the next reload."""
+    running = view_of("1", "2")
+    changed = replace(running, weights={"p": (from_capacity(0.9), from_capacity(1.0))})
+    floored = replace(running, weights={"p": (from_capacity(0.9), from_capacity(1.0).times(0.05))})
+    schedule = ReloadSchedule(30.0, last=90.0).observe(running, floored, 100.0).observe(running, changed, 105.0)
+    assert schedule.want("evidence").due() == 100.0 + 16 * 30.0
+
+
 def test_first_configuration_is_due_immediately() -> None:
     due = ReloadSchedule(30.0).want("weights").due()
     assert due is not None
