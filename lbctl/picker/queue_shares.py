@@ -33,6 +33,8 @@ The pause doubles each time, up to the second value.
 ANNOUNCED = 0.055
 """Seconds after which all pickers know that requests wait at this one: a message interval, and a margin."""
 _MIN_SHARE = 1e-6
+_MAX_TAG = 1e12
+"""Maximum tag. A picker that reaches it starts again at 0, because the others reject tags above 1e15."""
 _DIGITS = 6
 """Digits to which pickers compare their order, because they add the same numbers in a different sequence."""
 
@@ -120,7 +122,7 @@ class QueueShares:
             return False
         if not earlier:
             self._left.pop(pool, None)
-        self._tags[pool] = round(tag + 1 / own, _DIGITS)
+        self._tags[pool] = round((tag + 1 / own) % _MAX_TAG, _DIGITS)
         return True
 
     def passes(self, pool: str, weights: tuple[float, ...], now: float) -> tuple[float, ...]:
@@ -163,7 +165,7 @@ class QueueShares:
         tag = self._tags.get(pool, 0.0)
         known = [(share, other) for share, other in zip(shares, tags, strict=True) if other is not None]
         if known:
-            mean = sum(share * other for share, other in known) / sum(share for share, _ in known)
+            mean = sum(share * min(other, _MAX_TAG) for share, other in known) / sum(share for share, _ in known)
             tag = max(tag, round(mean - 0.5 / (own * sum(shares)), _DIGITS))
         return tag
 
@@ -185,7 +187,7 @@ def _places(weights: Sequence[Sequence[float]]) -> list[float]:
 
     As inside one picker, the highest priority that waits gets `MAX_PASSED` places for each place of another one.
     """
-    sums = [sum(priority) for priority in zip(*weights, strict=True)]
+    sums = [max(total, _MIN_SHARE) if (total := sum(priority)) else 0.0 for priority in zip(*weights, strict=True)]
     parts = [1 if total else 0 for total in sums]
     parts[parts.index(1)] = MAX_PASSED
     return [part / (sum(parts) * total) if total else 0.0 for part, total in zip(parts, sums, strict=True)]

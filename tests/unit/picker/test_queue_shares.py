@@ -6,6 +6,7 @@ import heapq
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from functools import partial
+from math import inf
 from random import Random
 
 import pytest
@@ -224,6 +225,24 @@ def test_picker_of_an_earlier_version_gets_places() -> None:
     shares.merge_requests("x", {"chat": 3})
     assert _takes(shares, 0.0, requests=0)
     assert not _takes(shares, 0.0, requests=1)
+
+
+def test_huge_tag_of_a_picker_does_not_spread() -> None:
+    """The others would reject the messages of a picker that continues to count from it."""
+    shares = QueueShares()
+    shares.merge("other", {"chat": Demand((0.0, 1.0, 0.0), 1e15)}, 0.0, precedes=True)
+    for step in range(9):
+        _takes(shares, 0.0, sent=step)
+    assert parse(message_of("x", {}, {"chat": shares.demand("chat", (0.0, 1.0, 0.0))})) is not None
+    shares.merge("other", {"chat": Demand((0.0, 1.0, 0.0), 0.0)}, 0.0, precedes=True)
+    assert shares.demand("chat", (0.0, 1.0, 0.0)).tag == pytest.approx(0.0, abs=20.0)
+
+
+def test_tiny_weight_of_a_picker_keeps_shares_finite() -> None:
+    shares = QueueShares()
+    shares.merge("other", {"chat": Demand((5e-324, 0.0, 0.0), 0.0)}, 0.0, precedes=True)
+    assert shares.passes("chat", (0.0, 1.0, 1.0), 0.0) == (inf, inf, 1.0)
+    assert _takes(shares, 0.0)
 
 
 def _takes(shares: QueueShares, now: float, requests: int = 5, sent: int = 0) -> bool:
