@@ -135,7 +135,7 @@ class Queues:
         """Let a request wait. An earlier request with the same id falls back to `otherwise`."""
         pool, request = held.features.pool, held.request
         if (earlier := self._pools.get(request.id)) is not None:
-            self._remove(earlier, request.id).respond(PickerAnswer())
+            self.send_on(self._queues[earlier].held[request.id])
         queue = self._queues.setdefault(pool, _PoolQueue())
         queue.hold(held)
         self._pools[request.id] = pool

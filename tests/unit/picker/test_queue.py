@@ -495,6 +495,19 @@ def test_waiting_request_that_gets_no_replica_is_not_charged(end: str) -> None:
     assert after.tokens >= before.tokens
 
 
+def test_waiting_request_with_a_repeated_id_is_charged_once() -> None:
+    service, _ = _budgeted(A, queue=QUEUE)
+    service.pick(_limited())
+    question = _limited()._replace(id="0" * 36)
+    answers: list[PickerAnswer] = []
+    service.wait(question, answers.append)
+    (once,) = service._budgets._balances.values()
+    service.wait(question, answers.append)
+    assert answers == [PickerAnswer()]
+    (after,) = service._budgets._balances.values()
+    assert after.tokens == pytest.approx(once.tokens)
+
+
 def test_request_that_leaves_a_pool_is_charged_once() -> None:
     """Its first pool used all tokens of the budget. nginx sends the id of the first pick with the second query."""
     service, _ = _budgeted(replace(A, limit=None))
