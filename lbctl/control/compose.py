@@ -20,7 +20,7 @@ from lbctl.control.loop_output import LoopOutput, Reasons
 from lbctl.control.overrides import Override, Overrides
 from lbctl.control.rollouts import Rollouts
 from lbctl.control.slow_start import Factors, Ramps
-from lbctl.ir.pools import Pool, Replica, relief
+from lbctl.ir.pools import Pool, Replica, relieved
 from lbctl.ir.shares import of_replicas
 from lbctl.ir.snapshot import Snapshot, drained_of, weights_of
 from lbctl.ir.weight import Weight
@@ -228,22 +228,15 @@ def _without(snapshot: Snapshot, failing: Mapping[str, frozenset[str]]) -> Snaps
 
 def _relieved(snapshot: Snapshot, factors: Factors) -> Factors:
     """Increase the factors so that slow start leaves enough of the capacity of each priority in use."""
-    relieved: dict[str, dict[str, float]] = {}
+    by_pool: dict[str, dict[str, float]] = {}
     for pool in snapshot.topology.pools:
         of_pool, drained = factors.get(pool.name, {}), drained_of(pool, snapshot)
         weights = dict(zip(pool.replicas, weights_of(pool, snapshot), strict=True)) if of_pool else {}
         for priority in {item.priority for item in weights}:
-            full = {item.name: weight.rate for item, weight in weights.items() if item.priority == priority}
-            capacity = sum(full.values())
-            available = {name: rate for name, rate in full.items() if name not in drained}
-            total = sum(rate * of_pool.get(name, 1.0) for name, rate in available.items())
-            part = relief(total, sum(available.values()), capacity)
-            for name in available:
-                before = of_pool.get(name, 1.0)
-                factor = before + part * (1.0 - before)
-                if factor < 1.0:
-                    relieved.setdefault(pool.name, {})[name] = factor
-    return relieved
+            rates = {item.name: weight.rate for item, weight in weights.items() if item.priority == priority}
+            if ramped := relieved(of_pool, rates, drained):
+                by_pool.setdefault(pool.name, {}).update(ramped)
+    return by_pool
 
 
 def _ramped(snapshot: Snapshot, factors: Factors) -> Snapshot:

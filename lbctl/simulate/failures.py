@@ -87,6 +87,10 @@ class Availability:
         self.changed = False
         """Whether something has changed since this was last set to False."""
 
+    def is_member(self, replica: int) -> bool:
+        """Return whether the replica has joined the pool."""
+        return replica not in self._absent
+
     def takes(self, replica: int) -> bool:
         """Return whether checks allow requests to the replica."""
         return replica not in self._absent and replica not in self.checked_out

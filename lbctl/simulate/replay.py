@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from random import Random
 
 from lbctl.control.inputs import Observation
+from lbctl.ir.pools import relieved
 from lbctl.ir.weight import Weight
 from lbctl.simulate import balancing, build, state
 from lbctl.simulate.action_queue import ActionQueue
@@ -355,9 +356,11 @@ class _Run:
         availability, policy = self._availability, self._setup.policy
         if now < self._pushed_at + policy.push_every and not availability.changed:
             return
-        whole = [weight if availability.takes(at) else None for at, weight in enumerate(self._loop.weights())]
+        published = self._loop.weights()
+        whole = [weight if availability.takes(at) else None for at, weight in enumerate(published)]
         factors = [availability.factor(at, now) for at in range(len(whole))]
         if policy.push_every:
+            factors = self._relieved(factors, published)
             ramped = [weight and weight.times(factor) for weight, factor in zip(whole, factors, strict=True)]
             converted = _proxy_weights(self._convert, ramped)
         else:  # the proxy has its own slow start, which uses only the given weights
@@ -373,6 +376,14 @@ class _Run:
         shedding = self._setup.pool.load_shedding
         self._proxies.refusing[0] = bool(shedding and availability.healthy_percent() < shedding.min_healthy)
         self._spread(converted, is_new, now)
+
+    def _relieved(self, factors: Sequence[float], weights: Sequence[Weight | None]) -> list[float]:
+        """Increase the slow-start factors as `serve` does for nginx."""
+        availability = self._availability
+        rates = {at: weight.rate for at, weight in enumerate(weights) if weight and availability.is_member(at)}
+        down = {at for at in rates if not availability.takes(at)}
+        ramped = relieved({at: factor for at, factor in enumerate(factors) if factor < 1.0}, rates, down)
+        return [ramped.get(at, 1.0) for at in range(len(factors))]
 
     def _spread(self, weights: Sequence[float], is_new: bool, now: float) -> None:
         """Write the weights into each proxy's state. Changes other than a ramp start a new order.

@@ -37,7 +37,7 @@ from lbctl.ir.pools.health import (
     TcpCheck,
 )
 from lbctl.ir.pools.pool import Model, Pool, Protocol, Replica
-from lbctl.ir.pools.slow_start import SlowStart, relief
+from lbctl.ir.pools.slow_start import SlowStart, relief, relieved
 from lbctl.ir.pools.telemetry import MetricsSource, Telemetry, Weighting
 
 __all__ = [
@@ -82,4 +82,5 @@ __all__ = [
     "Weighting",
     "header_values",
     "relief",
+    "relieved",
 ]

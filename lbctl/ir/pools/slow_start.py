@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Hashable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
+_Name = TypeVar("_Name", bound=Hashable)
 _MIN_AVAILABLE = 0.5
 """Fraction of the capacity that slow start leaves in use: no replica gets more than twice its usual share.
 
@@ -43,3 +46,18 @@ def relief(total: float, full: float, capacity: float) -> float:
     if total >= least:
         return 0.0
     return 1.0 if least >= full else (least - total) / (full - total)
+
+
+def relieved(
+    factors: Mapping[_Name, float], rates: Mapping[_Name, float], drained: Container[_Name]
+) -> dict[_Name, float]:
+    """Return the factors below 1 after `relief`, by replica.
+
+    `factors`: replica → factor below 1. `rates`: replica → its weight without slow start, for the replicas that are
+    used together. `drained`: the replicas that are not available.
+    """
+    available = {name: rate for name, rate in rates.items() if name not in drained}
+    total = sum(rate * factors.get(name, 1.0) for name, rate in available.items())
+    part = relief(total, sum(available.values()), sum(rates.values()))
+    ramped = {name: before + part * (1.0 - before) for name, before in factors.items() if name in available}
+    return {name: factor for name, factor in ramped.items() if factor < 1.0}

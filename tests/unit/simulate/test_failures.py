@@ -157,6 +157,13 @@ def test_slow_start_begins_at_the_minimum_weight(policy: str) -> None:
     assert placed.count(2) / 4000 == pytest.approx(0.1 / 2.1, abs=0.01)
 
 
+def test_slow_start_of_nginx_leaves_half_of_the_capacity() -> None:
+    """Two of three replicas join: without the rule, each would have a twelfth of the requests."""
+    where, idle = replace(FRAIL, slow_start=SlowStart(window=10_000_000)), load(4000, 20.0, 10, 2)
+    placed = replayed(where, idle, "nginx:round_robin", cost=EASY, joins={"r1": 1.0, "r2": 1.0}).requests.replica
+    assert list(placed).count(0) / 4000 == pytest.approx(2 / 3, abs=0.02)
+
+
 def test_a_dead_engine_loses_its_cache() -> None:
     trace = Trace([0.0, 5.0, 20.0, 30.0], [1024] * 4, [2] * 4, (), [(1, 2)] * 4, 512)
     result = replayed(pool(1.0), trace, "haproxy:round_robin", outages=(Outage("r0", 10.0, 15.0),))
