@@ -35,6 +35,9 @@ ANNOUNCED = 0.055
 _MIN_SHARE = 1e-6
 _MAX_TAG = 1e12
 """Maximum tag. A picker that reaches it starts again at 0, because the others reject tags above 1e15."""
+_MAX_LEAD = 0.9
+"""Places by which a tag may be ahead of another one. It is less than one, so that a picker with its share in flight
+immediately reuses the place of a request that ends."""
 _DIGITS = 6
 """Digits to which pickers compare their order, because they add the same numbers in a different sequence."""
 
@@ -110,19 +113,21 @@ class QueueShares:
         """
         others = self._others(pool, now)
         own, *shares = _shares([weights, *(peer.demands[pool].weights for peer in others)])
-        tag = self._tags[pool] = self._tag(pool, own, shares, [peer.demands[pool].tag for peer in others])
+        reported = [(share, peer.demands[pool].tag) for share, peer in zip(shares, others, strict=True)]
+        tags = [(share, each) for share, each in reported if each is not None]
+        tag = self._tags[pool] = _bounded(self._tags.get(pool, 0.0), own, tags)
         place = round(tag + (requests + 0.5) / own, _DIGITS)
         earlier = 0
         for peer, share in zip(others, shares, strict=True):
-            reported = peer.demands[pool].tag
-            other = (tag if reported is None else reported) + (peer.requests.get(pool, 0) + 0.5) / share
+            other = peer.demands[pool].tag
+            other = (tag if other is None else other) + (peer.requests.get(pool, 0) + 0.5) / share
             other = round(other, _DIGITS)
             earlier += other < place or (other == place and peer.precedes)
         if earlier and self._leaves(pool, replica, sent, _TURN * earlier, now):
             return False
         if not earlier:
             self._left.pop(pool, None)
-        self._tags[pool] = round((tag + 1 / own) % _MAX_TAG, _DIGITS)
+        self._tags[pool] = _bounded((tag + 1 / own) % _MAX_TAG, own, tags)
         return True
 
     def passes(self, pool: str, weights: tuple[float, ...], now: float) -> tuple[float, ...]:
@@ -160,15 +165,6 @@ class QueueShares:
         self._paused[pool] = now + length, length
         return False
 
-    def _tag(self, pool: str, own: float, shares: Sequence[float], tags: Sequence[float | None]) -> float:
-        """Return this picker's tag. A picker that has taken few places has at most the credit for about one place."""
-        tag = self._tags.get(pool, 0.0)
-        known = [(share, other) for share, other in zip(shares, tags, strict=True) if other is not None]
-        if known:
-            mean = sum(share * min(other, _MAX_TAG) for share, other in known) / sum(share for share, _ in known)
-            tag = max(tag, round(mean - 0.5 / (own * sum(shares)), _DIGITS))
-        return tag
-
     def _others(self, pool: str, now: float) -> list[_Peer]:
         """Return the other pickers with requests that wait for a pool."""
         for name in [name for name, peer in self._peers.items() if now - peer.heard > PEER_TTL]:
@@ -191,3 +187,17 @@ def _places(weights: Sequence[Sequence[float]]) -> list[float]:
     parts = [1 if total else 0 for total in sums]
     parts[parts.index(1)] = MAX_PASSED
     return [part / (sum(parts) * total) if total else 0.0 for part, total in zip(parts, sums, strict=True)]
+
+
+def _bounded(tag: float, own: float, others: Sequence[tuple[float, float]]) -> float:
+    """Return a tag that is neither too far behind nor too far ahead of the others. `others`: their shares and tags.
+
+    A picker that has taken few places has at most the credit for about one place. The others' tags are up to one
+    message old, while this picker may take many places. So its lead is limited, relative to the smaller share.
+    """
+    if others:
+        total = sum(share for share, _ in others)
+        mean = sum(share * min(other, _MAX_TAG) for share, other in others) / total
+        tag = max(tag, mean - 0.5 / (own * total))
+        tag = min(tag, *(other + _MAX_LEAD / min(own, share) for share, other in others))
+    return round(tag, _DIGITS)

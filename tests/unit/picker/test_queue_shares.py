@@ -139,6 +139,16 @@ def test_pickers_with_a_flood_each_share_equally(pickers: int, limit: int) -> No
     assert site.most <= limit, "no picker takes a place that belongs to another one"
 
 
+def test_places_of_a_large_pool_are_reused_immediately() -> None:
+    """Each picker takes several places between two messages of another one."""
+    site = _Site(2, 128)
+    for number in range(2):
+        site.flood(number, str(number))
+    site.run()
+    assert site.served.total() >= 0.95 * 34 * 128
+    assert site.share("0") == pytest.approx(0.5, abs=0.02)
+
+
 @pytest.mark.parametrize("limit", [1, LIMIT])
 def test_nine_of_ten_places_go_to_the_higher_priority(limit: int) -> None:
     site = _Site(2, limit)
@@ -235,6 +245,7 @@ def test_huge_tag_of_a_picker_does_not_spread() -> None:
         _takes(shares, 0.0, sent=step)
     assert parse(message_of("x", {}, {"chat": shares.demand("chat", (0.0, 1.0, 0.0))})) is not None
     shares.merge("other", {"chat": Demand((0.0, 1.0, 0.0), 0.0)}, 0.0, precedes=True)
+    _takes(shares, 0.0, sent=10)
     assert shares.demand("chat", (0.0, 1.0, 0.0)).tag == pytest.approx(0.0, abs=20.0)
 
 
