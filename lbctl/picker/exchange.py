@@ -177,7 +177,8 @@ def message_of(sender: str, counts: Counts, demands: Demands) -> bytes:
     Expected cached tokens and the lengths of prompts have their own keys, because earlier versions require exactly four
     numbers for each replica. lbctl 1.0 sends and requires three lengths with the key `lengths`, so the key of the four
     lengths has another name. Pickers do not learn from the prompts of a picker of the other version. Earlier versions
-    read `waiting`, the number of flows that wait, and ignore `shares`, their weights by priority and the tag.
+    read `waiting`, the sum of the weights of the flows that wait, as their number. They ignore `shares`: these weights
+    by priority, and the tag.
     """
     rows = {pool: {name: count[:4] for name, count in replicas.items()} for pool, replicas in counts.items()}
     cached = {
