@@ -14,9 +14,11 @@ or 503 for an Envoy.
 
 Envoys query `/envoy` with the client's method, and with headers for the pool and the other fields. The response is 200,
 with the addresses of the replicas to try and the id of the pick, or with neither: Envoy forwards any other response
-below 500 to its client. It follows later if the request waits, and it is 429 if the request is rejected. Envoy's access
-log reports the end (`envoy_access_log`). If the client disconnects or Envoy stops waiting, Envoy closes the connection
-of its query, which withdraws the pick.
+below 500 to its client. It is 429 if the request is rejected. If the request has to wait, the response contains its id
+and `x-lbctl-must-wait`, and Envoy queries `/envoy/wait` with this id. That response follows later. Envoys of lbctl 1.0
+do not send `x-lbctl-asks-again`, so the response to their only query follows later. Envoy's access log reports the end
+(`envoy_access_log`). If the client disconnects or Envoy stops waiting, Envoy closes the connection of its query, which
+withdraws the pick.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ from lbctl.picker.query_fields import MAX_CALLERS, PICK_PATH, body_length, calle
 from lbctl.picker.service import PickService
 
 _ID = "x-lbctl-pick-id"
-_ENVOY, _FIRST_BYTE, _READY = "/envoy", "/first", "/ready"
+_ENVOY, _ENVOY_WAIT, _FIRST_BYTE, _READY = "/envoy", "/envoy/wait", "/first", "/ready"
+_ASKS_AGAIN, _MUST_WAIT = "x-lbctl-asks-again", "x-lbctl-must-wait"
 _MAX_DATAGRAM_BYTES = 8 << 10
 _NOTHING = HttpAnswer(204)
 _TENANT, _CLIENT, _LEFT = "x-lbctl-tenant", "x-lbctl-client", "x-lbctl-left"
@@ -87,11 +90,13 @@ class HttpApi:
     def handle(self, request: HttpRequest) -> HttpAnswer | HttpWait:
         """Return the response to a request."""
         path = request.target.partition("?")[0]
-        by_proxy = path in (_ENVOY, _FIRST_BYTE, _READY) or path.startswith(PICK_PATH)
+        by_envoy = path in (_ENVOY, _ENVOY_WAIT)
+        by_proxy = by_envoy or path in (_FIRST_BYTE, _READY) or path.startswith(PICK_PATH)
         if self._bind is not None and is_of_web_page(request.headers, self._bind, by_proxy=by_proxy):
-            return HttpAnswer(500 if path == _ENVOY else 403)  # Envoy forwards a response below 500
-        if path == _ENVOY:
-            return self._answer_envoy(request) if self._is_admitted(request) else HttpAnswer(503)
+            return HttpAnswer(500 if by_envoy else 403)  # Envoy forwards a response below 500
+        if by_envoy:
+            answer = self._answer_envoy if path == _ENVOY else self._answer_envoy_later
+            return answer(request) if self._is_admitted(request) else HttpAnswer(503)
         if path.startswith(PICK_PATH) and request.method in ("GET", "POST"):
             if not self._is_admitted(request):
                 return HttpAnswer(403)
@@ -140,7 +145,25 @@ class HttpApi:
             asking, request.headers, request.body, _body_length(request), client=_header(request, _CLIENT)
         )
         picked = self._service.pick(question)
-        return self._wait(question, self._envoy_answer) if picked.must_wait else self._envoy_answer(picked)
+        if not picked.must_wait:
+            return self._envoy_answer(picked)
+        if not _header(request, _ASKS_AGAIN):
+            return self._wait(question, self._envoy_answer)
+        pick = self._service.issue_ticket(question)
+        return HttpAnswer(200, headers={_ID: pick, _MUST_WAIT: "1"}, withdraw=partial(self._service.drop_ticket, pick))
+
+    def _answer_envoy_later(self, request: HttpRequest) -> HttpAnswer | HttpWait:
+        """Return the response to a second query, in which the request waits."""
+        pick = _header(request, _ID)
+        ticket = self._service.claim_ticket(pick)
+        if ticket.answer is not None:
+            return self._envoy_answer(ticket.answer)
+
+        def begin(respond: Callable[[HttpAnswer], None]) -> Callable[[], None]:
+            ticket.send = lambda answer: respond(self._envoy_answer(answer))
+            return partial(self._service.finished, pick)
+
+        return HttpWait(begin)
 
     def _wait(self, question: PickerQuestion, encode: Callable[[PickerAnswer], HttpAnswer]) -> HttpWait:
         def begin(respond: Callable[[HttpAnswer], None]) -> Callable[[], None]:

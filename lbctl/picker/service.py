@@ -28,6 +28,7 @@ from lbctl.picker.open_picks import LostEnds, OpenPick
 from lbctl.picker.queue_shares import ANNOUNCED, Demands, QueueShares
 from lbctl.picker.queues import Held, Queues, Respond, lane_of, sharer, waiting_request
 from lbctl.picker.statistics import DecisionSample, QueueStatistics, Statistics
+from lbctl.picker.tickets import Ticket, Tickets
 from lbctl.picker.wire import EngineSample, ProxySample
 from lbctl.runtime import log
 
@@ -75,6 +76,7 @@ class PickService:
         self._logged_at = float("-inf")
         self.queues = Queues(self.statistics.queues)
         """The requests that wait for a replica."""
+        self._tickets = Tickets()
         self._shares = QueueShares()
         self._budgets = Budgets()
         self._pickers = 1
@@ -216,8 +218,29 @@ class PickService:
         self.queues.add(Held(waiting, request, question.caller, respond, refund))
         return pick
 
+    def issue_ticket(self, question: PickerQuestion) -> str:
+        """Queue a request like `wait`. Return its id, with which the proxy asks for the response."""
+        ticket = Ticket(self._clock())
+        pick = self.wait(question, ticket.respond)
+        self._tickets.add(pick, ticket)
+        return pick
+
+    def claim_ticket(self, pick: str) -> Ticket:
+        """Return the ticket of a request, whose response is now sent or follows.
+
+        Without a ticket, for example after a restart of the picker, the proxy falls back to `otherwise`.
+        """
+        return self._tickets.claim(pick) or Ticket(self._clock(), PickerAnswer())
+
+    def drop_ticket(self, pick: str) -> None:
+        """Withdraw a request unless its proxy has asked for the response."""
+        if self._tickets.claim(pick) is not None:
+            self.finished(pick)
+
     def serve_queues(self) -> None:
         """Reject requests that have waited too long, and assign replicas to as many of the others as possible."""
+        for pick in self._tickets.expired(self._clock()):
+            self.finished(pick)
         for pool in self.queues.pools:
             table = self.tables[pool]
             if table.policy.queue is not None:

@@ -22,8 +22,9 @@ from tests.support import spop
 from tests.support.spop import string
 
 NAME = "01234567-89ab-cdef-0123-456789abcde{}"
-NGINX, ENVOY = "/pick/chat", "/envoy?path=/v1/chat"
+NGINX, ENVOY, ENVOY_WAIT = "/pick/chat", "/envoy?path=/v1/chat", "/envoy/wait?path=/v1/chat"
 _ENVOY_HEAD = "x-lbctl-pool: chat\r\nx-lbctl-priority: high\r\n"
+_ASKS_AGAIN = f"{_ENVOY_HEAD}x-lbctl-asks-again: 1\r\n"
 
 
 class _Connection:
@@ -60,12 +61,20 @@ class _Connection:
         return await self._reader.read(1) == b""
 
 
+class _Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 class _Picker:
     """A picker with one replica for one request at a time."""
 
-    def __init__(self, port: int, service: PickService, limits: ConnectionLimits) -> None:
+    def __init__(self, port: int, service: PickService, limits: ConnectionLimits, clock: _Clock) -> None:
         self._port = port
         self.service = service
+        self.clock = clock
         self.limits = limits
         self._connections: list[_Connection] = []
 
@@ -86,6 +95,16 @@ class _Picker:
         await self.waits(1)
         return waiting, headers["x-lbctl-pick-id"]
 
+    async def with_ticket(self) -> tuple[_Connection, str, str]:
+        """Return the connection of an Envoy whose request has to wait, its id, and the id of the running pick."""
+        running, waiting = await self.connect(), await self.connect()
+        running.ask(ENVOY, _ASKS_AGAIN)
+        _, picked = await running.answer()
+        waiting.ask(ENVOY, _ASKS_AGAIN)
+        status, headers = await waiting.answer()
+        assert (status, headers["x-lbctl-must-wait"], headers.get("x-lbctl-replicas")) == (200, "1", None)
+        return waiting, headers["x-lbctl-pick-id"], picked["x-lbctl-pick-id"]
+
     async def waits(self, count: int) -> None:
         """Return once this number of requests waits."""
         while len(self.service.queues) != count:
@@ -99,13 +118,14 @@ class _Picker:
 
 @asynccontextmanager
 async def _picker(limits: ConnectionLimits | None = None, queue: int = 2) -> AsyncIterator[_Picker]:
-    service = PickService(lambda: 1000.0, Random(1))
+    clock = _Clock()
+    service = PickService(clock, Random(1))
     policy = PickPolicy((), None, queue=QueuePolicy(10_000, queue))
     service.set_table("chat", PoolTable("chat", policy, (Candidate("a", "10.0.0.1:80", limit=1),)))
     limits = limits or ConnectionLimits()
     factory = connections(HttpApi(service, lambda: b""), limits, SpopApi(service, QuestionKey()))
     server = await asyncio.get_running_loop().create_server(factory, "127.0.0.1")
-    picker = _Picker(server.sockets[0].getsockname()[1], service, limits)
+    picker = _Picker(server.sockets[0].getsockname()[1], service, limits, clock)
     async with server, asyncio.timeout(30):
         try:
             yield picker
@@ -164,6 +184,79 @@ def test_envoy_gets_the_replica_later_with_its_priority() -> None:
             status, headers = await third.answer()
             assert (status, headers["x-lbctl-replicas"]) == (200, "10.0.0.1:80")
             assert len(picker.service.queues) == 1
+
+    _run(test)
+
+
+def test_envoy_that_asks_again_keeps_its_place() -> None:
+    async def test() -> None:
+        async with _picker() as picker:
+            first, place, pick = await picker.with_ticket()
+            later = await picker.connect()
+            later.ask(ENVOY, _ENVOY_HEAD)
+            await picker.waits(2)
+            first.ask(ENVOY_WAIT, f"x-lbctl-pick-id: {place}\r\n")
+            await asyncio.sleep(0.05)
+            picker.service.finished(pick)
+            status, headers = await first.answer()
+            assert (status, headers["x-lbctl-replicas"], headers["x-lbctl-pick-id"]) == (200, "10.0.0.1:80", place)
+            assert len(picker.service.queues) == 1
+
+    _run(test)
+
+
+def test_replica_is_kept_until_envoy_asks_again() -> None:
+    async def test() -> None:
+        async with _picker() as picker:
+            waiting, place, pick = await picker.with_ticket()
+            picker.service.finished(pick)
+            assert (picker.service.open_picks, len(picker.service.queues)) == (1, 0)
+            waiting.ask(ENVOY_WAIT, f"x-lbctl-pick-id: {place}\r\n")
+            assert (await waiting.answer())[1]["x-lbctl-replicas"] == "10.0.0.1:80"
+            picker.clock.now += 60
+            picker.service.serve_queues()
+            assert picker.service.open_picks == 1
+
+    _run(test)
+
+
+@pytest.mark.parametrize("is_released", [False, True])
+def test_place_ends_if_envoy_does_not_ask_again(*, is_released: bool) -> None:
+    async def test() -> None:
+        async with _picker() as picker:
+            waiting, place, pick = await picker.with_ticket()
+            if is_released:
+                picker.service.finished(pick)
+            picker.clock.now += 1
+            picker.service.serve_queues()
+            assert len(picker.service.queues) + picker.service.open_picks == 2 - is_released
+            picker.clock.now += 1
+            picker.service.serve_queues()
+            assert (len(picker.service.queues), picker.service.open_picks) == (0, 1 - is_released)
+            waiting.ask(ENVOY_WAIT, f"x-lbctl-pick-id: {place}\r\n")
+            status, headers = await waiting.answer()
+            assert (status, headers.get("x-lbctl-replicas")) == (200, None), "the request falls back to `otherwise`"
+
+    _run(test)
+
+
+def test_end_of_the_first_query_withdraws_only_without_a_second() -> None:
+    """Envoy may close the idle connection of the first query while the second one waits."""
+
+    async def test() -> None:
+        async with _picker(queue=3) as picker:
+            first, place, _ = await picker.with_ticket()
+            second = await picker.connect()
+            second.ask(ENVOY_WAIT, f"x-lbctl-pick-id: {place}\r\n")
+            unread = await picker.connect()
+            unread.stop_reading()
+            unread.ask(ENVOY, _ASKS_AGAIN)
+            await picker.waits(2)
+            for connection in (first, unread):
+                await connection.close()
+            await picker.waits(1)
+            await second.close()
+            await picker.waits(0)
 
     _run(test)
 

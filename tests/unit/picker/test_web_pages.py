@@ -33,7 +33,7 @@ def _status(target: str, **headers: str) -> int:
 )
 def test_web_page_is_refused(target: str, headers: dict[str, str]) -> None:
     assert _status(target, **headers) == 403
-    assert _status("/envoy?path=/", **headers) == 500
+    assert (_status("/envoy?path=/", **headers), _status("/envoy/wait?path=/", **headers)) == (500, 500)
 
 
 @pytest.mark.parametrize(
@@ -43,6 +43,7 @@ def test_web_page_is_refused(target: str, headers: dict[str, str]) -> None:
         ("/pick/chat", "lb_picker"),
         ("/envoy?path=/", "api.example"),
         ("/envoy?path=/", "api.example:8080"),
+        ("/envoy/wait?path=/", "api.example"),
         ("/envoy?path=/", "[::1]:18002"),
         ("/ready", "picker|lbctl"),
         ("/metrics", "localhost:18002"),
