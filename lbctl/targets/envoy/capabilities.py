@@ -190,8 +190,8 @@ CAPABILITIES: dict[str, Capability] = {
         "max_requests streams"
     ),
     "pool.queue": Rendered(
-        "A request waits in its query to the picker. If the picker hangs, a request that is waiting uses `otherwise` "
-        "after `max_wait`; later requests do not query it once its health check has failed"
+        "If a request has to wait, Envoy sends the picker a second query, in which the request waits. If the picker "
+        "hangs during this query, the request uses `otherwise` after `max_wait`"
     ),
     "pool.slow_start": Rendered(
         "Slow start has no effect with hash, and has an effect with random only if weights differ or under `lbctl "

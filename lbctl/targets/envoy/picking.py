@@ -1,13 +1,16 @@
 """Selects a replica for each request with the picker.
 
-This module contains the filter that queries the picker, the picker's clusters, and the policy that applies its choice.
+This module contains the filters that query the picker, the picker's clusters, and the policy that applies its choice.
 On routes to a pool with the algorithm `pick`, the filter `ext_authz` queries the picker. If the picker fails, the
 filter lets the request pass. Envoy decides which filters to run before it reads the model from the body. The filter is
 therefore always present, and routes without the picker turn it off. The picker's response becomes metadata, which
 clients cannot write. If it names a host outside the cluster, or does not arrive, the cluster uses its policy
 without the picker. A Lua filter reports the first byte of a response's body to the picker, and Envoy's access log
-reports the end of a request. Queued requests wait for the query's response. If the picker hangs, they wait until the
-query times out, because Envoy drains only the HTTP connections of an unhealthy host. Other requests no longer query it.
+reports the end of a request.
+
+The picker responds to this query immediately. If a request has to wait in a queue, the metadata turns on a second
+filter, whose query is answered later. If the picker hangs, only waiting requests wait until the longer timeout of this
+query, because Envoy drains only the HTTP connections of an unhealthy host.
 """
 
 from __future__ import annotations
@@ -66,17 +69,23 @@ CLUSTER, ENDS_CLUSTER = "picker|lbctl", "picker-ends|lbctl"
 """Names of the picker's clusters, for queries and for reports of ended requests. No pool can have these names."""
 KEY = ("_picker", "key")
 """Name of the secret that contains the picker's key, in place of a pool and a header. No pool can have this name."""
-FILTER = "lbctl.pick"
+FILTER, WAIT_FILTER = "lbctl.pick", "lbctl.pick_wait"
+"""Filters with the first query, and with the second query of a request that has to wait."""
 _BODY_LENGTH = "x-lbctl-body-length"
 _TENANT, _PRIORITY, _ROUTE, _CLIENT = "x-lbctl-tenant", "x-lbctl-priority", "x-lbctl-route", "x-lbctl-client"
 _TENANT_FORMAT = f"%DYNAMIC_METADATA({sources.NAMESPACE}:{auth.TENANT})%"
 _CLIENT_FORMAT = "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%"
 _NO_FORMATS: Mapping[str, str] = MappingProxyType({})
-_PATH, _READY_PATH = "/envoy?path=", "/ready"
+_PATH, _WAIT_PATH, _READY_PATH = "/envoy?path=", "/envoy/wait?path=", "/ready"
 _READY_ANSWER = "lbctl picker ready"
 _REPLICAS, _ID = "x-lbctl-replicas", "x-lbctl-pick-id"
 """Headers of the picker's response, used as metadata keys: the replicas to try, and the id of the pick."""
+_ASKS_AGAIN, _MUST_WAIT = "x-lbctl-asks-again", "x-lbctl-must-wait"
+"""Header of the first query to a pool with a queue, and of the response to a request that has to wait."""
 _NAMESPACE = "envoy.filters.http.ext_authz"
+_WAITING_ID = {_ID: f"%DYNAMIC_METADATA({_NAMESPACE}:{_ID})%"}
+"""Header of the second query."""
+_IS_WAITING = {"filter": _NAMESPACE, "path": [{"key": _MUST_WAIT}], "value": {"present_match": True}}
 _REQUEST = {
     _BODY_LENGTH: "%REQ(content-length)%",
     "x-lbctl-proxy": "%CEL(xds.node.id)%",
@@ -161,7 +170,7 @@ _LEGACY = ("lb_policy", "round_robin_lb_config", "least_request_lb_config")
 
 
 def http_filters(view: View, listener: Listener) -> list[dict[str, object]]:
-    """Return the filter that queries the picker; empty if no route of the listener needs it."""
+    """Return the filters that query the picker; empty if no route of the listener needs them."""
     policies = _policies(view, listener)
     if not policies:
         return []
@@ -175,16 +184,32 @@ def http_filters(view: View, listener: Listener) -> list[dict[str, object]]:
         stat_prefix="lbctl_pick",
     )
     reports = lua_pb2.Lua(source_codes={_FIRST_BYTE: {"inline_string": _REPORT_FIRST_BYTE}})
-    return [extension(FILTER, config), extension(_FIRST_BYTE, reports)]
+    waits = [extension(WAIT_FILTER, _waiting(policies[0]))] if any(item.queue for item in policies) else []
+    return [extension(FILTER, config), *waits, extension(_FIRST_BYTE, reports)]
+
+
+def _waiting(policy: PickPolicy) -> ext_authz_pb2.ExtAuthz:
+    """Return the filter that sends the second query, without the client's headers and body."""
+    return ext_authz_pb2.ExtAuthz(
+        transport_api_version="V3",
+        http_service=_wait_service(policy),
+        failure_mode_allow=True,
+        filter_enabled_metadata=_IS_WAITING,
+        allowed_headers=_exactly("x-lbctl-proxy"),
+        disallowed_headers=_exactly("authorization"),
+        stat_prefix="lbctl_pick_wait",
+    )
 
 
 def per_table(view: View, listener: Listener) -> dict[str, Any]:
-    """Return the configuration that turns the filter off for all routes of the table."""
-    return {FILTER: pack(ext_authz_pb2.ExtAuthzPerRoute(disabled=True))} if _policies(view, listener) else {}
+    """Return the configuration that turns the filters off for all routes of the table."""
+    policies = _policies(view, listener)
+    names = [*([FILTER] if policies else []), *([WAIT_FILTER] if any(item.queue for item in policies) else [])]
+    return {name: pack(ext_authz_pb2.ExtAuthzPerRoute(disabled=True)) for name in names}
 
 
 def per_route(pool: Pool, route: Route) -> dict[str, Any]:
-    """Return the configuration that turns the filter on for a route or a share that leads to a pool with the picker.
+    """Return the configuration that turns the filters on for a route or a share that leads to a pool with the picker.
 
     Bodies that may never end are not read.
     """
@@ -201,16 +226,24 @@ def per_route(pool: Pool, route: Route) -> dict[str, Any]:
         values[_PRIORITY] = priority
     if route.prompt_limits:
         values[_ROUTE] = route.name
+    if pick.queue is not None:
+        values[_ASKS_AGAIN] = "1"
     formats = {_TENANT: _TENANT_FORMAT} if route.auth is not None else {}
     if needs_client(pool, route):
         formats[_CLIENT] = _CLIENT_FORMAT
     reads = pick.reads_bodies and not route.websocket and pool.protocol != "grpc"
     body = {"max_request_bytes": _MAX_BODY, "allow_partial_message": True} if reads else None
-    service = _service(pick.longest_wait, values, formats, refuses=may_reject(pool, route))
-    settings = {"http_service": service, "with_request_body": body}
-    streams = not route.websocket and pool.protocol != "grpc"
-    first = {_FIRST_BYTE: pack(lua_pb2.LuaPerRoute(name=_FIRST_BYTE))} if streams else {}
-    return {FILTER: pack(ext_authz_pb2.ExtAuthzPerRoute(check_settings=settings)), **first}
+    service = _service(pick.timeout, values, formats, refuses=may_reject(pool, route))
+    configs = {FILTER: _turned_on({"http_service": service, "with_request_body": body})}
+    if pick.queue is not None:
+        configs[WAIT_FILTER] = _turned_on({"http_service": _wait_service(pick)})
+    if not route.websocket and pool.protocol != "grpc":
+        configs[_FIRST_BYTE] = pack(lua_pb2.LuaPerRoute(name=_FIRST_BYTE))
+    return configs
+
+
+def _turned_on(settings: dict[str, object]) -> Any:
+    return pack(ext_authz_pb2.ExtAuthzPerRoute(check_settings=settings))
 
 
 def early_mutations(view: View, listener: Listener) -> list[dict[str, object]]:
@@ -264,9 +297,15 @@ def _pools(route: Route) -> tuple[str, ...]:
     return route.action.pools if isinstance(route.action, Forward) else ()
 
 
+def _wait_service(policy: PickPolicy) -> dict[str, object]:
+    """Return the service for the second query of a request that has to wait."""
+    return _service(policy.longest_wait, {}, _WAITING_ID, refuses=True, path=_WAIT_PATH)
+
+
 def _service(
-    timeout: int, values: Mapping[str, str], formats: Mapping[str, str] = _NO_FORMATS, *, refuses: bool = False
-) -> dict[str, object]:
+    timeout: int, values: Mapping[str, str], formats: Mapping[str, str] = _NO_FORMATS, *,
+    refuses: bool = False, path: str = _PATH,
+) -> dict[str, object]:  # fmt: skip
     """Return the service to query, with headers that clients cannot write. Envoy adds the client's path.
 
     `formats` are headers whose values Envoy computes. `refuses`: whether the picker may reject requests. Clients get
@@ -274,13 +313,13 @@ def _service(
     """
     literal = {key: value.replace("%", "%%") for key, value in values.items()}
     headers = [{"key": key, "value": value} for key, value in (literal | dict(formats)).items()]
-    answer = {"dynamic_metadata_from_headers": _exactly(_REPLICAS, _ID)}
+    kept = [_REPLICAS, _ID, *([FULL_HEADER] if refuses else []), *([_MUST_WAIT] if _ASKS_AGAIN in values else [])]
+    answer = {"dynamic_metadata_from_headers": _exactly(*kept)}
     if refuses:
-        answer["dynamic_metadata_from_headers"] = _exactly(_REPLICAS, _ID, FULL_HEADER)
         answer["allowed_client_headers"] = _exactly("retry-after")
     return {
         "server_uri": {"uri": "http://picker.lbctl", "cluster": CLUSTER, "timeout": duration(timeout)},
-        "path_prefix": _PATH,
+        "path_prefix": path,
         "authorization_request": {"headers_to_add": headers},
         "authorization_response": answer,
     }

@@ -203,6 +203,14 @@ def test_waiting_request_gets_an_answer_if_the_picker_hangs(site: _Site) -> None
             assert {each.result(60).status for each in (waiting, later)} <= {200, 429, 503}
 
 
+def test_hung_picker_delays_a_new_request_only_by_its_timeout(site: _Site) -> None:
+    """HAProxy waits until its second check of the picker has failed, which has the same timeout."""
+    with frozen(pid_of(site.control)):
+        new = site.client.get("/one/new", timeout=100)
+    assert new.ok
+    assert new.seconds < 30, "a request that has to wait may wait for 100 seconds"
+
+
 @pytest.mark.parametrize(
     ("kind", "refusal", "others"),
     [
@@ -238,6 +246,24 @@ def test_nginx_queries_again_only_if_a_request_must_wait() -> None:
             picker.raw = b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n"
             assert gateway.get().replica == "a"
             assert [asked.target for asked in picker.asked][1:] == ["/pick/pool", "/pick/pool?wait=1"]
+
+
+def test_envoy_queries_again_only_if_a_request_must_wait() -> None:
+    port = free_pair()
+    with replicas("a", "b") as (a, b), scripted_picker(port, lambda _: "b", {"b": b.address}) as picker:
+        pool = {**_pool(a, {}), "replicas": [entry(a), entry(b)]}
+        with running("envoy", fleet_of(pool, control={"picker": {"bind": f"{HOST}:{port}"}})) as gateway:
+            eventually(lambda: gateway.get().ok and bool(picker.asked))
+            picker.asked.clear()
+            assert gateway.get("/now").replica == "b"
+            assert [asked.target for asked in picker.asked] == ["/envoy?path=/now"]
+            picker.must_wait = True
+            body = b'{"prompt": "' + b"x" * 300_000 + b'"}'
+            replies = [gateway.post("/later", body) for _ in range(8)]
+            assert {(reply.replica, len(reply.json["body"])) for reply in replies} == {("b", len(body))}
+            first, second = picker.asked[1:3]
+            assert [first.target, second.target] == ["/envoy?path=/later", "/envoy/wait?path=/later"]
+            assert (second.headers["x-lbctl-pick-id"], second.body) == ("waits", b"")
 
 
 def test_403_of_own_lines_stays_403_in_a_pool_with_queue() -> None:

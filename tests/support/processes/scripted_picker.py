@@ -54,6 +54,8 @@ class ScriptedPicker:
         self.addresses = addresses
         self.raw: bytes | None = None
         """Response in place of a pick. If it is empty, the connection is closed."""
+        self.must_wait = False
+        """Whether the requests of Envoys have to wait, so that their picks follow in a second query."""
         self.delay = 0.0
         self._is_stranger = False
         self._numbers = itertools.count()
@@ -181,13 +183,15 @@ class ScriptedPicker:
 
     def _answer(self, connection: socket.socket, asked: Asked) -> None:
         name = self.pick(asked)
-        is_envoy = asked.target.startswith("/envoy?")
+        is_envoy = asked.target.startswith("/envoy")
         head = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n" if is_envoy else "HTTP/1.1 204 No Content\r\n\r\n"
         if name is not None and is_envoy:
             replica, pick = self.addresses.get(name, name), f"id-{next(self._numbers)}"
             head = f"HTTP/1.1 200 OK\r\nx-lbctl-replicas: {replica}\r\nx-lbctl-pick-id: {pick}\r\n"
             head += "content-length: 0\r\n\r\n"
-        elif name is not None:
+        if is_envoy and self.must_wait and not asked.target.startswith("/envoy/wait?"):
+            head = "HTTP/1.1 200 OK\r\nx-lbctl-pick-id: waits\r\nx-lbctl-must-wait: 1\r\ncontent-length: 0\r\n\r\n"
+        elif name is not None and not is_envoy:
             pick = asked.headers.get("x-lbctl-pick-id", f"id-{next(self._numbers)}")
             head = f"HTTP/1.1 200 OK\r\nx-lbctl-pick: {name}\r\nx-lbctl-pick-id: {pick}\r\ncontent-length: 0\r\n\r\n"
         connection.sendall(head.encode() if self.raw is None else self.raw)
