@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from lbctl.picker.messages import PickerAnswer
 
-CLAIM_TIMEOUT = 2.0
+CLAIM_TIMEOUT = 10.0
 """Seconds after which a request leaves the queue if its proxy has not sent the second query."""
 
 

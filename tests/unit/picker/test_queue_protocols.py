@@ -227,10 +227,10 @@ def test_place_ends_if_envoy_does_not_ask_again(*, is_released: bool) -> None:
             waiting, place, pick = await picker.with_ticket()
             if is_released:
                 picker.service.finished(pick)
-            picker.clock.now += 1
+            picker.clock.now += 5
             picker.service.serve_queues()
             assert len(picker.service.queues) + picker.service.open_picks == 2 - is_released
-            picker.clock.now += 1
+            picker.clock.now += 5
             picker.service.serve_queues()
             assert (len(picker.service.queues), picker.service.open_picks) == (0, 1 - is_released)
             waiting.ask(ENVOY_WAIT, f"x-lbctl-pick-id: {place}\r\n")
