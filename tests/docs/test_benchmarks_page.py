@@ -142,7 +142,7 @@ def test_page_without_results_lists_all_cases() -> None:
 
 def test_every_case_has_its_command_limit_and_settings() -> None:
     text = report.page(_table())
-    assert '| Wedged replica | `make bench-peers ARGS="--case wedged"` | The clients. |' in text
+    assert '| Wedged replica | `make bench-peers ARGS="--case wedged --results new.jsonl"` | The clients. |' in text
     assert "| smg, cache_aware | Default settings. | <https://example.com/settings> |" in text
 
 

@@ -3,8 +3,8 @@
 Each result is appended to docs/develop/benchmarks.jsonl, and runs whose results are in that file are skipped. `--case
 NAME` and `--system WORD` select a part of the runs; without them, the page is written at the end. `--results FILE`
 stores the results in another file, and does not write the page. `--seeds 3` makes fewer runs of each case. With
-`--page`, no run is made. If a system does not start, the other runs continue, the page is not written, and the exit
-code is 1.
+`--page`, no run is made. If a system does not start, or the file of a trace is missing, the other runs continue, and the
+exit code is 1. If a system does not start, the page is not written either.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 from tests.benchmarks.descriptors import many_connections
 from tests.benchmarks.peers import cases, report, systems
-from tests.benchmarks.peers.cases import Case
+from tests.benchmarks.peers.cases import TRACE_SOURCE, Case
 from tests.benchmarks.peers.intervals import MAX_SEEDS
 from tests.benchmarks.peers.results import Result, Results, append_machine, append_result
 from tests.benchmarks.peers.routers import BIN
@@ -31,8 +31,17 @@ from tests.benchmarks.peers.trial import SEEDS, run
 
 def main() -> int:
     """Measure, and write the page."""
-    options = _options()
+    try:
+        return _measured(_options())
+    except KeyboardInterrupt:
+        print("stopped: the same command continues with the missing runs", file=sys.stderr)
+        return 130
+
+
+def _measured(options: argparse.Namespace) -> int:
+    """Make the missing runs, and write the page if these are all runs. Return the exit code."""
     path: Path = options.results
+    unavailable: list[Case] = []
     if not options.page:
         if not BIN.is_dir():
             print(f"no routers in {BIN}: make bench-peers installs them", file=sys.stderr)
@@ -41,9 +50,18 @@ def main() -> int:
             return 1
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that all started processes are stopped
         many_connections(20_000)
+        runs = [*_runs(Results.read(path), options.case, options.system, options.seeds)]
+        if not runs:
+            print(f"nothing to run: {path} contains all results. To measure again, choose another file with --results.")
+        unavailable = [*dict.fromkeys(case for case, _, _ in runs if not case.is_available)]
+        for case in unavailable:
+            print(
+                f"{case.name} needs {case.trace}, in the folder that LBCTL_DATA names: {TRACE_SOURCE}", file=sys.stderr
+            )
         missing = [
             f"{name} ({case.name}, seed {seed})"
-            for case, seed, group in _runs(Results.read(path), options.case, options.system, options.seeds)
+            for case, seed, group in runs
+            if case not in unavailable
             for name in _measure(case, seed, group, path)
         ]
         if missing:
@@ -51,7 +69,7 @@ def main() -> int:
             return 1
     if path == report.RESULTS and not options.case and not options.system:
         report.write(Results.read(path))
-    return 0
+    return 1 if unavailable else 0
 
 
 def _measure(case: Case, seed: int, group: Sequence[System], path: Path) -> list[str]:
@@ -79,9 +97,6 @@ def _runs(kept: Results, case: str, system: str, seeds: int) -> Iterator[tuple[C
     """Yield the missing runs: every case once before any case twice."""
     for seed in range(seeds):
         for each in (each for each in cases.CASES if case in ("", each.name)):
-            if each.data and each.data not in os.environ:
-                print(f"{each.name} needs the folder {each.data}", file=sys.stderr)
-                continue
             left = [it for it in systems.of(each) if system in it.name and seed not in kept.of(each.name, it.name)]
             for is_slow in (False, True):
                 if group := [it for it in left if it.is_slow is is_slow]:
@@ -118,7 +133,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--system", default="", metavar="WORD")
     parser.add_argument("--results", type=Path, default=report.RESULTS)
     parser.add_argument("--page", action="store_true")
-    return parser.parse_args()
+    options = parser.parse_args()
+    names = {it.name for each in cases.CASES if options.case in ("", each.name) for it in systems.of(each)}
+    if not any(options.system in name for name in names):
+        parser.error(f"no system's name contains {options.system!r}. The systems are: {'; '.join(sorted(names))}")
+    return options
 
 
 if __name__ == "__main__":

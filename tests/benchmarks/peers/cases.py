@@ -5,15 +5,18 @@ A case has at least 2,000 requests for each system, in five runs with different 
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.peers import prompts, workloads
 from tests.benchmarks.peers.client import Planned
 from tests.benchmarks.peers.workloads import FLOOD, PREFIXED, UNRELATED, capacity
+from tests.benchmarks.picking import traces
 from tests.benchmarks.picking.traces import Arrival
 
 MIXED_SPEEDS = (3.0, 1.2, 0.6)
@@ -29,6 +32,11 @@ _UPGRADED = (1.2,) * 3
 _DRAIN_SECONDS, _STOPPED_SECONDS = 11, 2
 """The drain exceeds the time until health checks have failed (6 s), and the longest answers (4 s)."""
 _UPGRADE_SECONDS = 4.0 + len(_UPGRADED) * (_DRAIN_SECONDS + _STOPPED_SECONDS + 1)
+
+TRACE_SOURCE = (
+    "the first 1,000 lines of `FAST25-release/arxiv-trace/mooncake_trace.jsonl` in github.com/kvcache-ai/Mooncake"
+)
+"""Origin of the trace's file."""
 
 GROUPS = {
     "mixed": "What if GPUs differ in speed?",
@@ -80,8 +88,13 @@ class Case:
     away."""
     has_prefixes: bool = False
     """Whether prompts have common beginnings."""
-    data: str = ""
-    """Environment variable that names the folder of a trace."""
+    trace: str = ""
+    """File of a trace, in the folder that `LBCTL_DATA` names."""
+
+    @property
+    def is_available(self) -> bool:
+        """Return whether the file of the trace exists, if the case needs one."""
+        return not self.trace or Path(os.environ.get("LBCTL_DATA", ""), self.trace).is_file()
 
     @property
     def has_shares(self) -> bool:
@@ -167,8 +180,8 @@ AGENTS = Case(
 )  # fmt: skip
 _MOONCAKE = Case(
     name="mooncake", title="Mooncake's trace", group="sessions", load=1.0, replicas=(2.5,) * 4, seconds=28.0,
-    arrivals=partial(workloads.mooncake, 500), has_prefixes=True, data="LBCTL_DATA",
-    limit="`LBCTL_DATA` names the folder with the first 1,000 requests of the trace, so the five runs overlap.",
+    arrivals=partial(workloads.mooncake, 500), has_prefixes=True, trace=traces.MOONCAKE,
+    limit=f"The folder that `LBCTL_DATA` names contains `{traces.MOONCAKE}`, {TRACE_SOURCE}. So the five runs overlap.",
     description="Four equal replicas, and requests of [Mooncake's trace](https://github.com/kvcache-ai/Mooncake) at "
     "three times its rate. Prompts have 10,000 tokens on average. Requests have no session header. Answers have at "
     "most 400 tokens.",

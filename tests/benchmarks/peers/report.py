@@ -221,13 +221,13 @@ def _method(whole: Table) -> Iterator[str]:
     yield """\
 `make bench-peers` installs the routers into `.venv/peers`, runs all cases, and writes this page. That takes up to an
 hour on two cores, and 35 minutes with `ARGS="--seeds 3"`. Each result is stored in `docs/develop/benchmarks.jsonl` at
-once, so a run that was stopped continues with the missing results. Delete the file to begin again, for example after a
-change of lbctl.
+once, so a run that was stopped continues with the missing results. Delete the file to measure all cases again, for
+example after a change of lbctl. `--results new.jsonl` stores the results in another file, and does not change this page.
 
 | case | command | what limits it |
 |---|---|---|"""
     for case in whole.cases:
-        yield f'| {case.title} | `make bench-peers ARGS="--case {case.name}"` | {case.limit} |'
+        yield f'| {case.title} | `make bench-peers ARGS="--case {case.name} --results new.jsonl"` | {case.limit} |'
     yield f"""
 ## How it is measured
 

@@ -20,6 +20,8 @@ from pathlib import Path
 from lbctl.simulate.engine import CostModel, saturated_rate
 
 BLOCK = 512
+MOONCAKE = "mooncake-arxiv-first-1000.jsonl"
+"""File with requests of Mooncake's trace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ def azure(load: float, speed: float, seconds: float, seed: int, kind: str = "con
 
 def mooncake(scale: float) -> list[Arrival]:
     """Return Mooncake's requests, with their times multiplied by `scale`."""
-    lines = (_data() / "mooncake-arxiv-first-1000.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = (_data() / MOONCAKE).read_text(encoding="utf-8").splitlines()
     rows = [json.loads(line) for line in lines]
     jitter = random.Random(1)
     found = [

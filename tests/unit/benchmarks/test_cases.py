@@ -12,7 +12,7 @@ from tests.benchmarks.peers.workloads import FLOOD, PREFIXED, SEQUENCES, TENANT_
 
 _OVERHEAD = 14.0
 """Seconds of a run for the start, the last answers and the end."""
-_GENERATED = [case for case in CASES if not case.data]
+_GENERATED = [case for case in CASES if not case.trace]
 
 
 def _case(name: str) -> Case:

@@ -34,8 +34,7 @@ def test_slow_systems_run_alone() -> None:
     assert all(each.is_slow for each in groups[1])
 
 
-def test_every_case_has_a_seed_before_any_has_two(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LBCTL_DATA", "/nowhere")
+def test_every_case_has_a_seed_before_any_has_two() -> None:
     seeds = [seed for _, seed, _ in command._runs(Results({}), "", "", 2)]
     assert seeds == sorted(seeds)
 
@@ -75,6 +74,64 @@ def test_system_that_does_not_start_is_an_error(
     started.clear()
     assert command.main() == 0
     assert [len(each.of("mixed-70", "smg, cache_aware")) for each in written] == [1]
+
+
+def _begin(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *arguments: str) -> Path:
+    """Prepare the command, so that it makes no real run. Return the file of its results."""
+    path = tmp_path / "results.jsonl"
+    monkeypatch.setattr(command, "BIN", tmp_path)
+    monkeypatch.setattr(command, "_machine", lambda: {"cores": 2})
+    monkeypatch.setattr(command, "many_connections", lambda _: None)
+    monkeypatch.setattr(command.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(command, "run", lambda case, group, _: ([_result(case.name, it.name) for it in group], []))
+    monkeypatch.setattr(command.sys, "argv", ["peers", "--seeds", "1", "--results", str(path), *arguments])
+    return path
+
+
+def test_command_without_missing_runs_names_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = _begin(monkeypatch, tmp_path, "--case", "mixed-70")
+    assert command.main() == 0
+    assert "nothing to run" not in capsys.readouterr().out
+    assert command.main() == 0
+    assert f"nothing to run: {path} contains all results" in capsys.readouterr().out
+
+
+def test_unknown_system_is_an_error_with_the_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = _begin(monkeypatch, tmp_path, "--case", "mixed-70", "--system", "nonsense")
+    with pytest.raises(SystemExit) as caught:
+        command.main()
+    assert caught.value.code == 2
+    assert "nginx, least_conn; smg, cache_aware" in capsys.readouterr().err
+    assert not path.exists()
+
+
+def test_missing_file_of_a_trace_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = _begin(monkeypatch, tmp_path, "--case", "mooncake")
+    monkeypatch.setenv("LBCTL_DATA", str(tmp_path))
+    assert command.main() == 1
+    assert "mooncake needs mooncake-arxiv-first-1000.jsonl" in capsys.readouterr().err
+    assert not Results.read(path).of("mooncake", "smg, cache_aware")
+    (tmp_path / "mooncake-arxiv-first-1000.jsonl").touch()
+    assert command.main() == 0
+    assert Results.read(path).of("mooncake", "smg, cache_aware")
+
+
+def test_interrupt_prints_a_single_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    _begin(monkeypatch, tmp_path, "--case", "mixed-70")
+    monkeypatch.setattr(command, "run", interrupted)
+    assert command.main() == 130
+    assert capsys.readouterr().err == "stopped: the same command continues with the missing runs\n"
 
 
 def test_results_of_another_machine_are_not_mixed(
