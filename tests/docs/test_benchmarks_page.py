@@ -102,15 +102,37 @@ def test_difference_within_the_seeds_is_in_neither_table() -> None:
     text = report.page(_faster([0.8, 1.3, 0.7, 1.2, 1.0]))
     assert "Nowhere" in _section(text, "Where lbctl loses")
     assert "Nowhere" in _section(text, "Where lbctl wins")
-    assert "not measurably different from the best other system in “Mixed GPUs, load 50 %”" in text
+    answer = (
+        "In TTFT p99, lbctl is not measurably different from the best other system in “Mixed GPUs, load 50 %” (pick)."
+    )
+    assert answer in text
 
 
 def test_answer_lists_the_cases_by_the_figure_of_the_chart() -> None:
-    assert "lbctl is better than the best other system in “Mixed GPUs, load 50 %”." in report.page(_faster())
+    better = "lbctl is better than the best other system in “Mixed GPUs, load 50 %” (pick)."
+    assert f"In TTFT p99, {better}" in report.page(_faster())
     failing = _runs("wedged", _OWN, [1.0] * _SEEDS, failed=4, reasons={"502": 4})
     text = report.page(_table(own=failing, peer=_runs("wedged", _PEER, [1.0] * _SEEDS)))
-    assert "lbctl is worse than the best other system in “Wedged replica”." in text
+    assert "In failed requests, lbctl is worse than the best other system in “Wedged replica” (pick)." in text
     assert "Why requests failed: lbctl pick, envoy: 20 × 502." in text
+
+
+def test_answer_lists_losses_and_wins_outside_the_chart() -> None:
+    own = {
+        seed: replace(each, first=Times(1.0, 900.0, 901.0, 902.0 + seed))
+        for seed, each in _runs("mixed-50", _OWN, [0.5] * _SEEDS).items()
+    }
+    text = report.page(_table(own=own, peer=_runs("mixed-50", _PEER, [1.0] * _SEEDS)))
+    assert "In TTFT p99, lbctl is worse than" in text
+    assert "Other losses: “Mixed GPUs, load 50 %” (pick: TTFT p50)." in text
+    assert "Other wins: “Mixed GPUs, load 50 %” (pick: whole p50 and whole p99)." in text
+
+
+def test_answer_without_failures_compares_nothing() -> None:
+    same = {name: _runs("wedged", system, [1.0] * _SEEDS) for name, system in (("own", _OWN), ("peer", _PEER))}
+    text = report.page(_table(**same))
+    assert "With lbctl and the best other system, no request failed in “Wedged replica”." in text
+    assert "of all 4 comparisons" in text.replace("\n", " ")
 
 
 def test_best_of_several_peers_is_compared() -> None:
@@ -180,7 +202,10 @@ def test_headline_replaces_only_the_marked_part(monkeypatch: pytest.MonkeyPatch)
     text = report.readme(_faster(), "before\n<!-- benchmarks -->\nold\n<!-- /benchmarks -->\nafter\n")
     assert text.startswith("before\n<!-- benchmarks -->\nThe [benchmarks]")
     assert text.endswith("<!-- /benchmarks -->\nafter\n")
-    assert "lbctl is better in 4, worse in 0, and not measurably different in 1." in text
-    assert "\n| Mixed GPUs, load 50 % | TTFT p99 | " in text
+    assert "In 4 comparisons with the best other system, lbctl is better in 4, worse in 0" in text
+    row = next(line for line in text.splitlines() if line.startswith("| Mixed GPUs, load 50 % | TTFT p99 | "))
+    assert row.endswith("(smg, cache_aware) | better |")
+    equal = report.readme(_faster([0.8, 1.3, 0.7, 1.2, 1.0]), "<!-- benchmarks -->\n<!-- /benchmarks -->")
+    assert "(smg, cache_aware) | not measurably different |" in equal
     with pytest.raises(ValueError, match="does not contain"):
         report.readme(_faster(), "no marks")

@@ -3,8 +3,8 @@
 Each result is appended to docs/develop/benchmarks.jsonl, and runs whose results are in that file are skipped. `--case
 NAME` and `--system WORD` select a part of the runs; without them, the page is written at the end. `--results FILE`
 stores the results in another file, and does not write the page. `--seeds 3` makes fewer runs of each case. With
-`--page`, no run is made. If a system does not start, or the file of a trace is missing, the other runs continue, and the
-exit code is 1. If a system does not start, the page is not written either.
+`--page`, no run is made. If a system does not start, or the file of a trace is missing, the other runs continue, and
+the exit code is 1. If a system does not start, the page is not written either.
 """
 
 from __future__ import annotations

@@ -36,6 +36,10 @@ HEADLINES = (
 """Cases and figures in the README. They do not depend on the results."""
 _BUSY = 0.9
 """Busy fraction of all cores above which a case is marked."""
+_VERDICTS = {
+    "better": "better than the best other system in", "worse": "worse than the best other system in",
+    "equal": "not measurably different from the best other system in",
+}  # fmt: skip
 _COLUMNS = (
     figures.TTFT_P50, figures.TTFT_P99, figures.WHOLE_P50, figures.WHOLE_P99, figures.FAILED, figures.TOKENS,
     figures.CACHED, figures.SHARE_ERROR, figures.CPU, figures.MEMORY,
@@ -127,18 +131,42 @@ def _question(whole: Table, group: str) -> Iterator[str]:
 
 
 def _answer(whole: Table, cases: Sequence[Case]) -> str:
-    """Return in which of the cases lbctl is better or worse, by the figure in the chart."""
-    found: dict[str, list[str]] = {"better": [], "equal": [], "worse": []}
-    for case in cases:
-        if compared := whole.comparison(case, charted(case)):
-            found[compared.verdict].append(f"“{case.title}”")
-    texts = {
-        "better": "better than the best other system in",
-        "equal": "not measurably different from the best other system in",
-        "worse": "worse than the best other system in",
-    }
-    parts = [f"{texts[verdict]} {_listed(titles)}" for verdict, titles in found.items() if titles]
-    return f"lbctl is {'; '.join(parts)}." if parts else "A comparison needs at least two seeds."
+    """Return in which of the cases lbctl is better or worse: by the figures in the chart, and by all others."""
+    shown = {case.name: compared for case in cases if (compared := whole.comparison(case, charted(case)))}
+    if not shown:
+        return "A comparison needs at least two seeds."
+    sentences = []
+    for figure in dict.fromkeys(compared.figure for compared in shown.values()):
+        found: dict[str, list[str]] = {}
+        for name, compared in shown.items():
+            if compared.figure is figure and not compared.is_empty:
+                found.setdefault(_VERDICTS[compared.verdict], []).append(
+                    f"“{whole.case(name).title}” ({_mode(compared)})"
+                )
+        if found:
+            parts = [f"{verdict} {_listed(titles)}" for verdict, titles in found.items()]
+            sentences.append(f"In {figure.title}, lbctl is {'; '.join(parts)}.")
+    if empty := [f"“{whole.case(name).title}”" for name, compared in shown.items() if compared.is_empty]:
+        sentences.append(f"With lbctl and the best other system, no request failed in {_listed(empty)}.")
+    sentences += _others(whole, shown)
+    return " ".join(sentences)
+
+
+def _others(whole: Table, shown: Mapping[str, Comparison]) -> Iterator[str]:
+    """Yield a sentence with the losses that are not in the chart, and one with the wins."""
+    known = {(name, _mode(compared), compared.figure) for name, compared in shown.items()}
+    for verdict, title in (("worse", "losses"), ("better", "wins")):
+        found: dict[tuple[str, str], list[str]] = {}
+        for each in whole.comparisons():
+            if each.case in shown and each.verdict == verdict and (each.case, each.mode, each.figure) not in known:
+                found.setdefault((each.case, each.mode), []).append(each.figure.title)
+        parts = [f"“{whole.case(name).title}” ({mode}: {_listed(names)})" for (name, mode), names in found.items()]
+        if parts:
+            yield f"Other {title}: {'; '.join(parts)}."
+
+
+def _mode(compared: Comparison) -> str:
+    return compared.own.removeprefix("lbctl ").partition(",")[0]
 
 
 def _listed(words: Sequence[str]) -> str:
@@ -222,7 +250,8 @@ def _method(whole: Table) -> Iterator[str]:
 `make bench-peers` installs the routers into `.venv/peers`, runs all cases, and writes this page. That takes up to an
 hour on two cores, and 35 minutes with `ARGS="--seeds 3"`. Each result is stored in `docs/develop/benchmarks.jsonl` at
 once, so a run that was stopped continues with the missing results. Delete the file to measure all cases again, for
-example after a change of lbctl. `--results new.jsonl` stores the results in another file, and does not change this page.
+example after a change of lbctl. `--results new.jsonl` stores the results in another file, and does not change this
+page.
 
 | case | command | what limits it |
 |---|---|---|"""
@@ -341,13 +370,14 @@ proxies, in front of simulated model servers. They also list the cases in which 
         f"In {len(compared)} comparisons with the best other system, lbctl is better in {count['better']}, worse in "
         f"{count['worse']}, and not measurably different in {count['equal']}.\n"
     )
-    yield "| case | figure | lbctl | best other system |"
-    yield "|---|---|---|---|"
+    yield "| case | figure | lbctl | best other system | lbctl is |"
+    yield "|---|---|---|---|---|"
     for name, figure in HEADLINES:
         case = whole.case(name)
         if each := whole.comparison(case, figure):
             own, peer = figure.text(each.own_mean), figure.text(each.peer_mean)
-            yield f"| {case.title} | {figure.title} | {own} ({each.own}) | {peer} ({each.peer}) |"
+            verdict = "not measurably different" if each.verdict == "equal" else each.verdict
+            yield f"| {case.title} | {figure.title} | {own} ({each.own}) | {peer} ({each.peer}) | {verdict} |"
     if worst := next(sorted_by_size(compared, "worse"), None):
         yield (
             f"\nThe largest loss is {worst.figure.title} in “{whole.case(worst.case).title}”: "

@@ -50,13 +50,17 @@ class Table:
         return next(iter(comparisons(case.name, {"": self.own(case)}, self.peers(case), [figure])), None)
 
     def comparisons(self) -> list[Comparison]:
-        """Return the comparisons of each recommended mode of lbctl with the best other system, for all cases."""
+        """Return the comparisons of each recommended mode of lbctl with the best other system, for all cases.
+
+        Comparisons of 0 with 0 are left out.
+        """
         return [
             each
             for case in self.cases
             for each in comparisons(
                 case.name, {mode: self._where(case, {mode}) for mode in case.modes}, self.peers(case), COMPARED
             )
+            if not each.is_empty
         ]
 
     def run(self, group: str) -> Iterator[Case]:

@@ -40,6 +40,11 @@ class Comparison:
         return "better" if (self.change.middle > 0) == self.figure.more_is_better else "worse"
 
     @property
+    def is_empty(self) -> bool:
+        """Return whether both values are 0, as with failed requests that neither system has."""
+        return not self.own_mean and not self.peer_mean
+
+    @property
     def size(self) -> float:
         """Return the difference as a fraction of the larger value."""
         return abs(self.change.middle) / max(self.own_mean, self.peer_mean)
