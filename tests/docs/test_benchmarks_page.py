@@ -135,6 +135,19 @@ def test_answer_without_failures_compares_nothing() -> None:
     assert "of all 4 comparisons" in text.replace("\n", " ")
 
 
+def test_proxies_with_a_loss_are_listed_though_envoy_wins() -> None:
+    found = _faster()
+    nginx = "lbctl pick, nginx"
+    compared = {**found.systems, "mixed-50": (*_SYSTEMS, _System(nginx, "pick"))}
+    ran = {**found.results, ("mixed-50", nginx): _runs("mixed-50", nginx, [2.0] * _SEEDS)}
+    text = report.page(replace(found, systems=compared, results=ran))  # type: ignore[arg-type]
+    assert "Nowhere" in _section(text, "Where lbctl loses")
+    rows = _section(text, "Which proxy suits lbctl pick?")
+    assert "is the lowest in 1 of 1 cases, and worse than the best other system in 0." in rows
+    assert "With nginx or HAProxy, it is worse in 1." in rows
+    assert "| Mixed GPUs, load 50 % | **1.09 s** |  | 0.272 s | 0.544 s (smg, cache_aware) |" in rows
+
+
 def test_best_of_several_peers_is_compared() -> None:
     systems = {"own": _runs("mixed-50", _OWN, [1.0] * _SEEDS), "peer": _runs("mixed-50", _PEER, [2.0] * _SEEDS)}
     assert "(smg, cache_aware)" in _section(report.page(_table(**systems)), "Where lbctl wins")

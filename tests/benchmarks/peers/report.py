@@ -24,6 +24,7 @@ from tests.benchmarks.peers.trial import FAILED
 from tests.benchmarks.peers.verdicts import Comparison, reasons, sorted_by_size
 from tests.benchmarks.peers.workloads import SEQUENCES
 from tests.support.paths import ROOT
+from tests.support.processes.binaries import KINDS
 
 RESULTS = ROOT / "docs" / "develop" / "benchmarks.jsonl"
 README = ROOT / "README.md"
@@ -34,6 +35,7 @@ HEADLINES = (
     ("wedged", figures.FAILED),
 )  # fmt: skip
 """Cases and figures in the README. They do not depend on the results."""
+_PROXIES = "docs/develop/benchmarks.md#which-proxy-suits-lbctl-pick"
 _BUSY = 0.9
 """Busy fraction of all cores above which a case is marked."""
 _VERDICTS = {
@@ -189,6 +191,51 @@ each table.
     yield from _verdict_table([*sorted_by_size(compared, "worse")], titles, why)
     yield "## Where lbctl wins\n"
     yield from _verdict_table([*sorted_by_size(compared, "better")], titles)
+    yield from _proxies(whole)
+
+
+def _proxies(whole: Table) -> Iterator[str]:
+    """Yield the whole p99 of `pick` with each proxy, where it is a loss with nginx or HAProxy."""
+    compared = _by_proxy(whole)
+    if not compared:
+        return
+    yield "## Which proxy suits lbctl pick?\n"
+    yield f"{_best_proxy(compared)} The table contains the latter cases. Losses are in bold.\n"
+    yield f"| case, whole p99 | {' | '.join(f'pick, {name}' for name in KINDS)} | best other system |"
+    yield "|---" * (len(KINDS) + 2) + "|"
+    for case, proxies in compared.items():
+        if _loses_without_envoy(proxies):
+            peer = next(iter(proxies.values()))
+            other = f"{peer.figure.text(peer.peer_mean)} ({peer.peer})"
+            yield f"| {whole.case(case).title} | {' | '.join(_emphasized(proxies.get(it)) for it in KINDS)} | {other} |"
+    yield ""
+
+
+def _by_proxy(whole: Table) -> dict[str, dict[str, Comparison]]:
+    found = {case.name: whole.by_proxy(case, figures.WHOLE_P99) for case in whole.cases}
+    return {case: proxies for case, proxies in found.items() if proxies}
+
+
+def _loses_without_envoy(proxies: Mapping[str, Comparison]) -> bool:
+    return any(each.verdict == "worse" for name, each in proxies.items() if name != "envoy")
+
+
+def _emphasized(compared: Comparison | None) -> str:
+    if compared is None:
+        return ""
+    value = compared.figure.text(compared.own_mean)
+    return f"**{value}**" if compared.verdict == "worse" else value
+
+
+def _best_proxy(compared: Mapping[str, Mapping[str, Comparison]]) -> str:
+    """Return in how many cases each proxy suits `pick`."""
+    best = sum(min(each, key=lambda name: each[name].own_mean) == "envoy" for each in compared.values())
+    worse = sum(map(_loses_without_envoy, compared.values()))
+    with_envoy = sum(each["envoy"].verdict == "worse" for each in compared.values() if "envoy" in each)
+    return (
+        f"With Envoy, the 99th percentile of the whole time of lbctl pick is the lowest in {best} of {len(compared)} "
+        f"cases, and worse than the best other system in {with_envoy}. With nginx or HAProxy, it is worse in {worse}."
+    )
 
 
 def _verdict_table(
@@ -370,6 +417,7 @@ proxies, in front of simulated model servers. They also list the cases in which 
         f"In {len(compared)} comparisons with the best other system, lbctl is better in {count['better']}, worse in "
         f"{count['worse']}, and not measurably different in {count['equal']}.\n"
     )
+    yield f"{_best_proxy(_by_proxy(whole))} [Which proxy suits it?]({_PROXIES})\n"
     yield "| case | figure | lbctl | best other system | lbctl is |"
     yield "|---|---|---|---|---|"
     for name, figure in HEADLINES:

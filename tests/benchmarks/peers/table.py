@@ -49,6 +49,15 @@ class Table:
         """Return the comparison of lbctl's best system with the best other one, if there are at least two seeds."""
         return next(iter(comparisons(case.name, {"": self.own(case)}, self.peers(case), [figure])), None)
 
+    def by_proxy(self, case: Case, figure: Figure) -> dict[str, Comparison]:
+        """Return the comparison of `pick` with the best other system for each of lbctl's proxies."""
+        own, peers = self._where(case, {"pick"}), self.peers(case)
+        return {
+            name.split(", ")[1]: each
+            for name, group in own.items()
+            for each in comparisons(case.name, {"pick": {name: group}}, peers, [figure])
+        }
+
     def comparisons(self) -> list[Comparison]:
         """Return the comparisons of each recommended mode of lbctl with the best other system, for all cases.
 
