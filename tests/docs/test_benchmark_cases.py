@@ -8,7 +8,7 @@ from tests.benchmarks.peers import cases, report, systems
 from tests.benchmarks.peers.cases import Case
 from tests.benchmarks.peers.charts import Bar, Panel, chart
 from tests.benchmarks.peers.intervals import MAX_SEEDS, Interval
-from tests.benchmarks.peers.panels import COST_CASES
+from tests.benchmarks.peers.panels import COST_CASES, panels
 from tests.benchmarks.peers.results import Results
 from tests.benchmarks.peers.table import FAILURE_CASES, charted, table
 from tests.benchmarks.peers.verdicts import reasons
@@ -28,6 +28,11 @@ def test_page_names_cases_that_exist() -> None:
 
 def test_seeds_are_few_enough_for_the_intervals() -> None:
     assert table(Results({})).seeds <= MAX_SEEDS
+
+
+def test_every_panel_has_a_bar() -> None:
+    for each in (panel for group in panels(table(Results.read(report.RESULTS))).values() for panel in group):
+        assert any(bar.value.middle for bar in each.bars), each.title
 
 
 @pytest.mark.parametrize("case", cases.CASES, ids=lambda case: case.name)

@@ -148,6 +148,12 @@ def test_proxies_with_a_loss_are_listed_though_envoy_wins() -> None:
     assert "| Mixed GPUs, load 50 % | **1.09 s** |  | 0.272 s | 0.544 s (smg, cache_aware) |" in rows
 
 
+def test_page_begins_with_the_verdict_and_its_terms() -> None:
+    first = " ".join(report.page(_faster()).partition("![")[0].split())
+    assert "lbctl is better in 4, worse in 0, and not measurably different in 0." in first
+    assert all(f'"{term}" is ' in first for term in ("TTFT", "whole", "p50", "p99", "lbctl static", "lbctl pick"))
+
+
 def test_best_of_several_peers_is_compared() -> None:
     systems = {"own": _runs("mixed-50", _OWN, [1.0] * _SEEDS), "peer": _runs("mixed-50", _PEER, [2.0] * _SEEDS)}
     assert "(smg, cache_aware)" in _section(report.page(_table(**systems)), "Where lbctl wins")
@@ -178,7 +184,7 @@ def test_page_without_results_lists_all_cases() -> None:
 def test_every_case_has_its_command_limit_and_settings() -> None:
     text = report.page(_table())
     assert '| Wedged replica | `make bench-peers ARGS="--case wedged --results new.jsonl"` | The clients. |' in text
-    assert "| smg, cache_aware | Default settings. | <https://example.com/settings> |" in text
+    assert "| smg, cache_aware | all | Default settings. | <https://example.com/settings> |" in text
 
 
 def test_value_is_the_mean_of_the_seeds_with_its_interval() -> None:

@@ -248,7 +248,7 @@ _FLOODED = _case(
     description="Three equal replicas. Nine tenants use 60 % of the capacity together. A tenth sends ten times as many "
     "requests as each of them, and only its tokens count. A rate limit needs a rate that suits the capacity. It "
     "rejects most of the flood, even while replicas are idle. A queue sends the flood to idle replicas. HAProxy counts "
-    "requests in a [sliding window](../reference/codes.md#lb441-rate-limits-not-supported-by-the-proxy), which saves no "
+    "in a [sliding window](../reference/codes.md#lb441-rate-limits-not-supported-by-the-proxy), which does not save "
     "unused requests. So it rejects some requests of tenants below their limit too. If these are more than 1 %, "
     "p99 is the time that counts for a failed request.",
 )  # fmt: skip

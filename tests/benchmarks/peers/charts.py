@@ -20,8 +20,8 @@ _ROW, _BAR, _TITLE, _GAP = 18, 10, 24, 14
 _CHARACTER = 12 * 0.6
 """Mean width of a character of a wide sans-serif font, in pixels."""
 _MAX_RATIO = 4.0
-"""A bar is cut if its value is larger than the median of its panel by this factor, so that the others stay
-readable."""
+"""A bar or the line of an interval is cut if it is longer than the median of its panel by this factor. So the other
+bars stay readable."""
 _STYLE = """\
 text { font: 12px system-ui, sans-serif; fill: #1f2933 }
 .title { font-weight: 600 }
@@ -67,7 +67,8 @@ def chart(panels: Sequence[Panel]) -> str:
     for panel in panels:
         elements += _panel(panel, top)
         top += _TITLE + _ROW * len(panel.bars) + _GAP
-    height = top - _GAP + _EDGE
+    elements.append(f'<text x="{_EDGE}" y="{top + 4}">A shorter bar is better.</text>')
+    height = top + _EDGE
     size = f'viewBox="0 0 {WIDTH} {height}" width="{WIDTH * 1.2:.0f}" height="{height * 1.2:.0f}"'
     ground = f'<rect class="ground" width="{WIDTH}" height="{height}" rx="8"/>'
     parts = [f"<style>\n{_STYLE}\n</style>", ground, *elements]
@@ -75,7 +76,7 @@ def chart(panels: Sequence[Panel]) -> str:
 
 
 def _panel(panel: Panel, top: int) -> Iterator[str]:
-    end = _end([bar.value.middle for bar in panel.bars])
+    end = _end([bar.value for bar in panel.bars])
     yield f'<text class="title" x="{_EDGE}" y="{top + 12}">{_fitting(panel.title, WIDTH - 2 * _EDGE)}</text>'
     first = top + _TITLE
     for row, bar in enumerate(panel.bars):
@@ -83,10 +84,10 @@ def _panel(panel: Panel, top: int) -> Iterator[str]:
     yield f'<path class="axis" d="M{_BAR_LEFT} {first}V{first + len(panel.bars) * _ROW}"/>'
 
 
-def _end(values: Sequence[float]) -> float:
+def _end(values: Sequence[Interval]) -> float:
     """Return the value at the end of the axis."""
-    middle = sorted(values)[len(values) // 2]
-    return min(max(values), _MAX_RATIO * middle) if middle else max(values)
+    middle, longest = sorted(each.middle for each in values)[len(values) // 2], max(each.high for each in values)
+    return min(longest, _MAX_RATIO * middle) if middle else longest
 
 
 def _bar(bar: Bar, middle: int, end: float) -> Iterator[str]:
@@ -96,11 +97,11 @@ def _bar(bar: Bar, middle: int, end: float) -> Iterator[str]:
     right = _place(bar.value.middle, end)
     place = f'x="{_BAR_LEFT}" y="{middle - _BAR // 2}" width="{right - _BAR_LEFT:.1f}"'
     yield f'<rect class="bar{own}" {place} height="{_BAR}"/>'
-    if bar.value.middle > end:
-        yield f'<path class="cut" d="M{right - 14:.1f} {middle + 7}l5 -14h4l-5 14z"/>'
-    else:
+    if bar.value.middle <= end:
         low, high = _place(bar.value.low, end), _place(bar.value.high, end)
         yield f'<path class="interval" d="M{low:.1f} {middle}H{high:.1f}"/>'
+    if bar.value.high > end:
+        yield f'<path class="cut" d="M{_place(end, end) - 14:.1f} {middle + 7}l5 -14h4l-5 14z"/>'
     place = f'x="{WIDTH - _EDGE}" y="{middle + 4}" text-anchor="end"'
     yield f'<text class="value{own}" {place}>{_fitting(bar.text, _VALUE_WIDTH)}</text>'
 

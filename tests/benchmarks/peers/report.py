@@ -77,6 +77,7 @@ def page(whole: Table) -> str:
         *_costs(whole),
         *_method(whole),
         "## All figures\n",
+        "CPU and memory exclude lbctl's control plane, which [has its own columns](#what-does-a-request-cost).\n",
         *(line for case in whole.cases for line in _case(whole, case)),
     ]
     return "\n".join(sections).rstrip("\n") + "\n"
@@ -100,10 +101,26 @@ a prefix cache, and vLLM's metrics and KV events, and they stream their answers.
         yield f"The machine has {processors} and {machine['memory_gib']:.0f} GiB of memory."
         yield f"[{RESULTS.name}]({RESULTS.name}) contains all results.\n"
     yield from _missing(whole)
+    if compared := whole.comparisons():
+        yield f"{_counts(compared)} [Losses](#where-lbctl-loses) and [wins](#where-lbctl-wins) are listed.\n"
     yield """\
-A chart has a bar for each product, in its best configuration for the case. The line on a bar is the 95 % interval of
-the value. A bar that is too long for the chart is cut. [All figures](#all-figures) are at the end of the page.
+- "TTFT" is the time to the first token, and "whole" is the time to the last token. "p50" is the median, and "p99" is
+  the 99th percentile.
+- "lbctl static" is a proxy with the configuration of `lbctl render`. "lbctl pick" is a proxy with `lbctl serve`, whose
+  picker chooses a replica for each request.
+- A chart has a bar for each product, in its best configuration for the case. A shorter bar is better. The line on a bar
+  is the 95 % interval of the value. A bar or line that is too long for the chart is cut.
+
+[All figures](#all-figures) are at the end of the page.
 """
+
+
+def _counts(compared: Sequence[Comparison]) -> str:
+    count = Counter(each.verdict for each in compared)
+    return (
+        f"In {len(compared)} comparisons with the best other system, lbctl is better in {count['better']}, worse in "
+        f"{count['worse']}, and not measurably different in {count['equal']}."
+    )
 
 
 def _missing(whole: Table) -> Iterator[str]:
@@ -158,13 +175,16 @@ def _others(whole: Table, shown: Mapping[str, Comparison]) -> Iterator[str]:
     """Yield a sentence with the losses that are not in the chart, and one with the wins."""
     known = {(name, _mode(compared), compared.figure) for name, compared in shown.items()}
     for verdict, title in (("worse", "losses"), ("better", "wins")):
-        found: dict[tuple[str, str], list[str]] = {}
+        found: dict[str, dict[str, list[str]]] = {}
         for each in whole.comparisons():
             if each.case in shown and each.verdict == verdict and (each.case, each.mode, each.figure) not in known:
-                found.setdefault((each.case, each.mode), []).append(each.figure.title)
-        parts = [f"“{whole.case(name).title}” ({mode}: {_listed(names)})" for (name, mode), names in found.items()]
+                found.setdefault(each.case, {}).setdefault(each.mode, []).append(each.figure.title)
+        parts = [
+            f"“{whole.case(name).title}” ({'; '.join(f'{mode}: {_listed(names)}' for mode, names in modes.items())})"
+            for name, modes in found.items()
+        ]
         if parts:
-            yield f"Other {title}: {'; '.join(parts)}."
+            yield f"Other {title}: {_listed(parts)}."
 
 
 def _mode(compared: Comparison) -> str:
@@ -329,13 +349,26 @@ page.
 
 {_LLM_D}
 
-| system | settings | source |
-|---|---|---|"""
+The default policies of SMG and vllm-router run in all cases. Their other policies for prefixes and sessions run in the
+cases with common prefixes, and those for load in the others. A bounded hash needs sessions. `lbctl static` runs where
+lbctl's documentation recommends it. LiteLLM runs in one case, because it does not run next to the others.
+
+| system | cases | settings | source |
+|---|---|---|---|"""
     systems: dict[str, System] = {each.name: each for case in whole.cases for each in whole.systems[case.name]}
     for each in systems.values():
         source = f"<{each.source}>" if each.source.startswith("http") else f"`{each.source}`" if each.source else ""
-        yield f"| {each.name} | {each.settings} | {source} |"
+        yield f"| {each.name} | {_cases(whole, each.name)} | {each.settings} | {source} |"
     yield ""
+
+
+def _cases(whole: Table, system: str) -> str:
+    """Return the names of the cases with a system."""
+    names = {case: system in (each.name for each in group) for case, group in whole.systems.items()}
+    inside, outside = ([case for case, is_in in names.items() if is_in is wanted] for wanted in (True, False))
+    if not outside:
+        return "all"
+    return f"all except {', '.join(outside)}" if len(outside) < len(inside) else ", ".join(inside)
 
 
 # ── All figures ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -407,16 +440,12 @@ def readme(whole: Table, text: str) -> str:
 
 def _headline(whole: Table) -> Iterator[str]:
     compared = whole.comparisons()
-    count = Counter(each.verdict for each in compared)
     yield """\
-The [benchmarks](docs/develop/benchmarks.md) compare lbctl with SMG, vllm-router, LiteLLM and manually configured
-proxies, in front of simulated model servers. They also list the cases in which lbctl performs worse."""
+The [benchmarks](docs/develop/benchmarks.md) compare lbctl with SMG, vllm-router, manually configured proxies and, in
+one case, LiteLLM, in front of simulated model servers. They also list the cases in which lbctl performs worse."""
     if not compared:
         return
-    yield (
-        f"In {len(compared)} comparisons with the best other system, lbctl is better in {count['better']}, worse in "
-        f"{count['worse']}, and not measurably different in {count['equal']}.\n"
-    )
+    yield f"{_counts(compared)}\n"
     yield f"{_best_proxy(_by_proxy(whole))} [Which proxy suits it?]({_PROXIES})\n"
     yield "| case | figure | lbctl | best other system | lbctl is |"
     yield "|---|---|---|---|---|"

@@ -42,6 +42,18 @@ def test_bar_far_beyond_the_others_is_cut() -> None:
     assert ">30 s<" in text
 
 
+def test_interval_far_beyond_the_others_is_cut() -> None:
+    wide = Bar("smg", Interval(0.0, 2.0, 9.0), "2 s")
+    text = chart([Panel("", [_bar(1.0), _bar(1.0), wide])])
+    assert text.count('class="cut"') == 1
+    assert text.count('class="interval"') == 3
+    assert 'class="cut"' not in chart([Panel("", [_bar(1.0), _bar(1.0), _bar(2.0)])])
+
+
+def test_chart_states_that_shorter_bars_are_better() -> None:
+    assert "A shorter bar is better." in chart([Panel("", [_bar(1.0)])])
+
+
 def test_value_of_zero_has_no_bar() -> None:
     assert _widths(chart([Panel("", [_bar(0.0), _bar(0.0)])])) == [0.0, 0.0]
 
