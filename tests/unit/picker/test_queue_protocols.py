@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from random import Random
@@ -56,6 +58,12 @@ class _Connection:
         self._writer.transport.abort()
         with suppress(ConnectionError):
             await self._writer.wait_closed()
+
+    async def reset(self) -> None:
+        """Close the connection with RST, as after an error, although all responses have been read."""
+        linger = struct.pack("ii", 1, 0)
+        self._writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        await self.close()
 
     async def has_ended(self) -> bool:
         return await self._reader.read(1) == b""
@@ -241,7 +249,7 @@ def test_place_ends_if_envoy_does_not_ask_again(*, is_released: bool) -> None:
 
 
 def test_end_of_the_first_query_withdraws_only_without_a_second() -> None:
-    """Envoy may close the idle connection of the first query while the second one waits."""
+    """The idle connection of the first query may end while the second one waits."""
 
     async def test() -> None:
         async with _picker(queue=3) as picker:
@@ -252,9 +260,11 @@ def test_end_of_the_first_query_withdraws_only_without_a_second() -> None:
             unread.stop_reading()
             unread.ask(ENVOY, _ASKS_AGAIN)
             await picker.waits(2)
-            for connection in (first, unread):
-                await connection.close()
+            await unread.close()
             await picker.waits(1)
+            await first.reset()
+            await asyncio.sleep(0.05)
+            assert len(picker.service.queues) == 1
             await second.close()
             await picker.waits(0)
 
