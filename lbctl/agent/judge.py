@@ -244,7 +244,7 @@ def _after_gpus(settings: AgentSettings, memory: Memory, gpus: GpuReadings) -> M
 
 
 def _problems(memory: Memory, gpus: GpuReadings) -> Iterator[Reason]:
-    """Yield a reason for a driver that cannot be read, or for each GPU that cannot be read or is no longer listed."""
+    """Yield a reason if the driver cannot be read, or one for each GPU that is unreadable or missing."""
     if gpus.problem:
         yield Reason("driver", gpus.problem)
         return
@@ -252,7 +252,7 @@ def _problems(memory: Memory, gpus: GpuReadings) -> Iterator[Reason]:
         if gpu.problem:
             yield Reason("gpu_lost", f"GPU {gpu.name}: {gpu.problem}", gpu.name)
     for name in sorted(memory.gpus.keys() - {gpu.name for gpu in gpus.gpus}):
-        yield Reason("gpu_lost", f"GPU {name} is no longer listed by the driver", name)
+        yield Reason("gpu_lost", f"GPU {name} is missing from the driver's list", name)
 
 
 def _joined(faults: tuple[Reason, ...], new: Iterable[Reason]) -> tuple[Reason, ...]:

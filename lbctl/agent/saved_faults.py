@@ -41,7 +41,7 @@ _SHAPE = {
 def load(directory: str, engine: str, devices: tuple[str, ...] | None) -> Memory:
     """Return an agent's initial memory, with the faults and the drain that were saved for this engine.
 
-    Faults of GPUs that are no longer among the watched `devices` are omitted. If the file cannot be read, the memory
+    Faults of GPUs outside the watched `devices` are omitted. If the file cannot be read, the memory
     has a note and no faults.
     """
     try:

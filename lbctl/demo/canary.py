@@ -182,7 +182,7 @@ class Canaries:
                 canary.update(rows[canary.plan.name])
 
     async def _ask(self, method: str, body: Mapping[str, str] | None = None) -> Mapping[str, Any] | None:
-        """Return the API's response, or None if there is no response or the request is rejected."""
+        """Return the API's response, or None if it does not respond or rejects the request."""
         try:
             token = self._token.read_text(encoding="ascii").strip()
             async with (

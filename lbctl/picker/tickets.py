@@ -45,11 +45,11 @@ class Tickets:
         self._tickets[request] = ticket
 
     def claim(self, request: str) -> Ticket | None:
-        """Return a request's ticket, which is no longer kept; None if it is unknown."""
+        """Remove a request's ticket and return it; None if it is unknown."""
         return self._tickets.pop(request, None)
 
     def expired(self, now: float) -> Iterator[str]:
-        """Yield the requests whose second query is missing. Their tickets are no longer kept."""
+        """Remove the tickets whose second query is missing, and yield their requests."""
         while self._tickets:
             request, ticket = next(iter(self._tickets.items()))
             if now - ticket.issued < CLAIM_TIMEOUT:

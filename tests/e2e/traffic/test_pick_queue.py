@@ -203,9 +203,8 @@ def test_waiting_request_gets_an_answer_if_the_picker_hangs(site: _Site) -> None
             assert {each.result(60).status for each in (waiting, later)} <= {200, 429, 503}
 
 
+@pytest.mark.parametrize("shared_site", ["envoy", "nginx"], indirect=True, scope="module")
 def test_hung_picker_delays_a_new_request_only_by_its_timeout(site: _Site) -> None:
-    if site.kind == "haproxy":
-        pytest.skip("its only query usually waits until its check of the picker fails, but may wait for 100 seconds")
     with frozen(pid_of(site.control)):
         new = site.client.get("/one/new", timeout=100)
     assert new.ok
