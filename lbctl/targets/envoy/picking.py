@@ -152,7 +152,9 @@ end
 """Does the same, except when the picker rejects a request: the client receives that response."""
 _HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 _MAX_REQUESTS = 1 << 20
-_CONNECT = 100
+_CONNECT = 5_000
+"""Milliseconds; Envoy's default. `pick.timeout` ends a query before. If one connection is not made in time, Envoy fails
+all queries that wait for a connection, and a busy Envoy that gets hundreds of requests at once is late itself."""
 _IDLE = 30_000
 """Milliseconds. The picker closes an idle connection after a minute, and a query must not use a connection that is
 closing."""
