@@ -9,6 +9,7 @@ A file in `tests/security/hostile` refers to these objects by placeholders:
 
 from __future__ import annotations
 
+import random
 import secrets
 import shutil
 import socket
@@ -35,6 +36,9 @@ _FILES = {
     "below/0123456789abcdef0123456789abcdef": "{secret}\n",
     "below/other": "{secret}\n",
 }
+_PORTS = range(11_000, 17_000)
+"""Ports that no other test uses, and that the system does not assign. A proxy of another test may still connect to the
+port of a replica that has ended."""
 _PROGRAM = "#!/bin/sh\necho executed > {directory}/executed\n"
 
 
@@ -121,13 +125,16 @@ def _listeners(base: Path) -> dict[str, socket.socket]:
 def _on_one_port() -> tuple[socket.socket, socket.socket]:
     """Return a TCP socket that listens, and a UDP socket on the same port."""
     while True:
-        tcp, udp = socket.create_server((LOOPBACK, 0)), socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        tcp, udp = socket.socket(socket.AF_INET, socket.SOCK_STREAM), socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        address = LOOPBACK, random.choice(_PORTS)
         try:
-            udp.bind(tcp.getsockname())
+            for item in (tcp, udp):
+                item.bind(address)
         except OSError:
             tcp.close()
             udp.close()
         else:
+            tcp.listen()
             return tcp, udp
 
 
