@@ -16,12 +16,12 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from lbctl.base.errors import reason_of
 from lbctl.ir.address import Address
 from lbctl.ir.proxies import ServerTls, picker_http, picker_http_remote
-from lbctl.pick.affinity import AffinityChanges, AffinityMemory
+from lbctl.pick.affinity import AffinityMemory
 from lbctl.pick.table import PoolTable
 from lbctl.picker import wire
 from lbctl.picker.admission import QuestionKey
@@ -36,6 +36,7 @@ from lbctl.picker.health import PickerHealth
 from lbctl.picker.http_api import HttpApi, RequestEnds
 from lbctl.picker.http_protocol import HttpProtocol
 from lbctl.picker.launch import use_seed
+from lbctl.picker.memory_saver import MemorySaver
 from lbctl.picker.peer_tls import PeerTls
 from lbctl.picker.received_tables import TableFollower
 from lbctl.picker.saved_memory import INTERVAL, SavedMemory
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     from lbctl.xds.protocol.credentials import ServerCredentials
 
 _GRACE = 1.0
-"""Seconds that open streams get to end when the process stops."""
+"""Seconds that open streams get to end when the process stops, and then the last write of the memory."""
 _SWEEP = 10.0
 _READY_POLL = 0.1
 _QUEUE_INTERVAL = 0.05
@@ -60,8 +61,6 @@ _QUEUE_INTERVAL = 0.05
 has ended."""
 _BACKLOG = 4_096
 """Maximum number of connections that wait to be accepted. nginx connects for each request that has to wait."""
-_MAX_UNSAVED = 600
-"""Maximum number of changes that wait for a slow disk: one minute's worth."""
 
 Link = Callable[[TableFollower, PickService], Coroutine[Any, Any, None]]
 """Coroutine function that passes lines to the follower until the process should end."""
@@ -105,12 +104,8 @@ class PickerProcess:
         self._places = places
         self._link = link
         self._affinity = AffinityMemory(records_changes=True)
-        self._saved = SavedMemory(memory, time.monotonic(), time.time()) if memory is not None else None
-        if self._saved is not None and (count := self._saved.restore(self._affinity, time.monotonic())):
-            log.event("the picker has restored its memory", entries=count)
+        self._saver = _saver_of(memory, self._affinity) if memory is not None else None
         self.service = PickService(affinity=self._affinity, is_joining=True)
-        self._unsaved: list[AffinityChanges] = []
-        """Changes that have not been written to the files yet."""
         self._is_alone = is_alone
         service = self.service
         self._guard = Guard(service.statistics.task_failed)
@@ -146,7 +141,9 @@ class PickerProcess:
         works = (stop.wait(), self._link(self.follower, self.service))
         tasks: list[asyncio.Task[Any]] = [loop.create_task(work) for work in works]
         tasks += [self._guard.start("sweep of lost picks", self._sweep), *self._watches]
-        tasks += [self._guard.start("sharing of the memory", self._share), self._guard.start("saving", self._save)]
+        tasks += [self._guard.start("sharing of the memory", self._share)]
+        if self._saver is not None:
+            tasks.append(self._guard.start("saving", partial(self._save, self._saver)))
         tasks.append(self._guard.start("queues", self._serve_queues))
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
@@ -155,7 +152,8 @@ class PickerProcess:
         self.exchange.close()
         await self._grpc.stop(_GRACE)
         self._take_changes()
-        await self._write()
+        if self._saver is not None:
+            await self._saver.finish(_GRACE)
         for task in done:
             task.result()
         return 0
@@ -224,24 +222,14 @@ class PickerProcess:
         """Send new entries to other pickers, and queue them for saving."""
         changes = self._affinity.take_changes()
         self._shared.publish(changes)
-        if self._saved is None:
-            return
-        self._unsaved += changes
-        if len(self._unsaved) > _MAX_UNSAVED:
-            self._unsaved.clear()
-            self.service.unsaved = "the disk does not respond"
+        if self._saver is not None:
+            self._saver.add(changes)
 
-    async def _save(self) -> None:
+    async def _save(self, saver: MemorySaver) -> NoReturn:
         while True:
             await asyncio.sleep(INTERVAL)
-            await self._write()
-
-    async def _write(self) -> None:
-        """Save new entries in a thread, because picks must not wait for a disk."""
-        if self._unsaved and self._saved is not None:
-            changes, self._unsaved = self._unsaved, []
-            await asyncio.to_thread(self._saved.write, changes)
-            self.service.unsaved = self._saved.failure
+            await saver.write()
+            self.service.unsaved = saver.failure
 
     def _page(self) -> bytes:
         gauges = {
@@ -254,6 +242,14 @@ class PickerProcess:
             "lbctl_picker_refused_questions": self._key.refused,
         }
         return page(self.service.statistics, gauges)
+
+
+def _saver_of(directory: Path, memory: AffinityMemory) -> MemorySaver:
+    """Restore a memory from a directory, and return its saver."""
+    files = SavedMemory(directory, time.monotonic(), time.time())
+    if count := files.restore(memory, time.monotonic()):
+        log.event("the picker has restored its memory", entries=count)
+    return MemorySaver(files)
 
 
 def connections(

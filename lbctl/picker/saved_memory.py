@@ -1,7 +1,8 @@
 """A picker's affinity memory in two files, so that a restarted picker recognises sessions and prompts.
 
 Each file has one generation (`lbctl.pick.affinity`). New entries are appended every `INTERVAL`, and a new generation
-replaces the older file. An incomplete line, written by a process that was killed, is ignored.
+replaces the older file. An incomplete line, written by a process that was killed, is ignored. `memory_saver` writes
+without delaying picks.
 
 Keys are Python hashes with a secret seed (`lbctl.picker.launch`), so the files do not contain sessions or prompts.
 Files with another seed or from another version of Python are ignored.
@@ -11,41 +12,44 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lbctl.base.errors import reason_of
+from lbctl.base.deadline import within
 from lbctl.pick.affinity import TTL, AffinityChanges, AffinityMemory
 from lbctl.runtime import log
 
 INTERVAL = 0.1
 """Seconds between writes. A picker that is killed loses the entries since the last write."""
+READ_TIMEOUT = 5.0
+"""Seconds for which a starting picker waits for the files."""
 _FORMAT = 1
 _NAMES = ("memory-0.jsonl", "memory-1.jsonl")
 
 
 class SavedMemory:
-    """The files in `directory`, which only this user can read. Both methods may block.
+    """The files in `directory`, which only this user can read. `write` may block.
 
     `monotonic` and `wall` are the current time on the memory's clock and in seconds since the epoch.
     """
 
     def __init__(self, directory: Path, monotonic: float, wall: float) -> None:
-        self._directory = directory
+        self.directory = directory
         self._offset = wall - monotonic
         """The wall clock minus the memory's clock, in seconds."""
         self._generation = -1
         """The generation in the most recently written file; -1: none."""
-        self._lock = threading.Lock()
-        self.failure = ""
-        """Why the last write failed, which is also logged; empty if it succeeded."""
+        self._may_end_within_line = True
+        """Whether the newest file may end with an incomplete line."""
 
     def restore(self, memory: AffinityMemory, now: float) -> int:
-        """Add the saved entries to an empty memory. Return their number."""
-        parts = [part for name in _NAMES if (part := self._read(self._directory / name)) is not None]
-        parts.sort(key=lambda part: part.generation)
+        """Add the saved entries to an empty memory. Return their number: 0 if the disk does not respond."""
+        try:
+            parts = within(READ_TIMEOUT, self._parts)
+        except TimeoutError:
+            log.warn("the picker starts without its memory: the disk does not respond", directory=self.directory)
+            return 0
         recent = [part for part in parts if now - TTL <= part.began <= now]
         memory.restore(recent)
         if recent:
@@ -53,24 +57,22 @@ class SavedMemory:
         return len(memory)
 
     def write(self, changes: Sequence[AffinityChanges]) -> None:
-        """Append changes, oldest generation first. If that fails, they are lost and the reason is logged."""
-        with self._lock:
-            try:
-                for part in changes:
-                    self._append(part)
-            except OSError as error:
-                if not self.failure:
-                    log.warn("the picker cannot save its memory", directory=self._directory, why=reason_of(error))
-                self.failure = reason_of(error)
-            else:
-                self.failure = ""
+        """Append changes, oldest generation first. Raises OSError; a part of them may then be missing."""
+        try:
+            for part in changes:
+                self._append(part)
+        except OSError:
+            self._may_end_within_line = True
+            raise
 
     def _append(self, part: AffinityChanges) -> None:
-        is_new = part.generation != self._generation
+        is_new = part.generation > self._generation
         if is_new:
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self._generation < 0:
+            self._remove_files()
         flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | (os.O_TRUNC if is_new else os.O_APPEND)
-        descriptor = os.open(self._directory / _NAMES[part.generation % 2], flags, 0o600)
+        descriptor = os.open(self.directory / _NAMES[part.generation % 2], flags, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             if is_new:
                 head = {
@@ -80,8 +82,20 @@ class SavedMemory:
                     "began": part.began + self._offset,
                 }
                 file.write(_line(head))
+            elif self._may_end_within_line:
+                file.write(b"\n")
             file.write(_line({"replicas": part.replicas, "entries": part.entries, "forgotten": part.forgotten}))
-        self._generation = part.generation
+        self._generation, self._may_end_within_line = max(part.generation, self._generation), False
+
+    def _remove_files(self) -> None:
+        """Remove files that were not restored, because their numbers of replicas have another meaning."""
+        for name in _NAMES:
+            (self.directory / name).unlink(missing_ok=True)
+
+    def _parts(self) -> list[AffinityChanges]:
+        """Return the content of the files, oldest generation first."""
+        parts = [part for name in _NAMES if (part := self._read(self.directory / name)) is not None]
+        return sorted(parts, key=lambda part: part.generation)
 
     def _read(self, path: Path) -> AffinityChanges | None:
         try:

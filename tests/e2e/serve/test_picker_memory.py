@@ -121,6 +121,32 @@ def test_restarted_picker_knows_sessions_and_prompts() -> None:
             eventually(lambda: "is a directory" in str(control.status["picker"]["unsaved"]).lower())
 
 
+def test_picks_continue_while_a_write_of_the_memory_hangs() -> None:
+    with replicas("a", "b") as pool:
+        section = picker_section()
+        port = int(section["control"]["picker"]["bind"].rpartition(":")[2])
+        fleet = fleet_of({"replicas": list(map(entry, pool)), "balance": {"algorithm": "pick"}}, **section)
+        with controlling(fleet) as control:
+            proxy, memory = _Proxy(control, port), control.state / "picker-memory"
+            eventually(proxy.is_ready)
+            proxy.homes("first")
+            eventually(lambda: _saved_sessions(memory) == SESSIONS)
+            (file,) = memory.iterdir()
+            os.mkfifo(control.state / "fifo")  # without a reader, it blocks like a disk that hangs
+            (control.state / "fifo").replace(file)
+            proxy.homes("second")
+            eventually(lambda: control.status["picker"]["unsaved"] == "the disk does not respond")
+            assert proxy.metric("lbctl_picker_memory_unsaved") == 1
+            proxy.homes("third")
+            with file.open("rb") as fifo:
+                file.unlink()
+                assert fifo.read(), "the write continues"
+            eventually(lambda: control.status["picker"]["unsaved"] is None)
+            assert proxy.metric("lbctl_picker_memory_unsaved") == 0
+            log = control.log_file.read_text()
+            assert log.count("the picker cannot save its memory") == log.count("the picker saves its memory again") == 1
+
+
 def test_two_pickers_share_their_memories() -> None:
     with replicas("a", "b", "c", "d") as pool:
         section = picker_section()

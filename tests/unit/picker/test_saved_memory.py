@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -106,10 +107,33 @@ def test_line_that_is_not_a_change_is_ignored(tmp_path: Path, line: str) -> None
     assert _restored(tmp_path) == NOTHING
 
 
-def test_failed_write_is_logged_once_and_the_picker_continues(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "memory").write_text("a file")
-    _saved(tmp_path / "memory")
-    assert [item.message for item in caplog.records] == ["the picker cannot save its memory"]
+def test_line_after_an_incomplete_one_is_restored(tmp_path: Path) -> None:
+    _saved(tmp_path)
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(file.read_bytes()[:-10])
+    memory, files = AffinityMemory(records_changes=True), SavedMemory(tmp_path, 20.0, WALL)
+    files.restore(memory, 20.0)
+    memory.remember(SESSIONS[0], "new", 20.0)
+    files.write(memory.take_changes())
+    assert _restored(tmp_path)["s0"] == "new"
+
+
+def test_unread_files_are_removed_by_the_first_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    os.mkfifo(tmp_path / "memory-0.jsonl")
+    monkeypatch.setattr(saved_memory, "READ_TIMEOUT", 0.0)
+    _saved(tmp_path / "saved")
+    (tmp_path / "saved" / "memory-1.jsonl").rename(tmp_path / "memory-1.jsonl")
+    memory, files = AffinityMemory(records_changes=True), SavedMemory(tmp_path, 20.0, WALL)
+    assert files.restore(memory, 20.0) == 0
+    assert [item.message for item in caplog.records] == [
+        "the picker starts without its memory: the disk does not respond"
+    ]
+    memory.remember(SESSIONS[0], "new", 20.0)
+    files.write(memory.take_changes())
+    monkeypatch.undo()
+    assert _restored(tmp_path) == {**NOTHING, "s0": "new"}
 
 
 def test_seed_of_hashes_depends_only_on_the_key(monkeypatch: pytest.MonkeyPatch) -> None:

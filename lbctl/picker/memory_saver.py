@@ -1,0 +1,118 @@
+"""Saves a picker's affinity memory in a thread, because picks must not wait for a disk.
+
+While a write lasts, new entries wait in memory. If it lasts longer than `RESPONSE_TIMEOUT`, the picker reports that its
+memory is not saved. The thread is a daemon, so that the process can end during a write that never returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+
+from lbctl.base.errors import reason_of
+from lbctl.pick.affinity import AffinityChanges
+from lbctl.picker.saved_memory import SavedMemory
+from lbctl.runtime import log
+
+RESPONSE_TIMEOUT = 5.0
+"""Seconds of a write after which the memory counts as not saved."""
+MAX_WAITING_NUMBERS = 3_000_000
+"""Maximum number of integers in the waiting changes: three for each entry of a full memory."""
+_MAX_PARTS = 600
+"""Maximum number of changes that wait for a slow disk: one minute's worth."""
+_GENERATIONS = 2
+"""Number of generations that have a file."""
+_NO_RESPONSE = "the disk does not respond"
+
+
+class MemorySaver:
+    """Saves changes in `files`, one write at a time. After a failed write, only its entries are lost."""
+
+    def __init__(self, files: SavedMemory) -> None:
+        self._files = files
+        self._waiting: list[AffinityChanges] = []
+        """Changes whose write has not begun."""
+        self._writing: asyncio.Future[None] | None = None
+        self._written: Sequence[AffinityChanges] = ()
+        """The changes of the write in progress."""
+        self._log = log.LastingFailure("the picker saves its memory again")
+        self.failure = ""
+        """Why the memory is not saved; empty if it is."""
+
+    def add(self, changes: Iterable[AffinityChanges]) -> None:
+        """Save these changes with the next write. If too many wait, their entries are dropped."""
+        self._waiting += changes
+        if len(self._waiting) > _MAX_PARTS or sum(map(_numbers, self._waiting)) > MAX_WAITING_NUMBERS:
+            self._waiting = _without_entries(self._waiting)
+
+    async def write(self) -> None:
+        """Write all changes, or continue to wait for the write in progress, for `RESPONSE_TIMEOUT` at most."""
+        if self._writing is None:
+            if not self._waiting:
+                return
+            self._written, self._waiting = self._waiting, []
+            self._writing = _in_thread(partial(self._files.write, self._written))
+        await asyncio.wait([self._writing], timeout=RESPONSE_TIMEOUT)
+        if not self._writing.done():
+            self._failed(_NO_RESPONSE)
+            return
+        writing, self._writing = self._writing, None
+        written, self._written = self._written, ()
+        try:
+            writing.result()
+        except OSError as error:
+            self._failed(reason_of(error))
+            self._waiting = [*_without_entries(written), *self._waiting]
+        else:
+            self.failure = ""
+            self._log.succeeded()
+
+    async def finish(self, seconds: float) -> None:
+        """Write all changes, for this number of seconds at most."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                if self._writing is not None:
+                    await self.write()
+                await self.write()
+
+    def _failed(self, reason: str) -> None:
+        self.failure = reason
+        self._log.failed(f"the picker cannot save its memory in {self._files.directory}: {reason}")
+
+
+def _numbers(part: AffinityChanges) -> int:
+    return len(part.entries) + len(part.forgotten)
+
+
+def _without_entries(changes: Iterable[AffinityChanges]) -> list[AffinityChanges]:
+    """Return changes without entries, one for each generation that has a file.
+
+    Later entries need the numbers of replicas.
+    """
+    kept: dict[int, AffinityChanges] = {}
+    for part in changes:
+        known = kept.setdefault(part.generation, AffinityChanges(part.generation, part.began))
+        known.replicas.update(part.replicas)
+        known.forgotten += part.forgotten
+    return list(kept.values())[-_GENERATIONS:]
+
+
+def _in_thread(call: Callable[[], None]) -> asyncio.Future[None]:
+    """Call the function in a daemon thread. Return a future for its end."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[None] = loop.create_future()
+
+    def work() -> None:
+        end: Callable[[], None] = partial(future.set_result, None)
+        try:
+            call()
+        except BaseException as error:  # noqa: BLE001 -- re-raised in the event loop
+            end = partial(future.set_exception, error)
+        with suppress(RuntimeError):  # the event loop has ended in the meantime
+            loop.call_soon_threadsafe(end)
+
+    threading.Thread(target=work, name="memory", daemon=True).start()
+    return future
