@@ -8,7 +8,7 @@ estimates, and finds a factor for each kind of content.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import sqrt
+from math import exp, sqrt
 from typing import NamedTuple
 
 from lbctl.pick.prompt import EMPTY, MAX_PROMPT_TOKENS, PromptLength
@@ -29,7 +29,7 @@ class Factors(NamedTuple):
 
 UNLEARNED = Factors()
 _MIN, _MAX = 0.5, 2.0
-_PROMPTS = 4
+_PROMPTS = 3
 """Minimum number of prompts that are compared together. Most of such small groups contain no unknown prompt."""
 _DEVIATIONS = (0.2, 0.4, 0.4, 0.5)
 """Standard deviations of the factors before anything is learned."""
@@ -42,8 +42,11 @@ _MISMATCHED, _MIN_MISMATCHED, _MAX_MISMATCHED = 2.0, 0.02, 1000.0
 far from 1, it grows until some are used."""
 _AFTER_USE, _AFTER_REJECTION = 0.8, 1.1
 """Relative change of `_Filter._mismatched` after a comparison is used or rejected."""
-_MAX_ERROR = 2.0
-"""Comparisons with a greater error, in standard deviations, are rejected."""
+_KNOWN = 0.2
+"""Assumed share of comparisons without an unknown prompt."""
+_MIN_PROBABILITY = 0.1
+"""A comparison is rejected if the probability that it contains no unknown prompt is lower. It must be less than
+`_KNOWN`: with a large `_Filter._mismatched`, the error shows nothing."""
 
 
 def tokens(length: PromptLength, factors: Factors) -> float:
@@ -137,13 +140,15 @@ class _Filter:
         length = window.length
         covariances = [_product(row, length) for row in self._covariance]
         variance = window.squares * (_ERROR**2 + self._mismatched / window.prompts)
-        spread = _product(covariances, length) + variance
-        if spread <= 0:
+        spread = _product(covariances, length)
+        if spread + variance <= 0:
             return
         error = counted - _product(length, self.factors)
-        if abs(error) > _MAX_ERROR * sqrt(spread):
+        probability = _probability(error, spread + variance, spread + variance + window.squares)
+        if probability < _MIN_PROBABILITY:
             self._mismatched = min(self._mismatched * _AFTER_REJECTION, _MAX_MISMATCHED)
             return
+        spread += variance / probability
         self._mismatched = max(_MIN_MISMATCHED, self._mismatched * _AFTER_USE)
         pairs = zip(self.factors, covariances, strict=True)
         gain = error / spread
@@ -156,3 +161,17 @@ class _Filter:
 
 def _product(first: Sequence[float], second: Sequence[float]) -> float:
     return sum(one * other for one, other in zip(first, second, strict=True))
+
+
+def _probability(error: float, known: float, unknown: float) -> float:
+    """Return the probability that a comparison with this error contains no unknown prompt.
+
+    `known` and `unknown` are the variances of the error without and with an unknown prompt.
+    """
+    without, with_one = _KNOWN * _density(error, known), (1 - _KNOWN) * _density(error, unknown)
+    return without / (without + with_one) if with_one else 0.0
+
+
+def _density(error: float, variance: float) -> float:
+    """Return the normal density of an error, multiplied by a constant."""
+    return exp(-error * error / (2 * variance)) / sqrt(variance)

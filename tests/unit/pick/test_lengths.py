@@ -142,10 +142,10 @@ def test_no_tokenizer_gets_worse(tokenizer: str) -> None:
     assert error(tokenizer, factors) < error(tokenizer, UNLEARNED) + 0.003
 
 
-@pytest.mark.parametrize("tokenizer", ["cl100k", "tekken"])
+@pytest.mark.parametrize("tokenizer", TOKENIZERS)
 def test_pickers_learn_if_some_requests_bypass_them(tokenizer: str) -> None:
-    errors = [error(tokenizer, after_a_minute(tokenizer, strangers=0.1, seed=seed)[0]) for seed in range(4)]
-    assert mean(errors) < 0.09
+    errors = [error(tokenizer, after_a_minute(tokenizer, strangers=0.1, seed=seed)[0]) for seed in range(8)]
+    assert mean(errors) < 0.08
 
 
 def test_many_requests_without_a_picker_do_little_harm() -> None:
@@ -193,7 +193,7 @@ def test_nothing_is_learned_from_unknown_prompts_or_counts() -> None:
     assert compared([1e6 - 1000 * count for count in range(50)]) == UNLEARNED, "the engine restarts each time"
     learned = LearnedLengths()
     for count in range(50):
-        learned.computed(POOL, "a", [HUNDRED] * 3 if count % 2 else None, 1e4 * count)
+        learned.computed(POOL, "a", [HUNDRED] * 2 if count % 2 else None, 1e4 * count)
         learned.computed(POOL, "b", [HUNDRED] * 20, None)
     assert learned.factors(POOL) == UNLEARNED
     assert learned.learned() == {}
