@@ -162,9 +162,13 @@ class AffinityMemory:
         """Return the replicas that have seen a prefix of the prompt, with its length, longest first."""
         self._turn(now)
         hashes, seen = features.prefix, None
+        young, old, has_others = self._young, self._old, self._has_others
         depths: dict[str, int] = {}
         for depth in range(len(hashes), 0, -1):
-            entry = self._block(hashes[depth - 1])
+            key = hashes[depth - 1]
+            if key not in young and key not in old and not has_others:
+                continue  # most blocks of a long prompt are unknown
+            entry = self._block(key)
             if entry is None or entry == seen:
                 continue
             seen = entry
