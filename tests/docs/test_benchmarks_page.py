@@ -103,14 +103,14 @@ def test_difference_within_the_seeds_is_in_neither_table() -> None:
     assert "Nowhere" in _section(text, "Where lbctl loses")
     assert "Nowhere" in _section(text, "Where lbctl wins")
     answer = (
-        "In TTFT p99, lbctl is not measurably different from the best other system in “Mixed GPUs, load 50 %” (pick)."
+        "For TTFT p99, lbctl is not measurably different from the best other system in “Mixed GPUs, load 50 %” (pick)."
     )
     assert answer in text
 
 
 def test_answer_lists_the_cases_by_the_figure_of_the_chart() -> None:
     better = "lbctl is better than the best other system in “Mixed GPUs, load 50 %” (pick)."
-    assert f"In TTFT p99, {better}" in report.page(_faster())
+    assert f"For TTFT p99, {better}" in report.page(_faster())
     failing = _runs("wedged", _OWN, [1.0] * _SEEDS, failed=4, reasons={"502": 4})
     text = report.page(_table(own=failing, peer=_runs("wedged", _PEER, [1.0] * _SEEDS)))
     assert "In failed requests, lbctl is worse than the best other system in “Wedged replica” (pick)." in text
@@ -123,7 +123,7 @@ def test_answer_lists_losses_and_wins_outside_the_chart() -> None:
         for seed, each in _runs("mixed-50", _OWN, [0.5] * _SEEDS).items()
     }
     text = report.page(_table(own=own, peer=_runs("mixed-50", _PEER, [1.0] * _SEEDS)))
-    assert "In TTFT p99, lbctl is worse than" in text
+    assert "For TTFT p99, lbctl is worse than" in text
     assert "Other losses: “Mixed GPUs, load 50 %” (pick: TTFT p50)." in text
     assert "Other wins: “Mixed GPUs, load 50 %” (pick: whole p50 and whole p99)." in text
 
@@ -131,7 +131,7 @@ def test_answer_lists_losses_and_wins_outside_the_chart() -> None:
 def test_answer_without_failures_compares_nothing() -> None:
     same = {name: _runs("wedged", system, [1.0] * _SEEDS) for name, system in (("own", _OWN), ("peer", _PEER))}
     text = report.page(_table(**same))
-    assert "With lbctl and the best other system, no request failed in “Wedged replica”." in text
+    assert "No requests failed with lbctl or with the best other system in “Wedged replica”." in text
     assert "of all 4 comparisons" in text.replace("\n", " ")
 
 
@@ -192,7 +192,7 @@ def test_value_is_the_mean_of_the_seeds_with_its_interval() -> None:
     text = report.page(_table(own=own, peer=_runs("mixed-50", _PEER, [1.0] * _SEEDS)))
     row = next(line for line in text.splitlines() if line.startswith(f"| {_OWN} | 0.00100 |"))
     assert "| 0.300 (0.104–0.496) |" in row
-    assert "At least 2,000 requests for each system." in text
+    assert "Each system received at least 2,000 requests." in text
 
 
 def test_busy_machine_is_marked() -> None:

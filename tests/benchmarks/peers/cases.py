@@ -143,14 +143,14 @@ def _mixed(percent: int, since: float = _WARM_UP) -> Case:
     return _case(
         name=f"mixed-{percent}", title=f"Mixed GPUs, load {percent} %", group="mixed", load=percent / 100,
         replicas=MIXED_SPEEDS, after=MIXED_SPEEDS, modes=("static", "pick"), since=since,
-        description=f"Three replicas with speeds of 5 : 2 : 1. Unrelated requests at {percent} % of the capacity.",
+        description=f"Three replicas with speeds of 5 : 2 : 1 receive unrelated requests at {percent} % of capacity.",
     )  # fmt: skip
 
 
 _EQUAL = _case(
     name="equal-85", title="Equal GPUs, load 85 %", group="equal", load=0.85, replicas=_EQUAL_SPEEDS,
     after=_EQUAL_SPEEDS, modes=("static", "pick"), since=0.3,
-    description="Four equal replicas. Unrelated requests at 85 % of the capacity.",
+    description="Four equal replicas receive unrelated requests at 85 % of capacity.",
 )  # fmt: skip
 
 
@@ -162,8 +162,8 @@ def _prefixes(percent: int) -> Case:
         workloads.prefixed, PREFIXED, _COUNTED if percent <= 100 else 600, name=f"prefixes-{percent}",
         title=f"Shared prefixes, load {percent} %", group="prefixes", load=percent / 100, replicas=(1.5,) * 8,
         has_prefixes=True,
-        description="Eight equal replicas, and the prompts of llm-d's benchmark: 150 common beginnings of 6,144 "
-        "tokens, each followed by 1,056 other tokens. Answers have 100 tokens. The caches are empty at first. The "
+        description="Eight equal replicas receive the prompts of llm-d's benchmark: 150 common prefixes of 6,144 "
+        "tokens, each followed by 1,056 other tokens. Responses have 100 tokens. The caches are initially empty. The "
         f"rate is {percent} % of the capacity without caches.",
     )  # fmt: skip
 
@@ -175,16 +175,18 @@ _SESSIONS: dict[str, Any] = {
 }  # fmt: skip
 AGENTS = Case(
     name="agents", title="Agents with sessions", group="sessions", **_SESSIONS,
-    description="Four equal replicas. Agents send their whole history with each turn, after one of three system "
-    "prompts of 4,096 tokens. `x-session-id` identifies them. Answers have at most 400 tokens.",
+    description="The pool has four equal replicas. With each request, agents send one of three system prompts of "
+    "4,096 tokens, followed by their whole history. `x-session-id` identifies the agent. Responses have at most 400 "
+    "tokens.",
 )  # fmt: skip
 _MOONCAKE = Case(
     name="mooncake", title="Mooncake's trace", group="sessions", load=1.0, replicas=(2.5,) * 4, seconds=28.0,
     arrivals=partial(workloads.mooncake, 500), has_prefixes=True, trace=traces.MOONCAKE,
-    limit=f"The folder that `LBCTL_DATA` names contains `{traces.MOONCAKE}`, {TRACE_SOURCE}. So the five runs overlap.",
-    description="Four equal replicas, and requests of [Mooncake's trace](https://github.com/kvcache-ai/Mooncake) at "
-    "three times its rate. Prompts have 10,000 tokens on average. Requests have no session header. Answers have at "
-    "most 400 tokens.",
+    limit=f"The directory that `LBCTL_DATA` specifies contains `{traces.MOONCAKE}`, {TRACE_SOURCE}. Because the file "
+    "is short, the five runs overlap.",
+    description="Four equal replicas receive the requests of [Mooncake's "
+    "trace](https://github.com/kvcache-ai/Mooncake) at three times its rate. Prompts have 10,000 tokens on average. "
+    "Requests do not have a session header. Responses have at most 400 tokens.",
 )  # fmt: skip
 
 
@@ -198,31 +200,33 @@ def _fault(name: str, title: str, description: str, *events: Event, **more: Any)
 
 _HALVED = _fault(
     "halved", "GPU at half speed",
-    "Three replicas with speeds of 5 : 2 : 1 at a load of 50 %. The largest one becomes half as fast.",
+    "The pool has three replicas with speeds of 5 : 2 : 1 at a load of 50 %. The fastest one slows down to half its "
+    "speed.",
     Event(_FAULT, "throttle", 0, (0.5,)),
     replicas=MIXED_SPEEDS, since=0.3, after=(MIXED_SPEEDS[0] / 2, *MIXED_SPEEDS[1:]),
 )  # fmt: skip
 _WEDGED = _fault(
     "wedged", "Wedged replica",
-    "Four equal replicas at a load of 50 %. One stops to make progress, but its `/health` still responds.",
+    "The pool has four equal replicas at a load of 50 %. One stops making progress, but its `/health` still responds.",
     Event(_FAULT, "wedge", 1, (1,)),
 )  # fmt: skip
 _KILLED = _fault(
     "killed", "Killed replica",
-    "Four equal replicas at a load of 50 %. One dies, and starts again half a run later.",
+    "The pool has four equal replicas at a load of 50 %. One is killed, and is restarted after half of the run.",
     Event(_FAULT, "kill", 1), Event(0.7, "start", 1),
 )  # fmt: skip
 _COLD = _fault(
     "cold", "Cold replica",
-    "Three equal replicas at a load of 67 %. A fourth one starts, at a quarter of its speed for a fifth of the run.",
+    "The pool has three equal replicas at a load of 67 %. A fourth replica starts, and runs at a quarter of its speed "
+    "for a fifth of the run.",
     Event(0.0, "kill", 1), Event(_FAULT, "start", 1), Event(_FAULT, "throttle", 1, (0.25,)),
     Event(2 * _FAULT, "throttle", 1, (1.0,)),
 )  # fmt: skip
 _RESTART = Case(
     name="restart", title="Router restart", group="changes", **_SESSIONS, events=(Event(0.5, "restart"),),
-    description="The requests of “Agents with sessions”. In the middle of the run, the router gets SIGTERM, and starts "
-    "again after it has ended. With lbctl, `lbctl serve` and its picker restart. Proxies that are configured manually "
-    "reload their configuration.",
+    description="The requests are the same as in “Agents with sessions”. In the middle of the run, the router receives "
+    "SIGTERM, and is restarted after it has exited. With lbctl, `lbctl serve` and its picker are restarted. Manually "
+    "configured proxies reload their configuration.",
 )  # fmt: skip
 _UPGRADE = Case(
     name="upgrade", title="Rolling upgrade", group="changes", load=0.4, replicas=_UPGRADED, since=0.1,
@@ -233,9 +237,9 @@ _UPGRADE = Case(
         for number in range(len(_UPGRADED))
         for delay, command in ((0, "drain"), (_DRAIN_SECONDS, "kill"), (_DRAIN_SECONDS + _STOPPED_SECONDS, "start"))
     ),
-    description="Three equal replicas at a load of 40 %. One after another fails its health checks for 11 s, while it "
-    "still responds to requests. Then it stops, and it starts again after 2 s. A router that stops to use a replica "
-    "after three failed checks loses no request.",
+    description="The pool has three equal replicas at a load of 40 %. One after another, they fail their health checks "
+    "for 11 s but still respond to requests. The replica then stops, and is restarted after 2 s. A router that stops "
+    "using a replica after three failed checks does not lose any requests.",
 )  # fmt: skip
 
 
@@ -245,18 +249,19 @@ _FLOODED = _case(
     workloads.tenants, name="flood", title="One tenant floods", group="crowds", load=0.6, replicas=(1.2,) * 3,
     modes=("static", "pick"),
     limit="The machine runs the clients, the engines and all systems, at 49 requests per second for each.",
-    description="Three equal replicas. Nine tenants use 60 % of the capacity together. A tenth sends ten times as many "
-    "requests as each of them, and only its tokens count. A rate limit needs a rate that suits the capacity. It "
-    "rejects most of the flood, even while replicas are idle. A queue sends the flood to idle replicas. HAProxy counts "
-    "in a [sliding window](../reference/codes.md#lb441-rate-limits-not-supported-by-the-proxy), which does not save "
-    "unused requests. So it rejects some requests of tenants below their limit too. If these are more than 1 %, "
-    "p99 is the time that counts for a failed request.",
+    description="The pool has three equal replicas. Nine tenants together use 60 % of the capacity. A tenth tenant "
+    "sends ten times as many requests as each of the others. Only its generated tokens are counted, not its times. A "
+    "rate limit needs a rate that matches the capacity. It rejects most of the flood, even while replicas are idle. A "
+    "queue sends the flood to idle replicas. HAProxy counts requests in a "
+    "[sliding window](../reference/codes.md#lb441-rate-limits-not-supported-by-the-proxy), which does not save unused "
+    "requests. It therefore also rejects some requests of tenants that are below their limit. If more than 1 % of the "
+    "requests are rejected, the p99 is the time that is used for a failed request.",
 )  # fmt: skip
 _BURST = Case(
     name="burst", title="Burst of twice the capacity", group="crowds", load=2.0, replicas=(0.7,) * 4, seconds=20.0,
     since=0.1, arrivals=partial(workloads.burst, 2.0 * capacity((0.7,) * 4), 20.0),
     limit="The machine runs all systems during the burst, at 60 requests per second for each.",
-    description="Four equal replicas at a load of 50 %. For 4 s, the load is 200 %.",
+    description="The pool has four equal replicas at a load of 50 %. For 4 s, the load increases to 200 %.",
 )  # fmt: skip
 
 CASES = (

@@ -47,10 +47,10 @@ _COLUMNS = (
     figures.CACHED, figures.SHARE_ERROR, figures.CPU, figures.MEMORY,
 )  # fmt: skip
 _LLM_D = """\
-llm-d's picker needs Kubernetes, so it is not measured here. [Its authors' figures](https://github.com/llm-d/llm-d/pull/2071)
-are from eight replicas of Qwen3-32B on 16 H100 GPUs. Compared with a Kubernetes Service, its precise prefix routing
-generates 14,892 instead of 6,986 tokens/s at the peak, and reduces the 90th percentile of the time to first token from
-135.5 s to 0.26 s."""
+llm-d's picker requires Kubernetes, so it is not measured here. [Its authors' figures](https://github.com/llm-d/llm-d/pull/2071)
+were measured with eight replicas of Qwen3-32B on 16 H100 GPUs. Compared with a Kubernetes Service, llm-d's precise
+prefix routing increases the peak throughput from 6,986 to 14,892 tokens/s, and reduces the 90th percentile of the time
+to first token from 135.5 s to 0.26 s."""
 
 
 def pages(whole: Table) -> dict[str, Callable[[], str]]:
@@ -90,28 +90,28 @@ def _introduction(whole: Table) -> Iterator[str]:
     yield "<!-- Generated from docs/develop/benchmarks.jsonl by `python -m tests.docs.regenerate`; do not edit. -->\n"
     yield "# Benchmarks\n"
     yield """\
-lbctl is compared with other routers for model servers, and with nginx, HAProxy and Envoy configured as their
-documentation advises. All routers and proxies are real. The model servers are simulated: they have continuous batching,
-a prefix cache, and vLLM's metrics and KV events, and they stream their answers.
+This page compares lbctl with other routers for model servers, and with nginx, HAProxy and Envoy configured as their
+documentation recommends. All routers and proxies are real. The model servers are simulated: they implement continuous
+batching, a prefix cache, and vLLM's metrics and KV events, and they stream their responses.
 """
     if machine := whole.machine:
         versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
         processors = f"{machine['cores']} cores ({machine['processor']})"
-        yield f"Measured on {machine['date']} with {versions}."
+        yield f"The results were measured on {machine['date']} with {versions}."
         yield f"The machine has {processors} and {machine['memory_gib']:.0f} GiB of memory."
         yield f"[{RESULTS.name}]({RESULTS.name}) contains all results.\n"
     yield from _missing(whole)
     if compared := whole.comparisons():
-        yield f"{_counts(compared)} [Losses](#where-lbctl-loses) and [wins](#where-lbctl-wins) are listed.\n"
+        yield f"{_counts(compared)} [Losses](#where-lbctl-loses) and [wins](#where-lbctl-wins) are listed below.\n"
     yield """\
 - "TTFT" is the time to the first token, and "whole" is the time to the last token. "p50" is the median, and "p99" is
   the 99th percentile.
-- "lbctl static" is a proxy with the configuration of `lbctl render`. "lbctl pick" is a proxy with `lbctl serve`, whose
-  picker chooses a replica for each request.
-- A chart has a bar for each product, in its best configuration for the case. A shorter bar is better. The line on a bar
-  is the 95 % interval of the value. A bar or line that is too long for the chart is cut.
+- "lbctl static" is a proxy with a configuration from `lbctl render`. "lbctl pick" is a proxy that is managed by
+  `lbctl serve`, whose picker chooses a replica for each request.
+- Each chart has one bar for each product, in its best configuration for the case. A shorter bar is better. The line on
+  a bar is the 95 % confidence interval of the value. A bar or line that is too long for the chart is truncated.
 
-[All figures](#all-figures) are at the end of the page.
+The complete results are listed under [All figures](#all-figures).
 """
 
 
@@ -164,9 +164,9 @@ def _answer(whole: Table, cases: Sequence[Case]) -> str:
                 )
         if found:
             parts = [f"{verdict} {_listed(titles)}" for verdict, titles in found.items()]
-            sentences.append(f"In {figure.title}, lbctl is {'; '.join(parts)}.")
+            sentences.append(f"For {figure.title}, lbctl is {'; '.join(parts)}.")
     if empty := [f"“{whole.case(name).title}”" for name, compared in shown.items() if compared.is_empty]:
-        sentences.append(f"With lbctl and the best other system, no request failed in {_listed(empty)}.")
+        sentences.append(f"No requests failed with lbctl or with the best other system in {_listed(empty)}.")
     sentences += _others(whole, shown)
     return " ".join(sentences)
 
@@ -201,12 +201,12 @@ def _verdicts(whole: Table) -> Iterator[str]:
     titles = {case.name: case.title for case in whole.cases}
     yield "## Where lbctl loses\n"
     yield f"""\
-For each case and each mode of lbctl that its documentation recommends for the case, the best of lbctl's three proxies
-is compared with the best other system. A value is the mean of all seeds, and the best one is the lowest. With a seed,
-all systems receive the same requests at the same times, so the difference is calculated for each seed. A difference
-counts if its 95 % interval, by Student's t distribution, excludes 0. The tables contain every difference that counts,
-the relatively largest first. By chance, about {0.025 * len(compared):.0f} of all {len(compared)} comparisons are in
-each table.
+For each case, and for each mode of lbctl that its documentation recommends for this case, the best of lbctl's three
+proxies is compared with the best other system. Each value is the mean of all seeds, and the lowest value is the best.
+With the same seed, all systems receive the same requests at the same times, so the difference is calculated for each
+seed. A difference is significant if its 95 % confidence interval, based on Student's t distribution, does not include
+0. The tables list all significant differences, starting with the largest relative difference. By chance, about
+{0.025 * len(compared):.0f} of all {len(compared)} comparisons are in each table.
 """
     yield from _verdict_table([*sorted_by_size(compared, "worse")], titles, why)
     yield "## Where lbctl wins\n"
@@ -220,7 +220,10 @@ def _proxies(whole: Table) -> Iterator[str]:
     if not compared:
         return
     yield "## Which proxy suits lbctl pick?\n"
-    yield f"{_best_proxy(compared)} The table contains the latter cases. Losses are in bold.\n"
+    yield (
+        f"{_best_proxy(compared)} The table lists the cases in which it is worse with nginx or HAProxy. "
+        "Losses are in bold.\n"
+    )
     yield f"| case, whole p99 | {' | '.join(f'pick, {name}' for name in KINDS)} | best other system |"
     yield "|---" * (len(KINDS) + 2) + "|"
     for case, proxies in compared.items():
@@ -253,8 +256,9 @@ def _best_proxy(compared: Mapping[str, Mapping[str, Comparison]]) -> str:
     worse = sum(map(_loses_without_envoy, compared.values()))
     with_envoy = sum(each["envoy"].verdict == "worse" for each in compared.values() if "envoy" in each)
     return (
-        f"With Envoy, the 99th percentile of the whole time of lbctl pick is the lowest in {best} of {len(compared)} "
-        f"cases, and worse than the best other system in {with_envoy}. With nginx or HAProxy, it is worse in {worse}."
+        f"With Envoy, lbctl pick has the lowest 99th percentile of the time to the last token in {best} of "
+        f"{len(compared)} cases, and is worse than the best other system in {with_envoy}. With nginx or HAProxy, it is "
+        f"worse in {worse}."
     )
 
 
@@ -294,9 +298,9 @@ def _change(compared: Comparison) -> str:
 def _costs(whole: Table) -> Iterator[str]:
     yield "## What does a request cost?\n"
     yield """\
-The chart shows the cheapest configuration of each product: the processor time of a request, and the memory under load.
-Both include lbctl's control plane, which works at fixed intervals. Its processor time per request is lower with more
-requests.
+The chart shows the processor time per request and the memory under load for the most efficient configuration of each
+product. Both include lbctl's control plane, which runs at fixed intervals. Its processor time per request therefore
+decreases as the number of requests increases.
 """
     run = [case for case in whole.cases if case.name in COST_CASES and whole.of(case)]
     if not run:
@@ -314,44 +318,45 @@ requests.
 def _method(whole: Table) -> Iterator[str]:
     yield "## How to run it\n"
     yield """\
-`make bench-peers` installs the routers into `.venv/peers`, runs all cases, and writes this page. That takes up to an
-hour on two cores, and 35 minutes with `ARGS="--seeds 3"`. Each result is stored in `docs/develop/benchmarks.jsonl` at
-once, so a run that was stopped continues with the missing results. Delete the file to measure all cases again, for
-example after a change of lbctl. `--results new.jsonl` stores the results in another file, and does not change this
-page.
+`make bench-peers` installs the routers into `.venv/peers`, runs all cases, and writes this page. This takes up to an
+hour on two cores, or 35 minutes with `ARGS="--seeds 3"`. Each result is immediately stored in
+`docs/develop/benchmarks.jsonl`, so an interrupted run can be continued with the missing results. To measure all cases
+again, for example after a change to lbctl, delete the file. With `--results new.jsonl`, the results are stored in
+another file, and this page is not changed.
 
-| case | command | what limits it |
+| case | command | limiting factor |
 |---|---|---|"""
     for case in whole.cases:
         yield f'| {case.title} | `make bench-peers ARGS="--case {case.name} --results new.jsonl"` | {case.limit} |'
     yield f"""
 ## How it is measured
 
-- Each system has its own set of model servers. All systems of a case run next to each other with the same requests.
-  There are {whole.seeds} runs with different seeds, and each run begins with another system. LiteLLM does not run next
-  to the others, because it needs more CPU.
-- All systems have the same health checks: every {checks.INTERVAL} s, with a timeout of {checks.TIMEOUT} s. After
-  {checks.FAILURES} failures, a replica gets no requests until {checks.SUCCESSES} checks succeed. LiteLLM and nginx
-  without `lbctl serve` have no active checks. SMG and lbctl's picker read metrics every second.
-- All systems get the speeds of the replicas as weights, except SMG and vllm-router, which do not support weights.
-- The model servers run in real time. The fastest one needs 5 ms for a token, which is about as fast as a model with
-  8 billion parameters on an H100. A batch has at most {SEQUENCES} requests. A cache has blocks of {BLOCK} tokens.
-  One event of a stream has 16 tokens.
-- A client that gets no data for {ANSWER_TIMEOUT:.0f} s gives up. The time of a failed request counts as {FAILED:.0f} s.
-  Its time to the first token counts as {FAILED:.0f} s only if it did not get one. Clients open a new connection for
-  each request.
-- Each figure is the mean of the seeds, with a 95 % interval by Student's t distribution. This applies to percentiles
-  too: the requests of a run wait for each other, so only the runs are independent.
+- Each system has a separate set of model servers. All systems in a case run in parallel with the same requests. Each
+  case is run {whole.seeds} times with different seeds, and each run starts with a different system. LiteLLM does not
+  run in parallel with the others, because it needs more CPU.
+- All systems use the same health checks: every {checks.INTERVAL} s, with a timeout of {checks.TIMEOUT} s. After
+  {checks.FAILURES} failures, a replica does not get any requests until {checks.SUCCESSES} checks succeed. LiteLLM and
+  nginx without `lbctl serve` do not support active checks. SMG and lbctl's picker read metrics every second.
+- All systems use the speeds of the replicas as weights, except SMG and vllm-router, which do not support weights.
+- The model servers run in real time. The fastest one needs 5 ms per token, which is about as fast as a model with
+  8 billion parameters on an H100. A batch contains at most {SEQUENCES} requests. A cache has blocks of {BLOCK} tokens.
+  Each event in a stream contains 16 tokens.
+- A client disconnects if it does not receive any data for {ANSWER_TIMEOUT:.0f} s. A failed request is counted with a
+  time of {FAILED:.0f} s. Its time to the first token is counted as {FAILED:.0f} s only if it did not get a first token.
+  Clients open a new connection for each request.
+- Each figure is the mean of the seeds, with a 95 % confidence interval based on Student's t distribution. This also
+  applies to percentiles: the requests in a run affect each other, so only the runs are independent.
 - "Share error" is the percentage of requests that should have gone to another replica, according to their capacity.
-- "tokens/s" is the number of generated tokens of all successful requests, per second.
-- CPU is the processor time in ms per request: of a proxy or router with its workers, and of lbctl's picker. "Control"
-  is `lbctl serve` without the picker. Memory is the proportional set size.
+- "tokens/s" is the number of tokens generated per second for all successful requests.
+- "CPU" is the processor time in ms per request that a proxy or router with its workers and lbctl's picker use.
+  "Control" is `lbctl serve` without the picker. "Memory" is the proportional set size.
 
 {_LLM_D}
 
-The default policies of SMG and vllm-router run in all cases. Their other policies for prefixes and sessions run in the
-cases with common prefixes, and those for load in the others. A bounded hash needs sessions. `lbctl static` runs where
-lbctl's documentation recommends it. LiteLLM runs in one case, because it does not run next to the others.
+The default policies of SMG and vllm-router are measured in all cases. Their other policies for prefixes and sessions
+are measured in the cases with common prefixes, and their policies for load in the other cases. A bounded hash requires
+sessions. `lbctl static` is measured where lbctl's documentation recommends it. LiteLLM is measured in only one case,
+because it does not run in parallel with the others.
 
 | system | cases | settings | source |
 |---|---|---|---|"""
@@ -420,7 +425,8 @@ def _harness(results: Sequence[Result]) -> str:
     busy = max(each.harness.machine for each in results)
     mark = " **This may have affected the times.**" if busy > _BUSY else ""
     return (
-        f"At least {requests:,} requests for each system. All cores were busy for at most {busy:.0%} of a run.{mark} "
+        f"Each system received at least {requests:,} requests. "
+        f"All cores were busy for at most {busy:.0%} of a run.{mark} "
         f"Clients were late by at most {max(each.harness.late_ms for each in results):.0f} ms (99th percentile)."
     )
 

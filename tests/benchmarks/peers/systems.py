@@ -78,7 +78,7 @@ _NGINX = "https://nginx.org/en/docs/http/load_balancing.html"
 _HAPROXY = "https://docs.haproxy.org/2.6/configuration.html#4.2-balance"
 _ENVOY = "https://www.envoyproxy.io/docs/envoy/latest/intro/arch_overview/upstream/load_balancing/load_balancers"
 _LEAST = (
-    _by_hand("nginx", "least_conn", by_hand.nginx, "Weights, and no active health checks, which nginx lacks.", _NGINX),
+    _by_hand("nginx", "least_conn", by_hand.nginx, "Weights. nginx does not support active health checks.", _NGINX),
     _by_hand("haproxy", "leastconn", by_hand.haproxy, "Weights, and health checks.", _HAPROXY),
     _by_hand("envoy", "least_request", by_hand.envoy, "Weights, health checks, and outlier detection.", _ENVOY),
 )
@@ -90,7 +90,7 @@ _HASHED = (
 _LIMITED = _by_hand(
     "nginx", "limit_req", partial(by_hand.nginx, limit=TENANT_LIMIT),
     f"Like least_conn, with at most {TENANT_LIMIT} requests per minute for each tenant: a tenth of the capacity. The "
-    "tenant limits of SMG do not apply to HTTP replicas, and vllm-router has none.",
+    "tenant limits of SMG do not apply to HTTP replicas, and vllm-router does not support any.",
     "https://nginx.org/en/docs/http/ngx_http_limit_req_module.html",
 )  # fmt: skip
 
@@ -111,24 +111,27 @@ def _vllm_router(policy: str, settings: str, source: str = "https://pypi.org/pro
 _SMG = _smg(
     "cache_aware",
     "cache_aware",
-    settings="The recommended policy. It reads the load of replicas every second instead of every 10 s.",
+    settings="The recommended policy. It polls the load of replicas every second instead of every 10 s.",
     source=_SMG_PAGE,
 )
 _SMG_LOAD = _smg(
-    "least_load", "least_load", settings="The policy for load that it measures, every second instead of every 10 s."
+    "least_load",
+    "least_load",
+    settings="The policy for measured load, which is polled every second instead of every 10 s.",
 )
 _SMG_STICKY = _smg(
     "sticky sessions", "cache_aware", "--sticky-sessions", "--routing-key-headers", "x-session-id",
-    settings="The recommended policy for the first request of a session. The others follow it.",
+    settings="The recommended policy for the first request of a session. Later requests go to the same replica.",
 )  # fmt: skip
 _VLLM = _vllm_router("cache_aware", "The default policy, with default settings.")
 _VLLM_LOAD = _vllm_router("power_of_two", "The policy for varying load, with default settings.")
 _VLLM_EXACT = _vllm_router(
-    "kv_aware", "It follows the KV-cache events of the engines, with blocks of 512 tokens, and renders each prompt on "
-    "them.", "vllm-router --help",
+    "kv_aware", "It subscribes to the KV-cache events of the engines, with blocks of 512 tokens, and renders each "
+    "prompt on them.", "vllm-router --help",
 )  # fmt: skip
 _VLLM_STICKY = _vllm_router(
-    "sticky_least_loaded", "A new `x-session-id` goes to the replica with the lowest load, and stays there.",
+    "sticky_least_loaded", "A request with a new `x-session-id` goes to the replica with the lowest load, and the "
+    "session stays there.",
     "vllm-router --help",
 )  # fmt: skip
 _LITELLM_PAGE = "https://docs.litellm.ai/docs/routing"
@@ -138,8 +141,8 @@ _LITELLM = (
         _LITELLM_PAGE, is_slow=True,
     ),
     System(
-        "litellm, rust", partial(routers.litellm, rust=True), "The same with `rust: true`. LiteLLM 1.110.2 handles "
-        "streamed chats in Python nevertheless, and its router is always in Rust.",
+        "litellm, rust", partial(routers.litellm, rust=True), "The same with `rust: true`. LiteLLM 1.110.2 still "
+        "handles streamed chats in Python, and its router is always in Rust.",
         "https://docs.litellm.ai/docs/proxy/rust_gateway", is_slow=True,
     ),
 )  # fmt: skip
@@ -266,7 +269,7 @@ _PICK = tuple(_lbctl(kind, "pick", kind, _PICK_SETTINGS, "docs/concepts/picking.
 _QUEUED = tuple(
     _lbctl(
         kind, "queue", f"{kind}, queue", f"Like lbctl pick, with at most {SEQUENCES} requests in flight at each "
-        "replica, and a fair queue for the tenants.", "docs/how-to/queue-requests.md",
+        "replica, and a queue that is fair to the tenants.", "docs/how-to/queue-requests.md",
     )
     for kind in KINDS
 )  # fmt: skip
