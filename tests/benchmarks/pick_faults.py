@@ -57,12 +57,12 @@ _HTTP_ERROR = b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\n\r\n"
 FAULTS: dict[str, Fault] = {
     "killed": lambda picker, _: picker.kill(),
     "hung": lambda picker, _: picker.hang(),
-    "answers after 5 s": lambda picker, _: picker.slow(),
-    "answers with an error": respond(_HTTP_ERROR, spop_frames.disconnect(99, "error")),
-    "answers with garbage": respond(_GARBAGE, _GARBAGE),
-    "answers a malformed message": respond(b"HTTP/1.1 999 What\r\n\r\n", b"\x00\x00\x00\x08nonsense"),
+    "responds after 5 s": lambda picker, _: picker.slow(),
+    "responds with an error": respond(_HTTP_ERROR, spop_frames.disconnect(99, "error")),
+    "responds with garbage": respond(_GARBAGE, _GARBAGE),
+    "sends a malformed message": respond(b"HTTP/1.1 999 What\r\n\r\n", b"\x00\x00\x00\x08nonsense"),
     "closes the connection": respond(b"", b""),
-    "a web server has its port": lambda picker, _: picker.lose_port(),
+    "a web server uses its port": lambda picker, _: picker.lose_port(),
     "names an unknown replica": unknown,
     "restarted": lambda picker, _: picker.heal(),
 }

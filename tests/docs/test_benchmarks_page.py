@@ -113,7 +113,7 @@ def test_answer_lists_the_cases_by_the_figure_of_the_chart() -> None:
     assert f"For TTFT p99, {better}" in report.page(_faster())
     failing = _runs("wedged", _OWN, [1.0] * _SEEDS, failed=4, reasons={"502": 4})
     text = report.page(_table(own=failing, peer=_runs("wedged", _PEER, [1.0] * _SEEDS)))
-    assert "In failed requests, lbctl is worse than the best other system in “Wedged replica” (pick)." in text
+    assert "For failed requests, lbctl is worse than the best other system in “Wedged replica” (pick)." in text
     assert "Why requests failed: lbctl pick, envoy: 20 × 502." in text
 
 
@@ -143,7 +143,7 @@ def test_proxies_with_a_loss_are_listed_though_envoy_wins() -> None:
     text = report.page(replace(found, systems=compared, results=ran))  # type: ignore[arg-type]
     assert "Nowhere" in _section(text, "Where lbctl loses")
     rows = _section(text, "Which proxy suits lbctl pick?")
-    assert "is the lowest in 1 of 1 cases, and worse than the best other system in 0." in rows
+    assert "in 1 of 1 cases, and is worse than the best other system in 0." in rows
     assert "With nginx or HAProxy, it is worse in 1." in rows
     assert "| Mixed GPUs, load 50 % | **1.09 s** |  | 0.272 s | 0.544 s (smg, cache_aware) |" in rows
 
@@ -172,7 +172,7 @@ def test_page_of_three_seeds_lists_no_missing_seeds() -> None:
     kept = [_result(case.name, each.name, seed) for case in CASES for each in of(case) for seed in range(3)]
     text = report.page(table(Results({}, kept)))
     assert "with fewer seeds" not in text
-    assert "There are 3 runs with different seeds" in text
+    assert "case is run 3 times with different seeds" in text
 
 
 def test_page_without_results_lists_all_cases() -> None:

@@ -135,7 +135,10 @@ def _case(
     """Return a case with a constant rate, which runs until enough requests count."""
     rate = keys["load"] * capacity(keys["replicas"], *lengths)
     seconds = counted / (rate * (1 - keys.get("since", _WARM_UP)))
-    limit = f"The machine runs the clients, the engines and all systems, at {rate:.0f} requests per second for each."
+    limit = (
+        f"The rate is {rate:.0f} requests per second for each system, because the clients, the engines and all systems "
+        "run on the same machine."
+    )
     return Case(seconds=seconds, arrivals=partial(arrivals, rate, seconds), **{"limit": limit, **keys})
 
 
@@ -171,7 +174,8 @@ def _prefixes(percent: int) -> Case:
 _SESSIONS: dict[str, Any] = {
     "load": 1.2, "replicas": (1.3,) * 4, "seconds": _AGENT_SECONDS,
     "arrivals": partial(workloads.agents, _AGENT_SECONDS), "has_prefixes": True,
-    "limit": "The machine forwards prompts of 7,000 tokens on average, at 14 requests per second for each system.",
+    "limit": "The rate is 14 requests per second for each system, because the machine forwards prompts of 7,000 tokens "
+    "on average.",
 }  # fmt: skip
 AGENTS = Case(
     name="agents", title="Agents with sessions", group="sessions", **_SESSIONS,
@@ -248,7 +252,8 @@ _UPGRADE = Case(
 _FLOODED = _case(
     workloads.tenants, name="flood", title="One tenant floods", group="crowds", load=0.6, replicas=(1.2,) * 3,
     modes=("static", "pick"),
-    limit="The machine runs the clients, the engines and all systems, at 49 requests per second for each.",
+    limit="The rate is 49 requests per second for each system, because the clients, the engines and all systems run on "
+    "the same machine.",
     description="The pool has three equal replicas. Nine tenants together use 60 % of the capacity. A tenth tenant "
     "sends ten times as many requests as each of the others. Only its generated tokens are counted, not its times. A "
     "rate limit needs a rate that matches the capacity. It rejects most of the flood, even while replicas are idle. A "
@@ -260,7 +265,8 @@ _FLOODED = _case(
 _BURST = Case(
     name="burst", title="Burst of twice the capacity", group="crowds", load=2.0, replicas=(0.7,) * 4, seconds=20.0,
     since=0.1, arrivals=partial(workloads.burst, 2.0 * capacity((0.7,) * 4), 20.0),
-    limit="The machine runs all systems during the burst, at 60 requests per second for each.",
+    limit="During the burst, the rate is 60 requests per second for each system, and all systems run on the same "
+    "machine.",
     description="The pool has four equal replicas at a load of 50 %. For 4 s, the load increases to 200 %.",
 )  # fmt: skip
 

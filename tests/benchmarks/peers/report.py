@@ -164,7 +164,7 @@ def _answer(whole: Table, cases: Sequence[Case]) -> str:
                 )
         if found:
             parts = [f"{verdict} {_listed(titles)}" for verdict, titles in found.items()]
-            sentences.append(f"For {figure.title}, lbctl is {'; '.join(parts)}.")
+            sentences.append(f"For {figure.title}, lbctl is {'; it is '.join(parts)}.")
     if empty := [f"“{whole.case(name).title}”" for name, compared in shown.items() if compared.is_empty]:
         sentences.append(f"No requests failed with lbctl or with the best other system in {_listed(empty)}.")
     sentences += _others(whole, shown)
@@ -205,7 +205,7 @@ For each case, and for each mode of lbctl that its documentation recommends for 
 proxies is compared with the best other system. Each value is the mean of all seeds, and the lowest value is the best.
 With the same seed, all systems receive the same requests at the same times, so the difference is calculated for each
 seed. A difference is significant if its 95 % confidence interval, based on Student's t distribution, does not include
-0. The tables list all significant differences, starting with the largest relative difference. By chance, about
+zero. The tables list all significant differences, starting with the largest relative difference. By chance, about
 {0.025 * len(compared):.0f} of all {len(compared)} comparisons are in each table.
 """
     yield from _verdict_table([*sorted_by_size(compared, "worse")], titles, why)
