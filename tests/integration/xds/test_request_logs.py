@@ -135,6 +135,7 @@ def test_unmatched_nodes_and_garbage_are_ignored() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_a_flooding_client_is_throttled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lbctl.xds.protocol.request_log_session._MIN_PAUSE", 0.2)
 

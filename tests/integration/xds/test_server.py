@@ -400,6 +400,7 @@ def test_stop_ends_every_stream_within_the_grace_period(streams: int) -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_stop_does_not_wait_for_a_client_that_does_not_read() -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
@@ -441,6 +442,7 @@ def test_a_client_that_does_not_read_is_disconnected() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_closing_a_connection_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     tries: list[int] = []
 

@@ -19,6 +19,7 @@ def _case(name: str) -> Case:
     return next(case for case in CASES if case.name == name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", _GENERATED, ids=lambda case: case.name)
 def test_each_system_has_2000_counted_requests(case: Case) -> None:
     assert sum(case.counts(item) for seed in range(SEEDS) for item in case.plan(seed)) >= 2000

@@ -50,6 +50,7 @@ def test_failure_has_a_reason(parts: tuple[bytes, ...], reason: str) -> None:
     assert asyncio.run(_answered(*parts)).failed == reason
 
 
+@pytest.mark.slow
 def test_client_gives_up_after_a_silence_not_a_slow_answer() -> None:
     slow = asyncio.run(_answered(_HEAD, b"data: {}\n\n", b"data: {}\n\n", b"[DONE]", pause=0.15, patience=0.3))
     silent = asyncio.run(_answered(_HEAD, b"data: {}\n\n", pause=0.4, patience=0.1))

@@ -77,6 +77,7 @@ def test_options_become_settings(started: list[AgentSettings], state: Path) -> N
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_process_does_not_import_from_the_working_directory(state: Path) -> None:
     (state / "aiohttp.py").write_text("raise SystemExit(77)")
     (state / "file").touch()

@@ -230,6 +230,7 @@ def test_serve_with_another_bind_is_located_by_url_or_fleet(by: str, tmp_path: P
     assert f"'pipe': {{'path': '{own}'}}" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [["bootstrap"], ["xds", "get", "--timeout", "0.1"]])
 def test_server_ca_verifies_an_api_with_a_private_authority(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -77,6 +77,7 @@ def test_validate_reports_why_each_file_cannot_be_read(results: dict[str, tuple[
     assert code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_command_reports_the_permission_error(command: str, results: dict[str, tuple[int | None, str]]) -> None:
     expected, reason = COMMANDS[command]

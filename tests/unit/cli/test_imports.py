@@ -29,6 +29,7 @@ def test_command_without_fleet_does_not_import_the_model(arguments: tuple[str, .
     assert {"pydantic", "yaml", "lbctl.model", "lbctl.targets", "lbctl.lint.rules"} & modules == set()
 
 
+@pytest.mark.slow
 def test_validate_imports_no_renderer() -> None:
     modules = imported("validate", QUICKSTART)
     assert "lbctl.model.fleet" in modules
@@ -37,6 +38,7 @@ def test_validate_imports_no_renderer() -> None:
     assert ({"jinja2", "google.protobuf", "envoy", "aiohttp"} | RULES | renderers | checkers) & modules == set()
 
 
+@pytest.mark.slow
 def test_lint_imports_the_rules_but_no_renderer() -> None:
     modules = imported("lint", QUICKSTART)
     assert "lbctl.lint.rules" in modules

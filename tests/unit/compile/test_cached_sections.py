@@ -73,6 +73,7 @@ def _equal(first: tuple[Compiled | None, list[str]], second: tuple[Compiled | No
     return topologies[0] == topologies[1] and first[1] == second[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(len(_CHANGES)))
 def test_a_cached_compilation_equals_a_fresh_one(first: int, tmp_path: Path) -> None:
     """Each fleet is compiled after each other one, and compiled again after that."""

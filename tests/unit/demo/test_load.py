@@ -97,6 +97,7 @@ async def completed_during_and_after(
     return [during, after]
 
 
+@pytest.mark.slow
 def test_wedged_engine_continues_after_its_recovery() -> None:
     engine = PacedReplica("a", 1.0, _CURVE)
     completed = asyncio.run(completed_during_and_after(engine, lambda: engine.wedge(True), lambda: engine.wedge(False)))

@@ -54,6 +54,7 @@ def _opened(text: str) -> dict[str, Any]:
     return routes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", _FILES)
 def test_closed_route_opens_with_its_protection(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     routes = _opened(imported(file.parent.name, file)[0].text)

@@ -64,6 +64,7 @@ def test_invalid_input_is_reported_at_its_position(
 SOURCES = [file.read_text() for file in sorted(ENVOY.glob("*.yaml"))]
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(source=st.sampled_from(SOURCES), data=st.data())
 def test_import_never_crashes(source: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:

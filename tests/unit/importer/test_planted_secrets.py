@@ -191,6 +191,7 @@ CASES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "file"), CASES)
 def test_planted_secrets_are_reported_and_not_written(kind: str, file: Path, tmp_path: Path) -> None:
     source = tmp_path / "source.conf"

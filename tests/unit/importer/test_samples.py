@@ -75,6 +75,7 @@ def test_secrets_of_the_source_are_not_written(kind: str, file: Path) -> None:
         assert "LB984" in output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "file"), CASES)
 def test_import_is_deterministic_with_short_lines(kind: str, file: Path) -> None:
     first, second = imported(kind, file)[0].text, imported(kind, file)[0].text

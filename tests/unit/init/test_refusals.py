@@ -77,6 +77,7 @@ def error_for(url: str, patience: float = 1.0) -> str:
     return item.message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("handler", "words"),
     [

@@ -134,6 +134,7 @@ def test_certificates_of_pickers_have_a_shared_name_or_addresses(hosts: tuple[st
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_picker_with_another_name_is_not_trusted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     authority = Authority(tmp_path)
     first, second = (_files(authority, name, [name]) for name in ("lbctl-picker", "other"))

@@ -127,6 +127,7 @@ def test_flood_at_one_picker_does_not_starve_another_picker(limit: int) -> None:
     assert site.most <= limit
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pickers", "limit"), [(2, 1), (2, LIMIT), (3, 1), (5, LIMIT)])
 def test_pickers_with_a_flood_each_share_equally(pickers: int, limit: int) -> None:
     site = _Site(pickers, limit)
@@ -139,6 +140,7 @@ def test_pickers_with_a_flood_each_share_equally(pickers: int, limit: int) -> No
     assert site.most <= limit, "no picker takes a place that belongs to another one"
 
 
+@pytest.mark.slow
 def test_places_of_a_large_pool_are_reused_immediately() -> None:
     """Each picker takes several places between two messages of another one."""
     site = _Site(2, 128)
@@ -149,6 +151,7 @@ def test_places_of_a_large_pool_are_reused_immediately() -> None:
     assert site.share("0") == pytest.approx(0.5, abs=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [1, LIMIT])
 def test_nine_of_ten_places_go_to_the_higher_priority(limit: int) -> None:
     site = _Site(2, limit)
@@ -158,6 +161,7 @@ def test_nine_of_ten_places_go_to_the_higher_priority(limit: int) -> None:
     assert site.share("high") == pytest.approx(0.9, abs=0.05)
 
 
+@pytest.mark.slow
 def test_low_priority_keeps_its_part_at_a_shared_picker() -> None:
     site = _Site(3, 16)
     site.flood(0, "low", priority="low")
@@ -168,6 +172,7 @@ def test_low_priority_keeps_its_part_at_a_shared_picker() -> None:
     assert site.share("high2") == pytest.approx(0.3, abs=0.04)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [1, LIMIT])
 def test_weights_apply_across_pickers(limit: int) -> None:
     site = _Site(2, limit, weights={"gold": 4.0})

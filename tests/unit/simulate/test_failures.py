@@ -258,6 +258,7 @@ def test_a_retry_while_other_replicas_are_full() -> None:
     assert list(marked.requests.state) == [DONE, DONE]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["nginx:random", "envoy:least_request"])
 def test_retries_are_spread_evenly(policy: str) -> None:
     for dead in range(3):

@@ -236,6 +236,7 @@ def test_epoch_grows_when_a_database_is_set_aside(directory: StateDirectory) -> 
     assert before.epoch < second_lease.epoch < third_lease.epoch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(40))
 def test_flipped_bits_never_yield_wrong_records(directory: StateDirectory, seed: int) -> None:
     directory.filled()

@@ -260,6 +260,7 @@ def test_lock_is_released_on_close(tmp_path: Path, opened: Callable[[Path], Open
     opened(tmp_path)
 
 
+@pytest.mark.slow
 def test_waiting_for_the_lock_can_be_cancelled(tmp_path: Path, opened: Callable[[Path], OpenState]) -> None:
     opened(tmp_path)
     messages: list[str] = []

@@ -69,6 +69,7 @@ def test_calibration_measures_the_engine_of_the_replica(tmp_path: Path, capsys: 
     assert rate == pytest.approx(saturated_rate(1.0, 300, 40, FAST), rel=0.3)
 
 
+@pytest.mark.slow
 def test_idle_replica_cannot_be_calibrated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with busy_replica(0.0) as port:
         url = f"http://127.0.0.1:{port}/metrics?token=secret"

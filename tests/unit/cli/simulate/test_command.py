@@ -128,6 +128,7 @@ def test_plot_of_a_trace_whose_name_is_not_utf8(arguments: list[str], tmp_path: 
     assert title == f"p: {tmp_path}/a\ufffd\ufffd.csv"
 
 
+@pytest.mark.slow
 def test_broken_numba_is_a_warning(arguments: list[str], tmp_path: Path) -> None:
     (tmp_path / "broken" / "numba").mkdir(parents=True)
     (tmp_path / "broken" / "numba" / "__init__.py").write_text("raise ImportError('Numba needs NumPy 2.2 or less')")

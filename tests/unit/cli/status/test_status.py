@@ -146,6 +146,7 @@ def test_watch_in_a_pipe_survives_a_restart_of_serve(fleet: Fleet) -> None:
         lines.close()
 
 
+@pytest.mark.slow
 def test_watch_on_a_terminal_redraws_within_its_width(fleet: Fleet, server: str) -> None:
     reason = "nginx: [emerg] bind() to 0.0.0.0:80 failed (98: Address already in use), and it was tried three times"
     fleet.connected = (

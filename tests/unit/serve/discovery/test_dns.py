@@ -110,6 +110,7 @@ def test_change_before_the_first_subscriber_is_not_lost(tmp_path: Path) -> None:
         _run(work)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failure", ["silence", "unknown", "empty", "forbidden"])
 def test_failed_lookup_keeps_the_addresses(tmp_path: Path, failure: str) -> None:
     async def work(discover: DiscoveryService) -> None:

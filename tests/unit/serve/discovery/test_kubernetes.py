@@ -131,6 +131,7 @@ def test_paginated_list_is_one_answer(api: ApiServer, tmp_path: Path) -> None:
     run_source(api, tmp_path, work)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trouble", ["expire", "error", "drop"])
 def test_no_change_is_missed_after_a_failed_watch(api: ApiServer, tmp_path: Path, trouble: str) -> None:
     api.put_slice("ml", "vllm", pods(1))

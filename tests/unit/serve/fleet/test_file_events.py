@@ -82,6 +82,7 @@ def test_single_file_is_watched(fleet: Path) -> None:
     watching(test, fleet / "a.yaml")
 
 
+@pytest.mark.slow
 def test_several_paths_are_watched_without_standard_input(fleet: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
@@ -133,6 +134,7 @@ def test_changed_link_of_a_parent_directory_is_an_event(tmp_path: Path) -> None:
     watching(test, tmp_path / "current" / "conf" / "fleet")
 
 
+@pytest.mark.slow
 def test_target_of_a_linked_file_is_watched(fleet: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()

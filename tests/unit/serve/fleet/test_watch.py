@@ -91,6 +91,7 @@ def test_constant_writes_delay_an_event_only_to_a_maximum(fleet: Path) -> None:
     watching(test, fleet, settle=1.0)
 
 
+@pytest.mark.slow
 def test_change_while_reading_is_the_next_event(fleet: Path) -> None:
     async def run() -> None:
         watcher = FleetWatcher([str(fleet)], poll=60)
@@ -157,6 +158,7 @@ def test_any_change_of_a_followed_file_is_an_event(fleet: Path, tmp_path: Path) 
     watching(test, fleet, files=[tls / "server.crt"])
 
 
+@pytest.mark.slow
 def test_swaps_of_a_followed_kubernetes_secret_are_events(fleet: Path, tmp_path: Path) -> None:
     mount = tmp_path / "tls"
     mount.mkdir()
@@ -233,6 +235,7 @@ def quick_polls() -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_polls")
 def test_without_inotify_changes_are_polled(fleet: Path) -> None:
     async def test(events: Events) -> None:

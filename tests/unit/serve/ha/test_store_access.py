@@ -122,6 +122,7 @@ def _secure(scheme: str, authority: Authority) -> Server:
     return EtcdServer("--client-cert-auth", *(text for pair in zip(names, files, strict=True) for text in pair))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["rediss", "etcds"])
 def test_store_and_client_verify_each_other_by_tls(scheme: str, tmp_path: Path) -> None:
     authority, other = Authority(tmp_path / "a", "authority"), Authority(tmp_path / "o", "other")

@@ -80,6 +80,7 @@ async def serving(directory: Path, clock: Clock) -> AsyncIterator[tuple[Services
     await state.close()
 
 
+@pytest.mark.slow
 def test_drain_ends_after_its_replica_is_gone_for_the_grace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "_EXPIRY_INTERVAL", 0.01)
     clock = Clock()

@@ -118,6 +118,7 @@ async def _start_slowly() -> None:
     child.close()
 
 
+@pytest.mark.slow
 def test_picker_that_does_not_start_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lbctl.serve.picker.child._START_TIMEOUT", 0.01)
 

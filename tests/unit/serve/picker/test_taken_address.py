@@ -61,6 +61,7 @@ def _bound() -> tuple[Address, socket.socket]:
     return bind, unknown
 
 
+@pytest.mark.slow
 def test_process_that_releases_the_address_is_not_reported(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,6 +84,7 @@ def test_process_that_releases_the_address_is_not_reported(
     assert "another process uses" not in caplog.text
 
 
+@pytest.mark.slow
 def test_process_that_keeps_returning_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise, another user's process could hide behind the looks, and receive prompts."""
     monkeypatch.setattr("lbctl.serve.picker.manager._LOOK", 0.01)
@@ -103,6 +105,7 @@ def test_process_that_keeps_returning_is_reported(monkeypatch: pytest.MonkeyPatc
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_process_that_stays_unknown_is_reported() -> None:
     bind, unknown = _bound()
 

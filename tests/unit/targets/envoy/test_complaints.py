@@ -70,6 +70,7 @@ def test_error_is_reported_at_its_object(output: str, path: tuple[str, ...] | No
     assert complaints == ([] if path is None else [(path, message)])
 
 
+@pytest.mark.slow
 def test_broken_route_is_reported_by_its_name() -> None:
     bundle = envoy_bundle()
     (listener,) = [

@@ -140,6 +140,7 @@ def lacking(gateway: Gateway) -> dict[tuple[str, str], bool]:
     return found
 
 
+@pytest.mark.slow
 def test_every_unsupported_feature_has_one_warning(full: Gateway) -> None:
     expected = dict.fromkeys((key for key in lacking(full) if key[0] != "LB499"), 1)
     assert expected

@@ -402,6 +402,7 @@ def test_resources_can_be_read_during_the_next_build() -> None:
         assert fresh[number].resources(replace(ANY, zone=zone)).version == version
 
 
+@pytest.mark.slow
 def test_a_thousand_builds_do_not_leak_resources() -> None:
     fleet, builder = load_text(FLEET), Builder()
     builder.build(fleet, snapshot_of(fleet))
@@ -507,6 +508,7 @@ _LIVE: Sequence[Mapping[str, Any]] = (
 _PROXIES = (ANY, replace(ANY, zone="b", region="east"), replace(ANY, listeners=("public",), zone="a"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", _CHANGES, ids=lambda item: item[1][:30])
 def test_a_change_and_its_revert_equal_a_fresh_build(change: tuple[str, str]) -> None:
     kept = Builder()

@@ -45,6 +45,7 @@ def _is_closed(client: socket.socket) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_connection_with_most_unread_bytes_is_closed() -> None:
     with _connections(2 * MIN_UNREAD, 4 * MIN_UNREAD, 8 * MIN_UNREAD, 10_000) as (port, clients):
         memory = iter([0, 3 * MIN_UNREAD])
