@@ -221,7 +221,7 @@ def test_headline_replaces_only_the_marked_part(monkeypatch: pytest.MonkeyPatch)
     text = report.readme(_faster(), "before\n<!-- benchmarks -->\nold\n<!-- /benchmarks -->\nafter\n")
     assert text.startswith("before\n<!-- benchmarks -->\nThe [benchmarks]")
     assert text.endswith("<!-- /benchmarks -->\nafter\n")
-    assert "In 4 comparisons with the best other system, lbctl is better in 4, worse in 0" in text
+    assert "Of 4 comparisons with the best other system, lbctl is better in 4, worse in 0" in text
     row = next(line for line in text.splitlines() if line.startswith("| Mixed GPUs, load 50 % | TTFT p99 | "))
     assert row.endswith("(smg, cache_aware) | better |")
     equal = report.readme(_faster([0.8, 1.3, 0.7, 1.2, 1.0]), "<!-- benchmarks -->\n<!-- /benchmarks -->")

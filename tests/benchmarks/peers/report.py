@@ -118,7 +118,7 @@ The complete results are listed under [All figures](#all-figures).
 def _counts(compared: Sequence[Comparison]) -> str:
     count = Counter(each.verdict for each in compared)
     return (
-        f"In {len(compared)} comparisons with the best other system, lbctl is better in {count['better']}, worse in "
+        f"Of {len(compared)} comparisons with the best other system, lbctl is better in {count['better']}, worse in "
         f"{count['worse']}, and not measurably different in {count['equal']}."
     )
 
@@ -452,7 +452,7 @@ one case, LiteLLM, in front of simulated model servers. They also list the cases
     if not compared:
         return
     yield f"{_counts(compared)}\n"
-    yield f"{_best_proxy(_by_proxy(whole))} [Which proxy suits it?]({_PROXIES})\n"
+    yield f"{_best_proxy(_by_proxy(whole))} [Which proxy suits lbctl pick?]({_PROXIES})\n"
     yield "| case | figure | lbctl | best other system | lbctl is |"
     yield "|---|---|---|---|---|"
     for name, figure in HEADLINES:
