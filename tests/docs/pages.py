@@ -3,12 +3,13 @@
 Blocks of `console`, `sh`, `bash` and `shell` are run. In `console`, lines that begin with `$ ` are commands, and the
 lines below a command are its output. Words after the language of a fence have a meaning: `file=NAME` writes the block
 to that file, for the commands below it; `by=PLACE` names what runs the block instead, which is a test
-(`tests/….py::test_…`) or a file that contains its commands.
+(`tests/….py::test_…`) or a file that contains its commands; `excerpt` marks lines of YAML that are not a document.
 """
 
 from __future__ import annotations
 
 import re
+import textwrap
 from dataclasses import dataclass
 
 from tests.support.paths import ROOT
@@ -16,7 +17,7 @@ from tests.support.paths import ROOT
 PAGES = [str(path.relative_to(ROOT)) for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))]
 RUN = frozenset({"console", "sh", "bash", "shell"})
 ANYTHING = "…"
-_BLOCK = re.compile(r"^(`{3,})([^\n]*)\n(.*?)^\1$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"^( *`{3,})([^\n]*)\n(.*?)^\1$", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,12 @@ def blocks(page: str) -> list[Block]:
 def _block(found: re.Match[str], text: str) -> Block:
     language, *words = found[2].split() or [""]
     pairs = dict(word.partition("=")[::2] for word in words)
-    return Block(text.count("\n", 0, found.start()) + 2, language, pairs, found[3])
+    return Block(
+        text.count("\n", 0, found.start()) + 2,
+        language,
+        pairs,
+        textwrap.dedent(found[3]) if found[1].startswith(" ") else found[3],
+    )
 
 
 def _line(shown: str) -> str:

@@ -34,7 +34,7 @@ class Case:
 
 def case(name: str) -> Case:
     page = (HOW_TO / PAGES[name]).read_text(encoding="utf-8")
-    start, fleet, rendered = re.findall(r"^```\w+\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    start, fleet, rendered = re.findall(r"^```\w[^\n]*\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     table = "\n".join(line for line in page.splitlines() if line.startswith("|"))
     return Case(start, fleet, [line.strip() for line in rendered.splitlines()], table)
 

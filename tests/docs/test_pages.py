@@ -68,7 +68,7 @@ def _replicas(page: str, ports: Ports) -> Iterator[None]:
 def test_commands_are_only_in_shell_blocks(page: str) -> None:
     others = [block for block in blocks(page) if block.language not in RUN]
     assert [line for block in others for line in block.text.splitlines() if line.startswith("$ ")] == []
-    assert {word for block in blocks(page) for word in block.words} <= {"by", "file"}
+    assert {word for block in blocks(page) for word in block.words} <= {"by", "excerpt", "file"}
 
 
 @pytest.mark.parametrize("page", PAGES)
