@@ -202,6 +202,15 @@ def test_documented_upgrade_and_rollback_work(installed: Machine) -> None:
     ]  # fmt: skip
 
 
+def test_documented_drain_limit_replaces_the_one_of_the_unit(installed: Machine) -> None:
+    machine = installed
+    machine.run_blocks_of("test_documented_drain_limit_replaces_the_one_of_the_unit")
+    (stop,) = re.findall(r"^ExecStop=.+ 300$", (ROOT / "deploy/systemd/system/lbctl-envoy.service").read_text(), re.M)
+    for unit in ("lbctl-envoy", "lbctl-envoy@"):
+        lines = (machine.root / f"etc/systemd/system/{unit}.service.d/drain.conf").read_text().splitlines()
+        assert lines == ["[Service]", "ExecStop=", machine.moved(stop.replace(" 300", " 1800")), "TimeoutStopSec=1830s"]
+
+
 def test_documented_removal_leaves_no_files(machine: Machine) -> None:
     before = machine.files()
     machine.run_blocks_of(_SET_UP)
