@@ -303,29 +303,40 @@ DIAGRAMS = {
     ),
     "proxies": Diagram(
         [
-            Row([Box("Retry budget?", "or a time limit for the whole request, or traces")]),
+            Row(
+                [
+                    Box(
+                        "Retry budget?",
+                        "or a time limit for the whole request, or traces, or on another machine than serve",
+                    )
+                ]
+            ),
             Row(
                 [
                     Box("Envoy", plain=True),
-                    Box("Queues?", "in front of replicas, or key files with only hashes", columns=3),
+                    Box(
+                        "Limit per tenant?",
+                        "of concurrent requests, or queues without the picker, or hashed keys",
+                        columns=3,
+                    ),
                 ]
             ),
             Row(
                 [
                     None,
                     Box("HAProxy", plain=True),
-                    Box("Models in bodies?", "or JWT, or weight changes within seconds", columns=2),
+                    Box("nginx runs already?", "and models are not in bodies, no JWT, and weights may wait", columns=2),
                 ]
             ),
-            Row([None, None, Box("Envoy or HAProxy", plain=True), Box("Any proxy", plain=True)]),
+            Row([None, None, Box("nginx", plain=True), Box("Envoy by default", plain=True)]),
         ],
         [
             Arrow("Retry budget?", "Envoy", "yes"),
-            Arrow("Retry budget?", "Queues?", "no"),
-            Arrow("Queues?", "HAProxy", "yes"),
-            Arrow("Queues?", "Models in bodies?", "no"),
-            Arrow("Models in bodies?", "Envoy or HAProxy", "yes"),
-            Arrow("Models in bodies?", "Any proxy", "no"),
+            Arrow("Retry budget?", "Limit per tenant?", "no"),
+            Arrow("Limit per tenant?", "HAProxy", "yes"),
+            Arrow("Limit per tenant?", "nginx runs already?", "no"),
+            Arrow("nginx runs already?", "nginx", "yes"),
+            Arrow("nginx runs already?", "Envoy by default", "no"),
         ],
     ),
     "health": Diagram(
