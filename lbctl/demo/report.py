@@ -18,6 +18,9 @@ FIRST_TOKEN_TIMEOUT = 5.0
 """Maximum time that a client waits for the first token, in seconds. After that, the request counts as failed, with this
 time."""
 
+MAX_LATENESS = SLOW / 4
+"""Lateness of the event loop, in seconds, above which the times in the report are not meaningful."""
+
 SLOW_COLUMN = f"FAILED OR > {SLOW:g} s"
 
 
@@ -160,6 +163,7 @@ def _step(item: StepResult, began: float) -> dict[str, Any]:
 def as_text(run: DemoReport) -> str:
     """Return the report as text."""
     lines = [
+        *busy_warning(run.late),
         summary(run.groups),
         "",
         f"{run.seconds:.0f} s through {run.proxy}: the same requests, {arrival_rate():.1f}/s, to three equal groups of",
@@ -178,6 +182,17 @@ def as_text(run: DemoReport) -> str:
         lines += ["", f"{'CANARY':<10} {'REQUESTS':>8} {'FAILED':>6} {'FROM':>6} {'TO':>6}  WHAT LBCTL SERVE DID"]
         lines += [_canary_row(item, run.began) for item in run.canaries]
     return "\n".join(lines)
+
+
+def busy_warning(late: float) -> list[str]:
+    """Return the lines of a warning if the machine was too busy to measure times."""
+    if late <= MAX_LATENESS:
+        return []
+    return [
+        "Warning: the figures are not meaningful, because this machine was too busy.",
+        f"The demo sent and answered requests up to {duration(late)} too late.",
+        "",
+    ]
 
 
 def summary(groups: Mapping[Strategy, GroupFigures]) -> str:

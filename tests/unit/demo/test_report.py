@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from lbctl.demo.report import GroupFigures, summary
+import pytest
+
+from lbctl.demo.fleet import STRATEGIES
+from lbctl.demo.report import DemoReport, GroupFigures, as_json, as_text, summary
 
 
 def test_summary_compares_the_groups_in_one_sentence() -> None:
@@ -14,3 +17,12 @@ def test_summary_compares_the_groups_in_one_sentence() -> None:
         "Failed or waited more than 1 s for the first token: 3.1 % of the requests with lbctl serve, "
         "8.5 % with static weights, 20.0 % with round robin."
     )
+
+
+@pytest.mark.parametrize(("late", "warns"), [(0.02, False), (0.25, False), (0.9, True)])
+def test_report_of_a_busy_machine_begins_with_a_warning(late: float, *, warns: bool) -> None:
+    groups = {name: GroupFigures(1000, 0, 0.1, 0.1, 5.0, {}) for name in STRATEGIES}
+    run = DemoReport("envoy 1.40.0", 60.0, groups, [], [], {}, 0.0, late)
+    assert as_json(run)["event_loop_late_seconds_p99"] == late
+    begins = as_text(run).startswith("Warning: the figures are not meaningful, because this machine was too busy")
+    assert begins is warns
