@@ -18,7 +18,7 @@ from tests.docs.pages import ROOT
 from tests.support.processes.binaries import require
 from tests.support.processes.ports import free_port, hold
 
-_PORT = re.compile(r"(?<![\w.])(?:80[08]0|900[1-9]|9901|180[08]0|18514)(?![\w.])")
+_PORT = re.compile(r"(?<![\w.])(?:80[08]0|8443|900[1-9]|9901|180[08]0|18514)(?![\w.])")
 """The ports that pages and examples mention."""
 _XDS, _API = "18000", "18080"
 _HOT_RESTART = "\0envoy_domain_socket_parent_0".ljust(108, "\0")
