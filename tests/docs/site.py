@@ -26,6 +26,16 @@ ROOT_PAGES = {
     "SECURITY.md": "develop/security.md",
 }
 """File in the root of the repository → its page in the site."""
+BOOSTS = {
+    "develop/decisions/": 0.1,
+    "develop/": 0.3,
+    "reference/codes.md": 0.3,
+    "reference/http-api.md": 0.3,
+    "start/": 2.0,
+    "how-to/": 2.0,
+    "concepts/": 2.0,
+}
+"""Beginning of the path of a page → factor of its rank in the search. The first one that matches counts."""
 _SOURCES = "files/"
 """Pages that show the other files that pages link."""
 _GENERATED = re.compile(r"\A<!--.*?-->\s+", re.S)
@@ -67,8 +77,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     markdown = _GENERATED.sub("", markdown)
     if _MOVED in markdown:
         page.meta["search"] = {"exclude": True}
-    elif page.file.src_uri.startswith("develop/"):
-        page.meta["search"] = {"boost": 0.5}
+    elif boost := next((factor for path, factor in BOOSTS.items() if page.file.src_uri.startswith(path)), None):
+        page.meta["search"] = {"boost": boost}
     here = _repository_path(page.file.src_uri)
 
     def link_in_site(link: re.Match[str]) -> str:
