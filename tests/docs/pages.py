@@ -1,9 +1,12 @@
 """Read the code blocks of the documentation pages.
 
 Blocks of `console`, `sh`, `bash` and `shell` are run. In `console`, lines that begin with `$ ` are commands, and the
-lines below a command are its output. Words after the language of a fence have a meaning: `file=NAME` writes the block
-to that file, for the commands below it; `by=PLACE` names what runs the block instead, which is a test
-(`tests/….py::test_…`) or a file that contains its commands; `excerpt` marks lines of YAML that are not a document.
+lines below a command are its output. Words after the language of a fence have a meaning:
+
+- `file=NAME` writes the block to that file, for the commands below it.
+- `by=PLACE` names what runs the block instead, which is a test (`tests/….py::test_…`) or a file that contains its
+  commands.
+- `excerpt` marks lines of YAML that are not a document.
 """
 
 from __future__ import annotations

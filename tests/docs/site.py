@@ -35,7 +35,7 @@ BOOSTS = {
     "how-to/": 2.0,
     "concepts/": 2.0,
 }
-"""Beginning of the path of a page → factor of its rank in the search. The first one that matches counts."""
+"""Beginning of the path of a page → factor of its rank in the search. The first match counts."""
 _SOURCES = "files/"
 """Pages that show the other files that pages link."""
 _GENERATED = re.compile(r"\A<!--.*?-->\s+", re.S)
@@ -84,6 +84,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     def link_in_site(link: re.Match[str]) -> str:
         uri = _site_uri(_resolved(here, link[0]))
         _shown.add(uri)
+        target = files.get_file_from_path(uri)
+        if target and target.inclusion is InclusionLevel.EXCLUDED:
+            _log.warning("%s links %s, which is not built", page.file.src_uri, uri)
         return os.path.relpath(uri, PurePosixPath(page.file.src_uri).parent)
 
     return _by_part(markdown, lambda text: _lists_and_tables(_LINK.sub(link_in_site, text)))
@@ -136,12 +139,16 @@ def _resolved(page: PurePosixPath, link: str) -> PurePosixPath:
 
 
 def _site_uri(path: PurePosixPath) -> str:
-    """Return the page in the site for a file or directory of the repository."""
+    """Return the page in the site for a file or directory of the repository.
+
+    The name of the page does not begin with a dot, because mkdocs does not build such files.
+    """
     if str(path) in ROOT_PAGES:
         return ROOT_PAGES[str(path)]
     if path.is_relative_to("docs"):
         return str(path.relative_to("docs"))
-    return f"{_SOURCES}{path}/index.md" if (ROOT / path).is_dir() else f"{_SOURCES}{path}.md"
+    name = _SOURCES + "/".join(part.lstrip(".") for part in path.parts)
+    return f"{name}/index.md" if (ROOT / path).is_dir() else f"{name}.md"
 
 
 def _below(path: PurePosixPath) -> list[PurePosixPath]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
 from pathlib import Path
@@ -25,7 +26,13 @@ def test_site_builds_with_every_page_and_a_search_index(tmp_path: Path) -> None:
     pages = {path.relative_to(ROOT / "docs").with_suffix(".html") for path in (ROOT / "docs").rglob("*.md")}
     pages = {page.with_name("index.html") if page.stem == "README" else page for page in pages}
     assert {page for page in pages if not (tmp_path / page).is_file()} == set()
-    assert "LB101" in (tmp_path / "search" / "search_index.json").read_text(encoding="utf-8")
+    found = json.loads((tmp_path / "search" / "search_index.json").read_text(encoding="utf-8"))["docs"]
+    assert any("LB101" in entry["title"] for entry in found)
+    ranks = {"how-to/troubleshoot.html": 2.0, "reference/codes.html": 0.3, "develop/decisions/index.html": 0.1}
+    assert {entry["location"]: entry["boost"] for entry in found if entry["location"] in ranks} == ranks
+    workflow = tmp_path / "files" / "github" / "workflows" / "release.yml.html"
+    assert "files/github/workflows/release.yml.html" in (tmp_path / "develop" / "releasing.html").read_text()
+    assert workflow.is_file()
 
 
 def test_broken_link_hidden_page_and_orphan_image_fail_the_build(
@@ -34,11 +41,19 @@ def test_broken_link_hidden_page_and_orphan_image_fail_the_build(
     docs = tmp_path / "docs"
     shutil.copytree(ROOT / "docs", docs)
     (docs / "how-to" / "hidden.md").write_text("# Hidden\n")
+    (docs / "share" / "fish" / "hidden.md").write_text("# Not built\n")
     (docs / "images" / "orphan.svg").write_text("<svg/>\n")
     with (docs / "index.md").open("a", encoding="utf-8") as page:
-        page.write("\n[a](nothing.md) [b](#nothing) [c](../examples/nothing.yaml)\n")
+        page.write("\n[a](nothing.md) [b](#nothing) [c](../examples/nothing.yaml) [d](share/fish/hidden.md)\n")
     with caplog.at_level(logging.WARNING, "mkdocs"), pytest.raises(Abort):
         _build(docs, tmp_path / "site")
     messages = "\n".join(record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING)
-    for fault in ("hidden.md", "orphan.svg", "nothing.md", "#nothing", "examples/nothing.yaml"):
+    for fault in (
+        "hidden.md",
+        "orphan.svg",
+        "nothing.md",
+        "#nothing",
+        "examples/nothing.yaml",
+        "share/fish/hidden.md, which",
+    ):
         assert fault in messages
