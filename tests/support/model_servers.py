@@ -155,8 +155,10 @@ def main() -> None:
         "ports", metavar="PORT", type=int, nargs="*", default=[0, 0],
         help="a server on each port, for example the one that was killed (default: two on free ports)",
     )  # fmt: skip
+    ports = parser.parse_args().ports
+    print(f"starting {len(ports)} simulated model servers", file=sys.stderr, flush=True)
     servers: dict[str, Process] = {}
-    for port in parser.parse_args().ports:
+    for port in ports:
         receiver, sender = Pipe(duplex=False)
         process = Process(target=_run, args=(port, sender), daemon=True)
         process.start()
