@@ -32,7 +32,7 @@ def picture(moments: Sequence[str]) -> str:
     sizes = [re.search(r'viewBox="0 0 ([0-9.]+) ([0-9.]+)"', moment) for moment in moments]
     width, height = (max(float(size[axis]) for size in sizes if size) for axis in (1, 2))
     frames = (
-        f'<g class="moment" style="animation-delay:{_SHOWN * number}s">{_sized(moment)}</g>'
+        f'<g class="moment" style="animation-delay:{_SHOWN * number}s">{_sized(moment, height)}</g>'
         for number, moment in enumerate(moments)
     )
     style = f"""\
@@ -46,10 +46,19 @@ def picture(moments: Sequence[str]) -> str:
     )
 
 
-def _sized(moment: str) -> str:
-    """Return the SVG with its size in pixels and without the fonts that Rich loads from a server."""
+def _sized(moment: str, height: float) -> str:
+    """Return the SVG with its size in pixels and without the fonts that Rich loads from a server.
+
+    The terminal of a short moment is as high as the terminal of the longest one.
+    """
     moment = re.sub(r"@font-face \{.*?\}\n", "", moment, flags=re.DOTALL)
-    return re.sub(r'viewBox="0 0 ([0-9.]+) ([0-9.]+)"', r'width="\1" height="\2" \g<0>', moment, count=1)
+    moment = re.sub(r'(<rect fill="[^>]* width="[0-9.]+" height=")[0-9.]+', rf"\g<1>{height - 2:g}", moment, count=1)
+    return re.sub(
+        r'viewBox="0 0 ([0-9.]+) [0-9.]+"',
+        rf'width="\1" height="{height:g}" viewBox="0 0 \1 {height:g}"',
+        moment,
+        count=1,
+    )
 
 
 async def _record(session: DemoSession, moments: list[str]) -> None:
