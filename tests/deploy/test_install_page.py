@@ -207,7 +207,7 @@ def test_documented_drain_limit_replaces_the_one_of_the_unit(installed: Machine)
     machine.run_blocks_of("test_documented_drain_limit_replaces_the_one_of_the_unit")
     (stop,) = re.findall(r"^ExecStop=.+ 300$", (ROOT / "deploy/systemd/system/lbctl-envoy.service").read_text(), re.M)
     for unit in ("lbctl-envoy", "lbctl-envoy@"):
-        lines = (machine.root / f"etc/systemd/system/{unit}.service.d/drain.conf").read_text().splitlines()
+        lines = (machine.root / f"etc/systemd/system/{unit}.service.d/stop-limit.conf").read_text().splitlines()
         assert lines == ["[Service]", "ExecStop=", machine.moved(stop.replace(" 300", " 1800")), "TimeoutStopSec=1830s"]
 
 
