@@ -1,4 +1,7 @@
-"""`python -m lbctl.agent SETTINGS`: runs the agent with its settings as JSON. `lbctl agent` replaces itself with it."""
+"""`python -m lbctl.agent SETTINGS`: runs the agent with its settings as JSON.
+
+`lbctl agent` replaces itself with this process.
+"""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 def refusal(settings: AgentSettings) -> str:
-    """Return why the settings would let any client connect, or an empty string if they would not."""
+    """Return the reason why the settings would let any client connect, or an empty string if access is restricted."""
     if settings.bind.on_loopback or settings.allow or (settings.tls_cert and settings.token_file):
         return ""
     return (
@@ -29,9 +29,9 @@ def refusal(settings: AgentSettings) -> str:
 
 
 def check_address(bind: Address, allow: tuple[str, ...]) -> Address:
-    """Return the listen address for agent checks: the port after that in `bind`.
+    """Return the listen address for agent checks, which uses the port after the one in `bind`.
 
-    Agent checks have neither TLS nor a token. Without client networks, the address is therefore on loopback.
+    Agent checks have neither TLS nor a token. Therefore, it is a loopback address unless client networks are set.
     """
     if bind.on_loopback or allow:
         return Address(bind.host, bind.port + 1)
@@ -61,7 +61,10 @@ class _AdmittingSocket(socket.socket):
     admit: Callable[[str], bool]
 
     def accept(self) -> tuple[socket.socket, tuple[str, int]]:
-        """Accept a connection. Raises ConnectionAbortedError, which asyncio ignores, if its client may not connect."""
+        """Accept a connection.
+
+        Raises ConnectionAbortedError, which asyncio ignores, if the client is not allowed to connect.
+        """
         connection, peer = super().accept()
         if self.admit(peer[0]):
             return connection, peer

@@ -2,8 +2,8 @@
 
 HAProxy first sends a line that selects the answer. `full`: weight, drain and health. `full maint`: the same, but a
 drain is reported as maintenance, because HAProxy still sends requests with affinity to a draining server. `health`:
-only up or down, for an HAProxy that gets weights and drains from elsewhere. If no line arrives in time, the answer is
-the same as for `full`. Answers are complete, because HAProxy does not change values that an answer omits.
+only up or down, for an HAProxy that gets its weights and drains in another way. If no line arrives in time, the answer
+is the same as for `full`. Answers are complete, because HAProxy does not change values that an answer omits.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class AgentCheckServer:
             self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one connection. Beyond `MAX_CONNECTIONS`, the oldest one is closed without an answer.
+        """Answer one connection. When `MAX_CONNECTIONS` is exceeded, the oldest connection is closed without an answer.
 
         HAProxy sends its line at once, so clients that merely keep connections open cannot lock it out.
         """

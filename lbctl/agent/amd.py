@@ -1,7 +1,8 @@
 """Reads AMD GPUs through amdsmi, AMD's Python binding for ROCm.
 
 This module was written from the source of amdsmi 7.0.2 and tested only with a replacement for amdsmi, not on an AMD
-GPU. amdsmi returns "N/A" for values that a GPU lacks. It does not report XID errors or row-remap failures.
+GPU. The functions of amdsmi return "N/A" for values that a GPU lacks, and do not report XID errors or row-remap
+failures.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ _VIOLATIONS = {
     "active_hbm_thrm": "hw_thermal",
 }
 _POWERS = ("socket_power", "current_socket_power", "average_socket_power")
-"""Keys for the power in watts; which of them is set depends on the GPU and the version."""
+"""Keys for the power in watts; the GPU and the version determine which one is set."""
 _MIB = 2**20
 
 
 @functools.cache
 def amdsmi() -> ModuleType | None:
-    """Import amdsmi once. Return None if it or its library is not installed."""
+    """Import amdsmi once. Return None if amdsmi or the driver library that it needs is not installed."""
     if importlib.util.find_spec("amdsmi") is None:
         return None
     try:

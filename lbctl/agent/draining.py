@@ -16,7 +16,8 @@ DEFAULT_THRESHOLD = 2
 MAX_THRESHOLD = 30
 """Upper bound on a threshold stated by a client."""
 MIN_IDLE_READINGS = 2
-"""Required number of consecutive readings without requests in flight. During the first, a request may be on its way."""
+"""Required number of consecutive readings without requests in flight. At the first reading, a request may still be on
+its way to the engine."""
 MAX_SILENCE = 60.0
 """Seconds without a check after which a client is forgotten."""
 MIN_SILENCE = 5.0
@@ -25,7 +26,7 @@ MAX_MISSED = 3
 DEFAULT_INTERVAL = 5.0
 """Assumed interval, in seconds, for a client that has checked only once: a person, or a proxy that has just started."""
 MAX_CLIENTS = 1024
-"""Maximum number of remembered clients. A drain does not wait for any others."""
+"""Maximum number of remembered clients. A drain does not wait for further clients."""
 
 
 @dataclass(slots=True)
@@ -55,7 +56,7 @@ class Drain:
 
     def __init__(self) -> None:
         self.begun_at: float | None = None
-        """When the drain began; None if no drain is in progress."""
+        """The time at which the drain began; None if no drain is in progress."""
         self.in_flight: int | None = None
         """Last known number of requests in the engine; None if it has never been known."""
         self._clients: dict[tuple[str, int], _Client] = {}

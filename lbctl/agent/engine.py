@@ -43,7 +43,7 @@ class PageValues:
     """The values of one metrics page: `signals`, `counters`, `started_at` and the flags are as in `EngineReading`."""
 
     problem: str = ""
-    """Why the page has no usable values; empty if it has some."""
+    """The reason why the page has no usable values; empty if it has some."""
     signals: Mapping[str, float] = field(default_factory=dict)
     counters: Mapping[str, float] = field(default_factory=dict)
     started_at: float | None = None

@@ -1,9 +1,9 @@
 """The agent's HTTP server: `GET /health` and `GET /metrics`.
 
 Requests are read-only. With `/health?unhealthy_threshold=N`, a client states after how many failed checks it stops
-sending requests; a drain waits for one more answer. Connections from outside the client networks are closed unread. If
-a token file is set, every request needs a token. The token file and the certificate are re-read, so both can be
-replaced while the agent runs.
+sending requests; a drain waits for one more answer. Connections from outside the client networks are closed without
+being read. If a token file is set, every request needs a token. The token file and the certificate are re-read, so both
+can be replaced while the agent runs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Judges a replica's health from the readings of its GPUs and its engine. It does no I/O and reads no clock.
+"""Judges a replica's health from the readings of its GPUs and its engine. This module does no I/O and reads no clock.
 
 Faults that the engine does not survive are remembered until it has restarted: a fatal XID, an uncorrectable memory
 error, a lost GPU and a driver that could not be read. If the driver and all GPUs can be read again, an answered probe
@@ -61,7 +61,10 @@ def step(
 
 
 def wants_request(settings: AgentSettings, memory: Memory, now: float) -> RequestKind | Literal[""]:
-    """Return the kind of request to send now; empty: none. Call this only while no request is in progress."""
+    """Return the kind of request to send now, or an empty string if no request is due.
+
+    Call this only while no request is in progress.
+    """
     engine = memory.engine
     if engine is None or engine.problem or memory.is_asleep or memory.draining_since is not None:
         return ""
@@ -356,7 +359,7 @@ def _warmup_message(settings: AgentSettings, memory: Memory) -> str:
 
 
 def _weight(gpus: GpuReadings) -> int:
-    """Return the clock of the GPU that heat slows down most, in percent and steps of 5; 100 if none is slowed down."""
+    """Return the clock of the GPU that is slowed down most by heat, in percent and in steps of 5; 100 if none is."""
     clocks = [gpu.clock for gpu in gpus.gpus if gpu.clock is not None and not _HEAT.isdisjoint(gpu.slowdowns)]
     steps = round(min([*clocks, 1.0]) * 100 / _WEIGHT_STEP)
     return max(_MIN_WEIGHT, steps * _WEIGHT_STEP)

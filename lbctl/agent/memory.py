@@ -25,7 +25,8 @@ class Level:
     def after(self, bad: bool, good: bool, readings: tuple[int, int]) -> Level:
         """Return the level after a reading, which is bad, good, or in between.
 
-        `readings`: how many consecutive bad readings exceed the limit, and how many good readings end this.
+        `readings`: the number of consecutive bad readings after which the limit counts as exceeded, and of good
+        readings after which it does not.
         """
         if not (good if self.exceeded else bad):
             return Level(self.exceeded)
@@ -79,7 +80,7 @@ class Memory:
     accepted_remaps: frozenset[str] = frozenset()
     """GPUs in `failed_remaps` that an operator has readmitted."""
     draining_since: float | None = None
-    """When the drain began; None if no drain is in progress."""
+    """The time at which the drain began; None if no drain is in progress."""
     is_drain_saved: bool = False
     """Whether the drain survives a restart of the agent."""
     is_asleep: bool = False
@@ -87,18 +88,18 @@ class Memory:
     warmed: int | None = None
     """Number of warm-up requests that the engine has answered; None until it is known whether the engine is fresh."""
     warmup_problem: str = ""
-    """Why the last warm-up request failed."""
+    """The reason why the last warm-up request failed."""
     warmup_due: float = NEVER
     """The earliest time for the next warm-up request."""
     idle_since: float | None = None
-    """When the engine became idle; None if requests are in flight or this is unknown."""
+    """The time at which the engine became idle; None if requests are in flight or this is unknown."""
     probed_at: float = NEVER
-    """When the last probe ended."""
+    """The time at which the last probe ended."""
     probe_failures: int = 0
     """Number of consecutive failed probes."""
     probe_problem: str = ""
-    """Why the last probe failed."""
+    """The reason why the last probe failed."""
     load_note: str = ""
-    """Why the saved faults could not be read."""
+    """The reason why the saved faults could not be read."""
     save_note: str = ""
-    """Why the faults could not be saved."""
+    """The reason why the faults could not be saved."""

@@ -75,7 +75,7 @@ class _Gpu:
 
     handle: Any
     device: GpuReading
-    """The GPU without values."""
+    """A reading of the GPU in which all values are unknown."""
     slices: list[tuple[Any, GpuReading]]
     """Handle and device of each watched MIG slice; empty if the whole GPU is watched."""
     max_clock: int | None

@@ -81,7 +81,10 @@ class AgentProcess:
         return 0
 
     def _make_state(self) -> None:
-        """Create the state directory. Systemd units use subdirectories of the default one. Raises CannotStartError."""
+        """Create the state directory. The systemd units use subdirectories of the default.
+
+        Raises CannotStartError.
+        """
         try:
             Path(self._settings.state).mkdir(mode=0o711, parents=True, exist_ok=True)
         except OSError as error:

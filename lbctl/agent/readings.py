@@ -21,8 +21,8 @@ class GpuReading:
     instance: str = ""
     """GPU instance ID of a MIG slice; empty for a whole GPU."""
     problem: str = ""
-    """Why the GPU cannot be read, for example because it is lost. The values below are then None, except `xids`, which
-    contains the errors that the driver reported earlier."""
+    """The reason why the GPU cannot be read, for example because it is lost. The values below are then None, except
+    `xids`, which contains the errors that the driver reported earlier."""
     utilization: float | None = None
     """Fraction of time that the GPU was busy, 0 to 1."""
     memory_free: int | None = None
@@ -58,15 +58,16 @@ class GpuReadings:
     """All watched GPUs at one point in time."""
 
     at: float
-    """When the reading ended, in seconds on the monotonic clock."""
+    """The time at which the reading ended, in seconds on the monotonic clock."""
     gpus: tuple[GpuReading, ...] = ()
     """Watched GPUs, sorted by index and instance. A device that was listed before but is missing has a `problem`."""
     problem: str = ""
-    """Why the driver cannot be read at all; empty if it can or if nothing is watched."""
+    """The reason why the driver cannot be read at all; empty if it can or if nothing is watched."""
     note: str = ""
     """Which GPUs are not watched and why, for example because no driver is installed. This is not a problem."""
     is_starting: bool = False
-    """Whether the problem is that the driver, which may take long to start, has not returned its first reading yet."""
+    """Whether the problem is that the driver, which may take a long time to start, has not returned its first reading
+    yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +75,13 @@ class EngineReading:
     """The engine at one point in time."""
 
     at: float
-    """When the reading ended, in seconds on the monotonic clock."""
+    """The time at which the reading ended, in seconds on the monotonic clock."""
     reachable: bool = False
     """False if the engine refuses connections."""
     problem: str = ""
-    """Why the health check failed; empty if it passed."""
+    """The reason why the health check failed; empty if it passed."""
     page_problem: str = ""
-    """Why the metrics page has no usable values; empty if it has some."""
+    """The reason why the metrics page has no usable values; empty if it has some."""
     signals: Mapping[str, float] = field(default_factory=dict)
     """Maps signals (`lbctl.signals.signal.SIGNALS`) to values."""
     counters: Mapping[str, float] = field(default_factory=dict)

@@ -35,9 +35,9 @@ class AnyVersionPicker(Struct, frozen=True):
     since: str | None = None
     """The time at which the process started; None if there is no process."""
     reason: str | None = None
-    """Why the picker is not running."""
+    """The reason why the picker is not running."""
     unsaved: str | None = None
-    """Why the picker cannot save its memory."""
+    """The reason why the picker cannot save its memory."""
 
 
 class AnyVersionProblem(Struct, frozen=True):
@@ -56,7 +56,7 @@ class AnyVersionStatus(Struct, frozen=True):
     version: str | None = None
     ready: bool = False
     waiting: str | None = None
-    """Why the process is not ready."""
+    """The reason why the process is not ready."""
     dry_run: bool = False
     fleet: AnyVersionFleet | None = None
     listens: AnyVersionListens | None = None

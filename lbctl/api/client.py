@@ -31,7 +31,7 @@ DEFAULT_SERVER = f"http://127.0.0.1:{ports.API}"
 TOKEN = "/var/lib/lbctl/api-token"
 """Default path where `serve` creates its token."""
 NO_TOKEN = ""
-"""Used in place of a token file: send no token, not even to the default server."""
+"""Value of the token-file parameter that disables the token, even for the default server."""
 _TOKEN_FORM = re.compile(rb"[!-~]+")
 _GIVE = "pass a token with --token-file, or set LBCTL_TOKEN_FILE for all commands"
 _CONNECT = 5.0

@@ -10,7 +10,7 @@ from msgspec import Meta
 __all__ = ["AnyOf", "Number", "OneOf", "Timestamp", "choices", "json_schema"]
 
 Number = int | float
-"""A number. The form is preserved: 5 does not become 5.0."""
+"""A number. Integers stay integers: 5 does not become 5.0."""
 Timestamp = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 """ISO 8601 in UTC with milliseconds, for example 2026-01-31T12:00:00.000Z."""
 

@@ -2,7 +2,7 @@
 
 The server encodes these types and the commands decode them. The OpenAPI document and docs/reference/http-api.md are
 generated from them. A field has the same name in the JSON object (`field(name=…)` if Python reserves the name). Its
-docstring is its description. The module imports msgspec and the standard library alone, so that commands start fast.
+docstring is its description. The module imports only msgspec and the standard library, so that commands start fast.
 
 Rules for all documents: A field is always present. None is JSON's null, and the docstring explains when a field is
 null. A `Timestamp` is ISO 8601 in UTC with milliseconds. Durations and ages are in seconds. A client ignores fields and
@@ -1369,8 +1369,8 @@ class PickQuestion(Struct, frozen=True, omit_defaults=True):  # an older server 
     tenant: str | None = None
     """The tenant that sends the request; null if the route does not identify tenants."""
     priority: QueuePriority = "normal"
-    """The priority of the request in the pool's queue: the priority of its route, or the one that its tenant may choose
-    in a header."""
+    """The priority of the request in the pool's queue: the priority of its route, or the priority that its tenant may
+    choose in a header."""
 
 
 class PickRequest(Struct, frozen=True):
@@ -1392,7 +1392,8 @@ class PickRequest(Struct, frozen=True):
     """The session key that the request has: a header, or a field of the body such as $.user; null if the request has
     no session."""
     length_factor: Number = 1.0
-    """The learned factor in prompt_tokens: the estimate without it is prompt_tokens divided by this factor."""
+    """The learned factor that prompt_tokens already includes. Divide prompt_tokens by this factor to get the original
+    estimate."""
 
 
 class PickCandidate(Struct, frozen=True):
@@ -1428,7 +1429,7 @@ class PickQueuePosition(Struct, frozen=True):
     requests: int
     """The number of requests that would get a replica before it."""
     flows: int
-    """The number of tenants (or clients, or values of the header: `queue.by`) to which these requests belong."""
+    """The number of tenants, clients or header values (as set in `queue.by`) to which these requests belong."""
     seconds: Number | None
     """The estimated wait, in seconds; null if no request has left the queue in the last minute."""
     rejected: bool
@@ -1454,7 +1455,7 @@ class PickExplanation(Struct, frozen=True):
     """The place in the queue; null if the request would not have to wait."""
     tenant_routes: tuple[str, ...] = ()
     """The routes to the pool whose requests have a tenant. Sessions and prompts of these requests belong to the tenant,
-    so the question needs its name."""
+    so the query must name the tenant."""
 
 
 # ── `GET /api/v1/audit` ───────────────────────────────────────────────────────────────────────────────────────────────

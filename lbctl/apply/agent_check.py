@@ -214,7 +214,8 @@ class AgentCheckServer:
     def _is_removed(self, agent: str, now: float) -> bool:
         """Return whether the replica was removed from the fleet while HAProxy checks remaining replicas of its pool.
 
-        If HAProxy checks none of those, the result is False, because otherwise the pool would lose all its replicas.
+        If HAProxy checks none of the remaining replicas, the result is False, because otherwise the pool would lose all
+        its replicas.
         """
         others = [
             each for each, (at, _) in self._last_answers.items() if each in self._names and now - at <= SILENCE_LIMIT

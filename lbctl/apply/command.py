@@ -46,7 +46,7 @@ class Done:
 
     @property
     def last_line(self) -> str:
-        """Return the last non-empty line of the output, else the exit code, for a message."""
+        """Return the last non-empty line of the output, or the exit code if the output is empty, for a message."""
         return self._failure or (self._lines[-1][:_MAX_SHOWN] if self._lines else f"exit code {self.code}")
 
     @property

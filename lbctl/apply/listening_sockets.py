@@ -22,7 +22,10 @@ _SOCKET = re.compile(r"socket:\[(\d+)\]")
 
 
 def bind_error(place: Address, kind: socket.SocketKind = socket.SOCK_STREAM) -> OSError | None:
-    """Return the error from binding the address, or None if it can be bound. The function does not listen on it."""
+    """Return the error from binding the address, or None if it can be bound.
+
+    This function does not listen on the address.
+    """
     family = socket.AF_INET6 if ":" in place.host else socket.AF_INET
     try:
         with socket.socket(family, kind) as probe:
@@ -81,7 +84,7 @@ def _listening(port: int) -> list[tuple[bytes, str, int]] | None:
 
 
 def _packed(text: str) -> bytes:
-    """Decode an address from these tables, which contain 32-bit words in the machine's byte order."""
+    """Decode an address from a table in /proc/net, which contains 32-bit words in the machine's byte order."""
     words = (int(text[start : start + 8], 16) for start in range(0, len(text), 8))
     return b"".join(word.to_bytes(4, sys.byteorder) for word in words)
 

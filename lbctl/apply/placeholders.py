@@ -119,7 +119,7 @@ def _with_local_host(address: Address) -> Address:
 def _is_name(address: Address) -> bool:
     """Return whether the host is a name.
 
-    Compiled IPv4 addresses consist of digits and dots, IPv6 addresses have a colon.
+    Compiled IPv4 addresses consist of digits and dots, and IPv6 addresses contain a colon.
     """
     return bool(address.host) and ":" not in address.host and not address.host.replace(".", "").isdigit()
 
@@ -196,7 +196,8 @@ _JWKS = """\
 {"keys": [{"kty": "EC", "crv": "P-256",
   "x": "E-VLMQGxf7MicPyiTbCAUcS_XLmQELNwJShGSD3G0LY", "y": "LKR8YDgL6PQRdmZRflWuMEyBQBXA1bxIxknfimwDU2o"}]}
 """
-"""Generated for this purpose, not valid for any name, and public because they are in this file."""
+"""These keys were generated for this purpose, are not valid for any name, and are public because they are in this
+file."""
 
 _CONTENT = {
     "certificate": STAND_IN_CERTIFICATE,

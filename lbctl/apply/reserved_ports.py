@@ -3,7 +3,8 @@
 After a port has been bound and released, the system can assign it to another process or an outgoing connection before
 the server binds it. Two HAProxy processes would even share the port, because both set SO_REUSEPORT. For this reason,
 the socket stays bound without listening. Connections are refused, and the system does not assign the port to other
-processes. Servers that set SO_REUSEADDR can listen there: nginx, HAProxy, Envoy and Python's servers do. Linux only.
+processes. Servers that set SO_REUSEADDR, such as nginx, HAProxy, Envoy and Python's servers, can listen on the port.
+Linux only.
 """
 
 from __future__ import annotations

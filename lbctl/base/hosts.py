@@ -60,7 +60,10 @@ def is_ip(host: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether the host can be reached only from this machine. A name other than localhost may be any machine."""
+    """Return whether the host can be reached only from this machine.
+
+    A name other than localhost may refer to any machine.
+    """
     try:
         return parse_ip(host).is_loopback
     except ValueError:
@@ -68,7 +71,10 @@ def is_loopback(host: str) -> bool:
 
 
 def split_host(header: str) -> tuple[str, str]:
-    """Return the name in a `Host` header without brackets, and its port. Either is empty if missing or malformed."""
+    """Return the name in a `Host` header without brackets, and its port.
+
+    Either part is empty if it is missing or malformed.
+    """
     match = _HOST_HEADER.fullmatch(header)
     return (match[1] or match[2], match[3] or "") if match else ("", "")
 

@@ -136,7 +136,7 @@ def parse_size(value: object) -> Size:
 
 
 def parse_percent(value: object) -> Percent:
-    """Parse a number with %. Raises QuantityError."""
+    """Parse a number followed by %. Raises QuantityError."""
     example = "a number with %, for example 12.5%"
     number, unit = _split(value, "a percentage", example)
     if unit != "%":
@@ -162,7 +162,7 @@ def parse_rate(value: object) -> Rate:
 
 
 def parse_token_rate(value: object) -> TokenRate:
-    """Parse an integer with an optional k or M, and with /s, /m or /h. Raises QuantityError."""
+    """Parse an integer with an optional suffix k or M, followed by /s, /m or /h. Raises QuantityError."""
     example = "a whole number of tokens with /s, /m or /h, for example 200k/m"
     number, unit = _split(value, "a rate of tokens", example)
     scale, slash, period = unit.partition("/")

@@ -39,7 +39,7 @@ class Ads:
     xds: Address
     """Address of the control plane."""
     node: str
-    """Node id to send."""
+    """Node ID to send."""
     region: str
     """Region to send; may be empty."""
     zone: str

@@ -117,7 +117,7 @@ def command(context: click.Context, /, **options: Any) -> int:
 
 
 def _reject_options(context: click.Context) -> None:
-    """Reject options in front of a subcommand, because they would have no effect. Raises UsageError."""
+    """Reject options before a subcommand, because they would have no effect. Raises UsageError."""
     given = {name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
     option = next((item.opts[0] for item in context.command.params if item.name in given), None)
     if option is not None:
@@ -163,7 +163,7 @@ def settings(options: Mapping[str, Any]) -> AgentSettings:
 
 
 def _given(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return setting name → value from the options, with None for options that are not set."""
+    """Map each setting name to the value from its option, or to None if the option is not set."""
     return {
         "engine": _parsed("engine", options, _engine),
         "kind": options["kind"],

@@ -25,9 +25,9 @@ _SOCKET = "agent.sock"
 _DIRECTORY = "lbctl-agent"
 _RUN = Path("/run")
 _TIMEOUT = 10.0
-"""How many seconds the agent may take to answer, in addition to the requested wait."""
+"""Maximum time in seconds for the agent to answer, in addition to the requested wait."""
 _RESTART_TIMEOUT = 10.0
-"""How many seconds systemd may take to restart an agent that has exited."""
+"""Maximum time in seconds for systemd to restart an agent that has exited."""
 _RESTART_POLL = 0.2
 """Seconds between attempts to reach the restarted agent."""
 _MAX_ANSWER_BYTES = 1 << 20
@@ -88,9 +88,10 @@ def readmit(state: Path | None) -> int:
 
 
 def _drain(directory: Path, wait: float) -> Mapping[str, Any]:
-    """Drain the replica, and return the agent's answer. If the agent exits meanwhile, repeat this after its restart.
+    """Drain the replica, and return the agent's answer.
 
-    Otherwise, the engine would be stopped with requests in flight.
+    If the agent exits in the meantime, repeat the drain after the restart. Otherwise, the engine would be stopped with
+    requests in flight.
     """
     end = time.monotonic() + wait
     restarted_by = -math.inf

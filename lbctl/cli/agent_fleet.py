@@ -27,7 +27,7 @@ _ANY_PORT = 9
 
 
 def fleet_settings(paths: tuple[str, ...], replica: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return setting name → value for the named replica, or for the replica on this machine.
+    """Map setting names to values for the named replica, or for the replica on this machine.
 
     `given` contains the settings from options; the fleet does not have to define them. Raises ClickException.
     """

@@ -26,7 +26,7 @@ option = options_of("bootstrap")
 MAX_SOCKET_PATH_BYTES = 107
 """Maximum length of a Unix socket path, in bytes."""
 _CONNECT_TIMEOUT = 10.0
-"""How many seconds a starting `serve` may take to create its socket."""
+"""Maximum time in seconds for a starting `serve` to create its socket."""
 
 
 @click.command(

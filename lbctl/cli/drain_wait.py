@@ -13,9 +13,9 @@ from lbctl.base.printable import plain
 _DEGRADED = 3
 _POLL_INTERVAL = 0.5
 _MARGIN = 15.0
-"""How many seconds to wait for the proxies' last report after the drain deadline."""
+"""Maximum time in seconds to wait for the proxies' last report after the drain deadline."""
 _UNKNOWN_FOR = 15.0
-"""How many seconds the number of requests in flight may be unknown. Proxies report it every 5 s."""
+"""Maximum time in seconds for which the number of requests in flight may be unknown. Proxies report it every 5 s."""
 
 
 def await_idle(remote: ServeClient, pool: str, replica: str) -> int:

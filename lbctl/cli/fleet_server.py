@@ -24,8 +24,8 @@ def server_of_fleet(path: str, ca: str | None = None) -> ServeClient:
     The URL is the API address that the last `serve` recorded in the fleet's state. If none is recorded, the URL comes
     from the `control` section, even if the files have errors elsewhere. The client has no token if the token file is
     unreadable or contains several tokens, or if the URL belongs to another fleet. Reads over loopback do not need a
-    token. Raises ClickException if the section cannot be read. Raises UnavailableError if the files set neither state
-    nor address and the URL belongs to another fleet.
+    token. Raises ClickException if the section cannot be read. Raises UnavailableError if the files set neither a state
+    directory nor an API address and the URL belongs to another fleet.
     """
     from lbctl.serve.fleet.reader import read_control
     from lbctl.serve.settings import settings
@@ -118,7 +118,7 @@ def _from_here(url: str) -> str:
 
 
 def _problem(path: str) -> str:
-    """Return why the fleet at the path cannot be read."""
+    """Return the reason why the fleet at the path cannot be read."""
     from lbctl.base.diagnostics import Diagnostics
     from lbctl.model.fleet import parse
     from lbctl.model.load import texts

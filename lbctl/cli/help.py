@@ -101,7 +101,7 @@ def walk(context: click.Context) -> Iterator[click.Context]:
 
 
 def variables(contexts: Iterable[click.Context]) -> dict[tuple[str, str], list[str]]:
-    """Return (variable, option) → commands that have the option, in the order of the contexts."""
+    """Map each (variable, option) pair to the commands that have the option, in the order of the contexts."""
     commands: dict[tuple[str, str], list[str]] = {}
     for context in contexts:
         for option in context.command.params:

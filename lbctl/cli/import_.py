@@ -91,7 +91,7 @@ def _check_absent(file: str | None, diagnostics: Diagnostics) -> None:
 
 
 def _write_all(imported: Imported, out: str, diagnostics: Diagnostics) -> None:
-    """Write the files with own lines next to the fleet, then the fleet that includes them."""
+    """Write the files that contain the unconverted lines next to the fleet, then the fleet that includes them."""
     place = Path(out).parent
     present = Diagnostics()
     for name in imported.own:
@@ -108,7 +108,7 @@ def _write_all(imported: Imported, out: str, diagnostics: Diagnostics) -> None:
 
 
 def _write(text: str, file: str, diagnostics: Diagnostics) -> bool:
-    """Write the file atomically. Never overwrites an existing file: the final link would fail."""
+    """Write the file atomically. An existing file is never overwritten, because the final link would fail."""
     place = Path(file)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -95,7 +95,7 @@ def table(rows: Sequence[ComparedRequest], routes: Sequence[str]) -> list[str]:
 
 
 def removed(items: Sequence[Removed]) -> list[str]:
-    """Describe the directives that were left out of the comparison, grouped by reason, and those that close a route."""
+    """Describe the directives that close a route, and those left out of the comparison, grouped by reason."""
     left_out: dict[str, dict[str, None]] = {}
     for item in items:
         if not item.closes:

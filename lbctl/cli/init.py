@@ -162,7 +162,7 @@ def _existing_file(file: str, hint: str = "choose another name with -f") -> Diag
 
 
 def write(text: str, file: str, diagnostics: Diagnostics, *, mode: int = 0o644) -> bool:
-    """Write the file atomically. Never overwrites an existing file: the final link would fail."""
+    """Write the file atomically. An existing file is never overwritten, because the final link would fail."""
     place = Path(file)
     try:
         with tempfile.NamedTemporaryFile("wb", prefix=".lbctl-init.", dir=place.parent) as out:

@@ -13,7 +13,7 @@ from lbctl.cli.options import options_of
 
 option = options_of("key_new")
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}", re.ASCII)
-"""Same as `lbctl.model.values.NAME`, but importing that would take longer than the rest of the command."""
+"""Same as `lbctl.model.values.NAME`, but importing that module would take longer than the rest of the command."""
 
 
 @click.group("key", cls=Group)

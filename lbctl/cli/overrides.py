@@ -27,7 +27,7 @@ _FAILED = ("FAILING", "REFUSED", "NACKED")
 _WAIT_TIMEOUT = 30.0
 """Timeout of `--wait` for the proxies, in seconds."""
 AWAY = 60.0
-"""How many seconds `--wait` tolerates a `serve` that does not answer, because it may be restarting."""
+"""Maximum time in seconds for which `--wait` tolerates a `serve` that does not answer, because it may be restarting."""
 
 
 def _override_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -198,7 +198,7 @@ def place(text: str) -> tuple[str, str]:
 
 
 def _moving_pools(remote: ServeClient) -> list[str]:
-    """Return the pools that have telemetry, because only their weights change. Print a notice if none has."""
+    """Return the pools that have telemetry, because only their weights change. Print a notice if none does."""
     names = [item.pool for item in remote.get("/api/v1/status", schema.Status).control]
     if not names:
         click.echo("lbctl: nothing to freeze: no pool has telemetry", err=True)
@@ -206,7 +206,7 @@ def _moving_pools(remote: ServeClient) -> list[str]:
 
 
 def _frozen_pools(remote: ServeClient) -> list[str]:
-    """Return the frozen pools. Print a notice if none is frozen."""
+    """Return the frozen pools. Print a notice if no pool is frozen."""
     names = [item.pool for item in remote.get(_PATH, schema.Overrides).overrides if item.kind == "freeze"]
     if not names:
         click.echo("lbctl: nothing to unfreeze: no pool is frozen", err=True)

@@ -185,7 +185,7 @@ def _render(loaded: Loaded, options: _Options, diagnostics: Diagnostics) -> int:
 def _placed(proxy: Proxy, directory: str | None) -> Proxy:
     """Return the proxy.
 
-    If it has no `config`, set the file in `directory` as its `config` if a service reads it there.
+    If the proxy has no `config`, set its `config` to the file in `directory` if a service reads the file there.
     """
     name = posixpath.basename(target(proxy.kind).service_config)
     if proxy.config is not None or directory is None or not name:
@@ -237,7 +237,7 @@ def _with_rollouts(topology: Topology, server: ServeClient) -> Topology:
 def _report_losses(prepared: Prepared, proxy: Proxy, diagnostics: Diagnostics, *, moved: bool) -> None:
     """Report the features that this file cannot express, except the settings of `serve` itself.
 
-    If `serve` manages the proxy, the features that it implements are listed in one line, not as losses.
+    If `serve` manages the proxy, the features that it implements are listed in one line, not as missing features.
     """
     drives = bool(proxy.nodes) if prepared.target.served_by_xds else not undriven(proxy)
     replacements = done_by_control_plane_for(proxy.kind) if drives else {}
@@ -303,7 +303,7 @@ def _write(bundle: Bundle, options: _Options) -> int:
 
 
 def _other_objects(bundle: Bundle, directory: Path) -> str:
-    """Return why the directory belongs to another entry; empty if it does not.
+    """Return the reason why the directory belongs to another entry; empty if it does not.
 
     A tool that applies the directory and prunes old objects would delete the other entry's objects.
     """

@@ -187,7 +187,7 @@ def _moves_by_itself(row: schema.Rollout) -> bool:
 
 
 def _look(remote: ServeClient, route: str) -> schema.Rollout:
-    """Return the rollout, waiting for `serve` if it restarts. Raises ApiError or ClickException on timeout."""
+    """Return the rollout. If `serve` restarts, wait for it. Raises ApiError or ClickException on timeout."""
     deadline = time.monotonic() + AWAY
     while True:
         try:
@@ -228,7 +228,10 @@ def _evidence(item: schema.RolloutEvaluation) -> str:
 
 
 def rollouts_of(remote: ServeClient, route: str | None) -> tuple[schema.Rollout, ...]:
-    """Return all rollouts of the running `serve`, or one route's rollout. Raises ClickException if it has none."""
+    """Return all rollouts of the running `serve`, or one route's rollout.
+
+    Raises ClickException if the route has no rollout.
+    """
     rows = remote.get(_PATH, schema.Rollouts).rollouts
     selected = tuple(row for row in rows if route in (None, row.route))
     if route is not None and not selected:

@@ -64,7 +64,7 @@ def token_in(state: str) -> Path | None:
 
 
 def _paths(status: AnyVersionStatus) -> list[Path]:
-    """Return that `serve`'s fleet paths; empty if it is an older lbctl that does not report its directory."""
+    """Return that `serve`'s fleet paths; empty if it is an older lbctl, which does not report its directory."""
     fleet = status.fleet
     if fleet is None or not fleet.directory:
         return []

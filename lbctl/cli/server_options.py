@@ -104,7 +104,7 @@ def _client(server: str, token_file: str | None, fleet: str | None, ca: str | No
 
 
 def option_precedence(context: click.Context, option: str) -> int:
-    """Return 2 if the option is set on the command line, 1 if in the environment, and 0 for its default."""
+    """Return 2 if the option is set on the command line, 1 if it is set in the environment, and 0 otherwise."""
     sources = click.core.ParameterSource
     levels = {sources.COMMANDLINE: 2, sources.ENVIRONMENT: 1}
     source = context.get_parameter_source(option)

@@ -65,7 +65,7 @@ class _Layout:
     widths: tuple[int, ...]
     """Width of each column."""
     below: int | None
-    """Width of the last column's text if it is printed below its row, else None."""
+    """Width of the last column's text if it is printed below its row, otherwise None."""
 
 
 def _layout(widths: list[int]) -> _Layout:
@@ -81,7 +81,7 @@ def _layout(widths: list[int]) -> _Layout:
 
 
 def _narrowed(widths: Sequence[int], columns: int) -> tuple[int, ...]:
-    """Narrow the widest column repeatedly until all fit, or until none is wider than the minimum."""
+    """Narrow the widest column repeatedly until all columns fit, or until no column is wider than the minimum."""
     narrowed = list(widths)
     room = columns - _GAP * (len(widths) - 1)
     while sum(narrowed) > room and max(narrowed) > _NARROWEST:

@@ -28,7 +28,7 @@ option = options_of("up")
 _FLEET = "fleet.yaml"
 _IN_USE = "LB972"
 _PORTS = 100
-"""How many ports to try for the API and the picker if their addresses are not configured."""
+"""Number of ports to try for the API and the picker if their addresses are not configured."""
 
 
 @click.command(

@@ -36,7 +36,7 @@ class Listening(NamedTuple):
 
 
 OwnAddresses = dict[tuple[int, str], Listening]
-"""(port, path) → the listener of lbctl or of a proxy in the fleet."""
+"""Maps each (port, path) pair to the listener of lbctl or of a proxy in the fleet."""
 
 
 def own_addresses(ctx: Context) -> OwnAddresses:

@@ -1,4 +1,4 @@
-"""A replica's capacity: its weight if given, else the throughput of its GPUs, else 1.
+"""A replica's capacity: its weight if specified, otherwise the throughput of its GPUs, otherwise 1.
 
 Within a pool, either all replicas specify their capacity or none does: a replica of unknown capacity among replicas of
 known capacity would get an arbitrary share.
@@ -35,7 +35,7 @@ def capacities(ctx: Context, name: str, pool: Pool, table: Mapping[str, float]) 
 
 
 def gpu_count(replica: Replica) -> int:
-    """Return the number of the replica's GPUs: `gpu_count`, else the number of its devices, else 1."""
+    """Return the number of the replica's GPUs: `gpu_count` if set, otherwise the number of its devices, at least 1."""
     return replica.gpu_count if replica.gpu_count is not None else max(1, len(replica.devices))
 
 

@@ -63,12 +63,13 @@ class Context:
     cache: SectionCache = field(default_factory=SectionCache)
     """Pools and routes of the last fleet, by their content."""
     discovered: dict[str, tuple[FileTarget, ...]] = field(default_factory=dict)
-    """Pool → replicas in its targets file, in the file's order.
+    """Maps each pool to the replicas in its targets file, in the file's order.
 
     It is filled when the file is read.
     """
     origins: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """Pool → index of the file's entry for each of its replicas, if one entry represents several replicas."""
+    """Maps each pool to the index of the file's entry for each of its replicas, if one entry represents several
+    replicas."""
 
     @property
     def fleet(self) -> Fleet:

@@ -80,8 +80,8 @@ def file_of(source: FleetSource, node: Node) -> Path:
 def read_regular(place: Path, most: int, accept: Callable[[Path], bool] | None = None) -> bytes:
     """Read a regular file of at most `most` bytes.
 
-    Raises OSError for anything else, and if `accept` returns False for the path of the opened file, without links. It
-    neither waits for a pipe nor reads a device, even if the path has just been replaced.
+    Raises OSError for anything else, and if `accept` returns False for the path of the opened file, without links. This
+    function neither waits for a pipe nor reads a device, even if the path has just been replaced.
     """
     handle = os.open(place, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as opened:
@@ -122,7 +122,7 @@ def _findings(source: FleetSource, path: d.Path, node: Node, required: bool) -> 
 
 
 def _fault(file: Path, written: str) -> str:
-    """Return why this is not a usable file, or an empty string. Files without read permission are accepted."""
+    """Return the reason why this is not a usable file; empty if it is. Files without read permission are accepted."""
     try:
         return "" if stat.S_ISREG(file.stat().st_mode) else f"{d.show(written)} is not a regular file"
     except (FileNotFoundError, NotADirectoryError):

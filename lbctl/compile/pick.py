@@ -125,7 +125,7 @@ def _check_clashes(ctx: Context, bind: Address) -> None:
 
 
 def _others(ctx: Context, picker: Address) -> Iterator[tuple[Path, str, Address]]:
-    """Yield path, owner and address of everything else that listens where the picker might.
+    """Yield the path, owner and address of every other listener that might conflict with the picker.
 
     The picker listens on `picker` (TCP) and on the next port (TCP and UDP). The traffic log uses UDP only.
     """

@@ -28,8 +28,8 @@ docs/develop/weighting-study.md has the measurements.
 IN_FLIGHT = 512
 """Default limit of concurrent requests per replica.
 
-It is twice the default batch size of an engine (vLLM's max_num_seqs is 256), so that the breaker is a fuse and not the
-scheduler.
+It is twice the default batch size of an engine (vLLM's max_num_seqs is 256), so that the breaker acts as a fuse, not as
+a scheduler.
 """
 
 _OF_AGENTS = ir.ActiveCheck(ir.HttpCheck(), interval=2_000, timeout=1_000, unhealthy_threshold=2, healthy_threshold=2)
@@ -251,10 +251,10 @@ def _hash_key(key: model.HashKey) -> ir.HashKey:
 def _breaker(pool: model.Pool) -> ir.CircuitBreaker:
     """Resolve the circuit breaker.
 
-    Only requests that no replica got are retried, so a retry adds no work. After the loss of a replica, every request
-    may need a retry until the replica is ejected. For this reason, as many retries as requests are allowed. The same
-    applies to pending requests: Envoy also counts requests that only wait for a connection to open, and a burst on cold
-    connections consists of such requests.
+    Only requests that did not reach a replica are retried, so a retry adds no work. After the loss of a replica, every
+    request may need a retry until the replica is ejected. For this reason, as many retries as requests are allowed. The
+    same applies to pending requests: Envoy also counts requests that only wait for a connection to open, and a burst on
+    cold connections consists of such requests.
     """
     given, replicas = pool.circuit_breaker, _breaker_replicas(pool)
     requests = given.max_requests or replicas * (given.per_replica.max_requests or IN_FLIGHT)
@@ -269,7 +269,10 @@ def _breaker(pool: model.Pool) -> ir.CircuitBreaker:
 
 
 def _few_slots(pool: model.Pool) -> bool:
-    """Whether the limit per replica is a number of slots. A higher limit, which only batching reaches, is a fuse."""
+    """Whether the limit per replica is a number of slots.
+
+    A higher limit, which can be reached only with batching, is a fuse.
+    """
     slots = pool.circuit_breaker.per_replica.max_requests
     return slots is not None and slots <= FEW_SLOTS
 
@@ -298,7 +301,7 @@ def _slow_start(ctx: Context, name: str, pool: model.Pool) -> ir.SlowStart | Non
 def _resolved_slow_start(pool: model.Pool) -> ir.SlowStart | None:
     """Resolve slow start.
 
-    It is on by default, except with hash, because a ring that changes for a minute moves every key.
+    Slow start is on by default, except with hash, because a ring that changes for a minute moves every key.
     """
     if pool.balance.algorithm == "hash":
         return None
@@ -398,7 +401,7 @@ def _check_agents(ctx: Context, name: str, pool: model.Pool) -> None:
 
 
 def _fail_open(ctx: Context, pool: str, health: Health) -> bool:
-    """Resolve `fail_open`, which needs active checks. Reports LB309 next to `load_shedding`."""
+    """Resolve `fail_open`, which needs active checks. Reports LB309 if `load_shedding` is also set."""
     if health.fail_open and health.load_shedding is not None:
         ctx.error(
             "LB309", "if no replica is healthy, `fail_open` sends requests and `load_shedding` rejects them",

@@ -22,7 +22,7 @@ _HINT = 'for example {name: dp, address: "10.0.0.1:9010", ports: 4}'
 
 
 def name_of(replica: Replica) -> str:
-    """Return the name of a replica: its own, else its address."""
+    """Return the name of a replica, which is derived from its address if no name is specified."""
     return replica.name or replica_name(address(replica.address))
 
 

@@ -28,12 +28,12 @@ class SourceMap:
 
     root: Node
     replicas: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """Pool → replica's name → its index in the list."""
+    """Maps each pool and replica name to its index in the list."""
     limits: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """Route → the list index of each request limit, for lists that also have prompt-token limits."""
+    """Maps each route to the list index of each request limit, for lists that also have prompt-token limits."""
 
     sections: Mapping[str, Mapping[str, Section]] = field(default_factory=dict)
-    """Section → name → the pool or route as it was written."""
+    """Maps each section and name to the pool or route as it was written."""
     cache: SectionCache = field(default_factory=SectionCache, compare=False)
     """Values that were derived from the pools and routes of the last fleet."""
 

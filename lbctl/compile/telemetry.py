@@ -13,7 +13,7 @@ from lbctl.model.telemetry import Source, Telemetry, Weighting
 from lbctl.signals import KINDS, table
 
 _NEEDS = {"custom": ("signal", "metric"), "prometheus": ("signal", "query")}
-"""Kind of source → required keys."""
+"""Maps each kind of source to the required keys."""
 _EXAMPLES = {
     "custom": "{kind: custom, url: …, metric: my_queue_depth, signal: queue, unit: requests}",
     "prometheus": "{kind: prometheus, url: …, query: …, signal: queue}",

@@ -72,5 +72,5 @@ def _subject(names: list[str]) -> str:
 
 
 def _chosen(action: Forward) -> set[str]:
-    """Return the pools that get requests by a share or a pin."""
+    """Return the pools that get requests through a share or a pin."""
     return {share.pool for share in action.shares if share.weight} | {pin.pool for pin in action.pins}

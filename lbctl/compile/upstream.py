@@ -34,7 +34,7 @@ def upstream(ctx: Context, name: str, pool: model.Pool) -> ir.Upstream | None:
 def credentials(ctx: Context, name: str, pool: model.Pool) -> ir.UpstreamHeader | None:
     """Resolve the key that replicas require.
 
-    Reports LB119 for headers that control the message, LB160 next to `upstream`.
+    Reports LB119 for headers that control the message, and LB160 if `upstream` is also set.
     """
     section, path = pool.credentials, ("pools", name, "credentials")
     if section is None:

@@ -25,11 +25,11 @@ class RejectedCommand:
 class HaproxyResult:
     """The result of one attempt.
 
-    `done`: HAProxy has applied the whole view; removed servers may still have requests (`leaving`). `reload`: why the
-    rest requires a reload. `reloaded`: the file was reloaded. `restarted`: a new worker answered, so its whole state
-    was read again. `retry_after`: seconds until the next attempt is useful, None if none is needed. `due`, `wrong`: as
-    in `AgentStatus`. `failure`: why the attempt ended early. `complaints`: the errors that HAProxy's checker found in
-    the rendered file. `pid`: the worker's process ID.
+    `done`: HAProxy has applied the whole view; removed servers may still have requests (`leaving`). `reload`: the
+    reason why the remaining changes require a reload. `reloaded`: the file was reloaded. `restarted`: a new worker
+    answered, so its whole state was read again. `retry_after`: seconds until the next attempt is useful, None if none
+    is needed. `due`, `wrong`: as in `AgentStatus`. `failure`: the reason why the attempt ended early. `complaints`: the
+    errors that HAProxy's checker found in the rendered file. `pid`: the worker's process ID.
     """
 
     done: bool

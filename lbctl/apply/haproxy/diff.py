@@ -155,7 +155,7 @@ def _make_ready(item: DesiredServer, server: running.RunningServer) -> Iterator[
 def _drain(item: DesiredServer, server: running.RunningServer) -> Iterator[str]:
     """Yield the commands for a drain.
 
-    A server with weight 0 and no cookie that the picker does not use gets no new requests anyway.
+    A server gets no new requests anyway if its weight is 0, it has no cookie, and the picker does not use it.
     """
     if server.maint or (not server.weight and not server.cookie and not item.picked):
         return

@@ -36,7 +36,7 @@ _DUE_INTERVAL = 0.3
 _STATUS_INTERVAL = 2.0
 """Seconds until the agent check's status is read again."""
 _ROUNDS = 4
-"""Maximum number of rounds: adding, moving, draining and deleting servers can each take one."""
+"""Maximum number of rounds: adding, moving, draining and deleting servers can each take one round."""
 _SUCCESS_REPLIES = ("New server registered.", "Server deleted.")
 _HAS_CONNECTIONS = "still has connections"
 _CANNOT_DELETE = "cannot be removed at runtime"
@@ -44,7 +44,7 @@ _T = TypeVar("_T")
 
 
 class HaproxyUpdater:
-    """Updates one proxy of the fleet through the `runtime_api`, `agent_check`, `config` and `reload` that it has.
+    """Updates one proxy of the fleet through its `runtime_api`, `agent_check`, `config` and `reload` settings.
 
     Concurrent calls run one after another.
     """
@@ -94,9 +94,9 @@ class HaproxyUpdater:
         return config_digest.covering(TARGET.render(local), digest(contents) if contents else "")
 
     async def converge(self, view: View, cut: Cut = (), addresses: Addresses | None = None) -> HaproxyResult:
-        """Apply the view only through the Runtime API. Raises ValueError if the proxy does not have it.
+        """Apply the view only through the Runtime API. Raises ValueError if the proxy has no Runtime API.
 
-        Use it for a view whose rendered text has not changed, and to restore state that HAProxy has lost.
+        Use this method for a view whose rendered text has not changed, and to restore state that HAProxy has lost.
         """
         async with self._lock:
             return await self._converge(self._require_runtime(), view, "", cut, addresses)
@@ -134,7 +134,7 @@ class HaproxyUpdater:
         )
 
     async def _reload(self, bundle: Bundle, pid: int | None) -> HaproxyReload | None:
-        """Reload HAProxy. Return None if it cannot be reloaded or has already loaded the same file."""
+        """Reload HAProxy. Return None if HAProxy cannot be reloaded or has already loaded the same file."""
         if self._reloader is None or self._loaded == (without_weights(bundle), pid):
             return None
         return await self._reloader.reload(bundle)

@@ -12,7 +12,8 @@ _PROC = Path("/proc")
 def haproxies(config: str) -> frozenset[int]:
     """Return the process IDs of all HAProxy masters and workers that were started with this file.
 
-    If paths cannot be compared (because of a container, a chroot, or another user's process), only file names are.
+    If paths cannot be compared because of a container, a chroot, or another user's process, only file names are
+    compared.
     """
     return frozenset(int(process.name) for process in _processes() if _reads(process, Path(config)))
 

@@ -29,7 +29,8 @@ from lbctl.targets.target import Bundle, Complaint
 _COMMAND_TIMEOUT = 30.0
 _START_TIMEOUT = 10.0
 _STABLE_AFTER = 1.0
-"""Seconds that a new process must keep running without the Runtime API: HAProxy retries a port in use for 1 s."""
+"""Seconds that a new process must keep running if HAProxy has no Runtime API. If a port is in use, HAProxy retries for
+1 s."""
 _POLL_INTERVAL = 0.05
 MIN_INTERVAL = 5.0
 """Minimum time between two reloads for any reason, in seconds."""
@@ -41,7 +42,7 @@ RETRY_AFTER = 30.0
 class HaproxyReload:
     """The result of a reload. `done` means that HAProxy runs the new file.
 
-    Otherwise, `failure` is the reason, with any `complaints` from the checker, or the reload must wait for
+    Otherwise, either `failure` is the reason, with any `complaints` from the checker, or the reload must wait for
     `retry_after` seconds.
     """
 
@@ -141,7 +142,10 @@ class HaproxyReloader:
         )
 
     async def _restore(self, before: Bundle, failure: str, *, reload: bool) -> str:
-        """Restore the old files. If `reload` is true, also reload HAProxy, because its new worker may just be slow."""
+        """Restore the old files.
+
+        If `reload` is true, also reload HAProxy, because the new worker may only be slow to start.
+        """
         if not before.files:
             return f"{failure}; there is no previous file to restore"
         try:

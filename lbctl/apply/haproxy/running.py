@@ -14,11 +14,11 @@ from lbctl.base.errors import reason_of
 from lbctl.targets.haproxy import config_digest, slots
 
 QUESTIONS = ("show info", "show servers state", "show stat -1 4 -1")
-"""Commands whose responses `read` parses, in this order. The 4 selects only servers."""
+"""Commands whose responses `read` parses, in this order. The argument 4 selects only servers."""
 SLOTS = f"show map {slots.MAP}"
 """Command that shows the replica of each slot. It fails if the configuration has no slots."""
 COUNTERS = f"{QUESTIONS[0]};{SLOTS};show stat -1 6 -1"
-"""Commands sent together to one worker. `counters` parses the response. The 6 selects backends and servers."""
+"""Commands sent together to one worker. `counters` parses the response. The argument 6 selects backends and servers."""
 _BACKEND = "BACKEND"
 """Name of the row for the backend as a whole."""
 _OWN_MAINT, _MAINT = 0x01, 0x01 | 0x02
@@ -57,7 +57,7 @@ class RunningServer:
     """A server of a running HAProxy."""
 
     host: str
-    """IP of the server; empty while its name has none."""
+    """IP of the server; empty while its name does not resolve."""
     port: int
     weight: int
     """The current weight, 0…256."""
@@ -123,7 +123,7 @@ class WorkerCounters:
     """The counters of one worker."""
 
     pid: int
-    """Process ID of the worker. A new worker counts from 0."""
+    """Process ID of the worker. The counters of a new worker start at 0."""
     servers: Mapping[Place, ServerCounters]
     slots: Mapping[Place, str] = field(default_factory=dict)
     """Maps each slot to the replica that uses it, or to the slot's own name if it is free."""

@@ -34,7 +34,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class _EndlessError(Exception):
-    """A response is larger than any that HAProxy sends."""
+    """A response is larger than any response that HAProxy sends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Replies:
     texts: tuple[str, ...]
     """One text for each answered command, in order."""
     failure: str = ""
-    """Why the remaining commands were not answered; empty if all were."""
+    """The reason why the remaining commands were not answered; empty if all were."""
 
 
 class Runtime:
@@ -68,7 +68,7 @@ class Runtime:
     async def send(self, commands: Sequence[str]) -> Replies:
         """Send several commands on one connection, and read a reply for each.
 
-        A rejected command does not stop the others.
+        A rejected command does not stop the remaining commands.
         """
         texts: list[str] = []
         result = await self._within_timeout(self._send(commands, texts), texts)

@@ -17,7 +17,7 @@ from lbctl.targets.haproxy.desired import Desired, DesiredServer
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A wanted server at its current or future place."""
+    """A wanted server with its current or future name in HAProxy."""
 
     item: DesiredServer
     """The server; if it uses a slot, its name is the slot's name."""

@@ -57,9 +57,9 @@ _FINISH_TIMEOUT = 5.0
 class NginxResult:
     """The result of one attempt.
 
-    `reason`: why the attempt failed, with nginx's own message. `behind`: nginx has rejected the newest fleet and runs
-    the previous one with the newest weights and drains. `seconds`: the duration. `finishing`: the number of workers of
-    earlier generations that still have requests. `at`: the time in seconds since the epoch.
+    `reason`: the reason why the attempt failed, with nginx's own message. `behind`: nginx has rejected the newest fleet
+    and runs the previous one with the newest weights and drains. `seconds`: the duration. `finishing`: the number of
+    workers of earlier generations that still have requests. `at`: the time in seconds since the epoch.
     """
 
     outcome: Outcome
@@ -130,7 +130,7 @@ class NginxUpdater:
     # ── When ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def want(self, newest: Prepared, why: Reason | None = None, *, evidence: bool = False, offset: float = 0.0) -> None:
-        """Set the wanted view. Call it only from the event loop.
+        """Set the wanted view. Call this only from the event loop.
 
         If `why` is None, it is derived from the difference. `evidence` means that weights differ only because of the
         replicas' signals; the reload is then delayed by `offset` seconds.
@@ -267,7 +267,7 @@ class NginxUpdater:
         return str(program) if program.is_absolute() and program.name == TARGET.binary else find_binary(TARGET)
 
     async def _test(self, generation: Path, bundle: Bundle) -> str:
-        """Return why nginx rejects the files; empty if it accepts them."""
+        """Return the reason why nginx rejects the files; empty if it accepts them."""
         binary = self._binary
         if binary is None:
             return _NO_PROGRAM
@@ -275,7 +275,7 @@ class NginxUpdater:
         return _refusal(await run(TARGET.check_command(binary, str(generation), main), _TEST_TIMEOUT), bundle)
 
     async def _test_within(self, view: View) -> str:
-        """Return why nginx rejects a fragment within a copy of its main file; empty if nginx accepts it."""
+        """Return the reason why nginx rejects a fragment within a copy of its main file; empty if nginx accepts it."""
         binary, main = self._binary, host.main_of(self.proxy)
         if binary is None:
             return _NO_PROGRAM

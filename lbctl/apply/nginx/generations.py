@@ -25,7 +25,7 @@ _HOME = ".lbctl"
 
 @dataclass(frozen=True, slots=True)
 class Swapped:
-    """The changes made by a swap, so that it can be undone.
+    """The changes made by a swap, for use in undoing it.
 
     `before` is the previously live generation. `links` pairs each path that is now a link with the backup of its
     previous file, or None if it had no file.

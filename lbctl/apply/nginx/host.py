@@ -31,7 +31,7 @@ _MAX_FILES = 10_000
 
 
 def main_of(proxy: Proxy) -> tuple[str, ...]:
-    """Return a fragment's main file: `-c` from the reload command, or the nearest nginx.conf above the fragment."""
+    """Return a fragment's main file: the `-c` argument of the reload command, or the nearest nginx.conf above it."""
     command = proxy.reload.command if proxy.reload else ()
     named = (after for flag, after in itertools.pairwise(command) if flag == "-c")
     parents = Path(proxy.config or "/").absolute().parents
@@ -70,7 +70,7 @@ class HostCopy:
         self.reads_fragment = False
         """Whether an `include` matches the fragment's path."""
         self.has_pid = False
-        """Whether the main file sets a pid file. The copy sets a different one."""
+        """Whether the main file sets a pid file. The copy sets a different pid file."""
 
     def write(self) -> Path:
         """Write the copy and return its main file.

@@ -44,7 +44,7 @@ class Workers:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of a reload. `reason`: why it failed."""
+    """The result of a reload. `reason`: the reason why it failed."""
 
     succeeded: bool
     reason: str = ""

@@ -1,10 +1,10 @@
 """Decides when to reload nginx. Each reload leaves old workers finishing their requests, so reloads are spaced out.
 
-Changed weights wait for the fleet's `min_interval`. If only the evidence has changed them, they also wait until the
-change has lasted (`lbctl.control.reload_patience`), and several nginx instances reload at different times. All other
-changes (health, drains, removals, a new fleet) are applied after a short pause, which also batches related changes.
-Only the newest configuration is loaded. This module does no I/O: times are seconds of a monotonic clock, passed as
-arguments.
+Changed weights wait for the fleet's `min_interval`. If only the evidence has changed the weights, they also wait until
+the change has lasted (`lbctl.control.reload_patience`), and several nginx instances reload at different times. All
+other changes (health, drains, removals, a new fleet) are applied after a short pause, which also batches related
+changes. Only the newest configuration is loaded. This module does no I/O: times are seconds of a monotonic clock,
+passed as arguments.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ReloadSchedule:
     """Time of the last reload, in seconds."""
     wanted: Reason | None = None
     patience: ReloadPatience = field(default_factory=ReloadPatience)
-    """How long the wanted weights have differed from the running weights."""
+    """Time for which the wanted weights have differed from the running weights."""
 
     def want(self, reason: Reason) -> ReloadSchedule:
         """Return the schedule with a reload requested for this reason, unless a more urgent one is pending."""
@@ -98,7 +98,7 @@ def retry_after(refusals: int) -> float:
 
 
 def reason(before: View | None, after: View) -> Reason:
-    """Return why a reload is needed. The result is `files` if only files outside the views may have changed."""
+    """Return the reason for a reload. The result is `files` if only files outside the views may have changed."""
     if before is None or _shape(before) != _shape(after):
         return "files"
     if before.drained != after.drained:

@@ -175,8 +175,8 @@ def _own_ports(chosen: ServeSettings, own: AnyVersionStatus | None, *, needed: b
 
     If `serve` is not `needed`, an occupied port is only a warning, because `render` does not need ports.
 
-    `own` is the status of the `serve` that runs this fleet on this machine, if any. The addresses that it uses are then
-    checked.
+    `own` is the status of the `serve` that runs this fleet on this machine, if any. In this case, the addresses that it
+    uses are checked.
     """
     from lbctl.cli.doctor import ports
     from lbctl.cli.listen_address import address as parsed
@@ -195,7 +195,7 @@ def _own_ports(chosen: ServeSettings, own: AnyVersionStatus | None, *, needed: b
 def _server(options: _Options, source: FleetSource | None, chosen: ServeSettings) -> tuple[ServeClient, bool]:
     """Return the server to check, and whether it must answer.
 
-    The server comes from --server, else from the fleet, else it is the default.
+    The server comes from --server or else from the fleet; otherwise, it is the default server.
     """
     server = options.server
     if options.named:

@@ -74,7 +74,7 @@ def _version_check(what: str, status: AnyVersionStatus) -> DoctorResult:
 
 
 def _connection_failure(url: str) -> str:
-    """Return why connecting fails, or an empty string."""
+    """Return the reason why connecting fails, or an empty string."""
     parts = urlsplit(url)
     try:
         place = (parts.hostname or "", parts.port or ports.BY_SCHEME[parts.scheme])

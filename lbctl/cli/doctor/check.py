@@ -27,7 +27,7 @@ class DoctorResult:
 
 
 def exit_code(checks: Iterable[DoctorResult]) -> int:
-    """Return 0 if no check failed, 4 if something required is missing or does not answer, else 3."""
+    """Return 0 if no check failed, 4 if something required is missing or does not answer, and 3 otherwise."""
     failed = [item for item in checks if item.state == "failed"]
     if any(item.absent for item in failed):
         return _UNREACHABLE

@@ -31,7 +31,7 @@ class Skew:
 
     server: str
     ahead: float
-    """How many seconds the server's clock is ahead; negative if it is behind."""
+    """Number of seconds by which the server's clock is ahead; negative if it is behind."""
 
 
 def files(listeners: Sequence[Listener]) -> DoctorResult:

@@ -79,7 +79,7 @@ def _without_report(bind: Address, url: str, *, is_served: bool) -> DoctorResult
 
 
 def _problem(place: Address) -> str:
-    """Return why no picker answers over HTTP at this address, or an empty string."""
+    """Return the reason why no picker answers over HTTP at this address, or an empty string."""
     connection = http.client.HTTPConnection(place.host, place.port, timeout=ANSWER_TIMEOUT)
     try:
         connection.request("GET", "/health")

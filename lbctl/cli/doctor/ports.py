@@ -27,7 +27,8 @@ _NAMES = ("lbctl", "lbctl.picker")
 """Names of lbctl and its picker in their command lines."""
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _PROGRAM = 3
-"""How many leading arguments of a command line are searched for lbctl. In `python -m lbctl`, it is not the first."""
+"""Number of leading arguments of a command line to search for lbctl. In `python -m lbctl`, for example, lbctl is not
+the first argument."""
 
 
 @dataclass(frozen=True, slots=True)

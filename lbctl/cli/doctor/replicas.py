@@ -34,7 +34,10 @@ def replicas(topology: Topology) -> list[DoctorResult]:
 
 
 async def _connect(pools: Iterable[Pool]) -> Mapping[str, dict[str, str]]:
-    """Return pool → replica → connection error, or an empty string on success. Drained replicas are skipped."""
+    """Map each pool and replica to its connection error, which is empty if the connection succeeded.
+
+    Drained replicas are skipped.
+    """
     slots = asyncio.Semaphore(_CONCURRENCY)
     found: dict[str, dict[str, str]] = {}
     async with session() as client, asyncio.TaskGroup() as group:

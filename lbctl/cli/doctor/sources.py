@@ -114,7 +114,10 @@ def _checks(replicas: Sequence[ScrapePlan], answers: dict[_Key, _TimedAnswer]) -
 
 
 def _problem(sources: ReplicaSources, index: int, source: ScrapeSource, answers: dict[_Key, _TimedAnswer]) -> str:
-    """Return why this source provides no signal, or an empty string. The criteria are the same as in `serve`."""
+    """Return the reason why this source provides no signal, or an empty string.
+
+    The criteria are the same as in `serve`.
+    """
     answer = answers.get((source.url, source.query, source.key))
     if answer is None:
         return f"{source.display_url}: not read, because other sources took too long"

@@ -17,7 +17,7 @@ _PICKED = "the picker chooses a replica for each request, by sessions, caches an
 
 
 def sentence(row: schema.Replica, pool: schema.Pool) -> str:
-    """Return the sentence about a replica, based on the proxies' observations if available, else on the decision.
+    """Return the sentence about a replica, based on the proxies' observations if available, otherwise on the decision.
 
     A removed replica gets no requests, although the last minute may still include earlier requests.
     """
@@ -47,7 +47,7 @@ def _silent(pool: schema.Pool, name: str) -> str:
 
 
 def _cause(row: schema.Replica, gets: float) -> str:
-    """Return why the share of an available replica differs from its capacity."""
+    """Return the reason why the share of an available replica differs from its capacity."""
     if row.reasons:
         return "; ".join(row.reasons)
     if row.priority and not gets:

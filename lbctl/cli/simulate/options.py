@@ -27,7 +27,7 @@ _DRAINED = "it is drained and gets no requests, so this has no effect (choose an
 
 @dataclass(frozen=True, slots=True)
 class SimulationOptions:
-    """Command-line options. Options that are not given are None or empty, or have their default."""
+    """Command-line options. Options that are not given are None or empty, or have their default value."""
 
     paths: tuple[str, ...]
     against: tuple[str, ...]
@@ -62,7 +62,7 @@ class SimulationOptions:
     calibrate: str | None
     """URL of a live replica; its metrics determine the costs of the strongest replica."""
     calibrate_for: str
-    """How long to observe its metrics."""
+    """Time for which the metrics are observed."""
     slow: tuple[str, ...]
     """Speeds of replicas, each as `REPLICA=FACTOR[@SECONDS]`."""
     kill: tuple[str, ...]
@@ -172,7 +172,7 @@ def seconds_of(option: str, text: str) -> float:
 
 
 def obstacles(pool: Pool, lose: Sequence[str]) -> dict[str, str]:
-    """Return replica → why it cannot have events (it is lost or drained), or an empty string if it can."""
+    """Map each replica to the reason why it cannot have events (it is lost or drained); empty if it can."""
     result = {item.name: _DRAINED if item.drain else "" for item in pool.replicas}
     for text in lose:
         why = f"--lose {text} removes it from the start (omit one of the two options)"
@@ -181,7 +181,10 @@ def obstacles(pool: Pool, lose: Sequence[str]) -> dict[str, str]:
 
 
 def speeds_of(texts: Sequence[str], names: Mapping[str, str]) -> tuple[dict[str, float], tuple[SpeedChange, ...]]:
-    """Parse `--slow`. Return replica → initial speed factor, and later speed changes. `names`: `obstacles`."""
+    """Parse `--slow`. Return a map from replicas to initial speed factors, and the later speed changes.
+
+    `names`: `obstacles`.
+    """
     speeds: dict[str, float] = {}
     changes = []
     for text in texts:
@@ -219,7 +222,7 @@ def outages_of(texts: Sequence[str], names: Mapping[str, str]) -> tuple[Outage, 
 
 
 def joins_of(texts: Sequence[str], names: Mapping[str, str]) -> dict[str, float]:
-    """Parse `--join`. Return replica → the time at which it joins. `names`: `obstacles`."""
+    """Parse `--join`. Map each replica to the time at which it joins. `names`: `obstacles`."""
     joins: dict[str, float] = {}
     for text in texts:
         name, _, at = text.rpartition("@")
@@ -258,7 +261,7 @@ def _known(name: str, names: Collection[str]) -> str:
 
 
 def prices_of(texts: Sequence[str]) -> dict[str, float]:
-    """Parse `--price`. Return GPU type → price per hour."""
+    """Parse `--price`. Map each GPU type to its price per hour."""
     prices: dict[str, float] = {}
     for text in texts:
         name, _, price = text.partition("=")

@@ -35,7 +35,8 @@ class SearchResult:
     value: float | None
     """Requests per second, or replicas; None if nothing meets the limits."""
     load: float
-    """Load relative to the capacity of the engines: of the result if found, else of the original fleet."""
+    """Load relative to the capacity of the engines, for the result if one was found, otherwise for the original
+    fleet."""
     cost: float | None
     """Price of the replicas per hour; None if it is unknown."""
     unused_faults: tuple[str, ...] = ()
@@ -51,7 +52,7 @@ class StudyResult:
     sentences: tuple[str, ...]
     """Explanation of the figures."""
     loads: Mapping[str, float]
-    """Fleet → offered load relative to the capacity of its engines."""
+    """Maps each fleet to the offered load relative to the capacity of its engines."""
     answers: tuple[SearchResult, ...] = ()
     """Result of the search for each policy."""
 

@@ -42,7 +42,7 @@ class ReplicaEngines:
     largest: float
     """Capacity of the strongest replica in all fleets, even if it is lost."""
     gpus: Mapping[str, CostModel]
-    """GPU type → engine of a replica with this GPU."""
+    """Maps each GPU type to the engine of a replica with this GPU."""
     model: str | None
     """Model whose profiles define all engines."""
     description: str
@@ -78,19 +78,19 @@ class Study:
     trace: Trace
     engines: ReplicaEngines
     speeds: Mapping[str, float]
-    """Replica → speed factor."""
+    """Maps each replica to its speed factor."""
     changes: tuple[SpeedChange, ...]
     """Changes of speed during the trace."""
     outages: tuple[Outage, ...]
     """Outages of replicas."""
     joins: Mapping[str, float]
-    """Replica → time at which it joins."""
+    """Maps each replica to the time at which it joins."""
     retry: Retry
     """How the proxies retry requests if a replica is dead."""
     loss: Callable[[Pool], Pool]
     """Removes the lost replicas."""
     prices: Mapping[str, float]
-    """GPU type → price per hour."""
+    """Maps each GPU type to its price per hour."""
     proxies: int
     delay: float
     """Delay between a sample and its use, in seconds."""

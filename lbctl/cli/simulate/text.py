@@ -80,7 +80,10 @@ def recommendation(summaries: Sequence[Summary], loads: Mapping[str, float]) -> 
 
 
 def busy_sentence(summaries: Sequence[Summary], loads: Mapping[str, float]) -> str:
-    """Explain BUSY if it is far above the load, else return "". `loads` maps a fleet or row to its load."""
+    """Explain BUSY if it is far above the load; otherwise, return an empty string.
+
+    `loads` maps a fleet or row to its load.
+    """
     for item in summaries:
         load = loads.get(item.fleet, loads.get(item.row, 1.0))
         if max(item.utilisation.values(), default=0.0) > load + _BUSY_GAP:
@@ -143,7 +146,7 @@ def _reason(best: Summary, worst: Summary, loads: Mapping[str, float]) -> str:
 def best_answer(answers: Sequence[tuple[str, float | None, float | None]], *, most: bool) -> str:
     """Return a sentence about the best result of these searches: (row, value, cost).
 
-    If `most`, larger values are better.
+    If `most` is true, larger values are better.
     """
     answered = [(row, value, cost) for row, value, cost in answers if value is not None]
     if len(answers) < 2 or not answered:

@@ -124,7 +124,7 @@ def _waiting(row: schema.PoolQueue, *, is_wide: bool) -> str:
 
 
 def _rejections(row: schema.PoolQueue) -> str:
-    """Return why requests were rejected."""
+    """Return the reason why requests were rejected."""
     full, late = f"more than {row.max_requests} waited", f"the wait exceeded {seconds(row.max_wait_seconds)}"
     if row.refused_full and row.refused_late:
         return f"{full} ({row.refused_full}), {late} ({row.refused_late})"
@@ -203,7 +203,7 @@ def lacks(row: schema.Proxy) -> Iterator[str]:
 
 
 def _newest(row: schema.Proxy) -> Timestamp | None:
-    """Return when the last of the proxy's types entered the proxy's state."""
+    """Return the time at which the last of the proxy's types entered the proxy's state."""
     times = [kind.since for kind in row.types if kind.since is not None and kind.state == row.state]
     return max(times, default=row.since)
 
@@ -230,7 +230,7 @@ def _since(since: Timestamp | None) -> str:
 
 
 def _rejection(row: schema.Proxy, kind: schema.ResourceTypeStatus) -> str:
-    """Return why a proxy rejected a type, with positions in the YAML if known."""
+    """Return the reason why a proxy rejected a type, with positions in the YAML if known."""
     last = next((item for item in row.nacks if item.type == kind.type), None)
     return " ".join(last.findings) if last and last.findings else kind.message
 

@@ -39,7 +39,7 @@ class ScreenView:
     """Newest rows for display."""
     pools: tuple[schema.Pool, ...] = ()
     problem: str = ""
-    """Why the rows are outdated; empty while they are current."""
+    """The reason why the rows are outdated; empty while they are current."""
     seconds: float = 0.0
     """Age of the rows in seconds."""
     paused: bool = False
