@@ -1,4 +1,5 @@
 """Decisions about weights and health. `step(State, Event) → State, effects`.
 
-No I/O, no clock, no randomness: time and samples arrive in events, and actions are returned as effects.
+This package does no I/O and uses neither a clock nor randomness: time and samples arrive in events, and actions are
+returned as effects.
 """

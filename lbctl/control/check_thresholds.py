@@ -32,9 +32,9 @@ class CheckState:
     out: bool
     """Whether it is ejected."""
     since: float
-    """When it was last ejected or readmitted."""
+    """The time at which it was last ejected or readmitted."""
     reason: str = ""
-    """Why it is ejected; if it is not ejected, the newest failure."""
+    """The reason why it is ejected; if it is not ejected, the newest failure."""
     contrary: int = 0
     """Number of consecutive results that contradict `out`."""
     at: float | None = None

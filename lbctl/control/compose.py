@@ -44,9 +44,9 @@ class EffectiveReplica:
     status: ReplicaStatus
     """Whether it gets requests."""
     reasons: tuple[str, ...]
-    """Why it is not "in", and the weight that an operator has set."""
+    """The reason why it is not "in", and the weight that an operator has set."""
     drained_since: float | None
-    """When its drain began, in seconds since the epoch; None if it is not drained."""
+    """The time at which its drain began, in seconds since the epoch; None if it is not drained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +58,18 @@ class Composed:
     whole: Snapshot
     """`snapshot` including the `removed` replicas, for operators."""
     drains: Since
-    """(pool, replica) → when its drain began."""
+    """Maps each (pool, replica) pair to the time at which its drain began."""
     removed: Mapping[str, frozenset[str]]
-    """Pool → replicas whose drain deadline has passed."""
+    """Maps each pool to the replicas whose drain deadline has passed."""
     ejected: Mapping[str, Reasons]
-    """Pool → replica → why deep health has ejected it."""
+    """Maps each pool and replica to the reason why deep health has ejected it."""
     asleep: Mapping[str, frozenset[str]]
-    """Pool → the replicas whose engines are asleep."""
+    """Maps each pool to the replicas whose engines are asleep."""
     overrides: Overrides
     """The operators' overrides that apply to this fleet now."""
 
     def next_deadline(self, now: float) -> float | None:
-        """When the next drain deadline passes and changes the result of `compose`; None if there is none."""
+        """The time of the next drain deadline that changes the result of `compose`; None if there is none."""
         return drains.next_due(self.drains, self.whole.topology, now)
 
     def replicas(self, pool: Pool) -> tuple[EffectiveReplica, ...]:
@@ -95,7 +95,7 @@ class Composed:
         )
 
     def _overrides_of(self, pool: str) -> dict[str, list[Override]]:
-        """Replica → its overrides."""
+        """Maps each replica to its overrides."""
         by_replica: dict[str, list[Override]] = {}
         for item in self.overrides:
             if item.pool == pool:
@@ -151,7 +151,7 @@ def compose(
 
 
 def weight_changes(before: Composed, after: Composed) -> dict[str, dict[str, Weight]]:
-    """Pool → replica → published weight, for replicas that get requests and whose weight has changed."""
+    """Published weights, by pool and replica, for replicas that get requests and whose weight has changed."""
     old = {pool.name: pool for pool in before.snapshot.topology.pools}
     changes = {
         pool.name: _pool_changes(old[pool.name], before.snapshot, pool, after.snapshot)
@@ -188,7 +188,7 @@ class ForProxy:
     factors: Factors = field(default_factory=dict)
     """The slow-start factors that the weights in `snapshot` contain."""
     next_change: float | None = None
-    """When slow start next changes the weights; None if no replica is ramping."""
+    """The time at which slow start next changes the weights; None if no replica is ramping."""
 
 
 def for_proxy(
@@ -196,9 +196,9 @@ def for_proxy(
 ) -> ForProxy:
     """Compose the snapshot for a proxy that lacks active health checks and slow start.
 
-    `failing`: the replicas (pool → names) that active health checks have ejected; `ramps`: the ramps of the previous
-    call. `now` is in seconds; `min_interval` is the shortest time between weight changes that the proxy can follow, in
-    seconds.
+    `failing` contains the replicas, by pool, that active health checks have ejected; `ramps` contains the ramps of the
+    previous call. `now` is in seconds; `min_interval` is the shortest time between weight changes that the proxy can
+    follow, in seconds.
     """
     failing = _closed(composed.snapshot, failing)
     snapshot = _without(composed.snapshot, failing)

@@ -1,4 +1,4 @@
-"""Why a replica has its weight: every number from its signals to the decided weight, with ages."""
+"""Explains why a replica has its weight: every number from its signals to the decided weight, with ages."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Decision:
     mode: Mode
     """The current mode of the pool's weights."""
     mode_reason: str
-    """Why the mode is not `acting`; empty otherwise."""
+    """The reason why the mode is not `acting`; empty otherwise."""
     capacity: float
     """The capacity of the replica."""
     signals: Mapping[str, Signal]
-    """Name → the signal that the decision is based on."""
+    """Maps each name to the signal that the decision is based on."""
     age: float | None
     """Age of the newest sample, in seconds."""
     evidence_age: float | None
@@ -54,7 +54,7 @@ class Decision:
     verdict: Verdict
     """The verdict of deep health."""
     reasons: tuple[str, ...]
-    """Why it is ejected or at the floor, and the reason for the strategy's proposal."""
+    """The reason why it is ejected or at the floor, and the reason for the strategy's proposal."""
 
 
 def decisions(state: State, pool: str) -> tuple[Decision, ...]:

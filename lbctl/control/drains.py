@@ -1,4 +1,4 @@
-"""How long each replica has been drained, and which replicas are removed from a pool because their deadline has passed.
+"""Tracks how long each replica has been drained, and which replicas are removed because their deadline has passed.
 
 A drained replica finishes its requests; after the pool's `drain_deadline`, it is removed from the pool even if it still
 has requests. The functions are pure: the time is an argument, and the state that must survive a restart is a plain
@@ -13,7 +13,7 @@ from dataclasses import replace
 from lbctl.ir.topology import Topology
 
 Since = Mapping[tuple[str, str], float]
-"""(pool, replica) → when its drain began, in seconds since the epoch."""
+"""Maps each (pool, replica) pair to the time at which its drain began, in seconds since the epoch."""
 
 
 def track(
@@ -22,7 +22,7 @@ def track(
     """Return the start time of each current drain.
 
     A replica that was drained `before` keeps its start time; a replica that is no longer drained or no longer exists is
-    removed. `drained` (pool → replicas) adds to the replicas that are drained in the files.
+    removed. `drained` contains the replicas, by pool, that are drained in addition to those in the files.
     """
     return {
         (pool.name, replica.name): min(before.get((pool.name, replica.name), now), now)
@@ -33,7 +33,7 @@ def track(
 
 
 def expired(since: Since, topology: Topology, now: float) -> dict[str, frozenset[str]]:
-    """Pool → the replicas whose drain deadline has passed."""
+    """Maps each pool to the replicas whose drain deadline has passed."""
     deadlines = {pool.name: pool.drain_deadline / 1000 for pool in topology.pools}
     replicas: dict[str, set[str]] = {}
     for (pool, replica), began in since.items():
@@ -43,14 +43,14 @@ def expired(since: Since, topology: Topology, now: float) -> dict[str, frozenset
 
 
 def next_due(since: Since, topology: Topology, now: float) -> float | None:
-    """When the next deadline passes, in seconds since the epoch; None if there is none."""
+    """The time at which the next deadline passes, in seconds since the epoch; None if there is none."""
     deadlines = {pool.name: pool.drain_deadline / 1000 for pool in topology.pools}
     times = [began + deadlines[pool] for (pool, _), began in since.items() if pool in deadlines]
     return min((time for time in times if time > now), default=None)
 
 
 def without(topology: Topology, removed: Mapping[str, frozenset[str]]) -> Topology:
-    """Return the topology without the removed replicas (pool → names). Unchanged pools stay the same objects."""
+    """Return the topology without these replicas, given by pool. Unchanged pools stay the same objects."""
     if not removed:
         return topology
     pools = tuple(

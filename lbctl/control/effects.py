@@ -28,7 +28,7 @@ class WeightsChanged:
 
     pool: str
     weights: Mapping[str, Weight]
-    """Replica → weight, for every replica of the pool: within floor and ceiling, after bounded steps."""
+    """Maps each replica of the pool to its weight: within floor and ceiling, after bounded steps."""
     at_capacity: bool
     """Whether each weight equals the replica's capacity, as it does without the control loop."""
 

@@ -19,13 +19,13 @@ class FleetChanged:
     pools: tuple[Pool, ...]
     """The pools with telemetry."""
     weights: Mapping[str, Mapping[str, Weight]] = field(default_factory=dict)
-    """Pool → replica → the weight sent before a restart."""
+    """Maps each pool and replica to the weight sent before a restart."""
     ejections: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
-    """Pool → replica → why deep health had ejected it before a restart."""
+    """Maps each pool and replica to the reason why deep health had ejected it before a restart."""
     asleep: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Pool → the replicas whose engines were asleep before a restart."""
+    """Maps each pool to the replicas whose engines were asleep before a restart."""
     accepted_remaps: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Pool → the replicas whose failed row remap an operator had accepted before a restart."""
+    """Maps each pool to the replicas whose failed row remap an operator had accepted before a restart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Observed:
     """When it happened."""
     pool: str
     replicas: Mapping[str, Observation]
-    """Replica → observation, for the replicas observed since the last event."""
+    """Maps each replica that was observed since the last event to the observation."""
     ejected: frozenset[str] = frozenset()
     """Replicas that active health checks have ejected; they count for `max_ejection`."""
     suspected: frozenset[str] = frozenset()

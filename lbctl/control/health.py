@@ -90,7 +90,8 @@ class ProgressWatch(NamedTuple):
     progress: float | None = None
     """The value of the progress counter."""
     still_since: float | None = None
-    """Since when the counter has not changed despite requests in flight; None if it changes or the engine is idle."""
+    """The time since which the counter has not changed despite requests in flight; None if it changes or the engine is
+    idle."""
     counted_at: float = NEVER
     """Time of the newest observation that counted towards thresholds."""
     answered: int = 0
@@ -103,11 +104,11 @@ class DeepHealth(NamedTuple):
     phase: Phase = "in"
     """Whether the replica is in, ejected, or on trial."""
     reasons: tuple[str, ...] = ()
-    """Why the phase is not "in"."""
+    """The reason why the phase is not "in"."""
     complaints: tuple[str, ...] = ()
     """Problems in the newest observation."""
     since: float = NEVER
-    """When the phase began."""
+    """The time at which the phase began."""
     initial_progress: float | None = None
     """The first known value of the progress counter in the phase "out" or "trial"."""
     xids: frozenset[tuple[str, int]] | None = None
@@ -154,7 +155,7 @@ class DeepHealth(NamedTuple):
 
     @property
     def verdict_reasons(self) -> tuple[str, ...]:
-        """Why the verdict is not "in"; empty if it is."""
+        """The reason why the verdict is not "in"; empty if it is."""
         if self.verdict == "in":
             return ()
         if self.verdict == "asleep":
@@ -338,7 +339,10 @@ def readmitted(health: DeepHealth, now: float) -> DeepHealth:
 
 
 def restored(reasons: tuple[str, ...] | None, is_asleep: bool, accepts_remap: bool, now: float) -> DeepHealth:
-    """Return the health after a restart of lbctl. `reasons`: why the replica was ejected; None if it was not."""
+    """Return the health after a restart of lbctl.
+
+    `reasons`: the reasons why the replica was ejected; None if it was not.
+    """
     failed = reasons is not None and _REMAP_FAILED in reasons
     remap_failure: RemapFailure = "accepted" if accepts_remap else "failed" if failed else ""
     health = DeepHealth(remap_failure=remap_failure, is_asleep=is_asleep)

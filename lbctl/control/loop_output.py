@@ -14,7 +14,7 @@ from lbctl.ir.weight import Weight
 _V = TypeVar("_V")
 _ByPool = Mapping[str, Mapping[str, _V]]
 Reasons = Mapping[str, tuple[str, ...]]
-"""Replica → human-readable reason for its ejection."""
+"""Maps each replica to the human-readable reason for its ejection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,18 +22,18 @@ class LoopOutput:
     """Weights, ejections, sleeping replicas and accepted failures by pool."""
 
     weights: Mapping[str, Mapping[str, Weight]] = field(default_factory=dict)
-    """Pool → replica → weight; pools whose weights equal the capacities are absent."""
+    """Maps each pool and replica to its weight; pools whose weights equal the capacities are absent."""
     ejections: Mapping[str, Reasons] = field(default_factory=dict)
-    """Pool → replica → why deep health has ejected it."""
+    """Maps each pool and replica to the reason why deep health has ejected it."""
     asleep: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Pool → the replicas whose engines are asleep."""
+    """Maps each pool to the replicas whose engines are asleep."""
     accepted_remaps: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Pool → the replicas whose failed row remap an operator has accepted. Proxies do not need it, but a restart
-    does."""
+    """Maps each pool to the replicas whose failed row remap an operator has accepted. Proxies do not need it, but a
+    restart does."""
 
     @property
     def out(self) -> dict[str, frozenset[str]]:
-        """Pool → the replicas that get no requests: deep health has ejected them, or their engines are asleep."""
+        """The replicas of each pool that get no requests: deep health has ejected them, or their engines are asleep."""
         out = {pool: frozenset(replicas) for pool, replicas in self.ejections.items()}
         return out | {pool: out.get(pool, frozenset()) | replicas for pool, replicas in self.asleep.items()}
 

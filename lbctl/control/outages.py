@@ -27,7 +27,7 @@ class ReplicaReport(NamedTuple):
     name: str
     state: str
     reason: str
-    """Why it is in that state; empty for `in`."""
+    """The reason why it is in that state; empty for `in`."""
 
 
 class Outage(NamedTuple):
@@ -36,13 +36,13 @@ class Outage(NamedTuple):
     reason: str
     """The replicas and their states, as human-readable text."""
     since: float
-    """When it was first seen, in seconds since the epoch."""
+    """The time at which it was first seen, in seconds since the epoch."""
     seen: float
-    """When it was last seen, in seconds since the epoch."""
+    """The time at which it was last seen, in seconds since the epoch."""
 
 
 Outages = Mapping[str, Outage]
-"""Pool → its outage, kept for a while after it was last seen; pools with an available replica are absent."""
+"""Maps each pool to its outage, kept for a while after it was last seen; pools with an available replica are absent."""
 NO_OUTAGES: Outages = {}
 
 

@@ -45,7 +45,7 @@ class Override:
     since: float = 0.0
     """When it began."""
     until: float | None = None
-    """When it ends; None if it applies until it is removed."""
+    """The time at which it ends; None if it applies until it is removed."""
     route: str = ""
     """The route of a `split`; empty for the other kinds."""
     shares: Shares = ()
@@ -121,7 +121,7 @@ def within(overrides: Overrides, topology: Topology) -> Overrides:
 def absent(
     before: Mapping[tuple[str, str, str], float], overrides: Overrides, topology: Topology, now: float
 ) -> dict[tuple[str, str, str], float]:
-    """Return key of an override → since when its replica or pool has been missing, for those that are missing.
+    """Map the key of each override whose replica or pool is missing to the time since which it has been missing.
 
     `before` is the result of the previous call. `topology` contains the discovered replicas.
     """
@@ -136,12 +136,12 @@ def _is_split(item: Override) -> bool:
 
 
 def splits(overrides: Iterable[Override]) -> dict[str, Shares]:
-    """Route → split set by an operator."""
+    """Maps each route to the split set by an operator."""
     return {item.route: item.shares for item in overrides if _is_split(item)}
 
 
 def drained(overrides: Iterable[Override]) -> dict[str, frozenset[str]]:
-    """Pool → replicas drained by operators."""
+    """Maps each pool to the replicas drained by operators."""
     replicas: dict[str, set[str]] = {}
     for item in overrides:
         if item.kind == "drain":
@@ -152,7 +152,7 @@ def drained(overrides: Iterable[Override]) -> dict[str, frozenset[str]]:
 def apply_weights(
     overrides: Iterable[Override], weights: Mapping[str, Mapping[str, Weight]]
 ) -> Mapping[str, Mapping[str, Weight]]:
-    """Return `weights` (pool → replica → weight) with the operators' weights, each treated as a capacity."""
+    """Return `weights`, by pool and replica, with the operators' weights, each treated as a capacity."""
     after = dict(weights)
     for item in overrides:
         if item.kind == "weight" and item.value is not None:
@@ -161,5 +161,5 @@ def apply_weights(
 
 
 def frozen(overrides: Iterable[Override]) -> dict[str, str]:
-    """Pool → operator's reason for freezing its weights."""
+    """Maps each pool to the operator's reason for freezing its weights."""
     return {item.pool: item.reason for item in overrides if item.kind == "freeze"}

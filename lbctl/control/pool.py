@@ -155,7 +155,7 @@ def _with_suspicions(
 
 
 def _ejections_left(state: PoolState, assessments: Sequence[Assessment]) -> int:
-    """Return how many more replicas `max_ejection` allows to be ejected."""
+    """Return the number of further replicas that may be ejected according to `max_ejection`."""
     total = ejected = 0
     for replica, (_, _, assessed, _) in zip(state.replicas, assessments, strict=True):
         if not replica.replica.drain and not assessed.is_asleep:

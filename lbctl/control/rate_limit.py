@@ -35,7 +35,7 @@ class StepLimits:
     move_interval: float
     """Minimum time between two moves of a weight."""
     evidence_ttl: float
-    """How long a weight is kept after its last evidence."""
+    """Time for which a weight is kept after its last evidence."""
     floor: float
     """The lowest weight."""
     health_floor: float

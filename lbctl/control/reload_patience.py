@@ -25,7 +25,7 @@ _FLOORED = 0.5
 
 @dataclass(frozen=True, slots=True)
 class ReloadPatience:
-    """Since when the wanted weights have differed from the running ones.
+    """Time since which the wanted weights have differed from the running weights.
 
     Times are in seconds, on any single clock.
     """
@@ -48,7 +48,7 @@ class ReloadPatience:
         return ReloadPatience(since, any(wanted.held < _FLOORED * running.held for running, wanted in pairs))
 
     def due(self, interval: float) -> float | None:
-        """Return when the change will have lasted long enough. `interval`: seconds between two reloads."""
+        """Return the time at which the change will have lasted long enough. `interval`: seconds between two reloads."""
         if self.is_floored:
             return -math.inf
         waits = zip(_WAITS, self.since, strict=True)

@@ -66,29 +66,30 @@ class ReplicaFacts:
     check: CheckState | None = None
     """The result of lbctl's active checks; None if lbctl does not check it."""
     agent_reason: str = ""
-    """Why lbctl's check of its agent fails, if only the checks of proxies decide; empty if it passes."""
+    """The reason why lbctl's check of its agent fails, if only the checks of proxies decide; empty if it passes."""
     checked_for: tuple[str, ...] = ()
     """The proxies that act on lbctl's active checks."""
     connection: CheckState | None = None
     """Whether lbctl can connect to it; None if lbctl does not try."""
     connection_age: float = 0.0
-    """How long `connection` has been in its current state."""
+    """Seconds for which `connection` has been in its current state."""
     is_apart: bool = False
     """Whether lbctl has never connected to any replica of the fleet although replicas answer: lbctl cannot reach
     them."""
     answered_age: float | None = None
-    """How long ago a proxy last reported that the replica answered a request; None: never."""
+    """Seconds since a proxy last reported that the replica answered a request; None if no proxy ever has."""
     unanswered_for: float | None = None
     """Seconds for which requests were sent to it without a successful response. None if the time is too short to be
     significant, or if a check has a result."""
     passed_by: int = 0
     """Number of proxies whose own active checks it passes."""
     conditions: Mapping[str, ReplicaCondition] = field(default_factory=dict)
-    """Proxy → the replica's condition there."""
+    """Maps each proxy to the replica's condition there."""
     carriers: int = 0
     """The number of proxies that may send requests to it."""
     ramps: Mapping[str, float] = field(default_factory=dict)
-    """Proxy → the slow-start factor that lbctl applies for the proxy; it also contains the picker's factor."""
+    """Maps each proxy to the slow-start factor that lbctl applies for the proxy; it also contains the picker's
+    factor."""
     health: DeepHealth | None = None
     """Its deep health; None if it has no telemetry."""
     in_flight: int | None = None
@@ -188,7 +189,7 @@ def _down(facts: ReplicaFacts) -> StateWithReason | None:
 
 
 def _failed_check(facts: ReplicaFacts) -> list[str]:
-    """Return why lbctl's active check ejects the replica."""
+    """Return the reason why lbctl's active check ejects the replica."""
     if facts.check is None or not facts.check.out or facts.check.at is None:
         return []
     return [f"{_check_of_lbctl(facts)} fails: {facts.check.reason}"]

@@ -2,11 +2,11 @@
 
 A rollout is identified by its route, its target pool, the model of that pool, and its steps. Its state applies to the
 route until the files change the split or the rollout itself. While it runs, a change to an old pool's model also ends
-it, because earlier comparisons were with a different model. A step's hold runs only while a proxy has the step. In
-`analysis` mode, a step ends after its hold if the evidence since its beginning is good, and the rollout ends when too
-many evaluations in a row are bad. In every mode, a step does not begin while the target pool has no available replica,
-and a running rollout ends in that case, unless an operator has allowed it to continue. The functions are pure: times
-are arguments, in seconds since the epoch.
+it, because earlier comparisons were with a different model. A step's hold runs only while a proxy has applied the step.
+In `analysis` mode, a step ends after its hold if the evidence since its beginning is good, and the rollout ends when
+too many evaluations in a row are bad. In every mode, a step does not begin while the target pool has no available
+replica, and a running rollout ends in that case, unless an operator has allowed it to continue. The functions are pure:
+times are arguments, in seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ DEFAULT_ANALYSIS = Analysis(max_error_rate=1.0)
 """Criteria for `analysis` rollouts that do not define any."""
 _HUNDREDTHS = 10_000
 _KEPT = 20
-"""How many earlier rollouts of a route are kept: as many as earlier fleets."""
+"""Number of earlier rollouts of a route to keep, the same as the number of earlier fleets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +75,13 @@ class RolloutState:
     percent: float = 0.0
     """The current share of the target pool."""
     since: float = 0.0
-    """When the current step or phase began."""
+    """The time at which the current step or phase began."""
     elapsed: float = 0.0
     """Seconds of the current step's hold that had elapsed before it was paused."""
     held_since: float | None = None
-    """Since when the hold has been running; None while it is paused."""
+    """The time since which the hold has been running; None while it is paused."""
     reason: str = ""
-    """Why an operator or the analysis paused, set or ended it."""
+    """The reason why an operator or the analysis paused, set or ended it."""
     analysis: AnalysisState = AnalysisState()
     """The evidence, if the mode is `analysis`."""
     models: str = ""
@@ -127,7 +127,7 @@ def _reduced(shares: dict[str, int]) -> dict[str, int]:
 
 
 def splits(states: Rollouts, topology: Topology) -> dict[str, Shares]:
-    """Return route → the split that its rollout has decided. `topology` contains the splits from the files."""
+    """Map each route to the split that its rollout has decided. `topology` contains the splits from the files."""
     return {
         state.route: shares_at(state.base, rollout.to, state.percent)
         for saved in states
@@ -145,7 +145,7 @@ def key_of(route: Route, rollout: Rollout, topology: Topology) -> str:
 
 
 def _models(topology: Topology, names: Collection[str]) -> dict[str, tuple[str, str | None] | None]:
-    """Return pool → name and version of its model, or None if it has no model."""
+    """Map each pool to the name and version of its model, or to None if it has no model."""
     pools = [item for item in topology.pools if item.name in names]
     return {item.name: (item.model.name, item.model.version) if item.model else None for item in pools}
 
@@ -333,7 +333,7 @@ def _advanced(
 
 
 def next_step(state: RolloutState, rollout: Rollout) -> float | None:
-    """Return when the current step ends automatically; None if an operator must end it or its hold is paused.
+    """Return the time at which the current step ends automatically; None if an operator ends it or its hold is paused.
 
     In `analysis` mode, a `blocker` delays the end.
     """
@@ -342,23 +342,23 @@ def next_step(state: RolloutState, rollout: Rollout) -> float | None:
 
 
 def waits_for_proxy(state: RolloutState, rollout: Rollout) -> bool:
-    """Return whether the hold of the current step is paused because no proxy has the step."""
+    """Return whether the hold of the current step is paused because no proxy has applied the step."""
     return _hold(state, rollout) is not None and state.held_since is None
 
 
 def step_id(state: RolloutState) -> str:
-    """Return the id of a rollout's current split, for the members of a control plane."""
+    """Return the ID of a rollout's current split, for the members of a control plane."""
     return f"{state.route} {state.key} {state.step} {state.percent:g}"
 
 
 def _hold(state: RolloutState, rollout: Rollout) -> float | None:
-    """Return after how many seconds the current step ends; None if only an operator ends it."""
+    """Return the number of seconds after which the current step ends; None if only an operator ends it."""
     hold = rollout.steps[state.step].hold
     return None if state.phase != "progressing" or rollout.mode == "manual" or hold is None else hold / 1000
 
 
 def _elapsed(state: RolloutState, now: float) -> float:
-    """Return how many seconds of the current step's hold have elapsed."""
+    """Return the elapsed part of the current step's hold, in seconds."""
     return state.elapsed + (0.0 if state.held_since is None else now - state.held_since)
 
 

@@ -24,7 +24,7 @@ _MAX_STEPS = 8
 Key = tuple[str, str, Address]
 """Pool, replica and its address: a replica with a different address is a different replica."""
 Factors = Mapping[str, Mapping[str, float]]
-"""Pool → replica → weight factor below 1; replicas that have ramped up are absent."""
+"""Maps each pool and replica to its weight factor below 1; replicas that have ramped up are absent."""
 
 
 def step(rules: SlowStart, min_interval: float) -> float:
@@ -33,7 +33,7 @@ def step(rules: SlowStart, min_interval: float) -> float:
 
 
 def stepped(rules: SlowStart, age: float, min_interval: float) -> float:
-    """The same factor in steps that a proxy with this `min_interval` (seconds) can follow."""
+    """The weight factor, in steps that a proxy with this `min_interval` (seconds) can follow."""
     if age * 1000 >= rules.window:
         return 1.0
     length = step(rules, min_interval)
@@ -51,14 +51,14 @@ class Ramps:
     ready: frozenset[Key] | None = None
     """Replicas that had joined by the last call of `track`; None before the first."""
     since: Mapping[Key, float] = field(default_factory=dict)
-    """When each ramping replica joined."""
+    """The times at which the ramping replicas joined."""
 
     def track(
         self, all_pools: Iterable[Pool], snapshot: Snapshot, failing: Mapping[str, frozenset[str]], now: float
     ) -> Ramps:
         """Return the ramps after the set of replicas that accept requests may have changed.
 
-        `all_pools`: the relevant pools of the snapshot. `failing`: the replicas (pool → names) whose checks fail.
+        `all_pools`: the relevant pools of the snapshot. `failing` contains the replicas, by pool, whose checks fail.
         """
         pools = {pool.name: pool for pool in all_pools}
         up = [key for pool in pools.values() for key in _up(pool, failing.get(pool.name, frozenset()))]
@@ -81,7 +81,7 @@ class Ramps:
         return by_pool
 
     def next_change(self, topology: Topology, now: float, min_interval: float) -> float | None:
-        """When `factors` next change; None if no replica is ramping."""
+        """The time at which `factors` next change; None if no replica is ramping."""
         remaining = [_left(rules, age, min_interval) for rules, _, age in self._ramping(topology, now)]
         return now + min(remaining) if remaining else None
 

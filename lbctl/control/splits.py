@@ -49,7 +49,10 @@ def checked(shares: object, route: Route) -> Shares:
 
 
 def apply(topology: Topology, splits: Mapping[str, Shares]) -> Topology:
-    """Return the topology with these splits: route → shares. Routes that are not in the topology are ignored."""
+    """Return the topology with these splits, which are given as a map from routes to shares.
+
+    Routes that are not in the topology are ignored.
+    """
     if not splits:
         return topology
     return replace(topology, routes=tuple(_applied(topology.routes, splits)))

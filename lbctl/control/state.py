@@ -25,7 +25,7 @@ class WeightTrajectory(NamedTuple):
     """The current multiplier of the capacity; it moves in bounded steps."""
     parts: MultiplierParts = WHOLE
     moved_at: float = NEVER
-    """When `multiplier` last changed, in seconds."""
+    """The time at which `multiplier` last changed, in seconds."""
     decided: float = 1.0
     """The last decided multiplier, which the proxies get."""
     decided_parts: MultiplierParts = WHOLE
@@ -43,7 +43,7 @@ class ReplicaState(NamedTuple):
     health: DeepHealth
     """The verdict of deep health."""
     progress_watch: ProgressWatch
-    """Since when it has completed no work."""
+    """The time since which it has completed no work."""
     proposal: Proposal
     """The strategy's proposal."""
     fresh: bool = False
@@ -55,7 +55,7 @@ class ReplicaState(NamedTuple):
     trajectory: WeightTrajectory = WeightTrajectory()
     """How its weight moves towards the goal."""
     since: float = NEVER
-    """When the replica joined the pool, in seconds."""
+    """The time at which the replica joined the pool, in seconds."""
 
     def after_decision(
         self,
@@ -98,17 +98,17 @@ class PoolState:
     replicas: tuple[ReplicaState, ...]
     """The replicas, in the pool's order."""
     index: Mapping[str, int]
-    """Replica name → its index in `replicas`."""
+    """Maps each replica name to its index in `replicas`."""
     mode: Mode = "acting"
     """Whether its weights follow the signals."""
     mode_since: float = NEVER
-    """When `mode` began, in seconds."""
+    """The time at which `mode` began, in seconds."""
     mode_reason: str = ""
-    """Why the mode is not `acting`; empty otherwise."""
+    """The reason why the mode is not `acting`; empty otherwise."""
     freeze_reason: str | None = None
-    """Why an operator has frozen the pool; None while it is not frozen."""
+    """The reason why an operator has frozen the pool; None while it is not frozen."""
     decided_at: float = NEVER
-    """When the last decision was made, in seconds."""
+    """The time at which the last decision was made, in seconds."""
     ejected: frozenset[str] = frozenset()
     """Replicas that proxies or active health checks have ejected."""
     suspected: frozenset[str] = frozenset()
@@ -120,7 +120,7 @@ class State:
     """The control loop's state of all pools."""
 
     pools: Mapping[str, PoolState] = field(default_factory=dict)
-    """Name → the state of the pool, for pools with telemetry."""
+    """Maps each name to the state of the pool, for pools with telemetry."""
     now: float = NEVER
     """The time of the newest event, in seconds."""
 
@@ -141,7 +141,7 @@ def new_replica_state(replica: Replica, multiplier: float, now: float, parts: Mu
 
 
 def weights(state: PoolState) -> dict[str, Weight]:
-    """Replica → the last decided weight."""
+    """Maps each replica to its last decided weight."""
     return {item.replica.name: weight(item) for item in state.replicas}
 
 

@@ -40,7 +40,7 @@ _SEQUENCES = 16
 """Maximum number of requests in a batch. It is small, so that a small load fills the batch."""
 _PROFILE = CostModel()
 _CACHE = 16_000
-"""Cache size of the fastest replica in tokens. It is small for the same reason."""
+"""Cache size of the fastest replica in tokens. It is small, so that a small load fills the cache."""
 CURVE = CostModel(
     _PROFILE.a / _SPEED, _PROFILE.b / _SPEED, _PROFILE.c / _SPEED, _PROFILE.p / _SPEED, _SEQUENCES, _CACHE
 )

@@ -136,7 +136,7 @@ class LoadGenerator:
         """Requests, sorted by time."""
 
     async def run(self, arrivals: Iterable[Arrival], began: float) -> None:
-        """Send all requests, scheduled relative to `began`. Return when the last one has been sent."""
+        """Send all requests, scheduled relative to `began`. Returns after the last request has been sent."""
         async with asyncio.TaskGroup() as group:
             for number, arrival in enumerate(arrivals):
                 pause = began + arrival.at - time.monotonic()

@@ -46,7 +46,7 @@ class DecisionObserver:
         return decision.share if decision else None
 
     async def run(self, faults: Faults) -> None:
-        """Read the decisions until cancelled, and record in `faults` when they react to a fault."""
+        """Read the decisions until cancelled, and record in `faults` the time at which they react to a fault."""
         async with aiohttp.ClientSession(timeout=_TIMEOUT) as session:
             while True:
                 try:

@@ -28,8 +28,8 @@ _WINDOW = 15.0
 """Period of the live figures, in seconds."""
 _NUMBERS = ("DECIDED", "OBSERVED", "RUN+WAIT", "KV", "TTFT P50", "TTFT P99")
 _ROOMY = 110, 34
-"""Minimum columns and lines of a terminal for tables with frames, GPUs and reasons. Without these, 80 columns and 24
-lines are enough."""
+"""Minimum columns and lines of a terminal for tables with frames, GPUs and reasons. Without these extras, 80 columns
+and 24 lines are enough."""
 _EVENTS, _FEW_EVENTS = 6, 4
 """Number of newest events on a large and on a small terminal."""
 _STYLES = {"green": ("in",), "red": ("down", "ejected", "removed"), "yellow": ("slow", "hot"), "cyan": ("ramping",)}

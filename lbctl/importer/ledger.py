@@ -32,7 +32,7 @@ class Note:
     text: str
     """Directive as one line, without secrets."""
     reason: str
-    """Why it was not converted."""
+    """The reason why it was not converted."""
     place: Path
     """Object in the fleet whose comment contains the directive; empty for the head of the file."""
 
@@ -80,7 +80,7 @@ class Ledger:
         return []
 
     def imply(self, reason: str, *statements: Statement) -> None:
-        """Record that lbctl does this without a key."""
+        """Record that lbctl implements this by default, without a key in the fleet."""
         for item in statements:
             self._implied.setdefault(item, reason)
 

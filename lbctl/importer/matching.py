@@ -28,7 +28,7 @@ _MAX_PAIRS = 20_000
 
 
 def merge(matches: Sequence[Match]) -> Match | None:
-    """Return the match that holds if all of these hold; None if it cannot be expressed."""
+    """Return the match that holds if all of these matches hold; None if it cannot be expressed."""
     merged: Match = {}
     for match in matches:
         for key, value in match.items():

@@ -43,7 +43,7 @@ def refusals(path: Path, value: Any, *, whole: bool = False) -> list[Diagnostic]
 
 
 def _is_lacking(root: Node, place: Path, fault: Diagnostic) -> bool:
-    """Whether a fault is that an object lacks a key."""
+    """Whether a fault is a missing key of an object."""
     missing = len(place) == _OBJECT or (len(place) == _OBJECT + 1 and descend(root, fault.path) is None)
     return missing and fault.code == _MISSING
 

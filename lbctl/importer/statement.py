@@ -25,7 +25,7 @@ class Statement:
     is_block: bool = False
     """Whether it has a block, which may be empty."""
     unread: str = ""
-    """Why an include was not read or only partly read; empty if it was read."""
+    """The reason why an include was not read or only partly read; empty if it was read."""
 
     @property
     def name(self) -> str:

@@ -160,7 +160,7 @@ def _health(pool: PoolDraft) -> Iterator[str]:
 
 
 def _common_sources(pool: PoolDraft) -> tuple[TelemetrySource, ...]:
-    """Return the pool's sources if all its replicas have the same ones, otherwise an empty tuple."""
+    """Return the pool's sources if all its replicas have the same sources, otherwise an empty tuple."""
     first = pool.members[0].sources
     return first if all(member.sources == first for member in pool.members) else ()
 

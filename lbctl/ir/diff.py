@@ -72,7 +72,7 @@ class ReroutedRequests:
     """Routes, the most specific first; the last one gets the remaining requests. "" means that no route matches
     (404)."""
     new: tuple[str, ...]
-    """The same for the new side."""
+    """Routes on the new side, in the same order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ def _changed_pairs(old: tuple[_Named, ...], new: tuple[_Named, ...]) -> Iterator
 
 
 def _settings(old: Mapping[Path, str], new: Mapping[Path, str]) -> list[SettingChange]:
-    """Compare settings in the order of the new side. Settings that it lacks come last."""
+    """Compare settings in the order of the new side. Settings that the new side lacks come last."""
     paths = [*new, *(path for path in old if path not in new)]
     return [SettingChange(path, old.get(path), new.get(path)) for path in paths if old.get(path) != new.get(path)]
 

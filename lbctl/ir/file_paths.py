@@ -14,7 +14,7 @@ from lbctl.ir.routes import Route
 from lbctl.ir.snapshot import View
 
 Rename = Callable[[str, str], str]
-"""(path, kind) → new path. The kinds are certificate, key, ca, crl, api_keys and jwks."""
+"""Maps (path, kind) to the new path. The kinds are certificate, key, ca, crl, api_keys and jwks."""
 
 
 def with_files(view: View, rename: Rename) -> View:

@@ -58,7 +58,7 @@ class Certificate:
     key: str
     """Path of the private key in PEM."""
     hosts: tuple[str, ...] = ()
-    """SNI names that it is used for; empty for the default certificate."""
+    """SNI names that the certificate is used for; empty for the default certificate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class ListenerTls:
 
 @dataclass(frozen=True, slots=True)
 class ClientAddress:
-    """How to find the client's address behind another load balancer."""
+    """How a listener finds the client's address behind another load balancer."""
 
     trusted: tuple[str, ...]
     """Networks (CIDR) of load balancers whose header is trusted."""

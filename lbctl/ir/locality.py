@@ -19,7 +19,7 @@ NOWHERE = Place()
 
 
 def distance(prefer: Literal["zone", "region"], proxy: Place, replica: Place) -> int:
-    """Return 0 for a replica in the proxy's zone, 1 in its region, else 2.
+    """Return 0 for a replica in the proxy's zone, 1 for a replica in its region, and 2 otherwise.
 
     Zones with the same name in two regions differ. If the proxy or the replica has no region, only the zone is
     compared.

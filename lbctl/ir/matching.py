@@ -63,7 +63,7 @@ def matches(rule: Rule, request: Request) -> bool:
 
 
 def refusal(rule: Rule, request: Request) -> tuple[int, str] | None:
-    """Return the status and message if the rule rejects the request because of its model, else None."""
+    """Return the status and message if the rule rejects the request because of its model, otherwise None."""
     reason = request.unread if rule.models and request.unread else request.unclear if rule.clear_model else None
     return reason if reason and matches(replace(rule, models=()), request) else None
 
@@ -98,8 +98,9 @@ def path_text(path: PathMatch) -> str:
 def order(rule: Rule) -> tuple[object, ...]:
     """Return the sort key of a listener's rules: the Gateway API's order, in which the most specific rule wins.
 
-    Host exact, longest wildcard, none; path exact, regex, longest prefix; with a method; with a model, exact before
-    prefix; more headers; then the route's name. https://gateway-api.sigs.k8s.io/reference/spec/#httprouterule
+    The order is: host (exact, then longest wildcard, then none); path (exact, then regex, then longest prefix); with a
+    method; with a model (exact before prefix); more headers; then the route's name.
+    https://gateway-api.sigs.k8s.io/reference/spec/#httprouterule
     """
     return (
         *_host_order(rule.host),

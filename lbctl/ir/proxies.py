@@ -32,7 +32,7 @@ class Reload:
 
 @dataclass(frozen=True, slots=True)
 class KubernetesObjects:
-    """Where the objects of a proxy rendered for Kubernetes belong, and which objects they refer to."""
+    """Where the objects of a proxy rendered for Kubernetes are placed, and which objects they refer to."""
 
     namespace: str
     gateway_class: str | None = None
@@ -91,7 +91,7 @@ class Proxy:
     None: half of the replicas, at least 4, for pools with affinity.
     """
     nodes: tuple[str, ...] = ()
-    """Patterns of the xDS node ids that get this proxy's resources."""
+    """Patterns of the xDS node IDs that get this proxy's resources."""
     node_san: str | None = None
     """Pattern of the SAN in a node's client certificate."""
     admin: Address | None = None

@@ -26,17 +26,17 @@ class Snapshot:
 
     topology: Topology
     weights: Mapping[str, Mapping[str, Weight]] = field(default_factory=dict)
-    """Pool → replica → weight."""
+    """Maps each pool and replica to its weight."""
     drained: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Pool → replicas that get no new requests, in addition to the replicas that the files drain."""
+    """Maps each pool to the replicas that get no new requests, in addition to the replicas that the files drain."""
     splits: Mapping[str, tuple[Share, ...]] = field(default_factory=dict)
     """Route → shares."""
     secrets: Secrets = field(default_factory=Secrets)
     """The contents of key files."""
     addresses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Host name of a fixed address → its IPs, for proxies that do not resolve names themselves."""
+    """Maps each host name of a fixed address to its IPs, for proxies that do not resolve names themselves."""
     out: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Pool → unhealthy replicas. They get no new requests, and clients with affinity also leave them."""
+    """Maps each pool to its unhealthy replicas. They get no new requests, and clients with affinity also leave them."""
     traffic_log: Address | None = None
     """Address that the fleet's proxies send their traffic log to, by syslog; None: the fleet's own setting."""
     picker: Address | None = None
@@ -66,21 +66,22 @@ class View:
     proxy: Proxy
     listeners: tuple[Listener, ...]
     routes: Mapping[str, Route]
-    """Name → route, for the routes of its listeners."""
+    """The routes of its listeners, by name."""
     pools: Mapping[str, Pool]
-    """Name → pool, for the pools of its routes."""
+    """The pools of its routes, by name."""
     weights: Mapping[str, tuple[Weight, ...]]
-    """Pool → one weight for each replica, in the order of `pools[pool].replicas`."""
+    """Maps each pool to one weight for each replica, in the order of `pools[pool].replicas`."""
     drained: Mapping[str, frozenset[str]]
-    """Pool → replicas that get no new requests, including the unhealthy ones."""
+    """Maps each pool to the replicas that get no new requests, including the unhealthy ones."""
     api_keys: Mapping[str, tuple[ApiKey, ...]] = field(default_factory=dict)
-    """Route → the keys of its key file."""
+    """Maps each route to the keys of its key file."""
     jwks: Mapping[str, str] = field(default_factory=dict)
-    """Route → the text of its JWKS file."""
+    """Maps each route to the text of its JWKS file."""
     upstream_headers: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict, repr=False)
-    """Pool → (name, value) of the headers to set for it, excluding those whose file is unreadable."""
+    """Maps each pool to the (name, value) pairs of the headers to set for it, excluding those whose file is
+    unreadable."""
     out: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Pool → the unhealthy replicas among `drained`."""
+    """Maps each pool to the unhealthy replicas among `drained`."""
     traffic_log: Address | None = None
     """Address that it sends its traffic log to, by syslog; None: no traffic log."""
     picker: Address | None = None
@@ -88,7 +89,7 @@ class View:
     picker_tls: bool = False
     """Whether the picker requires TLS with the certificates of the proxies."""
     ca_bundles: Mapping[str, str] = field(default_factory=dict)
-    """Path → certificates of a CA bundle in PEM, if its configuration contains them."""
+    """Maps each path to the certificates of a CA bundle in PEM, if its configuration contains them."""
     picker_key: str = field(default="", repr=False)
     """Key that it sends to the picker with each request; empty: no key."""
 

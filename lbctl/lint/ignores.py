@@ -151,7 +151,7 @@ def _unknown_code(ignore: Ignore, hint: str) -> Diagnostic:
 
 
 def _problem(ignore: Ignore) -> Diagnostic | None:
-    """Return why the comment can never silence a finding, or None."""
+    """Return the reason why the comment can never silence a finding, or None."""
     from lbctl.lint.pages import pages
     from lbctl.lint.rules import rules
 

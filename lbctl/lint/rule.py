@@ -17,7 +17,7 @@ Value = str | int | float | bool
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A safe fix: the value at `path` becomes `value`."""
+    """A safe fix that sets the value at `path` to `value`."""
 
     path: Path
     value: Value | None

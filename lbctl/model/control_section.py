@@ -33,7 +33,7 @@ class ControlSection:
     source: FleetSource | None = None
     """A fleet that contains only this section; None if no file has a readable section."""
     lost: Diagnostic | None = None
-    """Why a part of the section is missing; None if the section is complete or absent."""
+    """The reason why a part of the section is missing; None if the section is complete or absent."""
     text: bytes = b""
     """The lines of the section; empty if they were not found."""
 

@@ -69,7 +69,7 @@ class FleetSource:
     pruned: frozenset[Path] = frozenset()
     """The objects from which faulty values were removed."""
     target_contents: Mapping[str, bytes] = field(default_factory=dict)
-    """Path of a targets file or an own-lines file → the content to use instead of reading the file."""
+    """Maps each path of a targets file or an own-lines file to the content to use instead of reading the file."""
     withheld: tuple[str, ...] = ()
     """Files and directories of the running control plane, which no fleet may name."""
 

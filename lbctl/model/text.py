@@ -37,7 +37,7 @@ class TextFaults:
         self._count = 0
 
     def add(self, code: str, message: str, line: int, column: int, hint: str = "", path: Path = ()) -> None:
-        """Report a fault. Raises UnreadableTextError when there are too many."""
+        """Report a fault. Raises UnreadableTextError if the text has too many faults."""
         self._diagnostics.add(Diagnostic(code, message, Position(self.file, line, column), path, hint))
         self._count += 1
         if self._count >= _MAX_FAULTS:

@@ -22,7 +22,7 @@ class RequestCounts:
     requests: int = 0
     """Requests that have ended."""
     errors: int = 0
-    """How many of them failed."""
+    """Number of requests that failed."""
 
     def __add__(self, other: RequestCounts) -> RequestCounts:
         return RequestCounts(self.requests + other.requests, self.errors + other.errors)
@@ -154,19 +154,19 @@ class AnalysisState:
     waiting_new: RequestCounts = NO_REQUESTS
     """Requests to the new pool since the last comparison; still too few for the next one."""
     waiting_old: RequestCounts = NO_REQUESTS
-    """The same for the old pools."""
+    """Requests to the old pools since the last comparison; still too few for the next one."""
     step_new: RequestCounts = NO_REQUESTS
     """Requests to the new pool since the step began or was resumed."""
     step_old: RequestCounts = NO_REQUESTS
-    """The same for the old pools."""
+    """Requests to the old pools since the step began or was resumed."""
     waiting_latency_new: LatencyHistogram = NO_LATENCIES
     """Latencies of the new pool since the last comparison; still too few for the next one."""
     waiting_latency_old: LatencyHistogram = NO_LATENCIES
-    """The same for the old pools."""
+    """Latencies of the old pools since the last comparison; still too few for the next one."""
     step_slow_new: RequestCounts = NO_REQUESTS
     """Measured requests to the new pool since the step began or was resumed; slow requests count as errors."""
     step_slow_old: RequestCounts = NO_REQUESTS
-    """The same for the old pools."""
+    """Measured requests to the old pools since the step began or was resumed; slow requests count as errors."""
     good: int = 0
     """Number of good evaluations of the rollout."""
     bad: int = 0

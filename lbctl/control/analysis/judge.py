@@ -95,7 +95,7 @@ def _with_latency(state: AnalysisState, values: LatencyValues | None) -> Analysi
 
 
 def _significance(state: AnalysisState, analysis: Analysis) -> float:
-    """Return the significance level for each test of this interval; two tests get half of it each."""
+    """Return the significance level for each test of this interval; each of two tests gets half of it."""
     return level(state.tests, analysis.failures) / (1 if analysis.latency_metric is None else 2)
 
 
@@ -114,7 +114,7 @@ def _with(state: AnalysisState, evaluation: Evaluation) -> AnalysisState:
 def _missing(
     observation: IntervalObservation, new: RequestCounts, old: RequestCounts, analysis: Analysis, compared: bool
 ) -> str:
-    """Return why there are too few requests for a comparison; empty if there are enough."""
+    """Return the reason why there are too few requests for a comparison; empty if there are enough."""
     if not observation.reporting:
         return "no proxy reports its requests"
     if new.requests < analysis.min_requests:
@@ -167,7 +167,7 @@ def _is_worse(
 
 
 def _unknown(evaluation: Evaluation, silent: tuple[str, ...]) -> str:
-    """Return which values the analysis needs but does not have; empty if nothing is missing."""
+    """Return the values that the analysis needs but does not have; empty if nothing is missing."""
     missing = [
         f"{item.name}: {item.problem or 'a ratio to 0 is undefined'}"
         for item in evaluation.metrics
@@ -181,7 +181,7 @@ def _unknown(evaluation: Evaluation, silent: tuple[str, ...]) -> str:
 
 
 def _too_many(new: RequestCounts, analysis: Analysis, compared: bool) -> str:
-    """Return why a rate that is not clearly worse is not good either; empty if it is good."""
+    """Return the reason why a rate that is not clearly worse is not good either; empty if it is good."""
     rate, limit = new.rate or 0.0, _limit(analysis)
     if rate <= limit:
         return ""
@@ -197,9 +197,9 @@ def _limit(analysis: Analysis) -> float:
 
 
 def blocker(state: AnalysisState, analysis: Analysis, step: int, since: float, compared: bool, now: float) -> str:
-    """Return what the step waits for in addition to its `hold`; empty if the evidence allows it to end.
+    """Return the condition that the step waits for in addition to its `hold`; empty if the evidence allows it to end.
 
-    `since`: when the step began or was resumed, in seconds since the epoch.
+    `since`: the time at which the step began or was resumed, in seconds since the epoch.
     """
     last = state.evaluations[-1] if state.evaluations else None
     if last is None or last.step != step or last.at <= since:

@@ -27,7 +27,7 @@ class LatencyHistogram:
     """The distribution of request latencies."""
 
     counts: Mapping[int, int] = field(default_factory=dict, hash=False)
-    """Bucket → number of requests; empty buckets are absent."""
+    """Maps each bucket to its number of requests; empty buckets are absent."""
 
     def __add__(self, other: LatencyHistogram) -> LatencyHistogram:
         if not other.counts:
@@ -64,7 +64,7 @@ class LatencyHistogram:
         return math.inf if number is None else _bounds(number)[1]
 
     def above(self, milliseconds: float) -> int:
-        """Return how many requests took longer than this, assuming a uniform distribution within each bucket."""
+        """Return the number of requests that took longer than this, assuming uniformly filled buckets."""
         number = bucket(milliseconds)
         low, high = _bounds(number)
         part = (high - milliseconds) / (high - low) * self.counts.get(number, 0)

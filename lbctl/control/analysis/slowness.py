@@ -50,7 +50,7 @@ def judged(
 
 
 def cluster_of(values: Iterable[LatencyValues]) -> float:
-    """Return how many slow requests occur together, estimated from the intervals with enough requests."""
+    """Return the number of slow requests that occur together, estimated from the intervals with enough requests."""
     tested = [item for item in values if is_tested(item)]
     changes = [
         ((before.slow_new, before.slow_old), (after.slow_new, after.slow_old))
@@ -79,7 +79,7 @@ def is_tested(values: LatencyValues) -> bool:
 
 
 def step_blocker(new: RequestCounts, old: RequestCounts, significance: float, cluster: float) -> str:
-    """Return why the whole step's latencies keep it from ending; empty if they do not."""
+    """Return the reason why the whole step's latencies keep it from ending; empty if they do not."""
     if _is_slower(new, old) and excess_over_pool(new, old, cluster) < significance:
         return "lower latency: over the whole step, the new pool is slower than max_latency allows"
     return ""

@@ -80,7 +80,7 @@ def _sum(successes: int, trials: int, probability: float) -> float:
 
 
 def cluster_size(intervals: Sequence[tuple[RequestCounts, RequestCounts]]) -> float:
-    """Return how many errors occur together (1 or more), estimated from changes in both pools' rates between intervals.
+    """Return the number of errors that occur together (1 or more), estimated from changes in both pools' rates.
 
     Changes are used instead of deviations from a mean, so that a constantly high rate does not look like a cluster. If
     both pools change, a shared component has failed, which does not count as a cluster either. Two error-free intervals
@@ -92,7 +92,7 @@ def cluster_size(intervals: Sequence[tuple[RequestCounts, RequestCounts]]) -> fl
 
 
 def slow_cluster_size(changes: Sequence[tuple[_Sides, _Sides]]) -> float:
-    """Return how many slow requests occur together (1 or more), estimated from changes in the sides' difference.
+    """Return the number of slow requests that occur together (1 or more), from changes in the sides' difference.
 
     A change consists of both sides in one interval and in the next.
     """

@@ -39,7 +39,7 @@ _MEMORY = 10.0
 _STEADY = 0.85
 """Noise is not tracked while each sample's speed differs from the speed so far by less than this factor."""
 _SHORT = 2.5
-"""How much faster than `smoothing` the speed over the last few samples adapts."""
+"""Factor by which the speed over the last few samples adapts faster than `smoothing`."""
 _LEFT, _BACK = 1.6, 0.5
 """Distances from the peers' speed, in bands, at which a replica counts as different and at which it counts as equal
 again."""
@@ -210,8 +210,8 @@ def _with_speed(unsteady: Unsteady, speed: float, elapsed: float) -> Unsteady:
 def _noise(unsteady: Unsteady, faster: float = 1.0) -> float:
     """Return the deviation of the mean speed that noise can explain.
 
-    `faster`: how much faster than `smoothing` the mean adapts. The gap is stored, because most decisions are made for
-    other replicas and bring no new sample for this one.
+    `faster`: the factor by which the mean adapts faster than `smoothing`. The gap is stored, because most decisions are
+    made for other replicas and bring no new sample for this one.
     """
     keep = math.exp(-unsteady.gap * faster)
     newest = max(1.0 / unsteady.samples, 1.0 - keep)  # the share of the newest sample in the mean

@@ -1,10 +1,10 @@
 """Throughput of replicas of one GPU type, estimated by fitting a line to their measured step times.
 
-A step with n sequences and q prompt tokens takes a + b·n + p·q. All three depend on the model and the GPU. GPUs with a
-different balance of memory and compute also have different ratios, so that no common curve can compare them. Each type
-has a separate line, fitted by least squares to its samples. With a given number of prompt tokens per sequence, a full
-engine generates n ÷ (a + b·n + p·q) tokens per second. An engine is full if its cache is full, or if it has 256
-sequences (`max_num_seqs` of vLLM, `--max-running-requests` of others).
+A step with n sequences and q prompt tokens takes a + b·n + p·q. All three parameters depend on the model and the GPU.
+GPUs with a different balance of memory and compute also have different ratios, so that no common curve can compare
+them. Each type has a separate line, fitted by least squares to its samples. With a given number of prompt tokens per
+sequence, a full engine generates n ÷ (a + b·n + p·q) tokens per second. An engine is full if its cache is full, or if
+it has 256 sequences (`max_num_seqs` of vLLM, `--max-running-requests` of others).
 
 If proxies choose the replicas, all types get the same mix of requests, and each type's own q ÷ n is used. The picker
 sends long prompts to fast GPUs. With their own q ÷ n, fast types would look too slow for their capacity, so the types

@@ -28,7 +28,7 @@ class Unsteady(NamedTuple):
     away: bool = False
     """Whether `short` fell below the peers' speed and has not caught up again."""
     turns: float = 0.0
-    """How often `away` has changed; older changes count less."""
+    """Number of changes of `away`; older changes count less."""
     held: bool = False
     """Whether `away` has changed so often that the replica is held at its capacity."""
     gap: float = 0.0
@@ -107,5 +107,5 @@ new_tuple = tuple.__new__
 """`new_tuple(Proposal, (…))` creates a named tuple of all fields in order. Calling the class would run Python code for
 each replica, which takes a tenth of the time of an observation."""
 Strategy = Callable[[Pool, Sequence[Subject], float, float], "list[Proposal]"]
-"""(pool, replicas, seconds after which evidence is stale, current time in seconds) → one proposal for each replica, in
-the same order."""
+"""Maps (pool, replicas, seconds after which evidence is stale, current time in seconds) to one proposal for each
+replica, in the same order."""

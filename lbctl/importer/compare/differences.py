@@ -147,7 +147,7 @@ def _forwarded(fleet: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _unequal(fleet: Mapping[str, Any]) -> frozenset[str]:
-    """Return the headers whose values always differ: the request's id, and secrets."""
+    """Return the headers whose values always differ: the request's ID, and secrets."""
     texts = [route.get("headers", {}).get("request", {}).get("set", {}) for route in fleet["routes"].values()]
     ids = {name for each in texts for name, text in each.items() if "{request_id}" in text}
     return frozenset(ids.union(*(pool.get("upstream", {}).get("headers", {}) for pool in fleet["pools"].values())))

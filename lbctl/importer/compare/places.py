@@ -36,7 +36,7 @@ class StandIns:
         return str(self.directory / "stand-in.pem")
 
     def write_certificates(self) -> None:
-        """Write the certificate and the key that replace the source's."""
+        """Write the certificate and key that replace the certificate and key of the source."""
         Path(self.pem).write_text(STAND_IN_CERTIFICATE + STAND_IN_KEY)
 
     @property

@@ -52,7 +52,7 @@ class ComparedRequest:
     differences: tuple[str, ...]
     """Descriptions of the differences; empty if the results agree."""
     skipped: str = ""
-    """Why the request was not compared."""
+    """The reason why the request was not compared."""
 
 
 @dataclass(frozen=True, slots=True)

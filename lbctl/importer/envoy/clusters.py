@@ -110,7 +110,7 @@ def address_of(view: ConfigView) -> str | None:
 
 
 def _weighted(replicas: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the replicas, either all with weights or all without."""
+    """Return the replicas, either all with weights or all without weights."""
     if not any("weight" in item for item in replicas):
         return replicas
     return [{**item, "weight": item.get("weight", 1)} for item in replicas]

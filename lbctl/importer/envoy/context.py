@@ -38,7 +38,7 @@ class EnvoyImport:
         self.draft.put(path, value, *(item for view in views for item in view.all))
 
     def imply(self, reason: str, *views: ConfigView) -> None:
-        """Record that lbctl does this without a key."""
+        """Record that lbctl implements this by default, without a key in the fleet."""
         self.draft.ledger.imply(reason, *(item for view in views for item in view.all))
 
     def omit(self, view: ConfigView, reason: str, place: Path) -> None:

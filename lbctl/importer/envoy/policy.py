@@ -43,7 +43,7 @@ def carry(context: EnvoyImport, path: Path, levels: Sequence[ConfigView], view: 
 def credentials(levels: Sequence[ConfigView]) -> list[provider.Header]:
     """Return the headers that contain a key for the service behind a route.
 
-    If a name is repeated, only the innermost counts.
+    If a name is repeated, only the innermost header counts.
     """
     secrets = {}
     for level in reversed(levels):

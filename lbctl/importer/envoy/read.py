@@ -33,7 +33,7 @@ _SECTION = {"Listeners": "listeners", "Clusters": "clusters", "Routes": "route_c
 
 
 def read(file: str, diagnostics: Diagnostics) -> Node | None:
-    """Return the tree of the configuration, or None after diagnostics."""
+    """Return the tree of the configuration, or None if diagnostics were added."""
     text = read_text(Path(file), file, diagnostics)
     root = read_yaml(text, file, diagnostics) if text is not None else None
     if root is None:

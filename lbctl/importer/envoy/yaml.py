@@ -66,7 +66,7 @@ class _Open:
 
 
 def read(text: str, file: str, diagnostics: Diagnostics) -> Node | None:
-    """Return the tree of a file's first document, or None after a diagnostic."""
+    """Return the tree of a file's first document, or None if a diagnostic was added."""
     try:
         root = _Reader(text.removeprefix("\ufeff"), file, diagnostics).read()
     except _InvalidYamlError:

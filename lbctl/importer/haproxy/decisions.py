@@ -226,7 +226,7 @@ def _parts(
 
 
 def _reached(entries: Sequence[FrontendRoute]) -> list[FrontendRoute]:
-    """Return the entries, omitting those whose match equals an earlier one, which handles the requests."""
+    """Return the entries, omitting entries whose match equals an earlier match, which handles the requests."""
     reached, taken = dict[tuple[str, int], FrontendRoute](), set[str]()
     for entry in entries:
         name = identity(entry.match)

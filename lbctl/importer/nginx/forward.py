@@ -92,7 +92,7 @@ def _pool(context: NginxImport, scheme: str, authority: str, passing: Statement,
 
 
 def _pool_name(scope: Scope) -> str:
-    """Return a name for the pool of an address, derived from its location or else from its server."""
+    """Return a name for the pool of an address, derived from its location or otherwise from its server."""
     servers = [level for level in scope.levels if level.name == "server"]
     hosts, _ = hosts_of([item for level in servers for item in flat(level, "server_name")])
     location = next((level for level in scope.levels if level.name == "location"), None)
@@ -182,7 +182,7 @@ def misroute(context: NginxImport, item: Statement, destination: str) -> None:
 
 
 def condition(block: Statement) -> dict[str, Any] | None:
-    """Return the match of an `if` that compares a header or the method, without cookies; None for any other."""
+    """Return the match of an `if` that compares a header or the method, without cookies; None for any other `if`."""
     text = " ".join(block.args).strip()
     text = text[1:-1].strip() if text.startswith("(") and text.endswith(")") else text
     match = re.fullmatch(r"(\$\{?\w+\}?)\s+=\s+\"?([^\"]+)\"?", text)

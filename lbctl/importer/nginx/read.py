@@ -122,7 +122,7 @@ class _Reader:
         return sorted(str(path) for path in found if not _is_hidden(path, rest)), []
 
     def _leads_out(self, path: Path) -> str:
-        """Return why a path must not be followed; empty if it is below the main file's directory."""
+        """Return the reason why a path must not be followed; empty if it is below the main file's directory."""
         try:
             is_below = path.resolve().is_relative_to(self._root.resolve())
         except (OSError, RuntimeError, ValueError) as error:

@@ -54,7 +54,7 @@ DEFAULT_SESSION_KEYS = (
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """How prompts are recognised by their beginning."""
+    """Settings for recognising prompts by their beginning."""
 
     block: int = 256
     """Size of a block in bytes."""
@@ -72,7 +72,8 @@ class QueuePolicy:
     """Maximum number of waiting requests at each picker."""
     order: Literal["fair", "fifo"] = "fair"
     by: Literal["tenant", "client_ip", "header", "all"] = "tenant"
-    """Which requests form a flow. With the order `fair`, flows share the replicas by weight."""
+    """Criterion that determines which requests form a flow. With the order `fair`, flows share the replicas by
+    weight."""
     header: str = ""
     """Lowercase name of the header whose value identifies the flow; empty unless `by` is header."""
     weights: tuple[tuple[str, float], ...] = ()
@@ -89,7 +90,7 @@ class TokenLimit:
 
     route: str
     by: Literal["tenant", "client_ip", "header", "all"]
-    """Which requests share the limit."""
+    """Criterion that determines which requests share the limit."""
     tokens: int
     """Number of prompt tokens (> 0) allowed in each period."""
     period: int
@@ -105,7 +106,7 @@ class PickPolicy:
     session: tuple[SessionKey, ...]
     """Session identifiers; the first identifier that a request contains is used."""
     prefix: Prefix | None = Prefix()
-    """How prompts are recognised; None: they are not."""
+    """Settings for recognising prompts; None: prompts are not recognised."""
     bound: float = 1.25
     """Multiple (> 1) of the mean load per capacity at which affinity ends."""
     timeout: int = 200
@@ -179,7 +180,7 @@ class SessionHeader:
     name: str
     """The lowercase name of the header."""
     ttl: int = 86_400_000
-    """How long an idle session is remembered."""
+    """Time for which an idle session is remembered."""
 
 
 @dataclass(frozen=True, slots=True)

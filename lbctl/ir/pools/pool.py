@@ -90,7 +90,7 @@ class Pool:
     session: SessionHeader | None = None
     """Header that replicas use to send session IDs; None: no such header."""
     drain_deadline: int = 120_000
-    """Time after which requests of a drained replica are cut off."""
+    """Time after which the requests of a drained replica are aborted."""
     locality: Locality | None = None
     """Preference for near replicas; None: no preference."""
     connections: Connections = Connections()

@@ -53,8 +53,8 @@ def relieved(
 ) -> dict[_Name, float]:
     """Return the factors below 1 after `relief`, by replica.
 
-    `factors`: replica → factor below 1. `rates`: replica → its weight without slow start, for the replicas that are
-    used together. `drained`: the replicas that are not available.
+    `factors` maps each replica to its factor below 1. `rates` maps each replica to its weight without slow start, for
+    the replicas that are used together. `drained`: the replicas that are not available.
     """
     available = {name: rate for name, rate in rates.items() if name not in drained}
     total = sum(rate * factors.get(name, 1.0) for name, rate in available.items())

@@ -48,7 +48,7 @@ class Weighting:
     smoothing: int = 20_000
     """Time constant of the moving average, in milliseconds."""
     act_above: float = 25.0
-    """How far a replica's speed must deviate from its peers' before its weight changes."""
+    """Deviation of a replica's speed from the speed of its peers above which its weight changes."""
     release_below: float = 15.0
     """Deviation below which the replica returns to the weight of its capacity."""
     across_types: float = 45.0

@@ -15,7 +15,8 @@ _NAMED_BY_REPLICAS = {
     "mcp-session-id": "{header: mcp-session-id}",
     "$.previous_response_id": "{cookie: NAME}, for clients that store cookies",
 }
-"""Header or body field with a session ID that the replica chooses → an affinity that preserves the session."""
+"""Maps each header or body field with a session ID that the replica chooses to an affinity that preserves the
+session."""
 _UNLIKE = 2.0
 """Capacities in a pool count as different if the largest is at least this many times the smallest."""
 

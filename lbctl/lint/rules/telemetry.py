@@ -19,7 +19,8 @@ _MAX_INTERVAL = 60_000
 _MAX_DELAY = 30_000
 _TIMEOUT = 2_000
 _MAX_SWING = {"least_request": 2.0, "least_time": 2.0}
-"""Balancing algorithm → maximum gain × (delay + 10 s) ÷ interval that did not oscillate in simulation."""
+"""Maps each balancing algorithm to the maximum value of gain × (delay + 10 s) ÷ interval that did not oscillate in
+simulation."""
 _MAX_SWING_OTHERWISE = 0.5
 _DERIVED = {
     "ttft": ("ttft_seconds", "ttft_count"),

@@ -1,4 +1,4 @@
-"""Numbers with a range, values with a unit, and addresses: durations, sizes, percents, rates, versions."""
+"""Numbers with a range, values with a unit, and addresses: durations, sizes, percentages, rates, versions."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class Sandbox:
         return {"PYTHONPATH": str(Path(lbctl.__file__).parents[1])}
 
     def problem(self) -> str:
-        """Return why a proxy cannot be sandboxed in this way on this system; empty if it can."""
+        """Return the reason why a proxy cannot be sandboxed in this way on this system; empty if it can."""
         own = self.base / "trial"
         own.mkdir()
         tried = subprocess.run(

@@ -86,7 +86,7 @@ def own_lines(text: str, places: StandIns) -> str:
 
 
 def _skipped(section: Statement, head: list[str]) -> str:
-    """Return why a section is left out; empty for a section that is rebuilt."""
+    """Return the reason why a section is left out; empty for a section that is rebuilt."""
     if section.name not in _SECTIONS:
         return keywords.LEFT_OUT.get(section.name, NOT_LISTED)
     if section.name != "defaults" and ("mode", "tcp") in {item.tokens for item in section.block}:

@@ -80,7 +80,7 @@ def condition(words: list[str], known: Collection[str]) -> list[str] | None:
 
 
 def parted(words: list[str]) -> tuple[list[str], list[str]]:
-    """Split the words of a rule into those before its condition, and the condition."""
+    """Split the words of a rule into the words before its condition and the condition."""
     at = next((index for index, word in enumerate(words) if word in {"if", "unless"}), len(words))
     return words[:at], words[at:]
 

@@ -30,7 +30,7 @@ class Removed:
     """Position in the configuration."""
     name: str
     reason: str
-    """Why it does not run."""
+    """The reason why it does not run."""
     closes: bool
     """Whether matching requests are answered with `CLOSED_STATUS` instead."""
     word: str = ""
@@ -58,7 +58,7 @@ class ClosedError(Exception):
     def __init__(self, number: int) -> None:
         super().__init__(number)
         self.number = number
-        """Index of the directive among the removed ones."""
+        """Index of the directive in the list of removed directives."""
 
 
 class Removals:
