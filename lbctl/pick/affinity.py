@@ -76,7 +76,7 @@ class AffinityChanges:
     began: float
     """Time at which the generation began."""
     replicas: dict[int, tuple[str, str]] = field(default_factory=dict)
-    """Number → pool and name of a replica."""
+    """Maps each number to the pool and name of a replica."""
     entries: list[int] = field(default_factory=list)
     """Three numbers for each entry: its key, the number of the replica, and the tokens of a session or `BLOCK`."""
     forgotten: list[int] = field(default_factory=list)
@@ -87,7 +87,7 @@ class AffinityBatch(NamedTuple):
     """Entries for other pickers. Their number is limited, so that a batch fits into one message."""
 
     replicas: Mapping[int, tuple[str, str]]
-    """Number → pool and name of a replica, for all numbers in `entries`."""
+    """Maps each number to the pool and name of a replica, for all numbers in `entries`."""
     entries: Sequence[int]
     """Three numbers for each entry, as in `AffinityChanges`."""
 

@@ -99,8 +99,8 @@ class Backlog:
     ) -> list[PromptLength] | None:
         """Remove as many of the oldest prompts as the engine has counted since the last report.
 
-        `now`: when the request for the report started. `duration`: how long it took. `ttft`: mean time to the first
-        token of these prompts, if the engine reports it. All are in seconds.
+        `now`: the time at which the request for the report started. `duration`: the duration of this request. `ttft`:
+        mean time to the first token of these prompts, if the engine reports it. All times are in seconds.
 
         The engine's count includes `_credit`: requests that have ended or begun since then and have already been
         removed. The rest of `_credit` is halved each time, because the engine never counts a request without a first

@@ -50,15 +50,15 @@ class Count(NamedTuple):
     sent_ascii: int = 0
     """Tokens of the ASCII characters of all these prompts, as estimated without learned factors."""
     sent_han: int = 0
-    """Tokens of their Chinese characters."""
+    """Tokens of the Chinese characters of all these prompts."""
     sent_other: int = 0
-    """Tokens in their other characters."""
+    """Tokens of the other characters of all these prompts."""
     sent_parts: int = 0
-    """Tokens in their parts without text."""
+    """Tokens of the parts without text of all these prompts."""
 
 
 Counts = Mapping[str, Mapping[str, Count]]
-"""Pool → replica → the counts of one picker."""
+"""Maps each pool and replica to the counts of one picker."""
 _NOTHING = Count(0, 0)
 
 
@@ -112,16 +112,16 @@ class ReplicaLoad:
 
     @property
     def picked(self) -> int:
-        """Number of requests in flight that this and other pickers have sent there."""
+        """Number of requests in flight that this and other pickers have sent to the replica."""
         return self.requests + self._peer_requests
 
     @property
     def others_sent(self) -> int:
-        """Number of requests that other pickers have so far sent there."""
+        """Number of requests that other pickers have so far sent to the replica."""
         return sum(count.sent for count in self._peers.values())
 
     def oldest(self, now: float) -> float:
-        """Return when this picker's oldest request was sent; `now` if none is in flight."""
+        """Return the time at which this picker's oldest request was sent; `now` if none is in flight."""
         flight = next(iter(self._flights.values()), None)
         return now if flight is None else flight.prompt.sent
 
@@ -172,7 +172,7 @@ class ReplicaLoad:
         """Add the prompts that another picker has sent since `before`, assuming that they all have the same length.
 
         Pickers of earlier versions do not send the lengths. Until the engine counts first tokens, `_peer_unread` has
-        the tokens, and the prompts only have their place in the order.
+        the tokens, and the prompts only keep their place in the order.
         """
         number = min(count.sent - before.sent, _MAX_PROMPTS)
         if number > 0:
@@ -196,9 +196,10 @@ class Books:
         self._loads: dict[str, dict[str, ReplicaLoad]] = {}
         self._flights: dict[str, _Flight] = {}
         self._heard: dict[str, float] = {}
-        """Other picker → time of its last message."""
+        """Maps each other picker to the time of its last message."""
         self._rows: dict[int, tuple[Sequence[str], list[ReplicaLoad]]] = {}
-        """`id` of a sequence of names → the names and their loads. The id stays valid because the names are kept."""
+        """Maps the `id` of a sequence of names to the names and their loads. The `id` stays valid because the names are
+        kept."""
 
     def __len__(self) -> int:
         """Number of this picker's requests in flight."""
@@ -374,7 +375,7 @@ class Books:
         }
 
     def expected_cached(self) -> dict[str, dict[str, int]]:
-        """Return pool → replica → prompt tokens that all pickers have so far expected in its engine's caches."""
+        """Map each pool and replica to the prompt tokens that all pickers have so far expected in its caches."""
         return {
             pool: {name: load.expected_cached for name, load in loads.items() if load.expected_cached}
             for pool, loads in self._loads.items()

@@ -1,8 +1,8 @@
 """Budgets of prompt tokens: how many prompt tokens a tenant may send per period.
 
 A budget refills continuously, up to the tokens of one period. A request is admitted while its budget is positive, and
-its whole prompt is charged. So a prompt may exceed the rest of the budget, and later requests wait until the budget is
-positive again.
+its whole prompt is charged. Therefore, a prompt may exceed the rest of the budget, and later requests wait until the
+budget is positive again.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class Budgets:
 
     def __init__(self) -> None:
         self._balances: dict[Hashable, _Balance] = {}
-        """Key → balance, least recently used first."""
+        """Maps each key to its balance, least recently used first."""
 
     def __len__(self) -> int:
         """Number of remembered budgets."""
         return len(self._balances)
 
     def wait(self, budgets: Iterable[Budget], now: float) -> float:
-        """Return the seconds until all of a request's budgets are positive; 0.0 if they are."""
+        """Return the seconds until all of a request's budgets are positive; 0.0 if they already are."""
         return max((_wait(budget, self._balance(budget, now)) for budget in budgets), default=0.0)
 
     def charge(self, budgets: Iterable[Budget], tokens: float, now: float) -> None:

@@ -85,7 +85,7 @@ class Consideration:
     in_flight: list[float]
     """Requests in flight at each replica; empty if no cache is known to help."""
     saved: dict[int, float]
-    """Replica index → number of the request's tokens that its cache may contain."""
+    """Maps each replica index to the number of the request's tokens that its cache may contain."""
     credited: list[int]
     """Indexes of the replicas whose cache counts; the other replicas in `saved` are too loaded."""
     home: str | None
@@ -108,12 +108,12 @@ class Consideration:
     def _worth(self, index: int, elsewhere: int) -> float:
         """Return the value of a replica's cache if the request would otherwise go to the replica `elsewhere`.
 
-        A cached token saves its own wait here and a delay elsewhere. The delay is the time that an average replica
-        needs for the token, for each request there, scaled by this replica's slow start. A session continues where its
-        last request was, so its cache is credited with the whole delay. Any other prompt's prefix may be shared by many
-        requests: once the other replica has computed it, it can take similar requests. So the fewer requests there are
-        elsewhere for each request here, the less the cache counts: by the square, chosen by simulation
-        (docs/develop/decisions/0067).
+        A cached token saves its own wait at this replica and a delay at the other one. The delay is the time that an
+        average replica needs for the token, for each request at the other replica, scaled by this replica's slow start.
+        A session continues where its last request was, so its cache is credited with the whole delay. Any other
+        prompt's prefix may be shared by many requests: once the other replica has computed it, it can take similar
+        requests. Therefore, the fewer requests the other replica has for each request at this replica, the less the
+        cache counts: by the square, chosen by simulation (docs/develop/decisions/0067).
         """
         tokens, delayed = self._at_least(index, self.saved[index]), DELAY
         if self.tier.names[index] != self.home:
@@ -171,14 +171,14 @@ def _excluded(tier: Tier, features: Features, table: PoolTable, books: Books) ->
 
 
 def why_not(candidate: Candidate, features: Features, table: PoolTable, books: Books) -> str:
-    """Return why a fit replica cannot get this request; empty if it can."""
+    """Return the reason why a fit replica cannot get this request; empty if it can."""
     if features.subset is not None and candidate.address not in features.subset:
         return "not among the addresses in the proxy's request"
     return fullness(candidate, table, books)
 
 
 def fullness(candidate: Candidate, table: PoolTable, books: Books) -> str:
-    """Return why a replica is full; empty if it has room. Only requests with a queue wait for engines."""
+    """Return the reason why a replica is full; empty if it has room. Only requests with a queue wait for engines."""
     load = books.loads(table.pool).get(candidate.name)
     if candidate.limit is not None and (load.in_flight if load else 0) >= candidate.limit:
         return f"at its limit of {candidate.limit} requests"

@@ -32,7 +32,7 @@ class CandidateRow:
     eligible: bool
     """Whether the request may go to the replica."""
     reason: str
-    """Why the request may not go to the replica; empty if it may."""
+    """The reason why the request may not go to the replica; empty if it may."""
     rate: float | None
     """Its rate relative to the others, including slow start; None if it is not eligible."""
     ramp: float

@@ -20,11 +20,11 @@ class Factors(NamedTuple):
     ascii: float = 1.0
     """Counted tokens per estimated token, for `PromptLength.ascii`."""
     han: float = 1.0
-    """The same for `PromptLength.han`."""
+    """Counted tokens per estimated token, for `PromptLength.han`."""
     other: float = 1.0
-    """The same for `PromptLength.other`."""
+    """Counted tokens per estimated token, for `PromptLength.other`."""
     parts: float = 1.0
-    """The same for `PromptLength.parts`."""
+    """Counted tokens per estimated token, for `PromptLength.parts`."""
 
 
 UNLEARNED = Factors()
@@ -70,7 +70,7 @@ class LearnedLengths:
         return UNLEARNED if known is None else known.factors
 
     def learned(self) -> dict[str, Factors]:
-        """Return pool → its factors, for pools whose engines count prompt tokens."""
+        """Map each pool to its factors, for pools whose engines count prompt tokens."""
         return {pool: known.factors for pool, known in self._filters.items()}
 
     def computed(
@@ -126,7 +126,7 @@ class _Filter:
     def __init__(self) -> None:
         self.factors = UNLEARNED
         self._mismatched = _MISMATCHED
-        """How many prompts of a comparison may differ from the prompts that the engine has counted.
+        """Number of prompts in a comparison that may differ from the prompts that the engine has counted.
 
         The engine may count a prompt one report earlier or later, or a prompt from a client that does not use a picker.
         """

@@ -54,7 +54,7 @@ MAX_PROMPT_TOKENS = 131_072
 _PARTS_OF_PROMPTS = ("system", "instructions", "prompt", "input", "messages")
 """Members of a body that form the prompt, in the order in which engines concatenate them."""
 _MAX_VALUES, _MAX_LEVELS = 4096, 8
-"""Maximum number of values in a prompt (a token id is a value) and maximum depth of the values. APIs use six levels."""
+"""Maximum number of values in a prompt (a token ID is a value) and maximum depth of the values. APIs use six levels."""
 Document = dict[str, object]
 
 

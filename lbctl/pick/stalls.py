@@ -5,12 +5,12 @@ because it knows which prompts an engine has to compute. Its decision is soft: i
 
 An engine has stopped if its progress stays the same in at least three samples and for longer than all of these times:
 
-- `_AVOIDED_AFTER`, and a part of `stalled_after`, because an operator who sets a long time has slow engines
+- `_AVOIDED_AFTER`, and a part of `stalled_after`, because an operator who sets a long time has slow engines.
 - twice the longest silence of an engine in the pool that ended with progress, because some engines have long steps, or
-  update their metrics page only every few seconds
+  update their metrics page only every few seconds.
 - twice the time in which the engine computes the prompts that it had when the silence began, because an engine without
-  chunked prefill computes a prompt in a single step. They also count if their requests are cancelled meanwhile,
-  because the engine completes the step
+  chunked prefill computes a prompt in a single step. A prompt also counts if its request is cancelled in the meantime,
+  because the engine completes the step.
 
 If the engine has reported more requests than pickers had sent, some of its prompts are unknown, and only deep health
 decides. If it never ejects a stalled replica, no engine counts as stopped.
@@ -61,7 +61,7 @@ class EngineProgress(NamedTuple):
     """A sample of an engine. None: unknown."""
 
     taken: float
-    """When the request for the metrics page started, in seconds."""
+    """The time at which the request for the metrics page started, in seconds."""
     progress: float | None
     """A number that changes with each step of the engine."""
     requests: float | None
@@ -73,7 +73,7 @@ class EngineProgress(NamedTuple):
 
     @property
     def ended(self) -> float:
-        """When the request for the metrics page ended, in seconds."""
+        """Time at which the request for the metrics page ended, in seconds."""
         return self.taken + self.duration
 
 
@@ -86,7 +86,7 @@ class _Engine:
     moved_at: float
     """Time of the first sample that showed this progress."""
     since: float
-    """When the silence began: the end of this sample, or the first request after an idle time."""
+    """Start of the silence: the end of this sample, or the first request after an idle time."""
     sampled: float
     """Time of the newest sample."""
     samples: int = 1
@@ -96,13 +96,13 @@ class _Engine:
     is_idle: bool = True
     """Whether it had no requests in the newest sample."""
     unread: int = 0
-    """Tokens of the prompts that it had when the silence began."""
+    """Tokens of the prompts that the engine had when the silence began."""
     has_unknown: bool = False
     """Whether it has reported requests during this silence that no picker had sent."""
     has_moved: bool = False
     """Whether its progress has ever changed."""
     avoided_since: float | None = None
-    """Since when it has counted as stopped; None if it does not."""
+    """Time since which the engine has counted as stopped; None if it does not count as stopped."""
     pause: float = _FIRST_PAUSE
     """Seconds for which it counts as stopped even without requests."""
 
@@ -126,7 +126,10 @@ class _Engine:
             self.avoided_since, self.pause = None, min(2 * self.pause, _MAX_PAUSE)
 
     def stay(self, now: float, oldest: float) -> None:
-        """Record unchanged progress with requests in flight. `oldest`: when the oldest known request was sent."""
+        """Record unchanged progress with requests in flight.
+
+        `oldest`: the time at which the oldest known request was sent.
+        """
         if self.is_idle:
             self.since, self.is_idle = max(self.since, oldest), False
         self.samples += 1
@@ -154,7 +157,7 @@ class _Pool:
             self.longest, self.longest_at = silence, now
 
     def is_silent(self, engine: _Engine, speed: float, stalled_after: float, now: float) -> bool:
-        """Return whether a busy engine's silence is longer than any expected one. `speed`: tokens per second."""
+        """Return whether a busy engine's silence is longer than any expected silence. `speed`: tokens per second."""
         if not engine.has_moved or engine.has_unknown or self.moves < _MIN_MOVES or engine.samples < _MIN_SAMPLES:
             return False
         if engine.silence < max(_AVOIDED_AFTER, _MIN_PART * stalled_after, _FACTOR * self.expected(now)):
@@ -167,7 +170,7 @@ class Stalls:
 
     def __init__(self) -> None:
         self.avoided: dict[str, frozenset[str]] = {}
-        """Pool → replicas whose engines have stopped; pools without any are absent."""
+        """Maps each pool to the replicas whose engines have stopped; pools without any are absent."""
         self._pools: dict[str, _Pool] = {}
 
     def last_progress(self, pool: str, replica: str, sample: EngineProgress) -> float:
@@ -197,7 +200,7 @@ class Stalls:
             self._refresh(pool)
 
     def expire(self, pools: Mapping[str, frozenset[str]], now: float) -> None:
-        """Forget replicas that are not in `pools` (pool → names), and decisions without recent samples."""
+        """Forget replicas that are not in `pools` (their names by pool), and decisions without recent samples."""
         for pool, observed in list(self._pools.items()):
             names = pools.get(pool, frozenset())
             observed.engines = {name: engine for name, engine in observed.engines.items() if name in names}
@@ -209,7 +212,7 @@ class Stalls:
                 del self._pools[pool]
 
     def _refresh(self, pool: str) -> None:
-        """Store the stopped engines, if at least as many engines have made progress since all of these fell silent."""
+        """Store the stopped engines, if at least as many engines have made progress since all of them fell silent."""
         engines = self._pools[pool].engines
         names = frozenset(name for name, item in engines.items() if item.is_avoided)
         begun = max((engines[name].since for name in names), default=0.0)

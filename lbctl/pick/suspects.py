@@ -1,9 +1,9 @@
 """Replicas that are not picked for a while: unreachable for a proxy, busy, or stopped.
 
 A replica that refuses connections looks idle, so a load-based choice would send it every request. The first suspicion
-lasts half a second, and each further one twice as long as the previous one, up to ten seconds. This covers the time
-until health checks detect the failure. A response from the replica ends the suspicion. `lbctl.pick.stalls` decides
-which engines have stopped.
+lasts half a second, and each further suspicion lasts twice as long as the previous one, up to ten seconds. This covers
+the time until health checks detect the failure. A response from the replica ends the suspicion. `lbctl.pick.stalls`
+decides which engines have stopped.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ class _Suspicion(NamedTuple):
 
 
 _Causes = tuple[dict[str, str], frozenset[str]]
-"""Why replicas of a pool are suspected, by name, and its silent replicas."""
+"""Reasons why replicas of a pool are suspected, by name, and the silent replicas of the pool."""
 
 
 class Suspects:
     """The suspicions of all pools."""
 
     def __init__(self, silent: Mapping[str, frozenset[str]] = MappingProxyType({})) -> None:
-        """`silent`: pool → replicas whose engines make no progress, evaluated at each call."""
+        """`silent` maps each pool to the replicas whose engines make no progress, evaluated at each call."""
         self._silent = silent
         self._of: dict[tuple[str, str], _Suspicion] = {}
-        """(pool, replica) → suspicion."""
+        """Maps each (pool, replica) pair to its suspicion."""
         self._marked: dict[str, tuple[PoolTable, _Causes, PoolTable]] = {}
-        """Pool → table, causes, and the table with the replicas marked."""
+        """Maps each pool to its table, the causes, and the table with the replicas marked."""
 
     def __len__(self) -> int:
         """Number of suspicions, including ended ones that still affect the duration of the next one."""

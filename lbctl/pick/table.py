@@ -37,7 +37,7 @@ class Candidate:
     fit: bool = True
     """Whether it may get requests."""
     reason: str = ""
-    """Why it is not fit, for display; empty if it is fit."""
+    """The reason why it is not fit, for display; empty if it is fit."""
     priority: int = 0
     """0 is preferred; replicas with higher numbers are standbys."""
     region: str | None = None
@@ -53,7 +53,8 @@ class Candidate:
     limit: int | None = None
     """Maximum number of requests in flight at this replica; None: no limit."""
     started: float | None = None
-    """When it began to get requests, on the clock of the picker's `now`; None: before any slow start."""
+    """Time at which the replica began to get requests, on the clock of the picker's `now`; None: before any slow
+    start."""
 
     @property
     def rate(self) -> float:
@@ -87,7 +88,7 @@ class Tier:
 
     @cached_property
     def places(self) -> dict[str, int]:
-        """Name → index in the sequences."""
+        """Maps each name to its index in the sequences."""
         return {name: index for index, name in enumerate(self.names)}
 
 
@@ -164,8 +165,8 @@ class PoolTable:
     def tiers(self, place: Place, regions: frozenset[str]) -> tuple[Tier, ...]:
         """Return the fit replicas as tiers in order of use, for a proxy at `place`.
 
-        The replicas of one tier are used together: the nearest replicas of the lowest priority and, if too few of them
-        are fit, the next ones, too. All replicas are in one of `regions`; empty: any region.
+        The replicas of one tier are used together: the nearest replicas of the lowest priority, and also the next
+        replicas if too few of the nearest ones are fit. All replicas are in one of `regions`; empty: any region.
         """
         key = (place, regions)
         if key not in self._tiers:

@@ -1,13 +1,13 @@
 """The order in which waiting requests get replicas.
 
-A request of a higher priority goes first. After `MAX_PASSED` such requests, one of a lower priority goes, so that none
-starves. Within a priority, the flows (for example tenants) share the replicas in proportion to their weights, by
-start-time fair queueing: the flow with the least start tag goes first, and its next tag is larger by the cost of the
-request divided by the weight. A flow that begins to wait gets the tag of the last request that went, or the end of the
-flow's own last request if that is later. Source: P. Goyal, H. M. Vin, H. Cheng, Start-time Fair Queueing (SIGCOMM
-1996).
+A request of a higher priority goes first. After `MAX_PASSED` such requests, a request of a lower priority goes, so that
+no priority starves. Within a priority, the flows (for example tenants) share the replicas in proportion to their
+weights, by start-time fair queueing: the flow with the least start tag goes first, and its next tag is larger by the
+cost of the request divided by the weight. A flow that begins to wait gets the tag of the last request that left the
+queue, or the end of the flow's own last request if that is later. Source: P. Goyal, H. M. Vin, H. Cheng, Start-time
+Fair Queueing (SIGCOMM 1996).
 
-A lane contains the requests that may go to the same replicas. If a lane is full, requests of other lanes still go.
+A lane contains the requests that may go to the same replicas. If a lane is full, requests of other lanes can still go.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ PRIORITIES = ("high", "normal", "low")
 MAX_PASSED = 9
 """Number of requests of higher priorities that go while a priority waits, before a request of that priority goes."""
 PASSES = (float(MAX_PASSED),) * len(PRIORITIES)
-"""This number for each priority."""
+"""`MAX_PASSED` for each priority."""
 
 MAX_FINISHES = 4_000
-"""Upper bound on the remembered ends of flows, because clients may choose the flow. The earliest matter least."""
+"""Upper bound on the remembered ends of flows, because clients may choose the flow. The earliest ends matter least."""
 
 _MAX_OUTDATED = 100
-"""Number of outdated entries of a heap, from which they are removed although none is at the top."""
+"""Number of outdated entries in a heap above which they are removed, even if none of them is at the top."""
 
 
 class WaitingRequest(NamedTuple):
@@ -69,7 +69,7 @@ class _Flow:
     entry: int
     """Number of its entry in the heap of its priority."""
     lanes: dict[Hashable, dict[str, WaitingRequest]] = field(default_factory=dict)
-    """Lane → its requests by id, the oldest first."""
+    """Maps each lane to its requests by ID, the oldest first."""
     length: int = 0
     """Number of its requests."""
 
@@ -85,16 +85,16 @@ class _Level:
     def __init__(self) -> None:
         self.flows: dict[str, _Flow] = {}
         self.passed = 0
-        """Number of requests of higher priorities that went since the last request of this one."""
+        """Number of requests of higher priorities that have gone since the last request of this priority."""
         self._order: list[tuple[float, int, str]] = []
         """Heap of (start tag, number, flow). An entry is outdated unless its flow has the same number."""
         self._number = 0
         self._virtual = 0.0
-        """Start tag of the last request that went."""
+        """Start tag of the last request that left the queue."""
         self._finishes: dict[str, float] = {}
-        """Flow → end of its last request; only ends after `_virtual` matter."""
+        """Maps each flow to the end of its last request; only ends after `_virtual` matter."""
         self._by_length: dict[int, dict[str, None]] = {}
-        """Number of waiting requests → the flows with this number."""
+        """Maps each number of waiting requests to the flows with this number."""
 
     def add(self, request: WaitingRequest) -> None:
         flow = self.flows.get(request.flow)
@@ -121,7 +121,7 @@ class _Level:
                     yield from self.flows[entry[2]].heads()
 
     def take(self, request: WaitingRequest, weight: float) -> None:
-        """Remove a request that goes now."""
+        """Remove a request that leaves the queue now."""
         flow = self.flows[request.flow]
         self._virtual = max(self._virtual, flow.start)
         finish = self._finishes[request.flow] = flow.start + request.cost / weight
@@ -149,7 +149,7 @@ class _Level:
             self._finishes.clear()
 
     def largest(self, weights: Mapping[str, float]) -> tuple[float, str]:
-        """Return the flow with the most requests relative to its weight, after this number."""
+        """Return the number of requests of the largest flow, relative to its weight, and the flow."""
         sizes = [(flow.length / weight, name) for name, weight in weights.items() if (flow := self.flows.get(name))]
         for length in sorted(self._by_length, reverse=True):
             unweighted = next((name for name in self._by_length[length] if name not in weights), None)
@@ -164,7 +164,10 @@ class _Level:
         return len(self.flows) - len(weighted) + sum(weighted)
 
     def before(self, flow: str, weights: Mapping[str, float]) -> dict[str, int]:
-        """Return flow → how many of its requests go before a new one of `flow`. `weights`: flow → its weight."""
+        """Map each flow to the number of its requests that go before a new request of `flow`.
+
+        `weights` maps each flow to its weight.
+        """
         waiting = self.flows.get(flow)
         tag = self.start(flow) if waiting is None else waiting.start + _work(waiting) / weights.get(flow, 1.0)
         return {
@@ -182,7 +185,7 @@ class _Level:
             self._by_length.setdefault(flow.length, {})[name] = None
 
     def _push(self, name: str, flow: _Flow) -> None:
-        """Enter a flow with its present start tag."""
+        """Add a flow to the heap with its current start tag."""
         self._number = flow.entry = self._number + 1
         heapq.heappush(self._order, (flow.start, flow.entry, name))
         if len(self._order) > _MAX_OUTDATED + 2 * len(self.flows):
@@ -210,17 +213,17 @@ class FairQueue:
         return len(self._requests)
 
     def __contains__(self, request: str) -> bool:
-        """Return whether the request with this id is waiting."""
+        """Return whether the request with this ID is waiting."""
         return request in self._requests
 
     @property
     def flows(self) -> Mapping[str, int]:
-        """Flow → number of its waiting requests."""
+        """Maps each flow to the number of its waiting requests."""
         return self._flows
 
     @property
     def priorities(self) -> Mapping[str, int]:
-        """Priority → number of its waiting requests."""
+        """Maps each priority to the number of its waiting requests."""
         return {name: self._priorities[index] for index, name in enumerate(PRIORITIES)}
 
     def weights(self, weights: Mapping[str, float]) -> tuple[float, ...]:
@@ -251,7 +254,7 @@ class FairQueue:
                         return
 
     def take(self, request: WaitingRequest, weight: float = 1.0) -> None:
-        """Remove a request that goes now. `weight`: the share of its flow, relative to the other flows."""
+        """Remove a request that leaves the queue now. `weight`: the share of its flow, relative to the other flows."""
         self._levels[request.priority].take(request, weight)
         for level in self._levels[request.priority + 1 :]:
             if level.flows:
@@ -270,7 +273,7 @@ class FairQueue:
         """Return the request of a full queue that a new one displaces; None if the new one cannot wait.
 
         It is the newest request of the largest flow, relative to its weight, of the lowest priority that waits. So a
-        flow cannot keep others out of the queue. `weights`: flow → its weight, if it is not 1.
+        flow cannot keep others out of the queue. `weights` maps each flow to its weight, if it is not 1.
         """
         lowest = max((index for index, level in enumerate(self._levels) if level.flows), default=-1)
         if priority > lowest:
@@ -295,7 +298,7 @@ class FairQueue:
         return overdue
 
     def before(self, flow: str, priority: int, weights: Mapping[str, float]) -> tuple[int, int]:
-        """Return how many requests, and of how many flows, go before a new one, unless more of them arrive."""
+        """Return the number of requests that go before a new request, unless more arrive, and of their flows."""
         counts = Counter(self._levels[priority].before(flow, weights))
         for level in self._levels[:priority]:
             counts.update({name: item.length for name, item in level.flows.items()})

@@ -1,7 +1,7 @@
 """`python -m lbctl.picker FD UDP PARENT`: the picker as a child of `lbctl serve`.
 
 FD is the file descriptor of the socket to the parent, and UDP is the file descriptor of the datagram socket. PARENT is
-the process id of the parent, which is 1 in a container.
+the process ID of the parent, which is 1 in a container.
 """
 
 from __future__ import annotations

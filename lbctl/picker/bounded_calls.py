@@ -106,7 +106,7 @@ class BoundedCalls:
     def __init__(self, reading: int = MAX_READING) -> None:
         self.first = FirstMessages(reading, _MAX_WAITING)
         self._clients: Counter[Client] = Counter()
-        """Client → its open calls."""
+        """Maps each client to its open calls."""
         self.unread = UnreadMessages(self.clients)
 
     def clients(self) -> Collection[Client]:
@@ -199,7 +199,7 @@ class UnfinishedQuestions:
         self._max_questions, self._max_held = most, held
         self._calls: Shares[Call] = Shares()
         self._held: dict[Call, int] = {}
-        """Call → bytes of its query."""
+        """Maps each call to the bytes of its query."""
         self._held_bytes = 0
         self._timers: dict[Call, asyncio.TimerHandle] = {}
 

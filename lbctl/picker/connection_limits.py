@@ -38,8 +38,8 @@ class ConnectionLimits:
         self._max_connections = connections or _max_connections()
         self._max_held = held
         self._held: dict[Closable, int] = {}
-        """Connection → number of bytes that it buffers. The connection that has gone longest without a response comes
-        first."""
+        """Maps each connection to the number of bytes that it buffers. The connection that has gone longest without a
+        response comes first."""
         self._held_bytes = 0
         self._waiting: set[Closable] = set()
         """Connections whose request waits in a queue."""

@@ -1,8 +1,8 @@
 """Receiver of Envoy's gRPC access log, in which Envoys report that picked requests have ended.
 
-Each entry carries its pick's id as a tag. An Envoy opens a stream for each of its workers, and sends its node id in the
+Each entry carries its pick's ID as a tag. An Envoy opens a stream for each of its workers, and sends its node ID in the
 first message of each stream. If all streams of an Envoy have ended and no new one begins for a short time, the Envoy
-and all its requests count as ended. Any client can send any node id, so a stream counts only after it has ended a pick
+and all its requests count as ended. Any client can send any node ID, so a stream counts only after it has ended a pick
 of that node.
 """
 
@@ -54,7 +54,7 @@ class EnvoyEnds:
     def __init__(self, service: Ending) -> None:
         self._service = service
         self._streams: Counter[str] = Counter()
-        """Node id → number of its open streams that have ended one of its picks."""
+        """Maps each node ID to the number of its open streams that have ended one of its picks."""
         self._leaving: dict[str, asyncio.TimerHandle] = {}
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -110,7 +110,7 @@ class EnvoyEnds:
 
 
 def _pick(entry: Any) -> str:
-    """Return the id of an entry's pick; empty if it has none."""
+    """Return the ID of an entry's pick; empty if it has none."""
     return str(entry.common_properties.custom_tags.get(_TAG, ""))
 
 

@@ -44,9 +44,9 @@ _NORMAL = PRIORITIES.index("normal")
 class Exchange:
     """The exchange of one picker.
 
-    `counts` returns its counts, and `merge` accepts the id and the counts of another picker. `demands` returns the
-    requests that wait at this picker. `merge_demands` accepts the id and the demands of another picker, and whether
-    that picker is the first of two equal ones.
+    `counts` returns its counts, and `merge` accepts the ID and the counts of another picker. `demands` returns the
+    requests that wait at this picker. `merge_demands` accepts the ID and the demands of another picker, and whether
+    that picker is the first of two equal pickers.
     """
 
     def __init__(
@@ -69,9 +69,9 @@ class Exchange:
         self._merge_demands = merge_demands
         self._tasks: dict[tuple[str, str], tuple[asyncio.Task[NoReturn], ...]] = {}
         self._peer_ids: frozenset[str] = frozenset()
-        """Ids of the other pickers. Messages of other senders are ignored."""
+        """IDs of the other pickers. Messages of other senders are ignored."""
         self._failures: Counter[str] = Counter()
-        """Address → attempts since it was last reached."""
+        """Maps each address to the number of attempts since the picker was last reached."""
         self._copying: asyncio.Task[NoReturn] | None = None
 
     @property
@@ -80,7 +80,7 @@ class Exchange:
         return len(self._tasks)
 
     def follow(self, peers: Mapping[str, str]) -> None:
-        """From now on, exchange counts and memories with these pickers: id → address."""
+        """From now on, exchange counts and memories with these pickers. The keys are IDs, and the values addresses."""
         others = {name: address for name, address in peers.items() if name != self.own}
         wanted = set(others.items())
         self._peer_ids = frozenset(others)
@@ -104,7 +104,7 @@ class Exchange:
     # ── Sending ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _start(self, address: str) -> tuple[asyncio.Task[NoReturn], ...]:
-        """Start the streams to another picker. They are independent of each other."""
+        """Start the streams to another picker. The streams are independent of each other."""
         counts = self._guard.start("counts for another picker", lambda: self._send_always(address), address=address)
         entries = self._guard.start("memory for another picker", lambda: self._share_always(address), address=address)
         return counts, entries
@@ -172,13 +172,13 @@ class Exchange:
 
 
 def message_of(sender: str, counts: Counts, demands: Demands) -> bytes:
-    """Return the message of a picker with this id.
+    """Return the message of a picker with this ID.
 
     Expected cached tokens and the lengths of prompts have their own keys, because earlier versions require exactly four
     numbers for each replica. lbctl 1.0 sends and requires three lengths with the key `lengths`, so the key of the four
     lengths has another name. Pickers do not learn from the prompts of a picker of the other version. Earlier versions
-    read `waiting`, the sum of the weights of the flows that wait, as their number. They ignore `shares`: these weights
-    by priority, and the tag.
+    read `waiting`, the sum of the weights of the flows that wait, as their number. They ignore `shares`, which contains
+    these weights by priority, and the tag.
     """
     rows = {pool: {name: count[:4] for name, count in replicas.items()} for pool, replicas in counts.items()}
     cached = {
@@ -198,7 +198,7 @@ def message_of(sender: str, counts: Counts, demands: Demands) -> bytes:
 
 
 def parse(message: bytes) -> tuple[str, Counts, Demands] | None:
-    """Return the id of the sender, its counts and its demands; None if this is not a valid message."""
+    """Return the ID of the sender, its counts and its demands; None if this is not a valid message."""
     try:
         values: Any = json.loads(message)
         cached, prompts, shares = (values.get(key, {}) for key in ("cached", "prompts", "shares"))

@@ -2,7 +2,7 @@
 
 Each HTTP request of a gateway is a stream. An invalid message ends its stream with an error, and the gateway then
 forwards the request without a picked replica; other streams continue. Streams above the limit are rejected in the same
-way, and all streams while the picker is not ready. `bounded_calls` limits the bytes that streams hold before their
+way, as are all streams while the picker is not ready. `bounded_calls` limits the bytes that streams hold before their
 replica is chosen.
 """
 

@@ -2,20 +2,20 @@
 
 nginx sends `POST /pick/POOL` with the beginning of the client's body, or `GET /pick/POOL`. Both queries have the
 client's headers, and `?regions=EU,US&region=EU&zone=a` with the regions that the route allows and the location of the
-proxy. The response is 200 with a replica's name and the id of the pick, or 204 without a replica. If the request has to
+proxy. The response is 200 with a replica's name and the ID of the pick, or 204 without a replica. If the request has to
 wait in the queue of its pool, the response is 401. nginx then asks again with `wait=1`, and gets the response later. If
 the request is rejected, the response is 403 with `x-lbctl-refused`: the seconds after which the client should try
-again. If the request has left another pool for its fallback, `x-lbctl-left` is the id of its pick there, whose prompt
-is then not charged. A datagram with the id ends the pick. HAProxy 2.6 and later use SPOP instead (`spop`); a
-configuration of an earlier lbctl also sends the id (`x-lbctl-pick-id`, a UUID).
+again. If the request has left another pool for its fallback, `x-lbctl-left` is the ID of its pick there, whose prompt
+is then not charged. A datagram with the ID ends the pick. HAProxy 2.6 and later use SPOP instead (`spop`); a
+configuration of an earlier lbctl also sends the ID (`x-lbctl-pick-id`, a UUID).
 
 A query needs the picker's key (`x-lbctl-pick-key`) unless TLS admits the proxy. Without the key, the response is 403,
 or 503 for an Envoy.
 
 Envoys query `/envoy` with the client's method, and with headers for the pool and the other fields. The response is 200,
-with the addresses of the replicas to try and the id of the pick, or with neither: Envoy forwards any other response
-below 500 to its client. It is 429 if the request is rejected. If the request has to wait, the response contains its id
-and `x-lbctl-must-wait`, and Envoy queries `/envoy/wait` with this id. That response follows later. Envoys of lbctl 1.0
+with the addresses of the replicas to try and the ID of the pick, or with neither: Envoy forwards any other response
+below 500 to its client. It is 429 if the request is rejected. If the request has to wait, the response contains its ID
+and `x-lbctl-must-wait`, and Envoy queries `/envoy/wait` with this ID. That response follows later. Envoys of lbctl 1.0
 do not send `x-lbctl-asks-again`, so the response to their only query follows later. Envoy's access log reports the end
 (`envoy_access_log`). If the client disconnects or Envoy stops waiting, Envoy closes the connection of its query, which
 withdraws the pick.
@@ -55,7 +55,7 @@ _STRUCTURED = re.compile(
     rb' retries="(\+?)[0-9]{1,10}" pick="([0-9a-z-]{0,48})"\]'
 )
 _LATE = "late-"
-"""Prefix of a pick's id if the proxy did not wait for the pick."""
+"""Prefix of a pick's ID if the proxy did not wait for the pick."""
 _NO_CONNECTION = (b"SC", b"sC")
 """Termination states in HAProxy's report of a request that no replica accepted."""
 _UNREACHED, _MOVED = ResponseStart(by_replica=False), ResponseStart(moved=True)
@@ -209,7 +209,7 @@ class RequestEnds:
         """Number of datagrams that could not be parsed."""
 
     def received(self, data: bytes) -> None:
-        """End the pick whose id is in a datagram."""
+        """End the pick whose ID is in a datagram."""
         end = _end(data) if len(data) <= _MAX_DATAGRAM_BYTES else None
         if end is None:
             self.malformed += 1
@@ -230,8 +230,8 @@ class RequestEnds:
 class _End(NamedTuple):
     """The end of a request.
 
-    `pick` is the id of its pick, empty if it had none. `unreached`: whether the proxy could not reach the picked
-    replica. `left` is the id of its pick in the pool that it left for the fallback, because no replica of the pool was
+    `pick` is the ID of its pick, empty if it had none. `unreached`: whether the proxy could not reach the picked
+    replica. `left` is the ID of its pick in the pool that it left for the fallback, because no replica of the pool was
     reached; empty if it did not leave a pool.
     """
 

@@ -28,7 +28,7 @@ class HttpRequest(NamedTuple):
     target: str
     """Path and query string, as sent."""
     headers: Mapping[str, list[str]]
-    """Lowercase name → its values."""
+    """Maps each lowercase name to its values."""
     body: bytes
 
 

@@ -33,7 +33,7 @@ def environment(key: str = "") -> dict[str, str]:
 
 
 def use_seed(key: str) -> None:
-    """Replace this process by one with the same command line and the key's seed, unless it already has this seed.
+    """Restart this process with the same command line and the key's seed, unless it already has this seed.
 
     This happens at most once, and only before the picker has tables. Without the seed, the picker cannot use other
     pickers' entries.

@@ -43,7 +43,7 @@ class PickerQuestion(NamedTuple):
     caller: Caller
     """The querying proxy and its route."""
     headers: Mapping[str, list[str]]
-    """Lowercase name → its values."""
+    """Maps each lowercase name to its values."""
     body: bytes
     """The beginning of the body."""
     body_length: int
@@ -51,18 +51,18 @@ class PickerQuestion(NamedTuple):
     subset: frozenset[str] | None = None
     """Allowed addresses of the replica; None: any."""
     id: str = ""
-    """Id by which the proxy will report the end of the request; empty: the picker chooses the id."""
+    """ID by which the proxy will report the end of the request; empty: the picker chooses the ID."""
     client: str = ""
     """Address of the client, for queues by client; empty if the proxy does not send it."""
     left: str = ""
-    """Id of the request's pick in the pool that it left for its fallback; empty if it has left none."""
+    """ID of the request's pick in the pool that it left for its fallback; empty if it has left none."""
 
 
 class PickerAnswer(NamedTuple):
     """The response. Without names, the proxy falls back to `otherwise`."""
 
     id: str = ""
-    """Id of the pick, for the report of its end; empty without a replica."""
+    """ID of the pick, for the report of its end; empty without a replica."""
     names: tuple[str, ...] = ()
     """Names of the replicas, in the order in which the proxy should try them."""
     addresses: tuple[str, ...] = ()

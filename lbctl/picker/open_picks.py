@@ -44,7 +44,7 @@ class LostEnds:
         self._excess: dict[_Place, int] = {}
 
     def of(self, picks: Mapping[str, OpenPick], samples: Iterable[ProxySample], now: float) -> list[str]:
-        """Return the ids of the picks that have ended. `picks` must be sorted by their times."""
+        """Return the IDs of the picks that have ended. `picks` must be sorted by their times."""
         reported = {(item.proxy, item.pool, item.replica): item.requests for item in samples}
         ended: list[str] = []
         for place, names in _settled(picks, reported, now).items():
@@ -56,7 +56,7 @@ class LostEnds:
 
 
 def _settled(picks: Mapping[str, OpenPick], reported: Mapping[_Place, int], now: float) -> dict[_Place, list[str]]:
-    """Return the ids of the settled picks for each proxy, pool and replica, oldest first."""
+    """Return the IDs of the settled picks for each proxy, pool and replica, oldest first."""
     settled: dict[_Place, list[str]] = {place: [] for place in reported}
     for name, pick in picks.items():
         if now - pick.at <= _SETTLED:

@@ -95,7 +95,7 @@ class PickerProcess:
         self, places: PickerEndpoints, link: Link, own: str, *,
         is_alone: bool = False, memory: Path | None = None, pool: str | None = None,
     ) -> None:  # fmt: skip
-        """`own` is the id of this process among other pickers.
+        """`own` is the ID of this process among other pickers.
 
         `is_alone`: whether it runs without `serve` as its parent, and therefore reads reports over HTTP. `memory`: the
         directory with the saved affinity memory; None: it is not saved. `pool`: the only pool to serve; None: all
@@ -265,7 +265,7 @@ def connections(
 
 
 def local_paths(service: PickService) -> Mapping[str, Callable[[bytes], bytes]]:
-    """Return path → handler of its body, for use when a `serve` on this machine is not the parent."""
+    """Map each path to the handler of its body, for use when a `serve` on this machine is not the parent."""
     return {wire.REPORT_PATH: lambda _: report(service), wire.EXPLAIN_PATH: partial(_explained, service)}
 
 

@@ -38,7 +38,7 @@ def priority_named(text: str) -> str:
 
 
 def pick_id(text: str) -> str:
-    """Return the id that a proxy chose for the pick; empty if `text` is not a UUID."""
+    """Return the ID that a proxy chose for the pick; empty if `text` is not a UUID."""
     return text if _PICK_ID.fullmatch(text) else ""
 
 

@@ -1,15 +1,15 @@
-"""How several pickers share a pool's replicas while requests wait at more than one picker.
+"""Decides how several pickers share a pool's replicas while requests wait at more than one picker.
 
 A picker learns of a free place at a replica from another picker's next message. So a picker whose own requests fill the
 replicas could give each free place to its own next request, and the other pickers' requests would wait forever.
-Therefore, all pickers order themselves in the same way, and a free place belongs to the first one. The others leave it
-to the first one for a short time.
+Therefore, all pickers order themselves in the same way, and a free place belongs to the first picker in this order. The
+other pickers leave the place to it for a short time.
 
 Each picker's share of the places follows from the priorities and weights of the flows (for example tenants) that wait
-there. The order is by the number of its requests in flight relative to its share, in addition to its tag. The tag is
-the number of places that it has taken relative to its share, as in start-time fair queueing. So a picker whose share is
-less than one place gets this place from time to time. The tags differ by at most about one place: a pause of a picker
-earns it no credit, and longer requests do not cost it more places.
+there. Pickers are ordered by the number of their requests in flight relative to their share, plus their tag. The tag of
+a picker is the number of places that it has taken relative to its share, as in start-time fair queueing. So a picker
+whose share is less than one place gets this place from time to time. The tags differ by at most about one place: a
+pause of a picker earns it no credit, and longer requests do not cost it more places.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _TURN = 0.15
 """Seconds for which a free place is left to each picker that is earlier in the order: three times their message
 interval."""
 _PAUSE, _MAX_PAUSE = 1.0, 8.0
-"""Seconds during which no place is left to the others after they did not use one, because their requests need other
-replicas.
+"""Seconds during which no place is left to the other pickers after they did not use a place, because their requests
+need other replicas.
 
 The pause doubles each time, up to the second value.
 """
@@ -34,7 +34,8 @@ ANNOUNCED = 0.055
 """Seconds after which all pickers know that requests wait at this one: a message interval, and a margin."""
 _MIN_SHARE = 1e-6
 _MAX_TAG = 1e12
-"""Maximum tag. A picker that reaches it starts again at 0, because the others reject tags above 1e15."""
+"""Maximum tag. A picker whose tag reaches this value starts again at 0, because the other pickers reject tags above
+1e15."""
 _MAX_LEAD = 0.9
 """Places by which a tag may be ahead of another one. It is less than one, so that a picker with its share in flight
 immediately reuses the place of a request that ends."""
@@ -52,7 +53,7 @@ class Demand(NamedTuple):
 
 
 Demands = Mapping[str, Demand]
-"""Pool → requests that wait for it; pools with an empty queue are absent."""
+"""Maps each pool to the requests that wait for it; pools with an empty queue are absent."""
 
 
 class _Peer(NamedTuple):
@@ -63,7 +64,7 @@ class _Peer(NamedTuple):
     precedes: bool
     """Whether it is the first of two equal pickers."""
     requests: Mapping[str, int]
-    """Pool → number of its requests in flight."""
+    """Maps each pool to the number of its requests in flight."""
 
 
 class QueueShares:
@@ -73,11 +74,12 @@ class QueueShares:
         self._peers: dict[str, _Peer] = {}
         """The other pickers with waiting requests."""
         self._tags: dict[str, float] = {}
-        """Pool → this picker's tag."""
+        """Maps each pool to this picker's tag."""
         self._left: dict[str, dict[str, tuple[float, int]]] = {}
-        """Pool → replica → since when a free place has been left to the others, and `sent` at that time."""
+        """Maps each pool and replica to the time since which a free place has been left to the other pickers, and to
+        `sent` at that time."""
         self._paused: dict[str, tuple[float, float]] = {}
-        """Pool → end and length of the pause in which no place is left to the others."""
+        """Maps each pool to the end and length of the pause in which no place is left to the others."""
 
     def merge(self, peer: str, demands: Demands, now: float, *, precedes: bool) -> None:
         """Replace the requests that wait at another picker. `precedes`: whether it is the first of two equal ones."""
@@ -97,7 +99,7 @@ class QueueShares:
         return Demand(weights, self._tags.get(pool, 0.0))
 
     def is_contested(self, pool: str, now: float) -> bool:
-        """Return whether other pickers may need a free place of a pool. If not, none is left to them."""
+        """Return whether other pickers may need a free place of a pool. If not, no place is left to them."""
         until, _ = self._paused.get(pool, (0.0, 0.0))
         if now >= until and self._others(pool, now):
             return True
@@ -181,7 +183,8 @@ def _shares(weights: Sequence[Sequence[float]]) -> list[float]:
 def _places(weights: Sequence[Sequence[float]]) -> list[float]:
     """Return the share of a flow with the weight 1 for each priority, from the weights at each picker by priority.
 
-    As inside one picker, the highest priority that waits gets `MAX_PASSED` places for each place of another one.
+    As within a single picker, the highest priority that waits gets `MAX_PASSED` places for each place of another
+    priority.
     """
     sums = [max(total, _MIN_SHARE) if (total := sum(priority)) else 0.0 for priority in zip(*weights, strict=True)]
     parts = [1 if total else 0 for total in sums]
@@ -190,10 +193,11 @@ def _places(weights: Sequence[Sequence[float]]) -> list[float]:
 
 
 def _bounded(tag: float, own: float, others: Sequence[tuple[float, float]]) -> float:
-    """Return a tag that is neither too far behind nor too far ahead of the others. `others`: their shares and tags.
+    """Return a tag that is neither too far behind nor too far ahead of the others.
 
-    A picker that has taken few places has at most the credit for about one place. The others' tags are up to one
-    message old, while this picker may take many places. So its lead is limited, relative to the smaller share.
+    `others`: the shares and tags of the other pickers. A picker that has taken few places has at most the credit for
+    about one place. The others' tags are up to one message old, while this picker may take many places. So its lead is
+    limited, relative to the smaller share.
     """
     if others:
         total = sum(share for share, _ in others)

@@ -63,20 +63,23 @@ class _PoolQueue:
             self._released, self._busy = self._released / 2, self._busy / 2
 
     def rate(self, now: float) -> float:
-        """Return how many requests are sent to a replica per second while others wait; 0 if unknown."""
+        """Return the rate at which requests are sent to replicas while others wait, per second; 0 if unknown."""
         busy = self._busy + (now - self._since if self.held else 0.0)
         return self._released / max(busy, 0.001)
 
 
 class Queues:
-    """The queues of all pools. `statistics`: pool → its counts, which this class updates. Times are in seconds."""
+    """The queues of all pools. `statistics` maps each pool to its counts, which this class updates.
+
+    Times are in seconds.
+    """
 
     def __init__(self, statistics: dict[str, QueueStatistics]) -> None:
         self._statistics = statistics
         self._queues: dict[str, _PoolQueue] = {}
-        """Pool → its queue, if it is not empty or was not empty before."""
+        """Maps each pool to its queue, if it is not empty or was not empty before."""
         self._pools: dict[str, str] = {}
-        """Id of a waiting request → its pool."""
+        """Maps the ID of each waiting request to its pool."""
 
     def __len__(self) -> int:
         """Number of waiting requests."""
@@ -101,7 +104,7 @@ class Queues:
         return self._queues[pool].order.weights(dict(policy.weights))
 
     def tenants(self, pool: str) -> dict[str, int]:
-        """Return tenant → number of waiting requests for the `MAX_TENANTS` largest; the others count as `OTHER`."""
+        """Map each of the `MAX_TENANTS` largest tenants to its waiting requests; other tenants count as `OTHER`."""
         held = self._queues.get(pool, _PoolQueue()).held.values()
         waiting = Counter(tenant for item in held if (tenant := item.caller.tenant))
         counts = dict(waiting.most_common(MAX_TENANTS))
@@ -132,7 +135,7 @@ class Queues:
             held.respond(self.refuse(pool, policy, now))
 
     def add(self, held: Held) -> None:
-        """Let a request wait. An earlier request with the same id falls back to `otherwise`."""
+        """Let a request wait. An earlier request with the same ID falls back to `otherwise`."""
         pool, request = held.features.pool, held.request
         if (earlier := self._pools.get(request.id)) is not None:
             self.send_on(self._queues[earlier].held[request.id])
@@ -243,7 +246,7 @@ class Queues:
 def waiting_request(
     policy: QueuePolicy, features: Features, question: PickerQuestion, pick: str, now: float
 ) -> WaitingRequest:
-    """Return a request that starts to wait under the id `pick`."""
+    """Return a request that starts to wait under the ID `pick`."""
     cost, lane = features.prompt_tokens + REQUEST_TOKENS, lane_of(features)
     return WaitingRequest(pick, flow_of(policy, question), priority_of(policy, question), cost, now, lane)
 

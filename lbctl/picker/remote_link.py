@@ -88,7 +88,7 @@ class RemoteLink:
     """Subscription to one control plane. It reconnects when the stream ends."""
 
     def __init__(self, control_plane: ControlPlane, own: str, address: str) -> None:
-        """`own` and `address` are this picker's id and address for the other pickers.
+        """`own` and `address` are this picker's ID and address for the other pickers.
 
         If there is no token, or the token may not join, it only receives the tables. Raises UnusableAuthorityError.
         """

@@ -25,31 +25,32 @@ class PickerReport:
     reasons: tuple[tuple[str, str, int], ...] = ()
     """Triples of pool, reason and number of decisions."""
     times: Mapping[str, DurationHistogram] = field(default_factory=dict)
-    """Pool → durations of decisions."""
+    """Maps each pool to the durations of decisions."""
     finished: Mapping[str, int] = field(default_factory=dict)
-    """Pool → number of picked requests that have ended."""
+    """Maps each pool to the number of picked requests that have ended."""
     lost: Mapping[str, int] = field(default_factory=dict)
-    """Pool → number of ended requests whose end was not reported."""
+    """Maps each pool to the number of ended requests whose end was not reported."""
     open: int = 0
     """Number of picked requests that have not ended."""
     open_by_pool: Mapping[str, int] = field(default_factory=dict)
-    """Pool → number of its picked requests that have not ended."""
+    """Maps each pool to the number of its picked requests that have not ended."""
     expected_cached: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """Pool → replica → prompt tokens that all pickers have so far expected in its engine's caches."""
+    """Maps each pool and replica to the prompt tokens that all pickers have so far expected in its engine's caches."""
     sampled: int = 0
     """Number of samples since the start."""
     samples: tuple[DecisionSample, ...] = ()
     """The latest samples, newest last."""
     unsaved: str = ""
-    """Why the affinity memory cannot be saved; empty if it can be."""
+    """The reason why the affinity memory cannot be saved; empty if it can be."""
     lengths: Mapping[str, Factors] = field(default_factory=dict)
-    """Pool → learned correction factors for prompt lengths."""
+    """Maps each pool to the learned correction factors for prompt lengths."""
     queues: Mapping[str, QueueStatistics] = field(default_factory=dict)
-    """Pool → the counts of its queue, if it has one."""
+    """Maps each pool to the counts of its queue, if it has one."""
     waiting_tenants: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """Pool → tenant → number of waiting requests; pools without waiting requests are absent."""
+    """Maps each pool and tenant to the number of waiting requests; pools without waiting requests are absent."""
     stalled: Mapping[str, list[str]] = field(default_factory=dict)
-    """Pool → replicas that are not picked because their engines make no progress; pools without any are absent."""
+    """Maps each pool to the replicas that are not picked because their engines make no progress; pools without any are
+    absent."""
 
 
 def line(report: PickerReport) -> bytes:

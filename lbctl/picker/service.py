@@ -35,7 +35,7 @@ from lbctl.runtime import log
 _LOG_INTERVAL = 60.0
 """Minimum time between two log lines about failed picks, in seconds."""
 _OWN_ID = 16
-"""Length of a pick id that the picker chose. Ids that proxies choose are longer."""
+"""Length of a pick ID that the picker chose. IDs that proxies choose are longer."""
 _MAX_ENDED, _LATE = 10_000, 60.0
 """Maximum number and age (in seconds) of remembered ends that arrived before their queries.
 
@@ -64,7 +64,7 @@ class PickService:
         self.tables: dict[str, PoolTable] = {}
         self._is_joining = is_joining
         self.unsaved = ""
-        """Why the affinity memory could not be saved; empty if it was saved or is not saved at all."""
+        """The reason why the affinity memory could not be saved; empty if it was saved or is not saved at all."""
         self._clock = clock
         self._decider = Decider(generator or random.Random(), AffinityMemory() if affinity is None else affinity)
         self.suspects = Suspects(self._decider.stalls.avoided)
@@ -72,7 +72,7 @@ class PickService:
         self._open: dict[str, OpenPick] = {}
         self._lost_ends = LostEnds()
         self._ended: dict[str, float] = {}
-        """Id of a pick, chosen by a proxy, whose end arrived before its query → time of the end."""
+        """Maps the ID of each pick, chosen by a proxy, whose end arrived before its query to the time of the end."""
         self._logged_at = float("-inf")
         self.queues = Queues(self.statistics.queues)
         """The requests that wait for a replica."""
@@ -97,18 +97,18 @@ class PickService:
 
     @property
     def open_by_pool(self) -> Counter[str]:
-        """Pool → number of its picked requests that have not ended."""
+        """Maps each pool to the number of its picked requests that have not ended."""
         return Counter(entry.pool for entry in self._open.values())
 
     @property
     def stalled(self) -> dict[str, list[str]]:
-        """Pool → its replicas that are not picked because their engines make no progress; absent without any."""
+        """The replicas that are not picked because their engines make no progress, by pool; without empty pools."""
         found = {pool: sorted(self.suspects.stalled(table)) for pool, table in self.tables.items()}
         return {pool: names for pool, names in found.items() if names}
 
     @property
     def lengths(self) -> dict[str, Factors]:
-        """Pool → learned correction factors for prompt lengths, if its engines count prompt tokens."""
+        """Maps each pool to the learned correction factors for prompt lengths, if its engines count prompt tokens."""
         return self._decider.lengths.learned()
 
     def set_table(self, pool: str, table: PoolTable | None) -> None:
@@ -162,7 +162,7 @@ class PickService:
         self._shares.merge(peer, demands, self._clock(), precedes=precedes)
 
     def expected_cached(self) -> Mapping[str, Mapping[str, int]]:
-        """Return pool → replica → prompt tokens that all pickers have so far expected in its engine's caches."""
+        """Map each pool and replica to the prompt tokens that all pickers have so far expected in its caches."""
         return self._decider.books.expected_cached()
 
     def merge(self, peer: str, counts: Counts) -> None:
@@ -219,7 +219,7 @@ class PickService:
         return pick
 
     def issue_ticket(self, question: PickerQuestion) -> str:
-        """Queue a request like `wait`. Return its id, with which the proxy asks for the response."""
+        """Queue a request like `wait`. Return its ID, with which the proxy asks for the response."""
         ticket = Ticket(self._clock())
         pick = self.wait(question, ticket.respond)
         self._tickets.add(pick, ticket)
@@ -451,7 +451,7 @@ class PickService:
 
     @staticmethod
     def _id(question: PickerQuestion) -> str:
-        """Return the id of a request. It cannot be guessed, so that a client cannot end another client's request."""
+        """Return the ID of a request. It cannot be guessed, so that a client cannot end another client's request."""
         return question.id or secrets.token_hex(_OWN_ID // 2)
 
     def _log_failure(self) -> None:

@@ -1,7 +1,7 @@
 """The affinity memory that several pickers share: a replica chosen by one picker counts for the others, too.
 
 Each picker sends its new entries to every other picker, at most every `saved_memory.INTERVAL`. A new picker copies the
-whole memory of another one before it is ready. Entries for an unreachable picker wait, up to a limit.
+whole memory of another picker before it is ready. Entries for an unreachable picker wait, up to a limit.
 
 A message is a JSON line followed by integers of 64 bits, three for each entry. Keys are hashes with a secret seed
 (`lbctl.picker.launch`), so messages do not contain sessions or prompts. Entries with another seed are ignored.
@@ -30,9 +30,10 @@ _WAITING = 100
 _CHECK = 1.0
 """Seconds after which a stream without entries is checked."""
 JOIN_TIMEOUT = 5.0
-"""Seconds for which a new picker tries to copy another picker's memory. After that, it becomes ready without it."""
+"""Seconds for which a new picker tries to copy another picker's memory. After this time, it becomes ready without the
+memory."""
 _FIRST_TIMEOUT = 1.0
-"""Seconds that another picker has to send the first part of its memory."""
+"""Seconds within which another picker must send the first part of its memory."""
 _PAUSE = 0.1
 """Seconds before a new picker asks the others again."""
 _REFUSALS = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNIMPLEMENTED)
@@ -45,7 +46,7 @@ Accept = Callable[[AffinityBatch, bool], None]
 
 
 class SharedMemory:
-    """The memory of the picker with the id `own`.
+    """The memory of the picker with the ID `own`.
 
     `accept` merges a batch; its argument states whether this picker yields. `joined` is called once another picker's
     memory has been copied, or if no other picker is known.
@@ -58,15 +59,15 @@ class SharedMemory:
         self._joined = joined
         self._peers: Mapping[str, str] = {}
         self._waiting: dict[str, deque[bytes]] = {}
-        """Address → messages for this picker."""
+        """Maps each address to the messages for this picker."""
         self._news: dict[str, asyncio.Event] = {}
         self._different: set[str] = set()
-        """Ids of the pickers with different hashes that have already been logged."""
+        """IDs of the pickers with different hashes that have already been logged."""
         self._copying: set[str] = set()
-        """Ids of the pickers that are copying this memory."""
+        """IDs of the pickers that are copying this memory."""
 
     def follow(self, peers: Mapping[str, str]) -> None:
-        """From now on, share the memory with these other pickers: id → address."""
+        """From now on, share the memory with these other pickers, which are given as a map from IDs to addresses."""
         self._peers = peers
         addresses = set(peers.values())
         for address in self._waiting.keys() - addresses:
@@ -237,7 +238,7 @@ def encode(sender: str, batch: AffinityBatch) -> bytes:
 
 
 def parse(message: bytes) -> tuple[str, int, AffinityBatch] | None:
-    """Return the sender's id, the version of its hashes, and the batch; None if the message is invalid."""
+    """Return the sender's ID, the version of its hashes, and the batch; None if the message is invalid."""
     head, _, data = message.partition(b"\n")
     try:
         values: Any = json.loads(head)

@@ -1,6 +1,6 @@
 """The frames of SPOP 2.0, the Stream Processing Offload Protocol with which HAProxy queries agents.
 
-A frame consists of its length in 4 bytes, a type, 4 bytes of flags, a stream id and a frame id, and a payload. Numbers
+A frame consists of its length in 4 bytes, a type, 4 bytes of flags, a stream ID and a frame ID, and a payload. Numbers
 are varints: one byte below 240; otherwise 4 bits, followed by 7 bits in each further byte. Source: HAProxy's
 doc/SPOE.txt, section 3.
 """
@@ -35,7 +35,7 @@ class Frame(NamedTuple):
 
     kind: int
     stream: int
-    """The id of the stream in HAProxy."""
+    """The ID of the stream in HAProxy."""
     id: int
     payload: bytes
 
@@ -78,13 +78,13 @@ def arguments(payload: bytes) -> list[tuple[bytes, Value]]:
 
 
 def hello(max_frame_size: int) -> bytes:
-    """Return the frame that an agent accepts a connection with: several queries at a time, and no fragments."""
+    """Return the frame with which an agent accepts a connection: several queries at a time, and no fragments."""
     items = ((b"version", b"2.0"), (b"max-frame-size", max_frame_size), (b"capabilities", b"pipelining"))
     return _frame(AGENT_HELLO, 0, 0, b"".join(_encoded(name) + _typed(value) for name, value in items))
 
 
 def disconnect(status: int, message: str) -> bytes:
-    """Return the frame that an agent ends a connection with. `status` is a SPOP status code; 0: normal."""
+    """Return the frame with which an agent ends a connection. `status` is a SPOP status code; 0: normal."""
     items = ((b"status-code", status), (b"message", message.encode("ascii", "replace")))
     return _frame(AGENT_DISCONNECT, 0, 0, b"".join(_encoded(name) + _typed(value) for name, value in items))
 

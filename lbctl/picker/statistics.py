@@ -79,7 +79,7 @@ class QueueStatistics:
     """Counts of a pool's queue since the start of the process."""
 
     waiting: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(PRIORITIES, 0))
-    """Priority → number of requests currently waiting."""
+    """Maps each priority to the number of requests currently waiting."""
     refused_full: int = 0
     """Requests rejected because too many were waiting."""
     refused_late: int = 0
@@ -89,7 +89,7 @@ class QueueStatistics:
     waits: DurationHistogram = field(default_factory=lambda: DurationHistogram(WAIT_BOUNDS))
     """Waits of the requests that were given a replica."""
     tenants: dict[str, TenantWaits] = field(default_factory=dict)
-    """Tenant, or `OTHER` → its waits."""
+    """Maps each tenant, and `OTHER`, to its waits."""
 
     def released(self, seconds: float, tenant: str) -> None:
         """Count a request that was given a replica after waiting."""
@@ -108,17 +108,18 @@ class Statistics:
 
     def __init__(self) -> None:
         self.reasons: Counter[tuple[str, str]] = Counter()
-        """(pool, reason) → number of decisions. Pools without a table are counted under an empty name."""
+        """Maps each (pool, reason) pair to the number of decisions. Pools without a table are counted under an empty
+        name."""
         self.times: dict[str, DurationHistogram] = {}
-        """Pool → durations of decisions."""
+        """Maps each pool to the durations of decisions."""
         self.finished: Counter[str] = Counter()
-        """Pool → number of picked requests that have ended."""
+        """Maps each pool to the number of picked requests that have ended."""
         self.lost: Counter[str] = Counter()
-        """Pool → number of ended requests whose end was not reported."""
+        """Maps each pool to the number of ended requests whose end was not reported."""
         self.queues: dict[str, QueueStatistics] = {}
-        """Pool → the counts of its queue, if it has one."""
+        """Maps each pool to the counts of its queue, if it has one."""
         self.task_failures: Counter[str] = Counter()
-        """Task → number of failures."""
+        """Maps each task to the number of failures."""
         self.sampled = 0
         """Number of samples since the start."""
         self._samples: deque[DecisionSample] = deque(maxlen=_SAMPLES)
@@ -156,7 +157,7 @@ class Statistics:
 
 
 def page(statistics: Statistics, gauges: Mapping[str, float]) -> bytes:
-    """Return the counts and gauges (name → value) in the Prometheus text format."""
+    """Return the counts and gauges, given by name, in the Prometheus text format."""
     return "".join(_lines(statistics, gauges)).encode()
 
 

@@ -35,7 +35,7 @@ class Ticket:
 
 
 class Tickets:
-    """The tickets without a second query so far, by the id of the request."""
+    """The tickets without a second query so far, by the ID of the request."""
 
     def __init__(self) -> None:
         self._tickets: dict[str, Ticket] = {}

@@ -187,7 +187,7 @@ def proxy_samples_of(values: Mapping[str, Any]) -> list[ProxySample]:
 
 
 def peers_of(values: Mapping[str, Any]) -> Mapping[str, str]:
-    """Return the pickers of a line of kind `peers`: id → address. Raises WireError."""
+    """Return the pickers of a line of kind `peers`, as a map from IDs to addresses. Raises WireError."""
     peers = values.get("peers")
     if not isinstance(peers, dict) or not all(isinstance(item, str) for item in peers.values()):
         raise WireError("the list of pickers is not in the format of this version of lbctl")
