@@ -47,7 +47,7 @@ class PublishedWeight:
     effective: EffectiveReplica
     """The replica with all overrides, ejections and drains applied."""
     quantised: Mapping[str, int]
-    """Kind of proxy → the replica's integer weight there; absent if the replica gets no new requests."""
+    """Maps each kind of proxy to the replica's integer weight there; absent if the replica gets no new requests."""
     ramp: float = 1.0
     """The lowest slow-start factor that lbctl applies for a proxy without slow start."""
     picker_ramp: float = 1.0
@@ -66,11 +66,11 @@ def published_weights(
     shares: Mapping[str, float] | None = None,
     picker_ramps: Mapping[str, float] = MappingProxyType({}),
 ) -> Mapping[str, PublishedWeight]:
-    """Return replica → its weight.
+    """Map each replica to its weight.
 
-    `own`: proxy → the snapshot composed only for that proxy. `shares`: each replica's decided share over all proxies;
-    by default, it is computed from the composed fleet. `picker_ramps`: replica → the picker's slow-start factor, if it
-    is below 1.
+    `own` maps each proxy to the snapshot that is composed only for it. `shares`: each replica's decided share over all
+    proxies; by default, it is computed from the composed fleet. `picker_ramps` maps each replica to the picker's
+    slow-start factor, if it is below 1.
     """
     given = ((item, own[item.name].snapshot if item.name in own else composed.snapshot) for item in proxies)
     quantised = _quantised(pool, given)
@@ -89,7 +89,7 @@ def published_weights(
 
 
 def _quantised(pool: Pool, given: Iterable[tuple[Proxy, Snapshot]]) -> dict[str, Mapping[str, int]]:
-    """Return kind → replica → weight.
+    """Map each kind of proxy and each replica to a weight.
 
     If the proxies of a kind differ, because each ramps separately, each has its own entry: "kind name".
     """
@@ -251,7 +251,7 @@ def queue(pool: Pool, reports: Mapping[tuple[str, str], ScrapeReport]) -> float 
 
 
 def stale_after(pool: Pool, replica: str) -> float:
-    """Return how many seconds the replica's signals stay fresh."""
+    """Return the number of seconds for which the replica's signals stay fresh."""
     own = next((item.telemetry for item in pool.replicas if item.name == replica), None)
     return (own or pool.telemetry or Telemetry()).stale_after / 1000
 

@@ -207,7 +207,7 @@ class EventLog:
 
     @contextmanager
     def subscribe(self, last_event_id: str | None) -> Iterator[EventSubscription]:
-        """Subscribe to the events after this id; without an id, only to new events. Raises TooManyClientsError."""
+        """Subscribe to the events after this ID; without an ID, only to new events. Raises TooManyClientsError."""
         if len(self._subscriptions) >= MAX_CLIENTS:
             raise TooManyClientsError
         subscription = EventSubscription(self._first(last_event_id), self._queued)

@@ -28,7 +28,7 @@ class NoLeaderError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LeaderAddress:
-    """Where a follower sends writes."""
+    """The leader to which a follower sends writes."""
 
     member: str
     """The name of this member."""
@@ -47,7 +47,7 @@ async def forward(request: web.Request, target: LeaderAddress, caller: ApiToken)
 
     `caller`: the caller's token, whose name is sent, but not the token itself.
 
-    Raises NoLeaderError without a leader, or if the leader does not respond or rejects this member's signature.
+    Raises NoLeaderError if no member leads, or if the leader does not respond or rejects this member's signature.
     """
     if target.url and not _is_trustworthy(target.url):
         raise NoLeaderError(f"not forwarded: the leader's API at {target.url} does not use TLS")

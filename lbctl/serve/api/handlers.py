@@ -23,9 +23,9 @@ from lbctl.serve.api.responses import RefusedRequest, json_response, read_body
 from lbctl.serve.metrics.instruments import CONTENT_TYPE
 
 OPERATIONS: dict[str, Callable[..., Any]] = {}
-"""Operation of the route table → the function that returns its document."""
+"""Maps each operation of the route table to the function that returns its document."""
 HANDLERS: dict[str, Handler] = {}
-"""Operation of the route table → the handler of its requests, for operations without a document."""
+"""Maps each operation of the route table to the handler of its requests, for operations without a document."""
 READY = schema.Probe("ok")
 """The response of a probe that has nothing to report."""
 _F = TypeVar("_F", bound=Callable[..., Any])

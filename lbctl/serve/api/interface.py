@@ -35,7 +35,7 @@ class Serving(Protocol):
         """Return the maximum age of the data that this process returns, in seconds; None if this process decides."""
 
     def forwards_to(self) -> LeaderAddress | None:
-        """Return where writes are forwarded; None if this process carries them out."""
+        """Return the destination of forwarded writes; None if this process carries out writes itself."""
 
     def member_requests(self) -> MemberRequests | None:
         """Return the verifier of other members' requests; None if this process is the only member."""

@@ -1,4 +1,4 @@
-"""Whether proxies shed a pool's requests: each kind of proxy counts the states of the replicas differently."""
+"""Determines whether proxies shed a pool's requests: each kind of proxy counts the replicas' states differently."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _DRAINED = frozenset({"draining", "drained"})
 
 
 def shedding(pool: Pool, routes: Iterable[Route], kinds: Iterable[str], states: Iterable[str]) -> str | None:
-    """Return why proxies of these kinds reject the pool's requests because of `load_shedding`; None if they do not.
+    """Return the reason why these kinds of proxies shed the pool's requests (`load_shedding`); None if they do not.
 
     Without an active check, proxies only know which replicas they have ejected themselves.
     """

@@ -93,7 +93,7 @@ class PickGauges(Collector):
         yield missed
 
     def _cached_tokens(self) -> Iterator[Metric]:
-        """Yield how many cached tokens the pickers expected and how many the engines found."""
+        """Yield the number of cached tokens that the pickers expected, and the number that the engines found."""
         expected = CounterMetricFamily(
             "lbctl_pick_expected_cached_tokens",
             "The number of prompt tokens that the pickers expected in the caches of a replica's engine.",

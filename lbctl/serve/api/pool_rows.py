@@ -36,7 +36,7 @@ _FIRST_CHECK = 60.0
 _ENOUGH = 3
 """Minimum number of requests for the conclusion that a pool or a replica returns only errors."""
 _FORGOTTEN = 300.0
-"""Seconds without requests until a replica's earlier requests no longer count: it may have been repaired."""
+"""Seconds without requests after which a replica's earlier requests no longer count: it may have been repaired."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,27 +48,27 @@ class LiveState:
     ledger: TrafficLedger = field(default_factory=TrafficLedger)
     """The proxies' reports."""
     refused: Mapping[str, str] = field(default_factory=dict)
-    """Node id → why reports from that Envoy are rejected."""
+    """Maps each node ID to the reason why reports from that Envoy are rejected."""
     checks: Mapping[tuple[str, str], CheckState] = field(default_factory=dict)
-    """(pool, replica) → the result of lbctl's active checks."""
+    """Maps each (pool, replica) pair to the result of lbctl's active checks."""
     observed_checks: Mapping[tuple[str, str], CheckState] = field(default_factory=dict)
     """The same results for replicas where no proxy acts on them."""
     connections: Mapping[tuple[str, str], CheckState] = field(default_factory=dict)
-    """(pool, replica) → whether lbctl can connect to it."""
+    """Maps each (pool, replica) pair to whether lbctl can connect to it."""
     health: Mapping[tuple[str, str], DeepHealth] = field(default_factory=dict)
-    """(pool, replica) → its deep health, if it has telemetry."""
+    """Maps each (pool, replica) pair to its deep health, if it has telemetry."""
     picks: Mapping[str, RecentPicks] = field(default_factory=dict)
-    """Pool → its picks in the last minute."""
+    """Maps each pool to its picks in the last minute."""
     cached: CacheUses = field(default_factory=dict)
     """Recent counts of cached tokens for the replicas of picked pools."""
     queues: Mapping[str, QueueState] = field(default_factory=dict)
-    """Pool → its queue at the picker, if it has one."""
+    """Maps each pool to its queue at the picker, if it has one."""
     picker_ramps: Factors = field(default_factory=dict)
     """The slow-start factors that the picker applies."""
     times: StateTimes = field(default_factory=StateTimes)
-    """When each replica entered its state."""
+    """The times at which each replica entered its state."""
     drains: DrainTimes = field(default_factory=DrainTimes)
-    """When each replica's drain was applied and when it ended."""
+    """The times at which each replica's drain was applied and ended."""
     now: float = 0.0
     """The current time on the ledger's clock, in seconds."""
     at: float = 0.0
@@ -81,7 +81,7 @@ def pools(composed: Composed, live: LiveState) -> Iterator[schema.Pool]:
 
 
 def unavailable(composed: Composed, live: LiveState, names: Collection[str]) -> Mapping[str, str]:
-    """Return why each of these pools has no available replica; the reason is empty if the pool has one."""
+    """Return the reason why each of these pools has no available replica; the reason is empty if the pool has one."""
     rows = _Rows(composed, live)
     chosen = [pool for pool in composed.whole.topology.pools if pool.name in names]
     shown = (item for pool in chosen for item in rows.pool(pool) if item is not None)
@@ -139,11 +139,11 @@ class _PoolLive:
     decided: Shares
     acknowledged: Shares | None
     requests: Mapping[str, int]
-    """Replica → its requests in the last minute."""
+    """Maps each replica to its requests in the last minute."""
     total: int
     """The sum of `requests`."""
     failed: Mapping[str, int]
-    """Replica → its failed requests in the last minute."""
+    """Maps each replica to its failed requests in the last minute."""
     is_reported: bool
     """Whether a proxy reports requests."""
 
@@ -258,7 +258,7 @@ class _Rows:
         )
 
     def _unfit(self, pool: Pool, states: Mapping[str, StateWithReason]) -> Unfit:
-        """Return a function from a proxy to the starting, down and ejected replicas whose check has not passed there.
+        """Return a function that maps a proxy to the starting, down and ejected replicas without a passed check there.
 
         A proxy whose own check passes still sends requests to a replica that another proxy reports as down.
         """
@@ -274,7 +274,7 @@ class _Rows:
         return unfit
 
     def _unable(self, proxies: tuple[FleetProxy, ...], silent: Set[str]) -> dict[str, str]:
-        """Return proxy → reason, for silent proxies that cannot report."""
+        """Map each silent proxy that cannot report to the reason."""
         lacking = {
             item.proxy.name: f"it needs {lacks} in proxies.{item.proxy.name}"
             for item in proxies
@@ -377,7 +377,7 @@ class _Rows:
         return bound if bound is not None and self._live.now - row.since > bound else None
 
     def _answer_time(self, pool: str) -> float | None:
-        """Return how many seconds a request to the pool may wait for a response; None: unlimited."""
+        """Return the number of seconds for which a request to the pool may wait for a response; None: unlimited."""
         times = [ANSWER_MAX_AGE]
         for route in self._composed.whole.topology.routes:
             if pool in pools_of(route):
@@ -389,7 +389,7 @@ class _Rows:
         return max(times)
 
     def _conditions(self, pool: Pool, proxies: tuple[FleetProxy, ...], key: ReplicaKey) -> dict[str, ReplicaCondition]:
-        """Return proxy → the replica's condition there; for an ejection, the reason states when it ends."""
+        """Map each proxy to the replica's condition there; for an ejection, the reason states when it ends."""
         conditions = dict(
             self._live.ledger.conditions(key, self._live.now, drained_until=self._live.drains.ended_at(key))
         )
@@ -410,7 +410,7 @@ class _Rows:
 
 
 def _is_apart(live: LiveState) -> bool:
-    """Return whether lbctl has never connected to any replica although proxies have received responses from some."""
+    """Return whether lbctl has never connected to any replica although some replicas have responded to proxies."""
     if any(item.passed for item in live.connections.values()):
         return False
     return any(live.ledger.answered(ReplicaKey(*key)) for key in live.connections)
@@ -445,7 +445,7 @@ def _share(shares: Shares, name: str) -> float:
 
 
 def _reasons(item: EffectiveReplica, state: StateWithReason) -> tuple[str, ...]:
-    """Return why the replica is out, starting, down or drained; the proxies' reports complete the composed reasons."""
+    """Return the reason why the replica is out, starting, down or drained, including the proxies' reports."""
     if state.name in ("starting", "down", "ejected") and item.status != "ejected":
         return (*item.reasons, state.reason)
     return item.reasons

@@ -35,9 +35,9 @@ class Observed:
     """The observed state that is checked for problems."""
 
     waiting: str
-    """Why proxies get no configuration yet; empty if they do."""
+    """The reason why proxies get no configuration yet; empty if they do."""
     fleet: schema.FleetFiles
-    """The result of the last time that the files were read."""
+    """The result of the last read of the files."""
     pools: Sequence[schema.Pool] = ()
     """The pools of the published fleet."""
     proxies: Sequence[schema.Proxy] = ()
@@ -45,7 +45,8 @@ class Observed:
     expected: Sequence[Proxy] = ()
     """The proxies in the fleet that connect to the control plane on their own."""
     is_alone: bool = True
-    """Whether this is the only control plane. If there are several, a proxy may be connected to another one."""
+    """Whether this is the only control plane. If there are several control planes, a proxy may be connected to another
+    one."""
     seconds: float = 0.0
     """Seconds since the process started."""
     picker: schema.PickerStatus | None = None
@@ -53,7 +54,7 @@ class Observed:
     sources: schema.SourceCounts = schema.SourceCounts(0, 0, {})
     """The sources of telemetry."""
     unsaved: str = ""
-    """Why decisions are not saved; empty if they are."""
+    """The reason why decisions are not saved; empty if they are."""
     state_notes: Sequence[str] = ()
     """Notes about parts of the saved state that were repaired or lost, or are unsafe."""
     dry_run: bool = False
@@ -63,9 +64,10 @@ class Observed:
     rollouts: Sequence[schema.Rollout] = ()
     """The rollouts defined in the files."""
     refused: str = ""
-    """Why records of a shared store were rejected; empty if none were."""
+    """The reason why records of a shared store were rejected; empty if none were."""
     refused_keys: Mapping[str, Sequence[HashOnly]] = field(default_factory=dict)
-    """Proxy → the API keys of its routes that it rejects, because the key file contains only their hashes."""
+    """Maps each proxy to the API keys of its routes that it rejects, because the key file contains only their
+    hashes."""
 
 
 def problems(observed: Observed) -> tuple[schema.Problem, ...]:
@@ -279,7 +281,7 @@ def _of_replicas(pools: Sequence[schema.Pool]) -> Iterator[schema.Problem]:
 
 
 def _of_rollouts(rollouts: Sequence[schema.Rollout]) -> Iterator[schema.Problem]:
-    """Yield the rollouts that cannot start, those rolled back, and those that their analysis has paused.
+    """Yield the rollouts that cannot start, that were rolled back, or that their analysis has paused.
 
     If an automatic rollout cannot start, the files are not in effect, so the problem is critical.
     """

@@ -17,7 +17,7 @@ from lbctl.ir.weight import Weight
 from lbctl.serve.api.fleet_proxies import FleetProxy
 
 Shares = Mapping[str, float]
-"""Replica → its share, 0…1; a replica without requests is absent."""
+"""Maps each replica to its share, 0…1; a replica without requests is absent."""
 
 
 Unfit = Callable[[FleetProxy], frozenset[str]]
@@ -48,7 +48,7 @@ class ShareTable:
         return self._mean(pool, sources or [(self._whole, frozenset(), 1)])
 
     def acknowledged(self, pool: str, unfit: Unfit = _none) -> Shares | None:
-        """Return the shares that the connected proxies have applied; None if one has none yet or none is connected."""
+        """Return the shares that connected proxies have applied; None if one has none yet, or none is connected."""
         proxies = [item for item in self._proxies if pool in item.pools and item.connected]
         sources = [
             (item.acknowledged, unfit(item), item.proxy.instances) for item in proxies if item.acknowledged is not None

@@ -27,7 +27,7 @@ from lbctl.serve.traffic.service import Traffic
 from lbctl.xds.protocol.node_status import NodeStatus
 
 _POOLS_KEPT = 0.5
-"""How long the pools' rows are cached while the fleet is unchanged, in seconds: many clients request them."""
+"""Time in seconds for which the pools' rows are cached while the fleet is unchanged: many clients request them."""
 _LARGE = 500
 """Number of replicas above which a fleet counts as large."""
 _STATES_INTERVAL = 1.0
@@ -90,7 +90,7 @@ class ReplicaStates:
         return pools
 
     def unavailable(self, pools: Collection[str]) -> Mapping[str, str]:
-        """Return why each of these pools has no available replica; the reason is empty if the pool has one."""
+        """Return the reasons why these pools have no available replica; a reason is empty if the pool has one."""
         served = self._parts.live.served
         return pool_rows.unavailable(served.composed, self._live(served), pools) if served is not None else {}
 
@@ -100,11 +100,14 @@ class ReplicaStates:
         return pool_rows.unchecked(served.composed, self._live(served), pools) if served is not None else frozenset()
 
     def newest(self) -> tuple[schema.Pool, ...]:
-        """Return the pools. In a large fleet, the rows may be some seconds old, because computing them takes long."""
+        """Return the pools.
+
+        In a large fleet, the rows may be some seconds old, because computing them takes a long time.
+        """
         return self._looked_at if self._is_large() else self.pools().pools
 
     def unseen(self) -> str:
-        """Return why the states of the replicas are not known yet; empty if they are known."""
+        """Return the reason why the states of the replicas are not known yet; empty if they are known."""
         return "the states of the replicas are not known yet" if self._is_large() and not self._looked_at else ""
 
     def _is_large(self) -> bool:

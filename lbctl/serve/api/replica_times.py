@@ -16,7 +16,7 @@ class StateTimes:
         self._since: dict[ReplicaKey, tuple[StateName, float | None]] = {}
 
     def since(self, key: ReplicaKey, state: StateName, now: float) -> float | None:
-        """Return when the replica entered this state; None if it has been `in` since the first call."""
+        """Return the time at which the replica entered this state; None if it has been `in` since the first call."""
         before = self._since.get(key)
         if before is None or before[0] != state:
             self._since[key] = state, None if before is None and state == "in" else now
@@ -48,12 +48,12 @@ class DrainTimes:
         self._ended = {key: at for key, at in ended.items() if key not in self._drained and at > now - STALE_AFTER}
 
     def applied_at(self, key: ReplicaKey, is_applied: bool, now: float) -> float:
-        """Return when all proxies had applied this replica's drain; `now` if they have not."""
+        """Return the time at which all proxies had applied this replica's drain; `now` if they have not."""
         if not is_applied:
             self._applied.pop(key, None)
             return now
         return self._applied.setdefault(key, now)
 
     def ended_at(self, key: ReplicaKey) -> float:
-        """Return when this replica's drain ended; -inf if it was not drained recently."""
+        """Return the time at which this replica's drain ended; -inf if it was not drained recently."""
         return self._ended.get(key, -inf)

@@ -32,7 +32,7 @@ def rows(
 ) -> Iterator[schema.Rollout]:
     """Yield a row for each rollout of the files. `served` contains the splits that the proxies use.
 
-    `requests`: pool → its requests in the last minute, as reported by the proxies.
+    `requests` maps each pool to its requests in the last minute, as reported by the proxies.
     """
     holders = {item.route: _holder(item) for item in overrides if item.kind == "split"}
     current = {route.name: route for route in served.routes}

@@ -49,7 +49,7 @@ class ServedApi:
         return views.age(self.state)
 
     def forwards_to(self) -> LeaderAddress | None:
-        """Return where writes are forwarded; None if this process carries them out."""
+        """Return the destination of forwarded writes; None if this process carries out writes itself."""
         return views.forwards_to(self.state)
 
     def member_requests(self) -> MemberRequests | None:

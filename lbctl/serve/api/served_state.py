@@ -29,7 +29,7 @@ from lbctl.xds.protocol.node_status import NodeStatus
 
 
 class ProcessState:
-    """When the process started, and whether it is shutting down."""
+    """The start time of the process, and whether it is shutting down."""
 
     def __init__(self) -> None:
         self.since = time.time()

@@ -48,9 +48,9 @@ class StateChanges:
     def __init__(self, record: Record) -> None:
         self._record = record
         self._out: dict[ReplicaKey, str] = {}
-        """Replica → its state, for replicas that get no requests."""
+        """Maps each replica to its state, for replicas that get no requests."""
         self._times: dict[ReplicaKey, deque[float]] = {}
-        """Replica → the times of its changes, at most the last `_MAX_CHANGES`."""
+        """Maps each replica to the times of its changes, at most the last `_MAX_CHANGES`."""
         self._unreported: dict[ReplicaKey, _Unreported] = {}
         self._summed_up = 0.0
         """The time of the last summary."""

@@ -68,7 +68,7 @@ def restart_needed(running: Control, written: Control) -> tuple[str, ...]:
 
 
 def proxy_rows(nodes: NodeStatus, supervisor: DriverSupervisor) -> tuple[schema.Proxy, ...]:
-    """Return a row for each Envoy and read-only client by node id, then for each other proxy by name.
+    """Return a row for each Envoy and read-only client by node ID, then for each other proxy by name.
 
     An Envoy that could read files is one of the other proxies until it has connected.
     """

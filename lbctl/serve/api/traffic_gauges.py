@@ -1,6 +1,6 @@
 """Metrics of replicas and proxies, as in `/api/v1/pools` and `/api/v1/proxies`, computed when they are scraped.
 
-The labels contain a proxy's name in the fleet, but not an Envoy's node id, because clients choose it.
+The labels contain a proxy's name in the fleet, but not an Envoy's node ID, because clients choose it.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ _STARTING = "starting"
 
 
 def ready(state: ServedState) -> str:
-    """Return why proxies get no configuration yet; empty if they get one."""
+    """Return the reason why proxies get no configuration yet; empty if they get one."""
     if state.process.ending:
         return "ending"
     if state.reconciler.last_reload is None:
@@ -104,7 +104,7 @@ def status(state: ServedState) -> schema.Status:
 
 
 def _unsaved(state: ServedState) -> str:
-    """Return why decisions are not saved; empty if they are saved."""
+    """Return the reason why decisions are not saved; empty if they are saved."""
     member = state.member
     problem = (member.election.problem if member is not None else "") or state.audit.problem
     return problem or _full(_listens(state).state)
@@ -148,7 +148,7 @@ def age(state: ServedState) -> float | None:
 
 
 def forwards_to(state: ServedState) -> LeaderAddress | None:
-    """Return where writes are forwarded; None if this process carries them out."""
+    """Return the destination of forwarded writes; None if this process carries out writes itself."""
     if state.member is None or state.member.leads:
         return None
     member, leader = state.member, state.member.records.leader

@@ -38,7 +38,7 @@ _MAX_CONCURRENT = 32
 _MAX_SHOWN = 32
 """Maximum number of addresses in one log line."""
 _WAIT_WITH_ANSWER = 0.5
-"""How long `first` waits for a name that already has an earlier answer, in seconds."""
+"""Maximum time in seconds for which `first` waits for a name that already has an earlier answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,15 +144,15 @@ class DnsSource:
         await _wait_for_first([name for name in names if not name.answer], timeout)
 
     def answers(self) -> Mapping[str, PoolAnswer]:
-        """Return pool → its answer, for the pools with `discovery.dns`."""
+        """Map each pool to its answer, for the pools with `discovery.dns`."""
         return {pool: _pool_answer(name, dns) for name in self._names.values() for pool, dns in name.pools.items()}
 
     def hosts(self) -> dict[str, tuple[str, ...]]:
-        """Return host → its addresses, for the hosts of fixed addresses that have an answer."""
+        """Map each host to its addresses, for the hosts of fixed addresses that have an answer."""
         return {name.question.name: name.addresses for name in self._names.values() if name.host and name.addresses}
 
     def host_answers(self) -> dict[str, tuple[str, ...]]:
-        """Return question → addresses, in the format that `seed` accepts, for the hosts of fixed addresses."""
+        """Map each question to its addresses, in the format that `seed` accepts, for the hosts of fixed addresses."""
         return {str(name.question): name.addresses for name in self._names.values() if name.host and name.addresses}
 
     def names(self) -> tuple[NameState, ...]:

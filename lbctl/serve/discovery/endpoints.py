@@ -20,7 +20,7 @@ from lbctl.model.values import NAME
 
 Object = Mapping[str, Any]
 Labels = Mapping[str, Mapping[str, str]]
-"""Name of a node or a pod → its labels."""
+"""Maps the name of each node or pod to its labels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,8 @@ def replicas_of(
 ) -> Reading:
     """Return the replicas of a pool.
 
-    `labels`: `node` and `pod` → their labels. If labels could not be listed yet, they are absent, and the GPU and zone
-    are taken from the replica in `earlier`.
+    `labels`: `node` and `pod` map the names of nodes and pods to their labels. If labels could not be listed yet, they
+    are absent, and the GPU and zone are taken from the replica in `earlier`.
     """
     before = {item.name: item for item in earlier}
     problems: dict[str, None] = {}

@@ -39,7 +39,7 @@ class FileSource:
         """Return at once, because `use_topology` has set all answers."""
 
     def answers(self) -> Mapping[str, PoolAnswer]:
-        """Return pool → its replicas, for the pools with `discovery.file`."""
+        """Map each pool to its replicas, for the pools with `discovery.file`."""
         return self._answers
 
     def names(self) -> tuple[NameState, ...]:

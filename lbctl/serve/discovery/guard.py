@@ -1,7 +1,7 @@
 """Decides which new discovery answers are accepted: the removal of too many replicas at once must be confirmed.
 
-For example, a resolver that is only partly up returns half of a pool. The affected pools keep their earlier answers;
-the other pools get the new ones.
+For example, a resolver that is only partly available returns half of a pool. The affected pools keep their earlier
+answers; the other pools get the new answers.
 """
 
 from __future__ import annotations

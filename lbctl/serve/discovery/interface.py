@@ -25,11 +25,11 @@ class PoolAnswer:
     """All replicas, sorted by name, with `drain` set for replicas that are being removed; None before the first
     answer."""
     answered: float | None = None
-    """When the source last got an answer for the pool."""
+    """The time at which the source last got an answer for the pool."""
     error: str = ""
-    """Why the last attempt failed; empty if it succeeded."""
+    """The reason why the last attempt failed; empty if it succeeded."""
     failed: float | None = None
-    """When an attempt last failed."""
+    """The time of the last failed attempt."""
     key: str = ""
     """The key of `saved` in the state; empty if nothing is saved."""
     saved: tuple[str, ...] = ()
@@ -61,7 +61,7 @@ class NameState:
     answered: float | None = None
     """The time of the last answer."""
     error: str = ""
-    """Why the last query failed; empty if it succeeded."""
+    """The reason why the last query failed; empty if it succeeded."""
     failed: float | None = None
     """The time of the last failure."""
 
@@ -89,7 +89,7 @@ class DiscoverySource(Protocol):
         ...
 
     def answers(self) -> Mapping[str, PoolAnswer]:
-        """Return pool → its current answer. An unchanged answer has the same tuple of replicas."""
+        """Map each pool to its current answer. An unchanged answer has the same tuple of replicas."""
         ...
 
     def names(self) -> tuple[NameState, ...]:
@@ -110,17 +110,17 @@ class Discovered:
     """The answers of all sources at one point in time. A pool without an answer is absent."""
 
     pools: Mapping[str, tuple[Replica, ...]] = field(default_factory=dict)
-    """Pool → its replicas, sorted by name."""
+    """Maps each pool to its replicas, sorted by name."""
     hosts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Host of a fixed address → its addresses."""
+    """Maps the host of each fixed address to its addresses."""
     answers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Key → the answer that the state saves and that `seed` accepts after a restart."""
+    """Maps each key to the answer that the state saves and that `seed` accepts after a restart."""
     keys: Mapping[str, str] = field(default_factory=dict)
-    """Pool → the key of its answer, if it has one."""
+    """Maps each pool to the key of its answer, if it has one."""
     leaving: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Pool → the replicas whose termination its source has announced."""
+    """Maps each pool to the replicas whose termination its source has announced."""
     problems: tuple[Diagnostic, ...] = ()
-    """Why new answers were withheld."""
+    """The reasons why new answers were withheld."""
 
     def apply(self, topology: Topology) -> Topology:
         """Return the topology with the discovered replicas in its pools.

@@ -33,7 +33,7 @@ from lbctl.serve.discovery.inference_pool import InferencePool
 from lbctl.serve.discovery.interface import NameState, PoolAnswer
 
 _WAIT_WITH_ANSWER = 0.5
-"""How long `first` waits for a service that already has an earlier answer, in seconds."""
+"""Maximum time in seconds for which `first` waits for a service that already has an earlier answer."""
 _MAX_LEAVING = 8192
 """Maximum number of terminating endpoints that each watch remembers."""
 _ClusterKey = tuple[str | None, str | None]
@@ -44,7 +44,7 @@ _SHAPES: dict[str, dict[str, Shape]] = {
     "inferencepools": inference_pool.POOL_SHAPE,
     "pods": inference_pool.POD_SHAPE,
 }
-"""Resource → the fields of its objects that lbctl reads."""
+"""Maps each resource to the fields of its objects that lbctl reads."""
 
 
 def cluster_of(discovery: KubernetesDiscovery) -> Cluster:
@@ -180,7 +180,7 @@ class KubernetesSource:
                     await waiting[0].collection.attempted.wait()
 
     def answers(self) -> Mapping[str, PoolAnswer]:
-        """Return pool → its answer, for the pools with `discovery.kubernetes`."""
+        """Map each pool to its answer, for the pools with `discovery.kubernetes`."""
         if self._is_stale:
             self._is_stale = False
             for pool in self._pools.values():

@@ -32,11 +32,11 @@ class OwnBinds:
     """The address for proxies that connect over TCP."""
     api: Address | None = None
     picker: Address | None = None
-    """The address of the picker's gRPC server; its HTTP server has the next port."""
+    """The address of the picker's gRPC server; its HTTP server uses the next port."""
 
 
 Listeners = Mapping[int, tuple[tuple[str, str], ...]]
-"""Port → (host, owner) of each listener on it."""
+"""Maps each port to the (host, owner) pairs of the listeners on it."""
 
 
 def own_listeners(binds: OwnBinds, topology: Topology) -> Listeners:

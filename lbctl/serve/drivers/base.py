@@ -13,7 +13,7 @@ from lbctl.serve.fleet.publisher import PublishedFleet
 
 State = Literal["SYNCED", "WAITING", "FAILING", "NOT DRIVEN"]
 Ejected = Callable[[], Mapping[str, frozenset[str]]]
-"""Returns pool → the replicas that the active checks of `lbctl serve` have ejected."""
+"""Returns the replicas, by pool, that the active checks of `lbctl serve` have ejected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class DriverStatus:
     version: str = ""
     """The version of the snapshot that the proxy has; empty before the first."""
     reason: str = ""
-    """Why it is not in sync; empty if it is."""
+    """The reason why it is not in sync; empty if it is."""
     reloads: int = 0
     """Number of reloads that lbctl has caused."""
     leaving: int = 0
@@ -49,7 +49,7 @@ class DriverRow:
     state: State
     """Whether the proxy has the published fleet."""
     reason: str
-    """Why it is not in sync; empty if it is."""
+    """The reason why it is not in sync; empty if it is."""
     last_good: str
     """The version of the snapshot that the proxy has; empty before the first."""
     reloads: int

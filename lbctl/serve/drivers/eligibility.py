@@ -18,7 +18,7 @@ def needs_driver(topology: Topology) -> tuple[Proxy, ...]:
 
 
 def undriven(proxy: Proxy) -> str:
-    """Why the proxy has no driver; empty if it has one, or if it is configured through xDS."""
+    """The reason why the proxy has no driver; empty if it has one, or if it is configured through xDS."""
     if target(proxy.kind).served_by_xds:
         return f"{target(proxy.kind).title} with `config` reads files unless it connects" if _reads_files(proxy) else ""
     kind = driver_kind(proxy.kind)
@@ -31,6 +31,6 @@ def driven(topology: Topology) -> tuple[Proxy, ...]:
 
 
 def _reads_files(proxy: Proxy) -> bool:
-    """Return whether an Envoy reads files from `lbctl render`, unless it connects nevertheless."""
+    """Return whether an Envoy reads files from `lbctl render`, unless it connects anyway."""
     names_nodes = bool(proxy.nodes) or proxy.node_san is not None
     return target(proxy.kind).served_by_xds and proxy.config is not None and not names_nodes

@@ -54,7 +54,7 @@ def next_reload(interval: float, seconds: float | None, now: float) -> str:
 
 
 class NginxDriver:
-    """A Driver for one nginx. `ejected`: pool → replicas that fail their active checks.
+    """A Driver for one nginx. `ejected` maps each pool to the replicas that fail their active checks.
 
     `permit` is called before each change.
     """
@@ -164,7 +164,7 @@ class NginxDriver:
     def _record(self, applied: NginxResult) -> None:
         """Record the result of an attempt in the status and the log.
 
-        A newer view may have been requested meanwhile; it waits for the next attempt.
+        A newer view may have been requested in the meantime; it waits for the next attempt.
         """
         before, accepted = self.status, self._driver.accepted
         state = _STATES.get(applied.outcome, "WAITING")

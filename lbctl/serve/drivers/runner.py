@@ -42,7 +42,7 @@ class DriverRunner:
 
     @property
     def status(self) -> DriverStatus:
-        """The driver's status, or why there is none and when the next one starts."""
+        """The driver's status, or the reason why there is no driver and the time at which the next one starts."""
         if self._driver is None:
             return self._status
         status = self._driver.status

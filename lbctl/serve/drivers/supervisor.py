@@ -28,7 +28,7 @@ from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.serve.health.health_check import HealthChecker, Key
 
 _FIRST_CHECKS = 3.0
-"""How long a proxy without active checks waits for the first results of lbctl's checks, in seconds."""
+"""Maximum time in seconds for which a proxy without active checks waits for the first results of lbctl's checks."""
 
 
 class DriverSupervisor:
@@ -67,11 +67,11 @@ class DriverSupervisor:
         return [rows[name] for name in sorted(rows)]
 
     def composed(self) -> dict[str, ForProxy]:
-        """Proxy → the snapshot composed only for it; the other proxies get the published snapshot unchanged."""
+        """Snapshots that are composed for a single proxy, by proxy; the other proxies get the published snapshot."""
         return {name: own for name, item in self._runners.items() if (own := item.composed) is not None}
 
     def accepted(self) -> dict[str, View]:
-        """Proxy → the part of its separate snapshot that it has applied."""
+        """Maps each proxy to the part of its separate snapshot that it has applied."""
         return {name: view for name, item in self._runners.items() if (view := item.accepted) is not None}
 
     def connected(self) -> set[str]:
@@ -79,12 +79,12 @@ class DriverSupervisor:
         return {item.proxy for item in self.rows() if item.connected}
 
     def ejected(self) -> Mapping[str, frozenset[str]]:
-        """Return pool → the replicas that the active checks have ejected."""
+        """Map each pool to the replicas that the active checks have ejected."""
         return self._health_checker.out
 
     @property
     def checks(self) -> Mapping[Key, CheckState]:
-        """(pool, replica) → the result of lbctl's active checks."""
+        """Maps each (pool, replica) pair to the result of lbctl's active checks."""
         return self._health_checker.states
 
     async def run(self) -> None:

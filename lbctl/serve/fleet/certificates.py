@@ -26,7 +26,7 @@ MAX_BYTES = 1 << 20
 """Maximum size of one file, in bytes."""
 _PAIR = ("certificate", "key")
 _SINGLE = {"ca": authority_problem, "client_ca": authority_problem, "client_crl": crl_problem}
-"""Key of a file that is used by itself → the function that checks it."""
+"""Maps the key of each file that is used by itself to the function that checks it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class CertificateCache:
         self._valid: dict[tuple[str, ...], tuple[bytes, ...]] = {}
 
     def read(self, source: FleetSource, topology: Topology) -> tuple[dict[str, bytes], list[Diagnostic]]:
-        """Return path (as written in the fleet) → content, for every file that an Envoy of this fleet needs.
+        """Map the path (as written in the fleet) of every file that an Envoy of this fleet needs to its content.
 
         A file that cannot be used is reported as LB931: as a warning if its last valid content stays in use, otherwise
         as an error.

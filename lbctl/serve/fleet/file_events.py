@@ -18,7 +18,7 @@ from lbctl.runtime import log
 from lbctl.runtime.guard import Guard
 
 _DEBOUNCE_MS = 50
-"""How long events are combined into one notification, in milliseconds."""
+"""Time in milliseconds for which events are combined into one notification."""
 _STEP_MS = 20
 """Milliseconds without an event that end this period early."""
 
@@ -30,7 +30,8 @@ class WatchedDirectories:
     """The directories to watch in order to notice every change to a set of files."""
 
     directories: frozenset[tuple[Path, int, int]] = frozenset()
-    """Each directory with its device and inode: a directory that was deleted and created again is a different one."""
+    """Each directory with its device and inode: a directory that was deleted and created again is a different
+    directory."""
     names: frozenset[str] = frozenset()
     """Names of files in these directories that matter in addition to YAML files."""
 
@@ -49,7 +50,7 @@ class FileEvents:
         self._task: asyncio.Task[None] | None = None
         self._watched = WatchedDirectories()
         self.unavailable = ""
-        """Why the operating system reports no events; empty if it reports them."""
+        """The reason why the operating system reports no events; empty if it reports them."""
         self._logged = ""
         """The last reason that was logged."""
         self._undecoded = ""

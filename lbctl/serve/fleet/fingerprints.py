@@ -52,7 +52,7 @@ def signature(file: Path) -> Signature:
 
 
 def changed_at(stamp: Signature) -> int | None:
-    """Return when the file was last changed, in ns since the epoch; None for a file that could not be read."""
+    """Return the time of the file's last change, in ns since the epoch; None for a file that could not be read."""
     return None if isinstance(stamp, str) else stamp[-1]
 
 
@@ -63,7 +63,7 @@ class Fingerprints:
         self._entries: dict[Path, tuple[Signature, bool, str]] = {}
 
     def of(self, files: Iterable[Path]) -> dict[Path, str]:
-        """Return file → digest of its content. Files from earlier calls that are not among these are forgotten."""
+        """Map each file to the digest of its content. Other files from earlier calls are forgotten."""
         self._entries = {file: self._entry(file) for file in files}
         return {file: digest for file, (_, _, digest) in self._entries.items()}
 

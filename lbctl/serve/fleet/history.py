@@ -76,11 +76,11 @@ class FleetHistory:
         """The stored history; None if unknown."""
         self._turn = asyncio.Lock()
         self._texts: dict[str, tuple[SourceText, ...]] = {}
-        """Digest → the files that are not saved yet, or that a rollback publishes."""
+        """Maps each digest to the files that are not saved yet, or that a rollback publishes."""
         self._unrevised: _Unrevised | None = None
         """The files whose commit has not been looked up yet."""
         self._unsaved: dict[str, str] = {}
-        """Digest → its compressed files, which are not saved yet."""
+        """Maps each digest to its compressed files, which are not saved yet."""
 
     def restore(self, restored: RestoredHistory) -> None:
         """Adopt the history that another process has saved, and save all of it again with the next `save`."""

@@ -16,7 +16,7 @@ from lbctl.serve.discovery.interface import Discovered
 from lbctl.targets.load import Loaded
 
 Origin = Literal["files", "state", "history", "leader"]
-"""Where a fleet's files come from: the disk, the saved state, an entry of the history, or the leader."""
+"""The origin of a fleet's files: the disk, the saved state, an entry of the history, or the leader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class FleetInputs:
     loaded: Loaded | None = None
     """The fleet as it was read; None before the first successful read."""
     origin: Origin = "files"
-    """Where its files come from."""
+    """The origin of its files."""
     discovered: Discovered = field(default_factory=Discovered)
     """The newest discovery answers."""
     baseline: Discovered = field(default_factory=Discovered)
@@ -50,7 +50,8 @@ class FleetInputs:
     rollouts: Rollouts = ()
     """The state of each rollout."""
     drains: Since = field(default_factory=dict)
-    """(pool, replica) → when its drain began, in seconds since the epoch, as saved or as reported by the leader.
+    """Maps each (pool, replica) pair to the time at which its drain began, in seconds since the epoch, as saved or as
+    reported by the leader.
 
     They apply to the next publication. Later publications continue from the composed drains.
     """

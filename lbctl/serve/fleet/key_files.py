@@ -28,7 +28,7 @@ SHRUNK = "LB531"
 _KEY_FILE_CODES = frozenset({"LB121", "LB150", "LB503", "LB507", "LB508", UNUSABLE, SHRUNK})
 _REVOKE = "to revoke all keys, empty the file and run `lbctl reload --allow-shrink`"
 _SETTLE_NS = 1_000_000_000
-"""How long a file that has lost a key must stay unchanged, in ns: a slow writer may not have finished."""
+"""Time in ns for which a file that has lost a key must stay unchanged: a slow writer may not have finished."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class ServedKeyFile:
 
 
 ServedKeyFiles = Mapping[FieldPath, ServedKeyFile]
-"""Field path of the YAML value that names the file → the published content."""
+"""Maps the field path of each YAML value that names a file to the published content."""
 
 
 def served_key_files(fleet: Loaded) -> dict[FieldPath, ServedKeyFile]:
@@ -127,7 +127,7 @@ def unsettled_file(source: FleetSource, before: ServedKeyFiles, now: int) -> Pat
 
 
 def refusal_reason(diagnostics: tuple[Diagnostic, ...]) -> str:
-    """Return why the fleet is not published, if only its key files prevent it; otherwise an empty string."""
+    """Return the reason why the fleet is not published, if only its key files prevent it; otherwise an empty string."""
     errors = [item for item in diagnostics if item.severity == "error"]
     if not errors or any(item.code not in _KEY_FILE_CODES for item in errors):
         return ""

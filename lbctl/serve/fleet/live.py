@@ -26,10 +26,10 @@ from lbctl.targets.load import Loaded
 from lbctl.xds.build.snapshot_cache import CachedSnapshot, UnsoundError
 
 _FIRST_ANSWER = 5.0
-"""How long a new fleet waits for name resolution, in seconds."""
+"""Maximum time in seconds for which a new fleet waits for name resolution."""
 _EMPTY_START = 20.0
-"""How long the first fleet waits for a pool whose name has no answer, in seconds: proxies may still have its
-replicas."""
+"""Maximum time in seconds for which the first fleet waits for a pool whose name has no answer: proxies may still have
+its replicas."""
 
 
 class NoPlaces:
@@ -147,7 +147,7 @@ class LiveFleet:
     async def publish_files(self, loaded: Loaded, origin: Origin, *, allow_shrink: bool = False) -> PublishResult:
         """Publish this fleet with the other inputs. The caller holds `turn`, and saves the published fleet.
 
-        Raises UnsoundError if a proxy would reject the fleet; then nothing has changed.
+        Raises UnsoundError if a proxy would reject the fleet; in this case, nothing has changed.
         """
         topology = loaded.compiled.topology
         self._discovery.use_topology(topology)

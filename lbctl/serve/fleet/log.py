@@ -22,7 +22,7 @@ from lbctl.store.audit import CONTROL_PLANE, AuditLog
 from lbctl.store.history import ActiveRollback
 
 _PUBLISHED_FOR = {"files": "the files", "state": "the state", "history": "a rollback", "leader": "the leader"}
-"""Origin of a fleet → the cause of its publication, for the log, the events and the audit log."""
+"""Maps each origin of a fleet to the cause of its publication, for the log, the events and the audit log."""
 _MAX_NAMED = 8
 """Maximum number of replicas in one log line."""
 
@@ -36,9 +36,9 @@ class ReloadOutcome:
     diagnostics: tuple[Diagnostic, ...]
     """The findings in the files."""
     at: float
-    """When the files were read, in seconds since the epoch."""
+    """The time at which the files were read, in seconds since the epoch."""
     refused: str | None = None
-    """Why the fleet in the files is not published; None if it is."""
+    """The reason why the fleet in the files is not published; None if it is."""
     shrink: tuple[Diagnostic, ...] = ()
     """The losses of replicas and keys that an operator must confirm."""
 
@@ -161,7 +161,7 @@ class ReloadLog:
         self, result: ReloadStatus, diagnostics: tuple[Diagnostic, ...], refused: str | None = None,
         shrink: tuple[Diagnostic, ...] = (),
     ) -> None:  # fmt: skip
-        """Store the result as the last one, and count it. `refused`: why these files are not published."""
+        """Store the result as the last one, and count it. `refused`: the reason why these files are not published."""
         unusable_key_files = sum(item.code in (key_files.UNUSABLE, key_files.SHRUNK) for item in diagnostics)
         warnings = sum(item.severity == "warning" for item in diagnostics)
         self._metrics.reloaded(result, warnings, unusable_key_files)
@@ -170,6 +170,6 @@ class ReloadLog:
 
 
 def _ignored(rollback: ActiveRollback) -> str:
-    """Return why the files are not published while a rollback is active."""
+    """Return the reason why the files are not published while a rollback is active."""
     reason = f": {rollback.reason}" if rollback.reason else ""
     return f"ignored until they change, because {rollback.actor} rolled back to {rollback.digest[:SHORT]}{reason}"

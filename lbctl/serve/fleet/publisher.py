@@ -50,7 +50,7 @@ class PublishedFleet:
     accepted: Discovered
     """The accepted discovery answers."""
     refused_answers: tuple[Diagnostic, ...]
-    """Why other answers were not accepted."""
+    """The reason why other answers were not accepted."""
     cached_snapshot: CachedSnapshot
     """The xDS resources built from `composed.snapshot`."""
     composed: Composed
@@ -58,9 +58,10 @@ class PublishedFleet:
     unsupported: tuple[Diagnostic, ...]
     """Warnings about features of the fleet that its proxies cannot express."""
     refused_keys: Mapping[str, tuple[HashOnly, ...]]
-    """Proxy → the API keys of its routes that it rejects, because the key file contains only their hashes."""
+    """Maps each proxy to the API keys of its routes that it rejects, because the key file contains only their
+    hashes."""
     at: float
-    """When this version was first published, in seconds since the epoch."""
+    """The time at which this version was first published, in seconds since the epoch."""
 
     @property
     def origin(self) -> Origin:
@@ -75,11 +76,11 @@ class PublishResult:
     new: bool
     """Whether the version of the snapshot has changed."""
     changed: Mapping[str, int] = field(default_factory=dict)
-    """Short resource type → number of changed resources that are sent to a proxy of the fleet."""
+    """Maps each short resource type to the number of changed resources that are sent to a proxy of the fleet."""
     names: tuple[str, ...] = ()
     """The changed resources as type/name; empty if there are too many for a log line."""
     weights: Mapping[str, Mapping[str, Weight]] = field(default_factory=dict)
-    """Pool → replica → its new weight, for the replicas whose weight has changed."""
+    """Maps each pool and replica to its new weight, for the replicas whose weight has changed."""
 
 
 class Publisher:
@@ -201,7 +202,7 @@ class Publisher:
 async def _to_its_end(work: Coroutine[Any, Any, _T]) -> _T:
     """Run work in a thread and return its result.
 
-    If cancelled, it waits for the work to end, so that no other work starts meanwhile.
+    If cancelled, it waits for the work to end, so that no other work starts in the meantime.
     """
     task = asyncio.ensure_future(work)
     try:

@@ -63,7 +63,8 @@ class FleetContents:
     diagnostics: tuple[Diagnostic, ...]
     """Diagnostics of these files."""
     targets: Mapping[str, bytes] = field(default_factory=dict)
-    """Path of a target file or a file with custom lines → the content that was used; missing files are absent."""
+    """Maps the path of each target file or file with custom lines to the content that was used; missing files are
+    absent."""
 
     @property
     def topology(self) -> Topology | None:
@@ -97,10 +98,10 @@ def read(
 ) -> FleetContents:
     """Read the fleet from these texts.
 
-    `target_contents`: path of a target file → the content to use instead of the file's. `read_keys` reads the key files
-    of a fleet. `diagnostics` contains the findings of earlier steps. `with_own` returns a fleet with the sections from
-    this process's own files, if the texts are from elsewhere. `withheld`: the files and directories of this process
-    that no fleet may name.
+    `target_contents` maps the path of each target file to the content to use instead of the file's own content.
+    `read_keys` reads the key files of a fleet. `diagnostics` contains the findings of earlier steps. `with_own` returns
+    a fleet with the sections from this process's own files, if the texts are from elsewhere. `withheld`: the files and
+    directories of this process that no fleet may name.
     """
     silenced = silenced_by_comments(texts)
     diagnostics.silence(silenced)

@@ -242,7 +242,7 @@ class Reconciler:
             )
 
     async def _serve_loaded(self, loaded: Loaded, outcome: LoadOutcome, allow_shrink: bool, cause: Cause) -> None:
-        """Publish the fleet that was read, and record the result. Raises UnsoundError; then nothing has changed."""
+        """Publish the fleet that was read, and record the result. If this raises UnsoundError, nothing has changed."""
         rollback = self._files.rollback
         published = await self._serve(loaded, outcome, self._files.origin, allow_shrink, cause)
         served = self._live.served
@@ -264,7 +264,7 @@ class Reconciler:
     async def _serve(
         self, loaded: Loaded, outcome: LoadOutcome, origin: Origin, allow_shrink: bool, cause: Cause
     ) -> PublishResult:
-        """Serve a fleet. Raises UnsoundError if a proxy would reject it; then nothing has changed."""
+        """Serve a fleet. Raises UnsoundError if a proxy would reject it; in this case, nothing has changed."""
         if self._on_fleet is not None:
             await self._on_fleet(loaded, False)
         published = await self._live.publish_files(loaded, origin, allow_shrink=allow_shrink)

@@ -36,10 +36,10 @@ from lbctl.store.records import SavedFleet
 from lbctl.targets.load import Loaded
 
 _QUIET = 0.1
-"""How long a file must stay unchanged before it counts as completely written, in seconds."""
+"""Time in seconds for which a file must stay unchanged before it counts as completely written."""
 _TICK = 0.02
-"""How old a change must be, in seconds, for the next one to get a different timestamp: kernel clocks tick every 1 to 10
-ms."""
+"""Minimum age of a change, in seconds, at which the next change gets a different timestamp: kernel clocks tick every 1
+to 10 ms."""
 _PAUSE = 0.05
 """Seconds between attempts to read files that are still being written."""
 _ATTEMPTS = 30
@@ -57,7 +57,7 @@ class LoadOutcome:
     refused: str | None = None
     """A short phrase that explains why the new fleet is rejected."""
     files: Mapping[Path, str] = field(default_factory=dict)
-    """File to watch in addition to the fleet's files → digest of its content when it was read."""
+    """Maps each file to watch, in addition to the fleet's files, to the digest of its content when it was read."""
     shrink: tuple[Diagnostic, ...] = ()
     """The losses of replicas and keys, which are confirmed if `loaded` is set, otherwise rejected."""
     running: Loaded | None = None
@@ -320,7 +320,7 @@ def _changed_file(before: Mapping[Path, Signature], named: Iterable[Path], since
 
 
 def _wait_until_quiet(files: Iterable[Path]) -> None:
-    """Wait until all files are older than `_QUIET`. If a file changes meanwhile, do not wait for it again."""
+    """Wait until all files are older than `_QUIET`. If a file changes in the meantime, do not wait for it again."""
     now = time.time_ns()
     changes = (changed_at(signature(file)) for file in files)
     newest = max((at for at in changes if at is not None and at <= now), default=0)

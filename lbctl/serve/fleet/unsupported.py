@@ -36,6 +36,6 @@ def unsupported_features(loaded: Loaded, snapshot: Snapshot, proxies: Iterable[P
 
 
 def done_by_control_plane_for(kind: str) -> dict[str, str]:
-    """Return code → title of each feature that the control plane provides instead of a proxy of this kind."""
+    """Map each code to the title of each feature that the control plane provides instead of a proxy of this kind."""
     provided = SERVED.keys() | target(kind).done_by_control_plane
     return {item.code: item.title for item in FEATURES if item.id in provided}

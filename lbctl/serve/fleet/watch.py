@@ -56,7 +56,7 @@ class FleetWatcher:
 
     @property
     def polling(self) -> str:
-        """Why the files are only polled; empty if the operating system reports events."""
+        """The reason why the files are only polled; empty if the operating system reports events."""
         return self._file_events.unavailable if self._inotify else "inotify is not used"
 
     def watch_files(self, files: Iterable[Path]) -> None:

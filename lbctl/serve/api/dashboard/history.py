@@ -36,9 +36,9 @@ class SampleLayout:
     """Each replica's position in the arrays of a sample."""
 
     names: Mapping[str, tuple[str, ...]]
-    """Pool → its replicas, in the order of the fleet."""
+    """Maps each pool to its replicas, in the order of the fleet."""
     starts: Mapping[str, int]
-    """Pool → the position of its first replica."""
+    """Maps each pool to the position of its first replica."""
     size: int
     """The number of replicas."""
 
@@ -63,7 +63,7 @@ class HistorySample:
     layout: SampleLayout
     """The layout of the arrays."""
     columns: Mapping[schema.SeriesMetric, array[float]]
-    """Metric → value for each replica, or NaN if it was unknown."""
+    """Maps each metric to its value for each replica, or NaN if it was unknown."""
 
     def of_pool(self, pool: str, metric: schema.SeriesMetric) -> Sequence[float]:
         """Return the values of a pool's replicas, in the order of its layout; empty if the pool did not exist."""

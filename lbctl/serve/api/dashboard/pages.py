@@ -52,7 +52,7 @@ class Page:
 
 @cache
 def pages() -> Mapping[str, Page]:
-    """Return name → file. The files are read once, so that a process never mixes files from different versions."""
+    """Map each name to its file. The files are read once, so that a process never mixes versions."""
     files = sorted(item for item in STATIC.iterdir() if item.suffix in _TYPES)
     return {item.name: _page(item) for item in files}
 

@@ -22,7 +22,7 @@ class FrameChange:
     """Changes as JSON texts."""
 
     sections: Mapping[str, str] = field(default_factory=dict)
-    """Name from `SECTIONS` → the complete section."""
+    """Maps each name from `SECTIONS` to the complete section."""
     replicas: tuple[str, ...] = ()
     """The rows that are new or changed."""
     gone: tuple[str, ...] = ()
