@@ -50,7 +50,8 @@ _MAX_SHUTDOWN = 9.5
 _DRAIN_POLL = 1.0
 """Maximum seconds between two checks of the drain deadlines."""
 _SWITCH_INTERVAL = 0.001
-"""How long a thread that reads files may block the serving thread, in seconds. Python's default is 0.005."""
+"""Maximum time in seconds for which a thread that reads files may block the serving thread. Python's default is
+0.005."""
 
 
 def run(options: Options) -> int:

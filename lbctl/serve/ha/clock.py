@@ -20,7 +20,7 @@ class FleetClock:
     def __init__(self, wall: Callable[[], float] = time.time) -> None:
         self._wall = wall
         self.offset = 0.0
-        """How far the leader's clock is ahead of this machine's clock, in seconds."""
+        """Number of seconds by which the leader's clock is ahead of this machine's clock."""
 
     def now(self) -> float:
         """Return the time."""

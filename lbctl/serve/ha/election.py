@@ -43,7 +43,7 @@ class Election:
         self.epoch = 0
         """The epoch in which this member leads or last led."""
         self.problem = ""
-        """Why the store cannot be used; empty if it can be used."""
+        """The reason why the store cannot be used; empty if it can be used."""
         self.latency: float | None = None
         """Time that the store's last response took, in seconds; None before the first."""
         self.answered = -math.inf

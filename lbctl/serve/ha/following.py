@@ -15,7 +15,7 @@ from lbctl.store.interface import KeyChange, StoreError
 from lbctl.store.saved import SavedState
 
 _SETTLE = 0.01
-"""How long changes are collected before they are published together, in seconds."""
+"""Time in seconds for which changes are collected before they are published together."""
 _RETRY = 0.5
 """Seconds until a failed watch of the store is retried."""
 _READER_ENDS = 0.05

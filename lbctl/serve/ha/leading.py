@@ -89,7 +89,7 @@ class Leading:
             await asyncio.sleep(INTERVAL)
 
     async def _keep_records(self) -> None:
-        """Sign records stored by members without a key or with an older key. Then undo changes by others."""
+        """Sign records stored by members without a key or with an older key. Then undo changes made by others."""
         is_signed = False
         while True:
             with suppress(StoreError):

@@ -132,7 +132,7 @@ class FleetMember:
 
     @property
     def refused(self) -> str:
-        """Why records in the store were rejected; empty if none were."""
+        """The reason why records in the store were rejected; empty if none were."""
         return refusals(self.store.refused)
 
     @property
@@ -204,7 +204,10 @@ class FleetMember:
             await self._switch(self._following.tasks())
 
     async def _lead(self) -> bool:
-        """Take over, using the stored records and this member's state. Returns False if the store fails meanwhile."""
+        """Take over, using the stored records and this member's state.
+
+        Returns False if the store fails in the meantime.
+        """
         started = time.perf_counter()
         await self._switch({})
         leading = Leading(

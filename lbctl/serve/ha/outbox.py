@@ -19,7 +19,7 @@ class ReportOutbox:
     def __init__(self) -> None:
         self._reports: dict[_Key, ScrapeReport] = {}
         self._restarted: dict[_Key, float] = {}
-        """Replica → when its counters last restarted, if this has not been announced yet."""
+        """Maps each replica to the time at which its counters last restarted, if this has not been announced yet."""
 
     def put(self, report: ScrapeReport) -> None:
         """Add a report, replacing the previous one."""

@@ -1,7 +1,7 @@
 """Heartbeats of the members in the store, with their addresses and published versions.
 
-A member name belongs to one process. If another process uses the name, this one waits until the heartbeat expires, and
-gives up if it is renewed.
+A member name belongs to one process. If another process uses the name, this process waits until the heartbeat expires,
+and gives up if the heartbeat is renewed.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ class MemberInfo:
     lag: float | None = None
     """Seconds since the leader's last heartbeat was seen; None for the leader."""
     clock: float = 0.0
-    """How far the leader's clock is ahead of the member's clock, in seconds."""
+    """Number of seconds by which the leader's clock is ahead of the member's clock."""
     latency: float | None = None
     """Time that the store's last response took, in seconds; None before the first."""
     problem: str = ""
-    """Why it cannot use the store; empty if it can."""
+    """The reason why it cannot use the store; empty if it can."""
     at: float = field(default_factory=time.time)
     """Time of the heartbeat."""
     shares: bool = False
     """Whether it scrapes the pools that the leader assigns to it."""
     steps: tuple[str, ...] = ()
-    """Ids of the rollout steps that its proxies have applied."""
+    """IDs of the rollout steps that its proxies have applied."""
     pickers: tuple[str, ...] = ()
     """The pickers that subscribe to it, as `lbctl.serve.picker.peers` writes them."""
     samples: str = ""
@@ -69,7 +69,7 @@ class MemberInfo:
 
 
 def steps_of_others(members: Iterable[MemberInfo], own_name: str) -> frozenset[str]:
-    """Return the ids of the rollout steps that the proxies of the other members have."""
+    """Return the IDs of the rollout steps that the proxies of the other members have."""
     return frozenset(step for item in members if item.name != own_name for step in item.steps)
 
 
@@ -90,7 +90,7 @@ class KnownMembers:
         self._infos = infos
 
     def steps(self) -> frozenset[str]:
-        """Return the ids of the rollout steps that the proxies of the other members have."""
+        """Return the IDs of the rollout steps that the proxies of the other members have."""
         return steps_of_others(self._infos, self.name)
 
 
@@ -145,7 +145,7 @@ _FIELDS: Mapping[str, Callable[[str, object], Any]] = {
     "pickers": fields.texts,
     "samples": lambda field, value: fields.raw_text(field, value, MAX_SAMPLES),
 }
-"""Field of an announcement → the function that checks it."""
+"""Maps each field of an announcement to the function that checks it."""
 
 
 async def claim(store: SharedStore, name: str, waiting: Callable[[str], None]) -> None:

@@ -41,7 +41,7 @@ class LeaderStatus:
     api: str
     """The URL of its API."""
     at: float
-    """When it was written, in seconds since the epoch on the leader's clock."""
+    """The time at which it was written, in seconds since the epoch on the leader's clock."""
     snapshot: str = ""
     """The version of the leader's published snapshot."""
 
@@ -66,7 +66,7 @@ _INPUTS: Mapping[str, Callable[[FleetInputs, str], FleetInputs]] = {
     "rollouts": lambda inputs, value: replace(inputs, rollouts=records.read_rollouts(value)),
     "loop_output": lambda inputs, value: replace(inputs, decisions=records.read_loop_output(value)[0]),
 }
-"""Key of a record → the function that returns the fleet's inputs with the record applied."""
+"""Maps the key of each record to the function that returns the fleet's inputs with the record applied."""
 
 
 class SharedRecords:
@@ -78,7 +78,7 @@ class SharedRecords:
         self.leader: LeaderStatus | None = None
         """The leader's last heartbeat."""
         self.damaged: dict[str, str] = {}
-        """Key → the stored value that cannot be read."""
+        """Maps each key to the stored value that cannot be read."""
         self._parts = parts
         self._history = history = parts.history
         self._restored = RestoredHistory(history.entries, history.rollback)

@@ -25,9 +25,9 @@ _T = TypeVar("_T")
 SCHEME = "lbctl-member"
 """The scheme in the `authorization` header."""
 _VALID = 60.0
-"""How long a signature is valid before and after its timestamp, in seconds."""
+"""Time in seconds for which a signature is valid before and after its timestamp."""
 _MAX_SEEN = 10_000
-"""Maximum number of requests to remember, so that none is carried out twice."""
+"""Maximum number of requests to remember, so that no request is carried out twice."""
 
 
 class NotSignedError(Exception):
@@ -53,7 +53,7 @@ class MemberRequests:
         self._keys = keys
         self._now = now
         self._seen: dict[str, float] = {}
-        """Number of a signed request → the time of its signature."""
+        """Maps the number of each signed request to the time of its signature."""
 
     def sign(self, request: MemberRequest, receiver: str, actor: str, token: bytes) -> str:
         """Return the `authorization` header of a request to another member.

@@ -79,9 +79,10 @@ class PoolSharing:
         self._until = -math.inf
         """The time when the lease of this member's pools ends."""
         self._samples_read_at = -math.inf
-        """When the announcements of all members were last read."""
+        """The time at which the announcements of all members were last read."""
         self._heard: dict[str, tuple[float, float]] = {}
-        """Member → the time of its last announcement on its own clock, and when that announcement was first read."""
+        """Maps each member to the time of its last announcement on its own clock, and to the time at which that
+        announcement was first read."""
         self._others: dict[str, MemberSamples] = {}
         self._texts: dict[str, str] = {}
         self._damaged: set[str] = set()

@@ -62,7 +62,7 @@ class HealthChecker:
     ) -> None:
         self.states: dict[Key, CheckState] = {}
         self.problems: dict[str, str] = {}
-        """Pool → why its checks cannot be run; its replicas keep their states."""
+        """Maps each pool to the reason why its checks cannot be run; its replicas keep their states."""
         self._changed = changed
         self._locate = locate
         self._guard = guard or Guard()
@@ -75,7 +75,7 @@ class HealthChecker:
 
     @property
     def out(self) -> dict[str, frozenset[str]]:
-        """Pool → ejected replicas; pools without ejected replicas are absent."""
+        """Maps each pool to the ejected replicas; pools without ejected replicas are absent."""
         ejected: dict[str, set[str]] = {}
         for (pool, replica), state in self.states.items():
             if state.out:

@@ -1,7 +1,7 @@
 """The metrics of the control plane itself: xDS streams, pushes and acknowledgements, reloads, and the snapshot.
 
 Counters are updated when events happen (the xDS observer calls them); gauges of the snapshot are computed when the
-metrics are scraped. Clients cannot choose label values freely: a proxy's name is a label, but a node's id is not.
+metrics are scraped. Clients cannot choose label values freely: a proxy's name is a label, but a node's ID is not.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class Metrics:
     def unmatched(self, node_id: str) -> None:
         """Count a stream from a node that matches no proxy entry.
 
-        The id is not a label, because the client chooses it.
+        The ID is not a label, because the client chooses it.
         """
         del node_id
         self._unmatched.inc()
@@ -151,7 +151,7 @@ class Metrics:
     def published(self, version: str, seconds: float, replicas: Mapping[str, tuple[int, int]]) -> None:
         """Record the publication of a snapshot, which took `seconds`.
 
-        `replicas`: pool → (number of replicas, number of drained replicas).
+        `replicas` maps each pool to the number of its replicas and the number of its drained replicas.
         """
         self._build_seconds.observe(seconds)
         self._snapshot.set(version, replicas)

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Histogram
 _DECISION_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25)
 _SAMPLE_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5, 5)
 _ACK_LIMIT = 10.0
-"""How long an acknowledgement is attributed to the last weights, in seconds."""
+"""Time in seconds for which an acknowledgement is attributed to the last weights."""
 
 
 class LatencyMetrics:
@@ -44,7 +44,10 @@ class LatencyMetrics:
         self._decided.observe(max(0.0, age))
 
     def sending(self, sampled_at: float | None) -> None:
-        """Start sending weights. `sampled_at`: when the underlying sample was taken; None if there is none."""
+        """Start sending weights.
+
+        `sampled_at`: the time at which the underlying sample was taken; None if there is none.
+        """
         self._sampled_at, self._sending_at = sampled_at, self._clock()
 
     def sent(self) -> None:

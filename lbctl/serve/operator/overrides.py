@@ -59,7 +59,7 @@ class OverrideService:
         self._lock = asyncio.Lock()
         self._failure = log.LastingFailure("overrides are saved again")
         self._absent: Mapping[tuple[str, str, str], float] = {}
-        """Key of an override → when its replica or pool disappeared."""
+        """Maps the key of each override to the time at which its replica or pool disappeared."""
         self._unrecorded: dict[Override, str] = {}
         """Ended overrides whose end could not be recorded yet, with the reason."""
         self._unsaved = False
@@ -153,7 +153,7 @@ class OverrideService:
             del self._unrecorded[item]
 
     def _end_of(self, item: Override) -> str:
-        """Return why the override has ended; empty if it is still active."""
+        """Return the reason why the override has ended; empty if it is still active."""
         if item not in overrides.current((item,), self._now()):
             return "expired"
         if item.key in self._absent and self._now() - self._absent[item.key] >= overrides.GRACE:

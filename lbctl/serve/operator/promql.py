@@ -25,8 +25,8 @@ async def metric_values(
 ) -> tuple[MetricValues, ...]:
     """Return the values of the metrics for the new pool and for the old pools.
 
-    `old`: pool → its share; the value of several old pools is the mean of their values, weighted by share. `at`: the
-    instant, in seconds since the epoch.
+    `old` maps each pool to its share; the value of several old pools is the mean of their values, weighted by share.
+    `at`: the instant, in seconds since the epoch.
     """
     return tuple(await asyncio.gather(*(_values(session, metric, new, old, at) for metric in metrics)))
 

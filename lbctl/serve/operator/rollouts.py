@@ -39,8 +39,8 @@ OnChange = Callable[[Rollouts, Rollouts], None]
 InForce = Callable[[Rollouts, Topology], Collection[str]]
 """Returns the routes with a rollout in the files whose current step has reached a proxy."""
 Unavailable = Callable[[Collection[str]], Mapping[str, str]]
-"""Returns why each of these pools has no available replica; a pool with an available replica is absent or has an empty
-reason."""
+"""Returns the reason why each of these pools has no available replica; a pool with an available replica is absent or
+has an empty reason."""
 Unchecked = Callable[[Collection[str]], frozenset[str]]
 """Returns the pools whose replicas have not been checked yet."""
 
@@ -291,6 +291,6 @@ def _moved(before: RolloutState, after: RolloutState) -> bool:
 
 
 def _evidence(state: RolloutState) -> str:
-    """Return why the rollout is in its current state: the reason, or the last evaluation of the previous step."""
+    """Return the reason for the rollout's current state: the stored reason, or the previous step's last evaluation."""
     evaluations = state.analysis.evaluations
     return state.reason or (describe(evaluations[-1]) if evaluations else "")

@@ -1,7 +1,7 @@
-"""The rollout steps that proxies have applied: a step's hold counts down only while a proxy of its route has the step.
+"""The rollout steps that proxies have applied: a step's hold only counts down while a proxy of its route has it.
 
-A proxy has a step if it is connected and its acknowledged snapshot gives the route the shares of the step. If there are
-several members, each knows only its own proxies and announces their steps.
+A proxy has applied a step if it is connected and its acknowledged snapshot gives the route the shares of the step. If
+there are several members, each knows only its own proxies and announces their steps.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class StepsInForce:
     ) -> None:
         """`snapshot_of` returns the snapshot of a version; None if it is not kept.
 
-        `announced` returns the ids of the steps that other members' proxies have.
+        `announced` returns the IDs of the steps that other members' proxies have.
         """
         self._rows = rows
         self._snapshot_of = snapshot_of
@@ -68,7 +68,7 @@ class StepsInForce:
         return frozenset(item.route for item in states if step_id(item) in in_force)
 
     def own(self, states: Rollouts, topology: Topology | None) -> tuple[str, ...]:
-        """Return the ids of the current steps that have reached a proxy of this member.
+        """Return the IDs of the current steps that have reached a proxy of this member.
 
         `topology`: the topology of the files.
         """
@@ -106,6 +106,6 @@ def _routes_at(steps: Mapping[str, Shares], topology: Topology, name: str | None
 
 
 def _as_parts(shares: Shares) -> dict[str, float]:
-    """Return pool → its fraction of the split, because different numbers can express the same split."""
+    """Map each pool to its fraction of the split, because different numbers can express the same split."""
     total = sum(share for _, share in shares)
     return {pool: share / total for pool, share in shares} if total else {}

@@ -36,7 +36,7 @@ class CacheUse(NamedTuple):
     found: int | None
     """Tokens that the engines found in their caches; None if no engine reports them."""
     by_source: Mapping[str, int]
-    """Source → tokens found there. It contains only the sources that engines report."""
+    """Maps each source to the tokens found there. It contains only the sources that engines report."""
     seconds: int = 0
     """Duration of the counted period, in seconds. For a pool, the longest period of its replicas."""
 
@@ -52,7 +52,7 @@ class CacheUse(NamedTuple):
 
 
 CacheUses = Mapping[str, Mapping[str, CacheUse]]
-"""Pool → replica → its tokens."""
+"""Maps each pool and replica to its tokens."""
 Key = tuple[str, str]
 """Pool and replica."""
 
@@ -149,8 +149,8 @@ class CacheComparison:
     ) -> None:  # fmt: skip
         """Use a picker's report, unless the last update was less than ten seconds ago.
 
-        `process`: number of the picker process. `expected`: pool → replica → tokens since its start. `readings` returns
-        the engines' counts for every replica of the picked pools.
+        `process`: number of the picker process. `expected` maps each pool and replica to the tokens since its start.
+        `readings` returns the engines' counts for every replica of the picked pools.
         """
         now = self._clock()
         if process == self._process and now - self._updated_at < _INTERVAL:
@@ -172,7 +172,7 @@ class CacheComparison:
         self.recent = {pool: uses for pool, uses in self.recent.items() if pool in pools}
 
     def totals(self) -> Mapping[Key, CacheUse]:
-        """Return (pool, replica) → expected tokens since the picker's start, and found tokens since they are known.
+        """Map each (pool, replica) pair to the tokens expected since the picker's start, and the tokens found.
 
         The sources include `unknown` if the engine reports its tokens.
         """

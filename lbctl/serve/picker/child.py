@@ -51,17 +51,17 @@ class PickerState:
     """The state of the picker's process."""
 
     pid: int | None = None
-    """Its process id; None if it is not running."""
+    """Its process ID; None if it is not running."""
     since: float | None = None
-    """When it was started, in seconds since the epoch; None if it is not running."""
+    """The time at which it was started, in seconds since the epoch; None if it is not running."""
     starts: int = 0
-    """How many times it was started."""
+    """Number of times that it was started."""
     problem: str = ""
-    """Why the last process ended; empty if one is running or none is needed."""
+    """The reason why the last process ended; empty if one is running or none is needed."""
     report: PickerReport = _NO_REPORT
     """Its newest report."""
     heard: float | None = None
-    """When that report arrived, in seconds on the monotonic clock; None before the first."""
+    """The time at which that report arrived, in seconds on the monotonic clock; None before the first."""
     address: Address | None = None
     """Its listen address; None if it is not running."""
 
@@ -70,7 +70,7 @@ class PickerChild:
     """`places` returns the picker's listen address and the TLS settings of its gRPC server.
 
     The result is None if no pool needs it. `key` returns the key for picker requests. `memory` returns the directory
-    where the picker saves its affinity memory; None, or without a key: the memory is not saved.
+    where the picker saves its affinity memory; if the result is None or no key exists, the memory is not saved.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class PickerChild:
         self._failure = ""
         """The reason for its exit that the process reported; empty if it reported none."""
         self._asked: dict[int, asyncio.Future[Mapping[str, Any]]] = {}
-        """Number of an explanation request → the future for its answer."""
+        """Maps the number of each explanation request to the future for its answer."""
         self._ports: PickerPorts | None = None
         """The ports that are reserved for the process; None if none is needed."""
 

@@ -42,7 +42,7 @@ class _Counted(NamedTuple):
 
 
 class Fallbacks:
-    """`requests` returns pool → the requests that proxies have reported since the start."""
+    """`requests` returns a map from pools to the requests that proxies have reported since the start."""
 
     def __init__(self, requests: Callable[[], Mapping[str, int]], clock: Callable[[], float] = time.monotonic) -> None:
         self._requests = requests
@@ -50,9 +50,9 @@ class Fallbacks:
         self._history: deque[_Counted] = deque()
         """The counts at each report in the last minute plus the maximum delay of a report."""
         self._base: dict[str, int] = {}
-        """Picked pool → its requests without a pick before the picker was used."""
+        """Maps each picked pool to its requests without a pick before the picker was used."""
         self._ended = Counter[str]()
-        """Pool → the picks of ended processes."""
+        """Maps each pool to the picks of ended processes."""
         self._process = 0
         self._report = PickerReport()
 
@@ -74,7 +74,7 @@ class Fallbacks:
             self._history.popleft()
 
     def recent(self) -> Mapping[str, RecentPicks]:
-        """Return pool → its requests in the last minute, for pools that were picked throughout that minute."""
+        """Map each pool that was picked throughout the last minute to its requests in that minute."""
         if not self._history:
             return {}
         newest, oldest = self._history[-1], self._history[0]
@@ -89,7 +89,7 @@ class Fallbacks:
         return found
 
     def counts(self) -> Mapping[str, int]:
-        """Return pool → the requests sent without a pick since the pool began to use the picker."""
+        """Map each pool to the requests sent without a pick since the pool began to use the picker."""
         requests = self._requests()
         return {pool: max(0, requests.get(pool, 0) - self._picked(pool) - base) for pool, base in self._base.items()}
 

@@ -110,21 +110,21 @@ class Feed:
 
     @property
     def tables(self) -> Mapping[str, PoolTable]:
-        """Pool → its newest table."""
+        """Maps each pool to its newest table."""
         return self._tables or {}
 
     def ramps(self) -> Factors:
-        """Return pool → replica → the slow-start factor that the picker currently applies, if it is below 1."""
+        """Map each pool and replica to the slow-start factor that the picker currently applies, if it is below 1."""
         now = self._clock()
         by_pool = {name: table.ramps(now) for name, table in self.tables.items()}
         return {name: factors for name, factors in by_pool.items() if factors}
 
     def cache_hits(self) -> Mapping[str, Mapping[str, float]]:
-        """Return pool → replica → the share of prompt tokens found in its engine's cache, if the engine reports it."""
+        """Map each pool and replica to the share of prompt tokens found in its cache, if its engine reports it."""
         return tables.cache_hits(self._served, self._measure()) if self._served is not None else {}
 
     def cached_tokens(self) -> Mapping[tuple[str, str], CachedTokens | None]:
-        """Return (pool, replica) → the tokens that its engine has found in its caches; None if unknown."""
+        """Map each (pool, replica) pair to the tokens that its engine has found in its caches; None if unknown."""
         return tables.cached_tokens(self._served, self._measure()) if self._served is not None else {}
 
     @property
@@ -147,7 +147,7 @@ class Feed:
         """Yield a subscription that begins with complete tables.
 
         `peer`: the picker; None: it does not exchange counts. `trusted`: it also gets the key for picker requests, and
-        the other pickers' ids, which pickers use to recognise each other.
+        the other pickers' IDs, which pickers use to recognise each other.
         """
         subscription = FeedSubscription(self._first_lines(trusted=trusted))
         self._subscriptions[subscription] = peer

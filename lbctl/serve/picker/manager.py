@@ -44,14 +44,15 @@ _LATE = 3.0
 _LOOK = 1.0
 """Seconds between checks of whether an address is free."""
 _RETURN = 20.0
-"""How long the address of another picker is left free, in seconds: its `serve` or `lbctl picker` may be restarting."""
+"""Time in seconds for which the address of another picker is left free: its `serve` or `lbctl picker` may be
+restarting."""
 _RESTART = 3.0
-"""How long an address is left free after an unknown process has released it, in seconds: an `lbctl picker` may be
+"""Time in seconds for which an address is left free after an unknown process has released it: an `lbctl picker` may be
 restarting."""
 _CLOSER_LOOKS = 5
-"""Number of further looks at an unknown process before it counts as another one."""
+"""Number of further checks of an unknown process before it counts as a different process."""
 _CLOSER_LOOK = 0.1
-"""Seconds between these looks."""
+"""Seconds between these checks."""
 _SAMPLES = 500
 _MOVE = "set another port in control.picker.bind or --picker-bind"
 
@@ -59,10 +60,10 @@ _MOVE = "set another port in control.picker.bind or --picker-bind"
 class PickerManager:
     """`measure` returns the measurements of the fleet, `tls` the TLS settings of xDS, for a picker beyond loopback.
 
-    `bind` is the address from the command line; None: the fleet decides. `requests` returns pool → the requests that
-    proxies have reported, `own_key` the key for picker requests if the fleet names none. `memory` returns the directory
-    for the picker's affinity memory; None: the memory is not saved. `suspect` gets pool → stalled replicas with each
-    report, for pools that the picker serves.
+    `bind` is the address from the command line; None: the fleet decides. `requests` returns a map from pools to the
+    requests that proxies have reported, and `own_key` the key for picker requests if the fleet names none. `memory`
+    returns the directory for the picker's affinity memory; None: the memory is not saved. `suspect` is called with each
+    report; its argument maps each pool that the picker serves to the stalled replicas.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class PickerManager:
         """An `lbctl picker` at the address that was not started by this process."""
         self._guard = Guard(failed, (), _FIRST_PAUSE, _MAX_PAUSE, (PickerEndedError,))
         self.problem = ""
-        """Why no picker is started although a pool needs one; empty otherwise."""
+        """The reason why no picker is started although a pool needs one; empty otherwise."""
         self._probed: Address | None = None
         self.taken = ""
         """The foreign process at the picker's address; empty if there is none."""
@@ -130,7 +131,7 @@ class PickerManager:
 
     @property
     def reason(self) -> str:
-        """Why it is not running; empty if it is running or starting."""
+        """The reason why it is not running; empty if it is running or starting."""
         if self.running:
             return ""
         is_silent = self._child.state.pid is not None and self._silence >= _LATE
@@ -150,7 +151,7 @@ class PickerManager:
         return self._bind
 
     def recent(self) -> Mapping[str, RecentPicks]:
-        """Return pool → its picks in the last minute; empty if other pickers also have the tables."""
+        """Map each pool to its picks in the last minute; empty if other pickers also have the tables."""
         return self.fallbacks.recent() if self.feed.subscribers <= 1 else {}
 
     def recent_cached(self) -> CacheUses:
@@ -158,7 +159,7 @@ class PickerManager:
         return self.caches.recent if self.running else {}
 
     def recent_queues(self) -> Mapping[str, QueueState]:
-        """Return pool → its queue, for pools with a queue; empty while the picker is not running."""
+        """Map each pool with a queue to its queue; empty while the picker is not running."""
         if not self.running:
             return {}
         recent, tenants = self.queues.recent(), self.report.waiting_tenants
@@ -292,7 +293,7 @@ class PickerManager:
         """Return the process that uses the picker's address; None if the address is free.
 
         A process is unknown while it closes its ports or starts to listen. Until `unknown_until` (monotonic time), an
-        unknown process gets a few more looks.
+        unknown process is checked a few more times.
         """
         found = occupant(bind)
         for _ in range(_CLOSER_LOOKS):
@@ -312,7 +313,7 @@ class PickerManager:
     def _other(self, found: Occupant | None) -> str:
         """Describe the process at the picker's address.
 
-        Empty if the address is free, or used by this fleet's picker.
+        Return an empty string if the address is free, or used by this fleet's picker.
         """
         is_own = found is not None and found.pid is not None and found.pid == self.state.pid
         return "" if found is None or is_own or found.is_picker_alone else found.text
@@ -320,7 +321,7 @@ class PickerManager:
     def _who_else_has(self, bind: Address) -> str:
         """Describe the process at the picker's address.
 
-        Empty if the address is free, or used by `serve` or this fleet.
+        Return an empty string if the address is free, or used by `serve` or this fleet.
         """
         return "" if self._child.keeps(bind) else self._other(occupant(bind))
 

@@ -49,7 +49,7 @@ def own_interface() -> str:
 
 
 def others(peers: Iterable[Peer], own: Peer | None) -> Mapping[str, str]:
-    """Return the pickers that can exchange messages with a picker in both directions: id → address.
+    """Return the pickers that can exchange messages with a picker in both directions, as a map from IDs to addresses.
 
     `own` is None if others cannot reach the picker.
     """
@@ -84,7 +84,7 @@ def read(announcement: Iterable[str]) -> Iterator[Peer]:
 
 
 def is_valid(own: str, address: str) -> bool:
-    """Return whether a picker can have this id and this address."""
+    """Return whether a picker can have this ID and this address."""
     if not _ID.fullmatch(own) or not _ADDRESS.fullmatch(address) or int(address.rpartition(":")[2]) not in _PORTS:
         return False
     host = _host(address)

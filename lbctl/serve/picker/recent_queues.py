@@ -23,7 +23,7 @@ class QueueState(NamedTuple):
     recent: QueueStatistics
     """The waiting requests, and the counts of the last minute."""
     tenants: Mapping[str, int]
-    """Tenant → number of its waiting requests."""
+    """Maps each tenant to the number of its waiting requests."""
 
 
 class RecentQueues:
@@ -46,7 +46,7 @@ class RecentQueues:
             self._history.popleft()
 
     def recent(self) -> Mapping[str, QueueStatistics]:
-        """Return pool → its waiting requests, and its counts of the last minute."""
+        """Map each pool to its waiting requests and its counts of the last minute."""
         if not self._history:
             return {}
         before, now = self._history[0][1], self._history[-1][1]
@@ -54,7 +54,7 @@ class RecentQueues:
 
 
 def _difference(now: QueueStatistics, before: QueueStatistics) -> QueueStatistics:
-    """Return by how much the counts have increased.
+    """Return the increases of the counts.
 
     No increase is negative, even though a pool's counts start over after the pool was removed.
     """

@@ -77,24 +77,24 @@ class PickerAlone:
 
     def __init__(self) -> None:
         self.pid: int | None = None
-        """Its process id; None if there is no process."""
+        """Its process ID; None if there is no process."""
         self.heard: float | None = None
-        """When it last reported, in seconds on the monotonic clock; None before the first report."""
+        """The time at which it last reported, in seconds on the monotonic clock; None before the first report."""
         self.report = PickerReport()
         """Its newest report, with the requests that have ended since the first report and the samples since the last
         one."""
         self.problem = ""
-        """Why it is not known to run; empty if it has reported, or without a process."""
+        """The reason why it is not known to be running; empty if it has reported, or if there is no process."""
         self._http: Address | None = None
         self._headers: Mapping[str, str] = {}
         self._before: Mapping[str, int] = {}
-        """Pool → the requests that had ended before the first report."""
+        """Maps each pool to the requests that had ended before the first report."""
         self._sampled = 0
         """The samples of decisions up to the newest report."""
 
     @property
     def since(self) -> float | None:
-        """When the process was started, in seconds since the epoch; None if there is no process."""
+        """The time at which the process was started, in seconds since the epoch; None if there is no process."""
         try:
             return Path(f"/proc/{self.pid}").stat().st_ctime if self.pid is not None else None
         except OSError:

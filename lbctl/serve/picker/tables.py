@@ -42,9 +42,9 @@ class FleetMeasurements:
     now: float
     """The current time."""
     reports: Mapping[tuple[str, str], ScrapeReport] = field(default_factory=dict)
-    """(pool, replica) → its newest signals."""
+    """Maps each (pool, replica) pair to its newest signals."""
     checks: Mapping[tuple[str, str], CheckState] = field(default_factory=dict)
-    """(pool, replica) → the result of lbctl's active checks."""
+    """Maps each (pool, replica) pair to the result of lbctl's active checks."""
     conditions: Callable[[ReplicaKey], Mapping[str, ReplicaCondition]] = lambda _: {}
     """Returns a replica's condition in each proxy where it is not up."""
     judged_by: Callable[[ReplicaKey], int] = lambda _: 0
@@ -52,7 +52,8 @@ class FleetMeasurements:
     assigned: Sequence[Assigned] = ()
     """The requests that each proxy has for each replica, if it reports them."""
     restarts: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """(pool, replica) → how often its engine's counters have restarted; absent: never."""
+    """Maps each (pool, replica) pair to the number of times that its engine's counters have restarted; absent if they
+    never have."""
 
 
 def picked_pools(served: PublishedFleet) -> tuple[Pool, ...]:
@@ -76,9 +77,10 @@ def failing(pool: Pool, measured: FleetMeasurements) -> frozenset[str]:
 def table(
     served: PublishedFleet, pool: Pool, measured: FleetMeasurements, since: Mapping[Key, float] = MappingProxyType({})
 ) -> PoolTable:
-    """Return the table of a pool with the algorithm `pick`. `since`: when the replicas in slow start joined.
+    """Return the table of a pool with the algorithm `pick`.
 
-    With `fail_open`, checks exclude no replica if they would exclude all replicas.
+    `since`: the times at which the replicas in slow start joined. With `fail_open`, checks exclude no replica if they
+    would exclude all replicas.
     """
     names = {item.name for item in pool.replicas}
     effective = [item for item in served.composed.replicas(_whole(served, pool)) if item.replica.name in names]
@@ -163,7 +165,7 @@ def _sample(report: ScrapeReport, now: float, *, restarted: bool) -> EngineSampl
 
 
 def _duration(report: ScrapeReport) -> float:
-    """Return how long the request for the page with the engine's progress took, in seconds."""
+    """Return the duration of the request for the page with the engine's progress, in seconds."""
     progress = report.signals.values.get("progress")
     return 0.0 if progress is None else report.sources[progress.source].seconds
 
@@ -230,7 +232,7 @@ def _address(address: Address, resolved: Mapping[str, tuple[str, ...]]) -> str:
 
 
 def _reason(pool: Pool, item: EffectiveReplica, measured: FleetMeasurements) -> str:
-    """Return why the replica must not be picked; empty if it may be picked."""
+    """Return the reason why the replica must not be picked; empty if it may be picked."""
     key = ReplicaKey(pool.name, item.replica.name)
     if item.status != "in":
         return "; ".join(item.reasons) or item.status
@@ -244,7 +246,7 @@ def _failed_check(measured: FleetMeasurements, key: ReplicaKey) -> str:
 
 
 def _away(measured: FleetMeasurements, key: ReplicaKey, but: str = "") -> str:
-    """Return why at least half of the proxies that report a condition avoid the replica; otherwise empty.
+    """Return the reason why at least half of the proxies that report a condition avoid the replica; otherwise empty.
 
     `but`: a condition to ignore.
     """
@@ -256,7 +258,7 @@ def _away(measured: FleetMeasurements, key: ReplicaKey, but: str = "") -> str:
 
 
 def cache_hits(served: PublishedFleet, measured: FleetMeasurements) -> dict[str, dict[str, float]]:
-    """Return pool → replica → the share of prompt tokens found in its engine's cache, if the engine reports it."""
+    """Map each pool and replica to the share of prompt tokens found in its engine's cache, if the engine reports it."""
     return {
         pool.name: {
             item.name: value
@@ -268,7 +270,7 @@ def cache_hits(served: PublishedFleet, measured: FleetMeasurements) -> dict[str,
 
 
 def cached_tokens(served: PublishedFleet, measured: FleetMeasurements) -> dict[tuple[str, str], CachedTokens | None]:
-    """Return (pool, replica) → the tokens that its engine has found in its caches since its start; None if unknown."""
+    """Map each (pool, replica) pair to the tokens found in its engine's caches since its start; None if unknown."""
     reports = {
         (pool.name, item.name): _fresh(pool, item.name, measured)
         for pool in picked_pools(served)

@@ -40,7 +40,7 @@ no weights."""
 
 
 RequestsOf = Callable[[str, str], ProxyRequests]
-"""Returns (pool, replica) → the requests that the proxies have there."""
+"""Returns the requests that the proxies have, by (pool, replica)."""
 
 
 class ControlLoop:
@@ -58,7 +58,7 @@ class ControlLoop:
     ) -> None:
         """Start with the output `saved` before a restart. `clock`: the scraper's clock.
 
-        `audit` records the decisions. `ejected` returns pool → the replicas that active checks have ejected.
+        `audit` records the decisions. `ejected` returns the replicas, by pool, that active checks have ejected.
         """
         self._audit = audit
         self.output = saved
@@ -66,9 +66,10 @@ class ControlLoop:
         self.state = State()
         self.reports: dict[tuple[str, str], ScrapeReport] = {}
         self.restarts: dict[tuple[str, str], int] = {}
-        """(pool, replica) → how often its engine's counters have restarted since this process began to follow them."""
+        """Maps each (pool, replica) pair to the number of times that its engine's counters have restarted since this
+        process began to follow them."""
         self.sampled_at: float | None = None
-        """When the newest sample that has changed `output` was taken; None if no sample has changed it."""
+        """The time at which the newest sample that has changed `output` was taken; None if no sample has changed it."""
         self._ejected_by_checks = ejected
         self._requests_of = requests_of
         self._on_change = on_change
@@ -116,13 +117,16 @@ class ControlLoop:
         self._reported.set()
 
     def suspect(self, stalled: Mapping[str, frozenset[str]]) -> None:
-        """Use the picker's newest report: pool → replicas whose engines have stopped. The loop decides on it soon."""
+        """Use the picker's newest report, which maps pools to the replicas whose engines have stopped.
+
+        The loop decides on it soon.
+        """
         if stalled != self._suspected:
             self._reported.set()
         self._suspected, self._suspected_at = stalled, self._clock()
 
     def freeze(self, pools: Mapping[str, str]) -> None:
-        """Freeze the weights of exactly these pools (pool → reason)."""
+        """Freeze the weights of exactly these pools, each given with the reason."""
         now = self._clock()
         self._frozen = pools
         for name, pool in self.state.pools.items():

@@ -19,11 +19,11 @@ class SourceState:
     url: str
     """The address without the values of its query parameters, because they may be secrets."""
     scraped_at: float | None = None
-    """When the last scrape ended."""
+    """The time at which the last scrape ended."""
     good_at: float | None = None
-    """When the last scrape with a signal began."""
+    """The time at which the last scrape with a signal began."""
     reason: Reason = ""
-    """Why the last scrape had no signal, as one word; empty if it had one."""
+    """The reason why the last scrape had no signal, as one word; empty if it had one."""
     message: str = ""
     """The reason as a short phrase."""
     size: int = 0
@@ -52,7 +52,7 @@ class ScrapeReport:
     replica: str
     """The replica's name."""
     at: float
-    """When the scrape ended, in seconds on the scraper's clock."""
+    """The time at which the scrape ended, in seconds on the scraper's clock."""
     source: int
     """The index of the source that was scraped."""
     signals: Signals

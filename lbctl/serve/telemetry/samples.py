@@ -135,7 +135,7 @@ def _counts(report: ScrapeReport) -> dict[str, float]:
 def _signal_row(
     signals: Mapping[str, Signal], begun: list[float], shapes: dict[_Shape, int], counts: Mapping[str, float]
 ) -> tuple[int, list[Any]]:
-    """Return the number of these signals' shape, and their values, each with its time if that is not the expected one.
+    """Return the number of these signals' shape, and their values, each with its time if that is unexpected.
 
     The exact values of `counts` follow.
     """
@@ -147,7 +147,7 @@ def _signal_row(
 
 
 def _after(at: float, expected: float) -> int:
-    """Return by how many milliseconds a time is later than expected."""
+    """Return the number of milliseconds by which a time is later than expected."""
     return round((at - expected) * 1000)
 
 

@@ -21,7 +21,7 @@ from lbctl.store.lease import Authority
 from lbctl.store.saved import SavedState
 
 _WEIGHTS_MAX_AGE = 60.0
-"""How long an earlier process's weights are used, in seconds."""
+"""Time in seconds for which an earlier process's weights are used."""
 _SAVE_CHANGED = 1.0
 """Minimum time between two periodic saves, in seconds."""
 _SAVE_UNCHANGED = 20.0
@@ -31,7 +31,7 @@ _PUBLISH_INTERVAL = 0.1
 _BYTES_PER_SECOND = 500_000
 """Maximum number of bytes per second that publications may add to the store, which may keep every version."""
 _WRITE_TIMEOUT = 0.2
-"""How long a publication waits at most until the other members can read it, in seconds."""
+"""Maximum time in seconds for which a publication waits until the other members can read it."""
 
 
 async def saved_loop_output(state: SavedState, now: float) -> LoopOutput:
@@ -73,7 +73,7 @@ class DecisionSaver:
 
     @property
     def saved_at(self) -> float:
-        """When the last output was written, in seconds since the epoch; 0 before the first."""
+        """The time at which the last output was written, in seconds since the epoch; 0 before the first."""
         return self._saved_at
 
     @property

@@ -184,7 +184,7 @@ class Scraper:
 def _report_of(
     consumer: _Consumer, fetched: Fetched, pages: dict[int, MetricsPage], started: float, ended: float
 ) -> ScrapeReport:
-    """Return the report of one source. `pages`: id of a reader → the page as it has already parsed it."""
+    """Return the report of one source. `pages` maps the ID of each reader to the page as it has already parsed it."""
     sources, reader = consumer.sources, consumer.reader
     if fetched.reason:
         return sources.failed(consumer.index, fetched, started, ended)

@@ -1,4 +1,4 @@
-"""Scrapes the pools of the published fleet, and passes each report to a receiver: the control loop or another member's.
+"""Scrapes the published fleet's pools, and passes the reports to the control loop or the outbox for another member.
 
 If several members share the pools, each member scrapes the pools that it owns.
 """
@@ -30,13 +30,13 @@ class FleetScraper:
         self._scraper = Scraper(self._scraped, guard)
         self._pools: tuple[Pool, ...] = ()
         self._keys: Mapping[str, tuple[str, str]] = {}
-        """Pool → name and value of the header that contains its replicas' API key."""
+        """Maps each pool to the name and value of the header that contains its replicas' API key."""
         self._plans: Mapping[tuple[str, str], ScrapePlan] = {}
         self._patience: Mapping[str, float] = {}
 
     @property
     def plans(self) -> Mapping[tuple[str, str], ScrapePlan]:
-        """(pool, replica) → how its metrics are scraped, by any member."""
+        """Maps each (pool, replica) pair to the plan by which its metrics are scraped, by any member."""
         return self._plans
 
     @property
@@ -45,7 +45,7 @@ class FleetScraper:
         return tuple(pool.name for pool in self._pools)
 
     def patience(self, pool: str) -> float:
-        """Return how many seconds a sample of this pool stays fresh."""
+        """Return the number of seconds for which a sample of this pool stays fresh."""
         return self._patience.get(pool, math.inf)
 
     def tasks(self) -> Mapping[str, Work]:
@@ -90,7 +90,7 @@ def _every_pool(_pool: str) -> bool:
 
 
 def _patience(plans: Iterable[ScrapePlan]) -> dict[str, float]:
-    """Return pool → the shortest `stale_after` of its replicas, in seconds."""
+    """Map each pool to the shortest `stale_after` of its replicas, in seconds."""
     shortest: dict[str, float] = {}
     for plan in plans:
         shortest[plan.pool] = min(plan.stale_after, shortest.get(plan.pool, math.inf))

@@ -58,9 +58,9 @@ class UnreadablePageError(Exception):
 class EnvoyConditions:
     """Reads the pages of the fleet's Envoys into the ledger.
 
-    `nodes` returns the ids of the connected nodes of an entry of `proxies`. If there is exactly one, its conditions are
-    stored under its node id, so that an Envoy has only one name in the ledger; otherwise, they are stored under the
-    entry's name. `admins` returns node id → the admin interface that a trusted Envoy reports.
+    `nodes` returns the IDs of the connected nodes of an entry of `proxies`. If there is exactly one, its conditions are
+    stored under its node ID, so that an Envoy has only one name in the ledger; otherwise, they are stored under the
+    entry's name. `admins` returns a map from node IDs to the admin interfaces that trusted Envoys report.
     """
 
     def __init__(

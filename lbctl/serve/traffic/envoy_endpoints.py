@@ -1,4 +1,4 @@
-"""Maps an endpoint of an Envoy to its replica in the published fleet: cluster and address → pool and replica."""
+"""Maps an endpoint of an Envoy (cluster and address) to its replica in the published fleet."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def _answered(now: WorkerCounters, earlier: Mapping[Place, ServerCounters]) -> f
 
 
 def _own_errors(now: WorkerCounters, before: WorkerCounters) -> dict[str, int]:
-    """Return pool → the requests that HAProxy itself answered with an error, without a server, between two polls.
+    """Map each pool to the requests that HAProxy itself answered with an error, without a server, between two polls.
 
     A request without a server counts only as a failed connection of the backend. A request that exceeds a limit of the
     pool counts only by its status. Server failures are subtracted, so that no request is counted twice.

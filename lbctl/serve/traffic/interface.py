@@ -29,12 +29,13 @@ class TrafficReport:
     assigned: Mapping[ReplicaKey, int] = field(default_factory=dict)
     """`in_flight`, plus the requests queued in the proxy for this specific replica."""
     own_errors: Mapping[str, int] = field(default_factory=dict)
-    """Pool → the requests that the proxy itself answered with an error, without a replica, since its last report."""
+    """Maps each pool to the requests that the proxy itself answered with an error, without a replica, since its last
+    report."""
     answered: frozenset[ReplicaKey] | None = None
     """The replicas that have begun a response with a status below 500 since the last report; None if the proxy does not
     count responses."""
     slots: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    """(backend, spare server) → the name of the replica that currently uses it."""
+    """Maps each (backend, spare server) pair to the name of the replica that currently uses it."""
 
 
 class Assigned(NamedTuple):
@@ -45,7 +46,7 @@ class Assigned(NamedTuple):
     requests: int
     """How many."""
     at: float
-    """When the proxy reported them, in seconds on the traffic clock."""
+    """The time at which the proxy reported them, in seconds on the traffic clock."""
 
 
 class PolledSource(Protocol):
@@ -56,8 +57,8 @@ class PolledSource(Protocol):
 
 
 POLLED = {"haproxy": "lbctl.serve.traffic.haproxy:source"}
-"""Kind of proxy → `module:name` of a function that takes a proxy and returns its PolledSource, or None if it has
-none."""
+"""Maps each kind of proxy to the `module:name` of a function that takes a proxy and returns its PolledSource, or None
+if it has none."""
 LOGGING = frozenset({"nginx"})
 """The kinds of proxies whose traffic log (over syslog) counts their requests."""
 TIMED = frozenset({"haproxy"})

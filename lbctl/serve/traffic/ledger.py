@@ -42,7 +42,7 @@ class Counts:
     requests: int = 0
     """Requests that were sent to the replica and have ended."""
     errors: int = 0
-    """Those that failed: with a status of 500 or more, or a connection that failed or broke."""
+    """Failed requests: requests with a status of 500 or more, or with a connection that failed or broke."""
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(self.requests + other.requests, self.errors + other.errors)
@@ -53,18 +53,18 @@ class Counts:
 
 NO_COUNTS = Counts()
 Latencies = Mapping[LatencyKey, Mapping[int, int]]
-"""Measured latency → histogram bucket → number of requests."""
+"""Maps each measured latency and histogram bucket to the number of requests."""
 
 
 class Unanswered(NamedTuple):
     """The requests at a replica since its last successful response."""
 
     since: float
-    """When one of them was first reported, in flight or ended."""
+    """The time at which one of these requests was first reported, in flight or ended."""
     requests: int
-    """How many of them have ended."""
+    """Number of these requests that have ended."""
     newest: float
-    """When one of them was last reported."""
+    """The time at which one of these requests was last reported."""
 
 
 class _Bucket(NamedTuple):
@@ -93,16 +93,17 @@ class _Reports:
     """The reports of one proxy."""
 
     since: float
-    """When the proxy first reported."""
+    """The time at which the proxy first reported."""
     at: float = -inf
-    """When it last reported its requests. An Envoy reports its requests and its conditions in different ways."""
+    """The time at which it last reported its requests. An Envoy reports its requests and its conditions in different
+    ways."""
     conditions_at: float = -inf
-    """When it last reported its conditions."""
+    """The time at which it last reported its conditions."""
     totals: dict[ReplicaKey, Counts] = field(default_factory=dict)
     own_errors: Counter[str] = field(default_factory=Counter)
-    """Pool → the requests that the proxy itself answered with an error, without a replica."""
+    """Maps each pool to the requests that the proxy itself answered with an error, without a replica."""
     latencies: dict[LatencyKey, Counter[int]] = field(default_factory=dict)
-    """Measured latency → bucket → the number of requests since this process started."""
+    """Maps each measured latency and bucket to the number of requests since this process started."""
     recent: deque[_Bucket] = field(default_factory=deque)
     """Its reports of the last minute, oldest first."""
     window: Counter[ReplicaKey] = field(default_factory=Counter)
@@ -110,19 +111,19 @@ class _Reports:
     failed: Counter[ReplicaKey] = field(default_factory=Counter)
     """The requests in `recent` that have failed."""
     refused: Counter[str] = field(default_factory=Counter)
-    """Pool → the errors in `recent` that the proxy itself generated."""
+    """Maps each pool to the errors in `recent` that the proxy itself generated."""
     first_bytes: dict[ReplicaKey, Counter[int]] = field(default_factory=dict)
-    """Replica, or pool with an empty replica name → bucket of the time to first byte → its requests."""
+    """Maps each replica (or pool with an empty replica name) and bucket of the time to first byte to its requests."""
     answered: dict[ReplicaKey, float] = field(default_factory=dict)
-    """When it last reported a request that the replica answered."""
+    """The time at which it last reported a request that the replica answered."""
     unanswered: dict[ReplicaKey, Unanswered] = field(default_factory=dict)
-    """Replica → the requests sent to it since its last response."""
+    """Maps each replica to the requests sent to it since its last response."""
     streams: dict[ReplicaKey, int] = field(default_factory=dict)
-    """Replica → the requests in flight whose responses may already have begun when a response was last reported, or at
-    the first report."""
+    """Maps each replica to the requests in flight whose responses may already have begun when a response was last
+    reported, or at the first report."""
     in_flight: Mapping[ReplicaKey, int] = field(default_factory=dict)
     in_flight_at: float = -inf
-    """When it last reported its requests in flight."""
+    """The time at which it last reported its requests in flight."""
     conditions: Mapping[ReplicaKey, ReplicaCondition] = field(default_factory=dict)
     """The conditions other than `up`."""
     judged: Collection[ReplicaKey] = ()
@@ -159,21 +160,22 @@ class _Reports:
 class TrafficLedger:
     """The reports of all proxies.
 
-    A proxy is identified by its name in the fleet; an Envoy is identified by its node id.
+    A proxy is identified by its name in the fleet; an Envoy is identified by its node ID.
     """
 
     def __init__(self) -> None:
         self.requests = Counter[str]()
-        """Pool → all requests since this process started, including the requests of removed proxies and replicas."""
+        """Maps each pool to all requests since this process started, including the requests of removed proxies and
+        replicas."""
         self._answered = Counter[ReplicaKey]()
-        """Replica → its requests that have ended without an error since this process started."""
+        """Maps each replica to its requests that have ended without an error since this process started."""
         self._proxies: dict[str, _Reports] = {}
         self._in_flight: dict[ReplicaKey, tuple[int, int]] = {}
-        """Replica → its requests in flight, and the number of proxies that report them."""
+        """Maps each replica to its requests in flight, and the number of proxies that report them."""
         self._troubled: dict[ReplicaKey, dict[str, ReplicaCondition]] = {}
-        """Replica → proxy → its condition, if it is not `up`."""
+        """Maps each replica and proxy to its condition, if it is not `up`."""
         self._looked_at = -inf
-        """When silent proxies were last searched for."""
+        """The time at which silent proxies were last searched for."""
 
     def add(
         self,
@@ -222,7 +224,7 @@ class TrafficLedger:
         reports.expire(now)
 
     def own_errors(self) -> dict[tuple[str, str], int]:
-        """Return (proxy, pool) → the errors that the proxy itself has generated since this process started."""
+        """Map each (proxy, pool) pair to the errors that the proxy itself has generated since this process started."""
         return {(name, pool): count for name, item in self._proxies.items() for pool, count in item.own_errors.items()}
 
     def add_latencies(self, proxy: str, latencies: Latencies, now: float) -> None:
@@ -256,7 +258,7 @@ class TrafficLedger:
         return {key: LatencyHistogram(buckets) for key, buckets in counts.items()}
 
     def latencies(self, wanted: Collection[LatencyKey]) -> dict[tuple[str, LatencyKey], LatencyHistogram]:
-        """Return (proxy, measured latency) → the latencies since this process started."""
+        """Map each (proxy, measured latency) pair to the latencies since this process started."""
         return {
             (name, key): LatencyHistogram(dict(reports.latencies[key]))
             for name, reports in self._proxies.items()
@@ -312,11 +314,11 @@ class TrafficLedger:
         return frozenset(name for name, _ in self._current(now))
 
     def totals(self) -> dict[tuple[str, ReplicaKey], Counts]:
-        """Return (proxy, replica) → the proxy's counts since this process started, for every proxy."""
+        """Map each (proxy, replica) pair to the proxy's counts since this process started, for every proxy."""
         return {(name, key): each for name, item in self._proxies.items() for key, each in item.totals.items()}
 
     def recent(self, now: float, proxy: str | None = None) -> Counter[ReplicaKey]:
-        """Return replica → requests in the last minute at one proxy or all proxies, except for silent ones."""
+        """Map each replica to the requests in the last minute at one proxy or all proxies, except for silent ones."""
         requests: Counter[ReplicaKey] = Counter()
         for name, reports in self._current(now):
             if proxy in (None, name):
@@ -325,7 +327,7 @@ class TrafficLedger:
         return requests
 
     def failed(self, now: float) -> Counter[ReplicaKey]:
-        """Return replica → failed requests in the last minute at all proxies that are not silent."""
+        """Map each replica to the failed requests in the last minute at all proxies that are not silent."""
         errors: Counter[ReplicaKey] = Counter()
         for _, reports in self._current(now):
             reports.expire(now)
@@ -333,7 +335,7 @@ class TrafficLedger:
         return errors
 
     def refused(self, now: float) -> Counter[str]:
-        """Return pool → the errors that proxies (except for silent ones) generated themselves in the last minute."""
+        """Map each pool to the errors that proxies (except for silent ones) generated themselves in the last minute."""
         errors: Counter[str] = Counter()
         for _, reports in self._current(now):
             reports.expire(now)
@@ -341,7 +343,7 @@ class TrafficLedger:
         return errors
 
     def newest(self, now: float) -> Mapping[str, Counts]:
-        """Return pool → its requests in the last `SHORT_WINDOW` seconds at all proxies that are not silent.
+        """Map each pool to its requests in the last `SHORT_WINDOW` seconds at all proxies that are not silent.
 
         They include requests that the proxies themselves answered with an error.
         """
@@ -358,7 +360,7 @@ class TrafficLedger:
         return {pool: Counts(count, errors[pool]) for pool, count in requests.items()}
 
     def answered_at(self, key: ReplicaKey) -> float | None:
-        """Return when a proxy last reported a request that the replica answered; None: never."""
+        """Return the time at which a proxy last reported a request that the replica answered; None if never."""
         return max((at for item in self._proxies.values() if (at := item.answered.get(key)) is not None), default=None)
 
     def unanswered(self, key: ReplicaKey, now: float) -> Unanswered | None:
@@ -373,7 +375,7 @@ class TrafficLedger:
         return Unanswered(since, sum(each.requests for each in found), max(each.newest for each in found))
 
     def rates(self, now: float) -> Mapping[ReplicaKey, float]:
-        """Return replica → its requests per second in the last minute, or since the first report of a newer proxy.
+        """Map each replica to its requests per second in the last minute, or since the first report of a newer proxy.
 
         A replica without requests is absent.
         """
@@ -400,7 +402,7 @@ class TrafficLedger:
         return None if counted is None else counted[0]
 
     def in_flight_known_by(self, key: ReplicaKey, now: float) -> int:
-        """Return how many proxies report the requests in flight at the replica."""
+        """Return the number of proxies that report the requests in flight at the replica."""
         self._forget_silent(now)
         return self._in_flight.get(key, (0, 0))[1]
 
@@ -409,9 +411,10 @@ class TrafficLedger:
         return all(item.in_flight_at > than for item in self._proxies.values() if key in item.in_flight)
 
     def conditions(self, key: ReplicaKey, now: float, *, drained_until: float = -inf) -> Mapping[str, ReplicaCondition]:
-        """Return proxy → the replica's condition there, for the proxies where it is not up.
+        """Map each proxy to the replica's condition there, for the proxies where it is not up.
 
-        `drained_until`: when a drain of the replica ended. An earlier report that it is draining is out of date.
+        `drained_until`: the time at which a drain of the replica ended. An earlier report that it is draining is out of
+        date.
         """
         return {
             name: condition

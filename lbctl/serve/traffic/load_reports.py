@@ -1,8 +1,8 @@
-"""Adds Envoys' load reports to the ledger: cluster and address → pool and replica, according to the published fleet.
+"""Adds Envoys' load reports to the ledger.
 
-A report contains one proxy's counts since its last report, so they are added, while the requests in progress replace
-the earlier value. Clusters and addresses that are not in the fleet are ignored. A proxy that runs twice with the same
-node id counts as one proxy.
+Clusters and addresses are mapped to pools and replicas according to the published fleet. A report contains one proxy's
+counts since its last report, so they are added, while the requests in progress replace the earlier value. Clusters and
+addresses that are not in the fleet are ignored. A proxy that runs twice with the same node ID counts as one proxy.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _NO_REQUESTS: _Tally = (0, 0, 0)
 
 
 class LoadReports:
-    """A LoadReceiver that writes into the ledger, under the node id of the reporting Envoy."""
+    """A LoadReceiver that writes into the ledger, under the node ID of the reporting Envoy."""
 
     def __init__(self, ledger: TrafficLedger, clock: Callable[[], float] = time.monotonic) -> None:
         self._ledger = ledger
         self._clock = clock
         self._places = FleetPlaces()
         self._nodes: dict[str, dict[object, _InProgress]] = {}
-        """Node id → stream → the requests in progress according to its last report."""
+        """Maps each node ID and stream to the requests in progress according to its last report."""
 
     def use_fleet(self, served: PublishedFleet) -> None:
         """Find the replicas of this fleet from now on."""

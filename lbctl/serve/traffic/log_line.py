@@ -20,7 +20,7 @@ from lbctl.serve.traffic.ledger import ReplicaKey
 MAX_LINE_BYTES = 4096
 """Maximum length of a line."""
 Dropped = Literal["malformed", "proxy", "replica"]
-"""Why a line is ignored: it is malformed, or its proxy or replica is not in the fleet."""
+"""The reason why a line is ignored: it is malformed, or its proxy or replica is not in the fleet."""
 DROPPED: tuple[Dropped, ...] = ("malformed", "proxy", "replica")
 _CLIENT_LEFT = "499"
 _SAYS_NOTHING = 400
@@ -85,7 +85,7 @@ class ReplicaAddresses:
 
     @cached_property
     def _anywhere(self) -> Mapping[str, ReplicaKey | None]:
-        """Address → its replica; None if several replicas have it."""
+        """Maps each address to its replica; None if several replicas have it."""
         found: dict[str, ReplicaKey | None] = {}
         for pool in self._pools.values():
             for replica in pool.replicas:

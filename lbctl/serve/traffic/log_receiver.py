@@ -42,7 +42,7 @@ class LogReceiver:
         self._timed: frozenset[str] = frozenset()
         self._replicas: frozenset[ReplicaKey] = frozenset()
         self._slots: dict[str, Mapping[tuple[str, str], str]] = {}
-        """Timed proxy → (backend, spare server) → the name of the replica that uses it."""
+        """Maps each timed proxy and (backend, spare server) to the name of the replica that uses it."""
         self._measured: frozenset[LatencyKey] = frozenset()
         self._counts: dict[str, dict[ReplicaKey, Counts]] = {}
         self._answered: dict[str, set[ReplicaKey]] = {}
@@ -89,16 +89,16 @@ class LogReceiver:
         self._slots = {name: slots for name, slots in self._slots.items() if name in self._timed}
 
     def set_slots(self, proxy: str, slots: Mapping[tuple[str, str], str]) -> None:
-        """Set which replicas use the spare servers of a timed proxy: (backend, server) → name of the replica."""
+        """Set the replicas that use the spare servers of a timed proxy, by (backend, server)."""
         self._slots[proxy] = slots
 
     def collect(self) -> Mapping[str, Mapping[ReplicaKey, Counts]]:
-        """Return proxy → replica → the counts since the last call."""
+        """Map each proxy and replica to the counts since the last call."""
         counts, self._counts = self._counts, {}
         return counts
 
     def collect_answered(self) -> Mapping[str, Collection[ReplicaKey]]:
-        """Return proxy → the replicas that have responded since the last call.
+        """Map each proxy to the replicas that have responded since the last call.
 
         If a client disconnected, the replica may not have responded.
         """
@@ -106,17 +106,17 @@ class LogReceiver:
         return answered
 
     def collect_own_errors(self) -> Mapping[str, Mapping[str, int]]:
-        """Return proxy → pool → the errors that the proxy itself has generated since the last call."""
+        """Map each proxy and pool to the errors that the proxy itself has generated since the last call."""
         errors, self._own_errors = self._own_errors, {}
         return errors
 
     def collect_latencies(self) -> Mapping[str, Latencies]:
-        """Return proxy → the latencies reported since the last call."""
+        """Map each proxy to the latencies reported since the last call."""
         latencies, self._latencies = self._latencies, {}
         return latencies
 
     def collect_first_bytes(self) -> Mapping[str, Mapping[ReplicaKey, Counter[int]]]:
-        """Return proxy → replica → the times to first byte since the last call.
+        """Map each proxy and replica to the times to first byte since the last call.
 
         If a line names only the pool, the name of the replica is empty.
         """

@@ -1,4 +1,4 @@
-"""How often the proxies are polled: more often for a while after a replica has become reachable or unreachable.
+"""Decides how often the proxies are polled: more often for a while after a replica has become reachable or unreachable.
 
 The proxies' own checks notice the change within some seconds, and the views should show it then.
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable
 HASTE = 1.0
 """Seconds between polls after such a change."""
 _HASTE_TIME = 30.0
-"""How long a change shortens the pauses, in seconds: active checks have noticed it by then."""
+"""Time in seconds for which a change shortens the pauses: active checks have noticed it by then."""
 
 
 class Pace:

@@ -58,12 +58,12 @@ class ReplicaChecks:
 
     @property
     def checks(self) -> Mapping[Key, CheckState]:
-        """(pool, replica) → the result of the pool's active check, if no proxy reports one, or none with a reason."""
+        """Results of active checks, by (pool, replica), if no proxy reports a result or the reports have no reason."""
         return self._checker.states
 
     @property
     def connections(self) -> Mapping[Key, CheckState]:
-        """(pool, replica) → whether a connection to it can be opened."""
+        """Maps each (pool, replica) pair to whether a connection to it can be opened."""
         return self._connections.states
 
     def use_fleet(self, served: PublishedFleet) -> None:

@@ -19,7 +19,7 @@ from lbctl.xds.protocol.request_logs import OwnError, RequestLatency
 
 
 class RequestLogs:
-    """A LatencyReceiver that writes into the ledger, under the node id of the reporting Envoy."""
+    """A LatencyReceiver that writes into the ledger, under the node ID of the reporting Envoy."""
 
     def __init__(self, ledger: TrafficLedger, clock: Callable[[], float] = time.monotonic) -> None:
         self._ledger = ledger

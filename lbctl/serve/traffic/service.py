@@ -1,6 +1,6 @@
 """The traffic of the running fleet: the ledger, and the sources that report to it.
 
-lbctl polls a HAProxy, an nginx sends one log line for each request, and each Envoy reports under its node id. A source
+lbctl polls a HAProxy, an nginx sends one log line for each request, and each Envoy reports under its node ID. A source
 for another kind of proxy follows the published fleet from here, and reports under the name of its proxy. Replicas that
 are not in the fleet are ignored.
 """
@@ -54,7 +54,7 @@ class Traffic:
     ) -> None:
         """Start without a fleet.
 
-        `nodes` returns the ids of the known Envoys, `connected` the running driven proxies, and `log_bind` the address
+        `nodes` returns the IDs of the known Envoys, `connected` the running driven proxies, and `log_bind` the address
         for the traffic log, or None if nothing may listen.
         """
         self.ledger = TrafficLedger()
@@ -72,7 +72,7 @@ class Traffic:
         """The proxies of the fleet by name."""
         self._polled: dict[str, PolledSource] = {}
         self._assigned: dict[str, tuple[Assigned, ...]] = {}
-        """Proxy → its last report."""
+        """Maps each proxy to its last report."""
         self._places: tuple[tuple[Pool, ...], Mapping[str, tuple[str, ...]]] = ((), {})
         """The pools, and the IP addresses of host names, that the next two attributes are built from."""
         self._replicas: frozenset[ReplicaKey] = frozenset()
@@ -229,7 +229,8 @@ def with_websockets(topology: Topology) -> frozenset[str]:
 def _sends_log(topology: Topology) -> bool:
     """Return whether a proxy of the fleet sends its traffic log.
 
-    All proxies of certain kinds do if `control.logs` is set; otherwise, only driven ones with `reload` do.
+    If `control.logs` is set, all proxies of certain kinds send it; otherwise, only driven proxies with `reload` send
+    it.
     """
     written = topology.control.logs_written
     proxies = topology.proxies if written else [item for item in driven(topology) if item.reload is not None]

@@ -121,7 +121,7 @@ def _subscribe(
     publisher: Publisher, telemetry: TelemetryParts, supervisor: DriverSupervisor, observed: TrafficParts,
     recent: RecentSnapshots, picker: PickerManager, events: EventLog,
 ) -> None:  # fmt: skip
-    """Notify every part that follows the published fleet of each new one."""
+    """Notify every part that follows the published fleet of each new fleet."""
     publisher.subscribe("control loop: new fleet", telemetry.deciding.use_fleet)
     publisher.subscribe("scraper: new fleet", telemetry.scraping.use_fleet)
     publisher.subscribe("drivers: new fleet", supervisor.use_fleet)

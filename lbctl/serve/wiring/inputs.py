@@ -32,7 +32,8 @@ class RestoredState:
     fleet: SavedFleet | None = None
     """The last valid fleet; None if none was saved."""
     drains: Mapping[tuple[str, str], float] | None = None
-    """(pool, replica) → when its drain began, in seconds since the epoch; None if no drains were saved."""
+    """Maps each (pool, replica) pair to the time at which its drain began, in seconds since the epoch; None if no
+    drains were saved."""
     output: LoopOutput = field(default_factory=LoopOutput)
     """The weights and ejections that the control loop last published."""
     overrides: Overrides = ()
