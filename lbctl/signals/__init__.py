@@ -1,7 +1,7 @@
-"""Converts metrics pages of replicas and GPUs to signals, each with a unit and an age. No I/O, no clock.
+"""Converts metrics pages of replicas and GPUs to signals, each with a unit and an age.
 
-To add a kind of source, add a table in `engines`, in `gpu_exporters` or in a new module, a line here, and its name in
-`lbctl.model.telemetry`.
+This package does no I/O and reads no clock. To add a kind of source, add a table in `engines`, in `gpu_exporters` or in
+a new module, a line here, and its name in `lbctl.model.telemetry`.
 """
 
 from __future__ import annotations

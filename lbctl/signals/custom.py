@@ -14,7 +14,7 @@ _HISTOGRAMS = {"ttft": ("ttft_seconds", "ttft_count"), "token_latency": ("itl_se
 
 
 def unit_problem(signal: str, unit: str | None) -> str | None:
-    """Return why the signal cannot have this unit; None if it can."""
+    """Return the reason why the signal cannot have this unit; None if it can."""
     if unit is None:
         return None
     if unit not in UNITS:

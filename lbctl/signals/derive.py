@@ -1,9 +1,9 @@
 """Derives signals and evidence from readings of a source: gauges directly, counters as differences of two readings.
 
 Counters restart with the engine. A counter starts a new series if it is smaller than before, or if its number of lines
-differs because an engine was added or a line could not be read. Nothing is then derived from the two readings. Nothing
-is divided by 0: a mean requires counts, and an absent value remains absent. For a rate, a counter that was absent from
-the previous page counts as 0, because counters with labels appear with their first event.
+differs because an engine was added or a line could not be read. In this case, nothing is derived from the two readings.
+Nothing is divided by 0: a mean requires counts, and an absent value remains absent. For a rate, a counter that was
+absent from the previous page counts as 0, because counters with labels appear with their first event.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class DerivedSignals:
     """The signals of one reading."""
 
     values: Mapping[str, TimedValue]
-    """Signal → its value."""
+    """Maps each signal to its value."""
     evidence: Evidence | None = None
     """Evidence that is new in this reading, if any."""
     restarted: bool = False

@@ -57,7 +57,7 @@ class LineFilter:
     gpus: GpuLabels | None = None
     """Labels that identify GPUs on the page; None if it does not identify them."""
     indices: Mapping[str, str] = field(default_factory=dict)
-    """UUID → index, if the page reports it in a separate metric."""
+    """Maps each UUID to its index, if the page reports it in a separate metric."""
 
     def __call__(self, labels: Labels, whole: bool = False) -> bool:
         """Return whether a line belongs to the replica.

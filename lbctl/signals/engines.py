@@ -107,7 +107,7 @@ LMDEPLOY = MetricsTable(
         "Some versions count each generated token twice. Compare throughput only between replicas of the same version.",
     ),
 )
-"""LMDeploy. It counts the tokens of every step, but not the steps."""
+"""LMDeploy. The engine counts the tokens of every step, but not the steps."""
 
 NIM = MetricsTable(
     kind="nim",
@@ -179,7 +179,7 @@ TORCHSERVE = MetricsTable(
 )
 """TorchServe.
 
-Its queue metric is a time, not a length; the utilisation is in percent. The total memory is not reported.
+The queue metric is a time, not a length; the utilisation is in percent. The total memory is not reported.
 """
 
 TFSERVING = MetricsTable(

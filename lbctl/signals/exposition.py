@@ -77,9 +77,9 @@ class MetricsPage:
     """The wanted lines of a page."""
 
     samples: Mapping[str, tuple[Sample, ...]]
-    """Name → its values."""
+    """Maps each name to its values."""
     refused: Mapping[str, tuple[RefusedLine, ...]] = field(default_factory=dict)
-    """Name → its refused lines."""
+    """Maps each name to its refused lines."""
 
 
 class MetricsReader:

@@ -33,7 +33,7 @@ class SourceSignals:
     """The last value of each signal of one source."""
 
     values: Mapping[str, TimedValue] = field(default_factory=dict)
-    """Signal → its last value."""
+    """Maps each signal to its last value."""
     evidence: Evidence | None = None
     """The engine's counts between the last two readings; None if there were too few readings, or the source has no
     counts."""

@@ -84,7 +84,7 @@ COUNTERS: Mapping[str, str] = {
 """Quantities that only grow; a smaller value than before means a restart."""
 
 RATES: Mapping[str, str] = {"throughput": "decode_tokens", "preemptions": "preempted", "rejections": "rejected"}
-"""Signal → the counter whose growth per second it represents."""
+"""Maps each signal to the counter whose growth per second it represents."""
 
 UNITS: Mapping[str, tuple[str, float]] = {
     "requests": ("requests", 1.0),
@@ -108,7 +108,7 @@ UNITS: Mapping[str, tuple[str, float]] = {
     "tokens/s": ("tokens/s", 1.0),
     "requests/s": ("requests/s", 1.0),
 }
-"""Unit in a source → lbctl's unit, and the conversion factor."""
+"""Maps each unit in a source to lbctl's unit and the conversion factor."""
 
 
 def plausible(quantity: str, value: float) -> float | None:

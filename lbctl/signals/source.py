@@ -63,9 +63,9 @@ class SourceReading:
     at: float
     """Seconds on a monotonic clock."""
     quantities: Mapping[str, float]
-    """Quantity → its value."""
+    """Maps each quantity to its value."""
     lines: Mapping[str, int] = field(default_factory=dict)
-    """Quantity → the number of lines that were combined."""
+    """Maps each quantity to the number of lines that were combined."""
     xids: tuple[tuple[str, int], ...] = ()
     """(GPU, code) of each reported XID, without code 0."""
     moves: int = 0
@@ -83,14 +83,14 @@ class MetricsTable:
     title: str
     """Display name."""
     series: Mapping[str, tuple[MetricSeries, ...]]
-    """Quantity → its aliases, newest first."""
+    """Maps each quantity to its aliases, newest first."""
     evidence: Evidence = ""
     """How the speed at the present batch size is determined; "" if it is unknown.
 
     `tokens`: inter-token time, and tokens per step; `batches`: time in the model, and inputs per execution.
     """
     no_evidence: str = ""
-    """Why the source provides no evidence."""
+    """The reason why the source provides no evidence."""
     voided_by: str = ""
     """A quantity whose presence shows that this evidence is meaningless for the engine."""
     heartbeat: Heartbeat = ""
@@ -104,7 +104,7 @@ class MetricsTable:
     page: str = ""
     """Path of the metrics page; empty: `/metrics`."""
     removed: Mapping[str, str] = field(default_factory=dict)
-    """Names that newer versions have removed → their replacements."""
+    """Maps names that newer versions have removed to their replacements."""
     notes: tuple[str, ...] = ()
     """Remarks for the documentation."""
 
@@ -224,7 +224,7 @@ def _value(sample: Sample, series: MetricSeries, page: MetricsPage) -> float | N
 
 
 def _without_repeats(values: list[tuple[Labels, float]], repeats: tuple[str, ...]) -> list[tuple[Labels, float]]:
-    """Of the lines that differ only in the labels `repeats`, keep the one with the largest value."""
+    """If several lines differ only in the labels `repeats`, keep only the line with the largest value."""
     largest: dict[tuple[tuple[str, str], ...], tuple[Labels, float]] = {}
     for labels, value in values:
         key = tuple(sorted(pair for pair in labels.items() if pair[0] not in repeats))

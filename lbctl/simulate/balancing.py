@@ -107,8 +107,8 @@ def leastconn(proxies: ProxyColumns, settings: RunSettings, base: int) -> int:
 def least_request(proxies: ProxyColumns, requests: Requests, settings: RunSettings, request: int, base: int) -> int:
     """Return Envoy's choice.
 
-    With equal weights, it is the less busy of two replicas. Otherwise, it is the replica with the earliest deadline by
-    weight ÷ (active + 1).
+    With equal weights, the choice is the less busy of two replicas. Otherwise, it is the replica with the earliest
+    deadline by weight ÷ (active + 1).
     """
     count, equal, common = 0, True, -1.0
     for replica in range(settings.replicas):
@@ -215,7 +215,7 @@ def has_room(settings: RunSettings, own: int, share: float, active: float) -> bo
 
 @jit
 def slots(settings: RunSettings, share: float, active: float) -> int:
-    """Return how many requests Envoy allows a replica to have before the new one."""
+    """Return the number of requests that Envoy allows a replica to have before the new request."""
     count: int = max(1, math.ceil(math.ceil(settings.bound * active) * share))
     return count
 

@@ -47,7 +47,7 @@ def load_of(costs: Sequence[CostModel], trace: Trace) -> float:
 
 
 def carried(costs: Sequence[CostModel], trace: Trace) -> float:
-    """Return Σμ: how many of the trace's requests per second the engines can answer if they are never idle.
+    """Return Σμ: the number of the trace's requests per second that the engines can answer if they are never idle.
 
     Prompt tokens that an unlimited cache would contain are not counted.
     """

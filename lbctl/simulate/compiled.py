@@ -19,7 +19,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 IS_COMPILED = False
 """Whether numba is installed (the extra `simulate`), works, and is enabled."""
 FAILURE = ""
-"""Why an installed numba cannot be used; otherwise empty."""
+"""The reason why an installed numba cannot be used; otherwise empty."""
 FLOAT, LONG, INTEGER, NATURAL, SHORT, BYTE = "dqiIhb"
 """Types of columns: 64-bit float; 64-bit, 32-bit, unsigned 32-bit, 16-bit and 8-bit integers."""
 

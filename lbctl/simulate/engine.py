@@ -100,7 +100,7 @@ class PrefixCache:
         self._held: dict[int, None] = {}
 
     def use(self, request: SimulatedRequest) -> int:
-        """Add the request's blocks to the cache. Return how many of its tokens were already cached."""
+        """Add the request's blocks to the cache. Return the number of its tokens that were already cached."""
         tokens = self.hits(request)
         for block in request.blocks:
             self._held.pop(block, None)
@@ -110,7 +110,7 @@ class PrefixCache:
         return tokens
 
     def hits(self, request: SimulatedRequest) -> int:
-        """Return how many of the request's tokens are in the cache."""
+        """Return the number of the request's tokens that are in the cache."""
         blocks = sum(1 for _ in takewhile(self._held.__contains__, request.blocks))
         return min(blocks * self._block_tokens, request.prompt - 1)
 
@@ -144,7 +144,7 @@ class Engine:
         return self._context / cache_tokens(self.speed, self.curve)
 
     def wait(self, request: SimulatedRequest, now: float) -> float:
-        """Return an estimate, from complete information, of how long the request waits for its first token."""
+        """Return an estimate, from complete information, of the time that the request waits for its first token."""
         begin, factor, prompt_factor = self._factor(now)
         unread = sum(left for _, left in self._reading) + sum(item.prompt for item in self._waiting)
         tokens = unread + request.prompt - (self.prefix_cache.hits(request) if self.prefix_cache else 0)
@@ -158,7 +158,7 @@ class Engine:
         self._waiting.append(request)
 
     def begin(self, now: float) -> float | None:
-        """Start an iteration and return when it will end; None if there is nothing to do."""
+        """Start an iteration and return its end time; None if there is nothing to do."""
         self._admit()
         if not self._reading and not self._running:
             self.busy = False
@@ -244,7 +244,7 @@ def cache_tokens(speed: float, curve: CostModel = CostModel()) -> float:
 def saturated_rate(
     speed: float, prompt: float, answer: float, curve: CostModel = CostModel(), *, cached: float = 0.0
 ) -> float:
-    """Return how many requests per second a never-idle engine answers, given these mean lengths in tokens.
+    """Return the number of requests per second that a never-idle engine answers, given these mean lengths in tokens.
 
     `cached`: prompt tokens that need no prefill.
     """

@@ -180,7 +180,7 @@ def admit(
 
 @jit
 def prefill_tokens(engines: EngineColumns, settings: RunSettings, replica: int) -> int:
-    """Return how many prompt tokens the next iteration prefills."""
+    """Return the number of prompt tokens that the next iteration prefills."""
     base = replica * settings.slots
     left = 0
     for slot in range(engines.reading[replica]):
@@ -238,7 +238,7 @@ def stop_youngest(engines: EngineColumns, requests: Requests, settings: RunSetti
 def cached_tokens(
     engines: EngineColumns, requests: Requests, settings: RunSettings, progress: RunProgress, replica: int, request: int
 ) -> int:
-    """Return how many of the prompt's tokens are in the prefix cache, and add the whole prompt to it."""
+    """Return the number of the prompt's tokens that are in the prefix cache, and add the whole prompt to it."""
     if settings.block == 0:
         return 0
     hits, contiguous = 0, True

@@ -76,14 +76,15 @@ class Availability:
         self._dead: set[int] = set()
         self._changes = [0] * len(names)
         self._failures: dict[tuple[int, int], int] = {}
-        """(proxy, replica) → consecutive failed connections since the replica died or was ejected."""
+        """Maps each (proxy, replica) pair to the number of consecutive failed connections since the replica died or was
+        ejected."""
         self._pace = setup.policy.push_every
         self.checked_out: set[int] = set()
         """Replicas that are failing their active checks."""
         self.ejected: set[tuple[int, int]] = set()
         """(proxy, replica) pairs for which the proxy has ejected the replica."""
         self.began: dict[int, float] = {}
-        """When replicas in slow start joined or restarted."""
+        """The times at which replicas in slow start joined or restarted."""
         self.changed = False
         """Whether something has changed since this was last set to False."""
 

@@ -73,7 +73,7 @@ def advance(
 
 @jit
 def next_expiry(requests: Requests, settings: RunSettings, progress: RunProgress) -> float:
-    """Return when the next request is rejected if it is still waiting in a proxy; infinite if there is none."""
+    """Return the time at which the next request that still waits in a proxy is rejected; infinite if none waits."""
     if settings.waits == NOWHERE or progress.expiring[0] >= progress.arrival[0]:
         return math.inf
     time: float = requests.arrived[progress.expiring[0]] + settings.waiting_time

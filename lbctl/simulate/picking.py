@@ -39,9 +39,9 @@ class QueueOutcomes:
     """The requests in a run that the queue held or rejected."""
 
     waits: dict[int, float] = field(default_factory=dict)
-    """Request that left the queue for a replica → seconds waited."""
+    """Maps each request that left the queue for a replica to the seconds that it waited."""
     rejected: dict[int, float] = field(default_factory=dict)
-    """Rejected request → seconds waited."""
+    """Maps each rejected request to the seconds that it waited."""
     left: set[int] = field(default_factory=set)
     """Requests whose clients left while waiting."""
 
@@ -81,7 +81,7 @@ class SimulatedPicker:
     def use_weights(self, weights: Sequence[Weight | None], began: Mapping[int, float]) -> None:
         """From now on, use these weights.
 
-        A weight of None excludes the replica. `began`: when replicas joined or restarted.
+        A weight of None excludes the replica. `began`: the times at which replicas joined or restarted.
         """
         candidates = tuple(
             _with(item, weight is not None, weight.rate if weight else item.weight, began.get(at))

@@ -101,7 +101,7 @@ _ALL = (
     Profile("mixtral-8x7b", "MI300X", _H100, 1.63, 1.56, 1.71, 2),
 )
 PROFILES: Mapping[tuple[str, str], Profile] = MappingProxyType({(item.model, item.gpu): item for item in _ALL})
-"""(model, GPU type) → profile."""
+"""Maps each (model, GPU type) pair to its profile."""
 
 
 def spread(model: str, gpus: Iterable[str | None]) -> str:

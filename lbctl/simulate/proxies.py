@@ -86,8 +86,8 @@ class LeastConn:
 class Edf:
     """Envoy's LEAST_REQUEST.
 
-    With equal weights, it is the less busy of two random replicas. Otherwise, it uses earliest deadline first with
-    weight ÷ (active + 1), with random phases after every weight change.
+    With equal weights, the choice is the less busy of two random replicas. Otherwise, the balancer uses earliest
+    deadline first with weight ÷ (active + 1), with random phases after every weight change.
     """
 
     def __init__(self, replicas: int, rng: random.Random) -> None:

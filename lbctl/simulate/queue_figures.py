@@ -48,9 +48,9 @@ class QueueFigures:
     total: FlowFigures
     """Figures for all requests."""
     priorities: Mapping[str, FlowFigures]
-    """Priority → figures for its requests, highest first; empty if the load has no priorities."""
+    """Maps each priority to the figures for its requests, highest first; empty if the load has no priorities."""
     tenants: Mapping[str, FlowFigures]
-    """Tenant, or `OTHER` → figures for its requests; empty if the load has no tenants."""
+    """Maps each tenant, and `OTHER`, to the figures for its requests; empty if the load has no tenants."""
 
 
 def queue_figures(replay: Replay) -> QueueFigures | None:
@@ -71,7 +71,7 @@ def queue_figures(replay: Replay) -> QueueFigures | None:
 
 
 def _grouped(order: Iterable[str], names: Sequence[str]) -> dict[str, list[int]]:
-    """Return name → requests with this name. Names without requests are left out."""
+    """Map each name to the requests with this name. Names without requests are left out."""
     groups: dict[str, list[int]] = {name: [] for name in order}
     for request, name in enumerate(names):
         groups.setdefault(name, []).append(request)

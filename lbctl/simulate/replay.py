@@ -119,12 +119,12 @@ class _Run:
     # ── Time ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _next_arrival(self) -> float:
-        """Return when the next request arrives; infinite if none does."""
+        """Return the time at which the next request arrives; infinite if none does."""
         arrival = int(self._progress.arrival[0])
         return float(self.requests.arrived[arrival]) if arrival < len(self.requests.arrived) else math.inf
 
     def _next_end(self) -> float:
-        """Return when the next engine ends its iterations; infinite if all engines are idle."""
+        """Return the time at which the next engine ends its iterations; infinite if all engines are idle."""
         return float(self.engines.end[self.engines.heap[0]])
 
     def _horizon(self) -> float:
@@ -210,7 +210,10 @@ class _Run:
             self._actions.at(now + _QUEUE_INTERVAL, self._expire_queue)
 
     def _expire_queue(self, now: float) -> None:
-        """Reject requests that have waited too long. `go` sends others, for example after a suspicion has ended."""
+        """Reject requests that have waited too long.
+
+        `go` sends other requests, for example after a suspicion has ended.
+        """
         assert self.picker is not None
         self.picker.expire(now)
         self._refuse_rejected(self.picker)

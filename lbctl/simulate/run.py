@@ -101,7 +101,7 @@ class _Loaded:
     weights: tuple[Weight | None, ...] = ()
     proxy_weights: Sequence[float | None] = ()
     at: float = -math.inf
-    """When it last received weights, in seconds."""
+    """The time at which it last received weights, in seconds."""
     patience: ReloadPatience = field(default_factory=ReloadPatience)
 
 
@@ -318,7 +318,7 @@ class _Simulation:
                 self._at(due, _PUSH, None)
 
     def _load(self, loaded: _Loaded, weights: tuple[Weight | None, ...], now: float, urgent: bool) -> float:
-        """Load the weights into a proxy, or return when they are due; infinity if nothing is due."""
+        """Load the weights into a proxy, or return the time at which they are due; infinity if nothing is due."""
         due = loaded.at + self._scenario.push_every
         if self._kind.reloads:
             pairs = zip(loaded.weights, weights, strict=False)

@@ -31,7 +31,7 @@ class Outage:
     begin: float
     """Seconds after the first request."""
     end: float = math.inf
-    """When the replica listens again, with an empty cache; infinite for never."""
+    """Time at which the replica listens again, with an empty cache; infinite for never."""
 
 
 def merged(outages: Sequence[Outage]) -> list[Outage]:
@@ -67,8 +67,8 @@ class Setup:
     outages: tuple[Outage, ...] = ()
     """Outages of replicas."""
     joins: Mapping[str, float] = field(default_factory=dict)
-    """Maps a replica to when it joins the pool, in seconds after the first request."""
+    """Maps a replica to the time at which it joins the pool, in seconds after the first request."""
     retry: Retry = field(default_factory=Retry)
-    """How often proxies retry a request whose replica is dead."""
+    """How proxies retry a request whose replica is dead."""
     delay: float = 1.0
     """Seconds from sampling the engines until the sample is used."""

@@ -14,7 +14,7 @@ replica."""
 NOWHERE, FOR_ANY, FOR_ONE = range(3)
 """Handling of requests without capacity: rejected; queued for the first free replica; queued for the chosen replica."""
 AT_PICKER = -2
-"""In place of a replica: the request is in the picker's queue."""
+"""Placeholder for a replica: the request is in the picker's queue."""
 IDLE, PREFILL, DECODE, LAST = range(4)
 """States of an engine: idle; one iteration with prefill; a run of iterations without prefill; one iteration without
 prefill whose end is known."""
@@ -42,7 +42,7 @@ class Requests(NamedTuple):
     block_count: Any
     """Number of its prefix blocks."""
     blocks: Any
-    """Ids of the prefix blocks of all requests, concatenated."""
+    """IDs of the prefix blocks of all requests, concatenated."""
     replica: Any
     """Replica that it was sent to; −1: none, or not yet; `AT_PICKER`."""
     first: Any
@@ -140,9 +140,9 @@ class EngineColumns(NamedTuple):
     cache_start: Any
     """Start of its blocks in `cached_block`."""
     cached_block: Any
-    """Ids of cached blocks."""
+    """IDs of cached blocks."""
     cached_at: Any
-    """When each was last used, as a count of uses."""
+    """Last use of each cached block, as a count of uses."""
     busy_seconds: Any
     """Seconds during which iterations ran."""
 

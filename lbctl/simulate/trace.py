@@ -59,7 +59,7 @@ class Trace:
     keys: Sequence[int] = ()
     """32-bit number for each session, or each beginning of a prompt; empty if the trace has neither."""
     blocks: Sequence[tuple[int, ...]] = ()
-    """Ids of each prompt's prefix blocks; empty if the trace has none."""
+    """IDs of each prompt's prefix blocks; empty if the trace has none."""
     block: int = 0
     """Tokens per prefix block; 0 if there are none."""
     repeated: int = 0
@@ -97,7 +97,7 @@ class _Rows:
     tenants: list[str] = field(default_factory=list)
     priorities: array[int] = field(default_factory=lambda: array("b"))
     units: float = 1.0
-    """How many of the file's time units make up a second."""
+    """Number of the file's time units in a second."""
     has_gap: bool = False
     """Whether a gap of more than a day was reported."""
 

@@ -26,7 +26,7 @@ class AuditLog:
 
     @property
     def problem(self) -> str:
-        """Why the state cannot be written; empty after a successful write."""
+        """The reason why the state cannot be written; empty after a successful write."""
         return self._state.problem
 
     @property

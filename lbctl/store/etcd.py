@@ -66,7 +66,7 @@ class EtcdStore:
         self._highest = 0
         """Highest epoch that this handle has read or held."""
         self._leases: dict[str, str] = {}
-        """Maps the purpose of an etcd lease to its id."""
+        """Maps the purpose of an etcd lease to its ID."""
 
     @classmethod
     def open(cls, store: Store, member: str, instance: str) -> EtcdStore:

@@ -35,7 +35,7 @@ class Revision:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why a fleet is published."""
+    """The reason why a fleet is published."""
 
     actor: str
     """Name of the token; `lbctl` for the control plane's own actions."""
@@ -68,7 +68,7 @@ class ServedFleet:
 
 @dataclass(frozen=True, slots=True)
 class ActiveRollback:
-    """An earlier fleet that is published in place of the files until the files change."""
+    """An earlier fleet that is published instead of the files on disk, until the files change."""
 
     digest: str
     """Digest of the published fleet."""

@@ -279,7 +279,7 @@ class KubernetesStore:
         return presences(sorted(alive))
 
     async def _announced(self) -> dict[str, tuple[float, str]]:
-        """Return name → (expiry, text), without announcements that lbctl has not written."""
+        """Map each name to (expiry, text), without announcements that lbctl has not written."""
         value = await self._client.get(CONFIG_MAPS, self._object(MEMBERS))
         announced = {}
         for name, text in ((value or {}).get("data") or {}).items():
@@ -296,7 +296,7 @@ class KubernetesStore:
 
 
 def _problem(held: ConfigMapPart, key: str, expected: str, epoch: int) -> StoreError | None:
-    """Return why a key must not be changed, or None."""
+    """Return the reason why a key must not be changed, or None."""
     if held.epoch != epoch:
         return FencedError(f"epoch {epoch} is outdated: the current one is {held.epoch}")
     version = held.entries[key].version if key in held.entries else ABSENT

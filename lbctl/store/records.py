@@ -247,7 +247,7 @@ def _rollout(row: Mapping[str, Any]) -> RolloutState:
 
 
 def _held_since(row: Mapping[str, Any]) -> float | None:
-    """Return since when the hold has been running.
+    """Return the time since which the hold has been running.
 
     In a state saved by an earlier version, it began with the step.
     """

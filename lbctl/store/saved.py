@@ -63,7 +63,7 @@ class SavedState:
         self._authority = authority or Authority.unlimited()
         self.lease: Lease | None = None
         self.problem = ""
-        """Why the last write failed; empty after a success."""
+        """The reason why the last write failed; empty after a success."""
         self._store = store
         self._losses: list[str] = []
         self._log_loss = lost
@@ -151,7 +151,7 @@ class SavedState:
         return replace(fleet, discovered=discovered, version=version)
 
     async def save_drains(self, drains: Mapping[tuple[str, str], float]) -> None:
-        """Save all drains: (pool, replica) → start of its drain, in seconds since the epoch."""
+        """Save all drains: Maps each (pool, replica) pair to the start of its drain, in seconds since the epoch."""
         await self._save(_DRAINS, records.write_drains(drains))
 
     async def drains(self) -> dict[tuple[str, str], float]:

@@ -227,7 +227,7 @@ class SignedStore:
         return Presence(presence.member, presence.instance, sealed.text) if is_renewed else None
 
     def _problem(self, subject: str, purpose: Purpose, name: str, sealed: Envelope | None) -> str:
-        """Return why a text is rejected; empty if it is accepted."""
+        """Return the reason why a text is rejected; empty if it is accepted."""
         if not self.keys.keys:
             return ""
         if sealed is None:

@@ -3,7 +3,7 @@
 A distribution may fix a vulnerability without changing the version number, so a finding is not proof. The sources are
 nginx's security advisories and CVE records, HAProxy's announcements, and Envoy's release notes (`changelogs/` in its
 repository). If a CVE record names an earlier fixed version than the release notes, the release notes apply. An Envoy
-branch without a fix is not maintained any more.
+branch without a fix has reached the end of its life.
 """
 
 from __future__ import annotations

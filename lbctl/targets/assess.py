@@ -51,7 +51,7 @@ class Assessment:
 
     diagnostics: tuple[Diagnostic, ...]
     closed: Mapping[str, frozenset[str]]
-    """Scope (listener, route, pool) → names of the objects whose routes must not be served."""
+    """Maps each scope (listener, route, pool) to the names of the objects whose routes must not be served."""
     ways_around: frozenset[tuple[str, str]] = frozenset()
     """(listener, route) pairs that must not be served, because they bypass another route's protection."""
 

@@ -2,8 +2,8 @@
 
 Some request headers would let a client claim the identity of a proxy. They are removed from untrusted peers. Some of
 them identify the client, or state how and for which host its request arrived. Others give a method or path that differs
-from the one used to choose a route. A peer in `client_address.trusted` may send them; without `client_address` no peer
-may. In names, `_` is treated as `-`, because many servers (CGI, WSGI) do not distinguish them.
+from the one used to choose a route. A peer in `client_address.trusted` may send them; without `client_address`, no peer
+may send them. In names, `_` is treated as `-`, because many servers (CGI, WSGI) do not distinguish them.
 
 A client with an IPv4 address may use an IPv4-mapped IPv6 address. It is treated as IPv4 everywhere: IPv4 networks
 include it, and IPv6 networks, including `::/0`, do not.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 _KEY_FIELDS = {"RSA": ("n", "e"), "EC": ("crv", "x", "y"), "OKP": ("crv", "x")}
-"""Key type → required fields of a public key."""
+"""Maps each key type to the required fields of its public key."""
 
 
 def has_usable_key(text: str) -> bool:

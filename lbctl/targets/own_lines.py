@@ -17,7 +17,7 @@ from lbctl.targets.target import Bundle, Complaint
 from lbctl.targets.token import Token
 
 _SECTIONS = {"server": "listeners", "location": "routes", "frontend": "listeners", "backend": "pools"}
-"""Place → section of the fleet that comes after the own lines."""
+"""Maps each place to the section of the fleet that comes after the own lines."""
 
 _BEGIN = "# Own lines of "
 

@@ -1,7 +1,7 @@
-"""The address, queries and key with which HAProxy and nginx query the picker. Both use the same.
+"""The address, queries and key with which HAProxy and nginx query the picker.
 
-If the fleet does not name a key file, `lbctl serve` generates a key. Proxies whose files are rendered elsewhere, and
-the pickers of other members, do not have this key.
+Both kinds of proxy use the same address, queries and key. If the fleet does not name a key file, `lbctl serve`
+generates a key. Proxies whose files are rendered elsewhere, and the pickers of other members, do not have this key.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def needs_client(pool: Pool, route: Route) -> bool:
 
 
 def missing_key(topology: Topology) -> str:
-    """Return why queries to the picker have no key; empty if they have one."""
+    """Return the reason why queries to the picker have no key; empty if they have one."""
     if topology.control.picker_key_file is not None:
         return ""
     if topology.control.store is not None:

@@ -61,7 +61,8 @@ AMBIGUOUS_PATH = Refusal(400, request_grammar.TARGET_MESSAGE)
 
 Version = tuple[int, ...]
 Reader = Callable[[Message, Listener, Version], Request | Refusal]
-"""Type of `read`: (message, its listener, the proxy's version) → the request as rules see it, or a rejection."""
+"""Type of `read`: Maps (message, its listener, the proxy's version) to the request as rules see it, or to a
+rejection."""
 
 
 def refused(message: Message) -> Refusal | None:
@@ -131,7 +132,7 @@ def coding(message: Message) -> str | None:
 
 
 def headers(message: Message) -> dict[str, tuple[str, ...]]:
-    """Return header name → values, with one value per header line."""
+    """Map each header name to its values, with one value per header line."""
     return {name: tuple(message.values(name)) for name, _ in message.headers}
 
 

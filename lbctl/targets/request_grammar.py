@@ -29,7 +29,8 @@ _ADDRESS = r"\[[0-9A-Fa-f:.]+\]"
 HOST = rf"(?:{_NAME}\.?|{_ADDRESS})(?::{_PORT})?"
 """Expression for the full value of Host."""
 HOST_WITHOUT_DOT = f"(?:{_NAME}|{_ADDRESS})(?::{_PORT})?"
-"""The same for a proxy that has already removed a final dot, as Envoy does. A second dot is not accepted."""
+"""Expression for the full value of Host, for a proxy that has already removed a final dot, as Envoy does. A second dot
+is not accepted."""
 HOST_MESSAGE = "the host is missing or malformed"
 _HOST = re.compile(HOST)
 

@@ -83,7 +83,7 @@ class PoolChoice:
     `draw` is a random choice from `shares`; `only` means that the route has no other pool.
     """
     shares: dict[str, float]
-    """Pool → its probability, 0…1."""
+    """Maps each pool to its probability, 0…1."""
     index: int | None = None
     """Position of the pin that decides."""
 

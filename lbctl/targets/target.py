@@ -116,7 +116,8 @@ class File:
     """Path, relative to the main file."""
     text: str
     sources: Mapping[int, Path] = field(default_factory=dict)
-    """Line number (starting at 1) → YAML path of the value that the line is derived from, with replicas by name."""
+    """Maps each line number (starting at 1) to the YAML path of the value that the line is derived from, with replicas
+    by name."""
     secret: bool = False
     """Whether only the owner may read the file (mode 0600)."""
     optional: bool = False
@@ -245,7 +246,7 @@ class Target(Protocol):
 
     @property
     def capabilities(self) -> Mapping[str, Capability]:
-        """Maps each feature id (`targets.features.FEATURES`) to this proxy's support for the feature."""
+        """Maps each feature ID (`targets.features.FEATURES`) to this proxy's support for the feature."""
 
     @property
     def reads_bodies(self) -> bool:
@@ -267,7 +268,7 @@ class Target(Protocol):
         """
 
     def unfit_for_service(self, view: View) -> str:
-        """Return why the distribution's service cannot run this view's configuration, whose proxy has no `config`.
+        """Return the reason why the distribution's service cannot run this view's configuration without a `config`.
 
         Return an empty string if the service can run it.
         """

@@ -34,7 +34,8 @@ class Writer:
         self._lines: list[str] = []
         self._owners: dict[int, Path] = {}
         self._written: dict[tuple[int, int], range] = {}
-        """(`id` of a map in a list, column) → the lines that it was written to. A map may occur in several lists."""
+        """Maps each (`id` of a map in a list, column) pair to the lines that it was written to. A map may occur in
+        several lists."""
 
     def write(self, tree: Mapping[str, object]) -> tuple[str, dict[int, Path]]:
         """Return the text, and the owner of each line by line number, starting at 1."""
@@ -151,7 +152,7 @@ def scalar(value: object) -> str:
 
 
 def _number(text: str) -> str:
-    """Return a number that every reader parses as one: in YAML 1.1, `1e-05` is a string and `1.0e-05` is a number."""
+    """Format a number so that every reader parses it as one: in YAML 1.1, `1e-05` is a string, `1.0e-05` a number."""
     return text.replace("e", ".0e") if "e" in text and "." not in text else text
 
 

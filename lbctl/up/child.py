@@ -56,7 +56,7 @@ class Child:
         self.last_lines: list[str] = []
 
     async def start(self) -> int:
-        """Start the program and return its process id. Raises CannotStartError."""
+        """Start the program and return its process ID. Raises CannotStartError."""
         with self._log.open("ab") as out:
             try:
                 self._process = await asyncio.create_subprocess_exec(

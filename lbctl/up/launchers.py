@@ -17,7 +17,7 @@ from lbctl.targets.prepare import Prepared
 from lbctl.targets.target import Bundle
 
 NAME = "up"
-"""Name of the proxy's entry, which is also the node id of an Envoy."""
+"""Name of the proxy's entry, which is also the node ID of an Envoy."""
 XDS_SOCKET, ADMIN_SOCKET, PID_FILE = "xds.sock", "admin.sock", "proxy.pid"
 """Files in the private directory: the xDS socket of `serve` and the admin socket of an Envoy, and the proxy's pid."""
 

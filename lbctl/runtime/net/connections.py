@@ -17,8 +17,8 @@ from lbctl.base.hosts import normal_host
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 MAX_CONNECTIONS = 256
-"""Far above the number of connections that scrapers, dashboards and commands open, and far below a process's 1,024
-descriptors."""
+"""This is far above the number of connections that scrapers, dashboards and commands open, and far below a process's
+1,024 descriptors."""
 MAX_HELD_BYTES = 16 << 20
 """Maximum total size of incomplete requests on all connections, in bytes."""
 _MAX_SENT_BYTES = 512 << 10
@@ -148,7 +148,7 @@ class LimitedConnection(asyncio.Protocol):
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Admit the connection, or close it if there are too many."""
+        """Admit the connection, or close it if too many are open."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         peer = transport.get_extra_info("peername")

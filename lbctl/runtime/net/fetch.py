@@ -42,7 +42,7 @@ class Fetched:
     body: bytes = b""
     """The decompressed body; empty if it cannot be used."""
     reason: Reason = ""
-    """Why the body is unusable, as one word; empty if it is usable."""
+    """The reason why the body is unusable, as one word; empty if it is usable."""
     message: str = ""
     """The reason as a short phrase."""
     size: int = 0

@@ -38,7 +38,7 @@ _RESOLVER_TIMEOUT = 60.0
 """Timeout in seconds. It is longer than any request timeout, so that a name is not queried again while its response is
 pending."""
 _KEEP_ALIVE = 75.0
-"""How long an idle connection is kept open, in seconds."""
+"""Time in seconds for which an idle connection is kept open."""
 _PROBES = {socket.TCP_KEEPIDLE: 10, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3}
 """Seconds of silence before the first probe, seconds between probes, and the maximum number of unanswered probes."""
 

@@ -76,7 +76,7 @@ def _cancellable() -> Iterator[None]:
 
 
 def usable_answer(addresses: Iterable[str]) -> DnsAnswer:
-    """Return the usable addresses among these. Raises UnresolvedError if there are none."""
+    """Return the usable ones of these addresses. Raises UnresolvedError if there are none."""
     parsed = {parse_ip(item) for item in addresses}
     allowed = sorted((item for item in parsed if not is_forbidden(item)), key=int)
     refused = tuple(str(item) for item in sorted(parsed - set(allowed), key=int))

@@ -1,12 +1,12 @@
-"""Keeps a client on its replica by means of a cookie, or a session id that the replica assigned.
+"""Keeps a client on its replica by means of a cookie, or a session ID that the replica assigned.
 
 Neither of them reveals the replica. Envoy's own filter for this purpose writes the replica's address into the cookie
 and accepts any address from it. Here the cookie contains an opaque token, which a fixed Lua script looks up in the
 route's configuration. If the token is unknown or its replica is unhealthy, the load balancer chooses. Each endpoint's
 metadata contains its cookie, so every response sets the cookie of the replica that served it.
 
-If a replica assigns a session id in a header, a dot and the token are appended to the id. Both are removed before a
-replica receives the id.
+If a replica assigns a session ID in a header, a dot and the token are appended to the ID. Both are removed before a
+replica receives the ID.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def per_route(pool: Pool, route: Route) -> dict[str, Any]:
 
 
 def response_headers(pool: Pool, route: Route) -> list[dict[str, object]]:
-    """Return the `response_headers_to_add` of a route or a share: the cookie, or the session id with the token."""
+    """Return the `response_headers_to_add` of a route or a share: the cookie, or the session ID with the token."""
     if not keeps(pool, route):
         return []
     if pool.session is not None:

@@ -70,7 +70,7 @@ class Fallback:
     pool: Pool
     """Pool of `first`."""
     hosted: tuple[HostedPool, ...] = ()
-    """Pools, among the two, that have their own headers."""
+    """The pools, out of these two, that have their own headers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class ClusterPlan:
     fallbacks: tuple[Fallback, ...]
     """Aggregate clusters, by name."""
     names: Mapping[tuple[str, str], str]
-    """(route, pool) → cluster that the route sends requests to."""
+    """Maps each (route, pool) pair to the cluster that the route sends requests to."""
 
 
 def variant(pool: Pool) -> str:

@@ -131,9 +131,9 @@ def per_table(view: View, listener: Listener) -> dict[str, Any]:
 
 
 def _request_id(listener: Listener) -> list[dict[str, object]]:
-    """Return the filter that copies the request id to the configured header of the request and the response.
+    """Return the filter that copies the request ID to the configured header of the request and the response.
 
-    Envoy's own id is always in x-request-id.
+    Envoy's own ID is always in x-request-id.
     """
     if listener.request_id == REQUEST_ID:
         return []

@@ -67,8 +67,8 @@ _ACCEPTABLE_ID: dict[str, object] = {
         "keep_empty_value": True,
     }
 }
-"""Clears a request id from a trusted peer unless it is plain text, because ids are logged unchanged. Envoy then creates
-an id."""
+"""Clears a request ID from a trusted peer unless it is plain text, because IDs are logged unchanged. Envoy then creates
+an ID."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +214,7 @@ def _client_detection(chain: _Chain) -> dict[str, object]:
 def _early_mutations(view: View, item: Listener, chain: _Chain) -> dict[str, object]:
     """Return the header mutations that are applied before anything reads the request.
 
-    They remove headers that clients may not send, and copy the request id from the listener's configured header.
+    They remove headers that clients may not send, and copy the request ID from the listener's configured header.
     """
     mutations: list[dict[str, object]] = [{"remove_on_match": {"key_matcher": {"prefix": _OWN}}}, _FRAMING]
     mutations += auth.early_mutations(view, item)

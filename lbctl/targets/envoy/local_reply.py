@@ -40,9 +40,9 @@ _REFUSED = {
     "Audience": ("this token is for another audience", "forbidden"),
     "rbac_access_denied": ("the credentials do not identify a tenant", "forbidden"),
 }
-"""Part of the response code details of a rejection by an Envoy filter → the error message and its type."""
+"""Maps a part of the response code details of a rejection by an Envoy filter to the error message and its type."""
 _BY_ADDRESS = f"[{access.POLICY}]"
-"""The same for clients that are rejected by their address."""
+"""Error messages and types for clients that are rejected by their address, in the same form."""
 _BY_PICKER = "response.code == 429 && 'retry-after' in response.headers"
 """Expression for a request that the picker rejects. Authorization services do not send this header to clients."""
 _BY_QUEUE = {

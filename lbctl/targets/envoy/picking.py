@@ -79,7 +79,7 @@ _NO_FORMATS: Mapping[str, str] = MappingProxyType({})
 _PATH, _WAIT_PATH, _READY_PATH = "/envoy?path=", "/envoy/wait?path=", "/ready"
 _READY_ANSWER = "lbctl picker ready"
 _REPLICAS, _ID = "x-lbctl-replicas", "x-lbctl-pick-id"
-"""Headers of the picker's response, used as metadata keys: the replicas to try, and the id of the pick."""
+"""Headers of the picker's response, used as metadata keys: the replicas to try, and the ID of the pick."""
 _ASKS_AGAIN, _MUST_WAIT = "x-lbctl-asks-again", "x-lbctl-must-wait"
 """Header of the first query to a pool with a queue, and of the response to a request that has to wait."""
 _NAMESPACE = "envoy.filters.http.ext_authz"
@@ -149,7 +149,8 @@ function envoy_on_response(handle)
   end
 end
 """
-"""Does the same, except when the picker rejects a request: the client receives that response."""
+"""Turns every response except 200 into an error, unless the picker rejects the request: the client receives that
+response."""
 _HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 _MAX_REQUESTS = 1 << 20
 _CONNECT = 5_000
@@ -370,7 +371,7 @@ def questions_cluster(
 def ends_cluster(
     where: Address | None, *, tls: bool = False, key: dict[str, object] | None = None, rejects: bool = False
 ) -> cluster_pb2.Cluster:
-    """Return the cluster that receives reports of ended requests. The id of the pick takes the place of a key."""
+    """Return the cluster that receives reports of ended requests. The ID of the pick takes the place of a key."""
     del key, rejects
     protocol: dict[str, Any] = {"explicit_http_config": {"http2_protocol_options": {}}}
     return _cluster(ENDS_CLUSTER, where.from_here if where else None, protocol, tls=tls)

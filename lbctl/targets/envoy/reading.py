@@ -66,7 +66,7 @@ def read(message: r.Message, listener: Listener, version: r.Version) -> Request 
 
 
 def held(listener: Listener) -> int:
-    """Return how many bytes of a body are buffered in order to read it."""
+    """Return the number of bytes of a body that are buffered in order to read it."""
     return max(listener.inspect, listener.max_body or 0)
 
 

@@ -72,7 +72,7 @@ class Backends:
         rendered = dict.fromkeys(item.pool for item in self._rendered.values())
         certificates = [(view.proxy.name, name, "client") for name in rendered if _has_key(view.pools[name])]
         self._secrets = {parts[1]: name for parts, name in names(_SECRET, certificates).items()}
-        """Pool → name of the Secret with its client certificate."""
+        """Maps each pool to the name of the Secret with its client certificate."""
 
     def references(self, route: Route, shares: Mapping[str, int]) -> list[Tree]:
         """Return the backends of a rule that splits requests among pools by `shares`."""
@@ -187,7 +187,7 @@ class Backends:
                 yield warning("pool.balance.pick", message, ("pools", pool, "balance"))
 
     def _divided(self, route: Route, shares: Mapping[str, int]) -> str:
-        """Return why Envoy Gateway creates a separate cluster for each backend of a rule; empty if they share one."""
+        """Return the reason why Envoy Gateway creates a cluster for each backend of a rule; empty if they share one."""
         if sum(len(self._of(route, pool)) for pool in shares) < 2:
             return ""
         is_picked = extension_policy.picked_pool(self._view, self._objects, shares) is not None

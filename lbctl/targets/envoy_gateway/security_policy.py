@@ -100,9 +100,9 @@ class _Names:
     """The names of the objects that policies need to authenticate requests, by route."""
 
     secrets: dict[str, str]
-    """Route → Secret with its API keys or passwords."""
+    """Maps each route to the Secret with its API keys or passwords."""
     services: dict[str, str]
-    """Route → Backend of its external service."""
+    """Maps each route to the Backend of its external service."""
 
     @staticmethod
     def of(view: View, objects: KubernetesObjects) -> _Names:

@@ -21,7 +21,7 @@ class EnvoyGateway(ManifestTarget):
 
     @property
     def capabilities(self) -> Mapping[str, Capability]:
-        """Map each feature id to Envoy Gateway's support for the feature."""
+        """Map each feature ID to Envoy Gateway's support for the feature."""
         return CAPABILITIES
 
     @property

@@ -46,7 +46,7 @@ _TRIGGERS = {
     "reset_before_request": "reset-before-request",
 }
 _UNITS = {1_000: "Second", 60_000: "Minute", 3_600_000: "Hour"}
-"""Period of a rate in milliseconds → unit."""
+"""Maps each rate period, in milliseconds, to its unit."""
 _MIN_RETRIES = 3
 """Number of retries in flight that a budget always allows."""
 _TABLE_SIZE = 65_537
@@ -68,7 +68,10 @@ def add(objects: Objects, context: Context) -> None:
 
 
 def _counts(context: Context) -> Counter[str]:
-    """Return how many Envoy routes each route becomes. Each of them counts its requests separately."""
+    """Return the number of Envoy routes into which each route is converted.
+
+    Each of them counts its requests separately.
+    """
     counts: Counter[str] = Counter()
     for rule in context.placed:
         if rule.way.shares:
@@ -260,7 +263,7 @@ def _active(pool: Pool, check: ActiveCheck) -> Tree:
 
 
 def _lacking(view: View, pool: Pool, check: ActiveCheck) -> str:
-    """Return why Envoy Gateway cannot run the active check; empty if it can."""
+    """Return the reason why Envoy Gateway cannot run the active check; empty if it can."""
     if check.port is not None and view.proxy.version < _CHECK_PORTS:
         return "before 1.8, checks use the port of the requests"
     if check.port is not None and pool.tls is not None:

@@ -1,4 +1,4 @@
-"""The backends of routes: existing Services and InferencePools of discovered pools, and rendered ones for others."""
+"""The backends of routes: existing Services and InferencePools of discovered pools, and rendered ones for the rest."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Backends:
         picked = [name for name, pool in view.pools.items() if is_picked(pool)]
         by_parts = names(_POOL, [(view.proxy.name, name) for name in picked])
         self._pools = {name: by_parts[view.proxy.name, name] for name in picked}
-        """Picked pool → name of its InferencePool."""
+        """Maps each picked pool to the name of its InferencePool."""
         self.pickers = Pickers(objects, picked)
 
     def of(self, route: Route, pool: str) -> list[Backend]:

@@ -180,4 +180,4 @@ CLASSES: Mapping[str, Implementation] = {
     "gke-l7-gxlb": _GKE,
     "gke-l7-gxlb-mc": _GKE,
 }
-"""Class name → its implementation."""
+"""Maps each class name to its implementation."""

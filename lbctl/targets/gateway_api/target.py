@@ -21,7 +21,7 @@ class GatewayApi(ManifestTarget):
 
     @property
     def capabilities(self) -> Mapping[str, Capability]:
-        """Map each feature id to the API's support for the feature."""
+        """Map each feature ID to the API's support for the feature."""
         return CAPABILITIES
 
     @property

@@ -59,7 +59,7 @@ class Haproxy:
 
     @property
     def capabilities(self) -> Mapping[str, Capability]:
-        """Map each feature id to whether and how HAProxy supports the feature."""
+        """Map each feature ID to whether and how HAProxy supports the feature."""
         return CAPABILITIES
 
     @property

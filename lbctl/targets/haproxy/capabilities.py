@@ -231,4 +231,4 @@ CAPABILITIES: dict[str, Capability] = {
         "s. With agent checks, the weights in the file are the capacities"
     ),
 }
-"""Feature id → capability, for every feature."""
+"""Maps each feature ID to its capability, for every feature."""

@@ -65,7 +65,7 @@ def _half(passive: PassiveCheck) -> int:
 
 
 def readmission(pool: Pool) -> str:
-    """Return when an ejected replica is readmitted; empty if HAProxy does not eject replicas."""
+    """Describe when an ejected replica is readmitted; empty if HAProxy does not eject replicas."""
     if pool.passive is None:
         return ""
     checks, interval = _RISE, _half(pool.passive)

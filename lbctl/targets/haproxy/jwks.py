@@ -80,7 +80,7 @@ class VerificationKey:
     """Public key in PEM."""
     algorithm: str
     kid: str
-    """Key id of the tokens that the key verifies; empty if it verifies tokens with any key id."""
+    """Key ID of the tokens that the key verifies; empty if it verifies tokens with any key ID."""
 
 
 def read(text: str, version: Version) -> tuple[VerificationKey | UnfitKeyError, ...]:

@@ -103,7 +103,7 @@ def lines(route: Route, jwt: Jwt, view: View, acls: Acls, if_route: str) -> Iter
 
 
 def _verify_signature(route: Route, view: View, acls: Acls, if_route: str, verified: str) -> Iterator[Token]:
-    """Yield the lines that verify the signature. Key ids are prefixed with a slash, so that none is ever empty."""
+    """Yield the lines that verify the signature. Key IDs are prefixed with a slash, so that none is ever empty."""
     yield line("http-request set-var(txn.alg)", quote.word('var(txn.token),jwt_header_query("$.alg")'), if_route)
     yield line(
         "http-request set-var-fmt(txn.kid)", quote.word('/%[var(txn.token),jwt_header_query("$.kid")]'), if_route

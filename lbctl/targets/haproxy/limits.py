@@ -146,7 +146,7 @@ def _capacity(limit: RateLimit) -> int:
 
 
 def _window(limit: RateLimit) -> int:
-    """Return how long a burst takes at the configured rate, in milliseconds."""
+    """Return the duration of a burst at the configured rate, in milliseconds."""
     return max(1, -(-_capacity(limit) * limit.per // limit.requests))
 
 
@@ -251,7 +251,7 @@ def _variable(limit: str) -> str:
 
 
 def _min_fit(part: TierBackend) -> int | None:
-    """Return how many replicas of this backend must be healthy; None if no rule needs the number."""
+    """Return the number of replicas of this backend that must be healthy; None if no rule needs the number."""
     if part.min_fit:
         return part.min_fit
     shedding = part.pool.load_shedding

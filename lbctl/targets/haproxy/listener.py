@@ -72,7 +72,7 @@ class Frontend:
     settings: tuple[Token, ...]
     """Lines for limits, timeouts and logs."""
     client: tuple[Token, ...]
-    """Lines that determine the client's address and the request id, and remove headers that clients may not set."""
+    """Lines that determine the client's address and the request ID, and remove headers that clients may not set."""
     trusts: int
     """1 if client information from trusted peers is kept."""
     tls: int

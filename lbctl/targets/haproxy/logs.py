@@ -20,7 +20,7 @@ from lbctl.targets.haproxy.quote import line
 from lbctl.targets.token import Token
 
 _TARGETS = {"/dev/stdout": "stdout", "/dev/stderr": "stderr"}
-"""Path of an access log → HAProxy's log target."""
+"""Maps the path of each access log to HAProxy's log target."""
 UNLOGGED = "http-request set-log-level debug"
 """Log level of requests without an access log: above the log's own level, but not above the level of reports."""
 _SAMPLE = " sample 1,4,9,12,17,22:23"
@@ -104,7 +104,7 @@ def _json(fields: Mapping[str, str]) -> str:
 
 
 def _json_fields(listener: str, *, waits: bool) -> dict[str, str]:
-    """Return field → value as JSON, in the order of the access log."""
+    """Map each field to its value as JSON, in the order of the access log."""
     return {
         "ts": f'"{_time("var(txn.start)")}"',
         "request_id": '"%[var(txn.request_id)]"',

@@ -130,9 +130,9 @@ def _affinity(pool: Pool, view: View) -> Iterator[Token]:
 
 
 def _session(pool: Pool) -> Iterator[Token]:
-    """Yield the lines that keep a session on the replica that assigned its id.
+    """Yield the lines that keep a session on the replica that assigned its ID.
 
-    The table contains hashes of session ids.
+    The table contains hashes of session IDs.
     """
     if pool.session is not None:
         path = ("pools", pool.name, "affinity")

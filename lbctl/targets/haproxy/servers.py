@@ -229,9 +229,9 @@ def _tls(settings: PoolTls, host: str) -> Iterator[str | Token]:
 
 
 def ids_of(pool: Pool) -> dict[str, int]:
-    """Return replica → server id for a pool that uses hashing, otherwise an empty map.
+    """Map each replica to its server ID for a pool that uses hashing; otherwise, return an empty map.
 
-    The id determines a server's position on the hash ring. It depends only on the name, so it does not change when
+    The ID determines a server's position on the hash ring. It depends only on the name, so it does not change when
     other replicas are added or removed.
     """
     if pool.balance.algorithm != "hash":

@@ -22,7 +22,7 @@ class Istio(ManifestTarget):
 
     @property
     def capabilities(self) -> Mapping[str, Capability]:
-        """Map each feature id to Istio's support for the feature."""
+        """Map each feature ID to Istio's support for the feature."""
         return CAPABILITIES
 
     @property

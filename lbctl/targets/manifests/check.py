@@ -36,7 +36,7 @@ _KIND, _NAME = re.compile(r"^kind: (\w+)$", re.MULTILINE), re.compile(r'^  name:
 
 
 def unreachable(output: str) -> str:
-    """Return why kubectl did not find an API server to validate the objects; empty if a server responded."""
+    """Return the reason why kubectl did not find an API server to validate the objects; empty if a server responded."""
     if _UNREACHABLE.search(output) is None:
         return ""
     lines = (_ADVICE.sub("", line.strip()) for line in output.splitlines())

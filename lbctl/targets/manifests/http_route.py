@@ -55,7 +55,7 @@ class Way:
     rule: Rule
     matches: tuple[Match, ...]
     shares: dict[str, int] = field(default_factory=dict)
-    """Pool → share, for requests that are forwarded."""
+    """Maps each pool to its share, for requests that are forwarded."""
     redirect: int = 0
     """Status of a redirect, or 0 for no redirect. Without shares or a redirect, `Backends.response` decides."""
 

@@ -46,7 +46,7 @@ class Objects:
     namespace: str
     trees: list[Tree] = field(default_factory=list)
     sources: dict[int, Path] = field(default_factory=dict)
-    """`id` of a dictionary in a tree → path of the YAML value that it is derived from."""
+    """Maps the `id` of each dictionary in a tree to the path of the YAML value that it is derived from."""
 
     def add(
         self,

@@ -24,7 +24,7 @@ class Pickers:
         by_parts = names(SERVICE, parts.values())
         self._namespace = objects.namespace
         self.services = {pool: by_parts[parts[pool]] for pool in ordered}
-        """Pool → name of its picker's Service."""
+        """Maps each pool to the name of its picker's Service."""
 
     def notes(self) -> Iterator[str]:
         """Yield a note for each Service."""

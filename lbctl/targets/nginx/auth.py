@@ -35,7 +35,7 @@ def tenant(context: RenderContext, route: Route, number: int) -> Token | None:
 
 
 def forwarded(context: RenderContext, route: Route, number: int) -> dict[str, Token]:
-    """Return header → value for the request headers that authentication adds or removes.
+    """Map each request header that authentication adds or removes to its value.
 
     The tenant is forwarded if the route configures it; a client's own header of that name is always removed.
     """

@@ -14,7 +14,8 @@ _PLACE = re.compile(r" in (?P<file>\S+):(?P<line>\d+)$")
 def command(binary: str, prefix: str, main: str) -> list[str]:
     """Return the command that checks the configuration `main` in the directory `prefix`.
 
-    The pid file is below `prefix`. If the proxy has no `config`, so are nginx's directories for bodies.
+    The pid file is below `prefix`. If the proxy has no `config`, nginx's directories for bodies are also below
+    `prefix`.
     """
     return [binary, "-t", "-q", "-e", "stderr", "-p", prefix, "-c", main, "-g", "pid lbctl-check.pid;"]
 

@@ -46,7 +46,7 @@ def location(route: Route, number: int, scope: ListenerScope, limits: tuple[Limi
 
 
 def forwarded(route: Route, number: int) -> dict[str, Token]:
-    """Return header → variable for the headers of the service's response that are passed to the replica."""
+    """Map each header of the service's response that is passed to the replica to its variable."""
     external = route.auth.external if route.auth else None
     accepted: tuple[str, ...] = external.accept if external else ()
     return {name: Token(_accepted(number, index)) for index, name in enumerate(accepted)}

@@ -223,9 +223,9 @@ def _claim_headers(listener: Listener) -> tuple[str, ...]:
 
 
 def _request_id(context: RenderContext, listener: Listener, number: int, trusted: str | None) -> str:
-    """Return the variable that contains the request id.
+    """Return the variable that contains the request ID.
 
-    A trusted peer's id is kept if it is plain text with at most 200 characters; otherwise nginx generates an id.
+    A trusted peer's ID is kept if it is plain text with at most 200 characters; otherwise nginx generates an ID.
     """
     if trusted is None:
         return "$request_id"

@@ -51,7 +51,7 @@ ERRORS = {
         "went_silent": error_body("the replica did not respond in time", "timeout"),
     }.items()
 }
-"""Name → body, quoted."""
+"""Maps each name to the quoted body."""
 
 
 def headers_of(context: RenderContext, listener: Listener, scope: ListenerScope) -> tuple[tuple[Token, Token], ...]:
@@ -69,7 +69,7 @@ def headers_of(context: RenderContext, listener: Listener, scope: ListenerScope)
 
 
 def _values(context: RenderContext) -> dict[str, dict[str, str]]:
-    """Return header name → route → value, for all routes on which nginx itself may respond."""
+    """Map each header name and route to the value, for all routes on which nginx itself may respond."""
     values: dict[str, dict[str, str]] = {}
     lists = [access(listener) for listener in context.view.listeners]
     for route in context.view.routes.values():

@@ -39,7 +39,7 @@ _TS = "$lb_ts"
 _MAX_TRIES = 16
 _TENANT, _VARIANT, _COPIED = Token("$lb_tenant"), Token("$lb_variant"), Token("$lb_copied")
 _PICK_TIME = Token("$lb_pick_time")
-"""Seconds that the queries to the picker took, for a pool with a queue. The last one contains the wait."""
+"""Seconds that the queries to the picker took, for a pool with a queue. The last value contains the wait."""
 
 
 def traffic_name(view: View) -> Token:

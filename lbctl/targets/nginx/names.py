@@ -81,7 +81,7 @@ class Lookups:
     """Maps that extract a value from a longer text, numbered in the order of first use."""
 
     patterns: dict[str, tuple[str, str, str]] = field(default_factory=dict)
-    """Variable → (source, regular expression before the value, regular expression of the value)."""
+    """Maps each variable to (source, regular expression before the value, regular expression of the value)."""
 
     def cookie(self, name: str) -> str:
         """Return the variable that contains a cookie's value."""

@@ -230,7 +230,7 @@ def _leaves_busy(view: View) -> bool:
 
 
 def maps(context: RenderContext) -> None:
-    """Add the maps for the validated pick ids and for the content sent to the picker."""
+    """Add the maps for the validated pick IDs and for the content sent to the picker."""
     for source, variable in ((_ID, "$lb_pick_id"), (LEFT[0].text, "$lb_pick_left_id")):
         key = quote.plain(rf"~^{names.group(variable, '[A-Za-z0-9._:-]{1,64}')}\z")
         context.map(source, variable, ((Token("default"), Token('""')), (key, Token(names.captured(variable)))))

@@ -54,7 +54,7 @@ class Upstreams:
     context: RenderContext
     built: dict[tuple[str, tuple[str, ...]], UpstreamBlock | None] = field(default_factory=dict)
     singles: dict[tuple[str, tuple[str, ...]], tuple[tuple[str, UpstreamBlock], ...]] = field(default_factory=dict)
-    """(pool, regions) → name and upstream of each replica that may be picked."""
+    """Maps each (pool, regions) pair to the name and upstream of each replica that may be picked."""
 
     def of(self, pool: str, regions: tuple[str, ...] = ()) -> UpstreamBlock | None:
         """Return the upstream for `pool`, restricted to `regions` if there are any.
@@ -139,7 +139,7 @@ def _single(pool: Pool, replicas: Sequence[Replica], name: str) -> UpstreamBlock
 
 
 def _idle(pool: Pool) -> int:
-    """Return how long an idle connection is kept, in milliseconds."""
+    """Return the time for which an idle connection is kept, in milliseconds."""
     return max(1, FOREVER if pool.connections.idle is None else pool.connections.idle)
 
 

@@ -25,9 +25,9 @@ class ListenerScope:
     listener: str
     number: int
     request_id_header: str
-    """Header that contains the request id."""
+    """Header that contains the request ID."""
     request_id: str
-    """Variable that contains the request id."""
+    """Variable that contains the request ID."""
     forwarded_for: str
     """Variable that contains the value of X-Forwarded-For."""
     forwarded_proto: str
@@ -53,9 +53,9 @@ class RenderContext:
     diagnostics: list[Diagnostic] = field(default_factory=list)
     files: list[File] = field(default_factory=list)
     upstream_numbers: dict[str, int] = field(default_factory=dict)
-    """Upstream → number in the variable for its picks."""
+    """Maps each upstream to the number in the variable for its picks."""
     conditions: dict[tuple[str, tuple[str, ...]], str] = field(default_factory=dict)
-    """(source, expressions) → variable that is 1 if one of the expressions matches."""
+    """Maps each (source, expressions) pair to the variable that is 1 if one of the expressions matches."""
     _mapped: set[str] = field(default_factory=set)
     """Variables of the maps."""
 

@@ -50,9 +50,9 @@ class Routes:
     context: RenderContext
     upstreams: Upstreams
     numbers: dict[str, int]
-    """Route → number in its variable names."""
+    """Maps each route to the number in its variable names."""
     targets: dict[str, str]
-    """Route → name of its location, which may contain the variable that chooses the pool."""
+    """Maps each route to the name of its location, which may contain the variable that chooses the pool."""
 
     @classmethod
     def of(cls, context: RenderContext, upstreams: Upstreams) -> Routes:

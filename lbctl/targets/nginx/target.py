@@ -51,7 +51,7 @@ class Nginx:
 
     @property
     def capabilities(self) -> Mapping[str, Capability]:
-        """Map each feature id to nginx's support for the feature."""
+        """Map each feature ID to nginx's support for the feature."""
         return CAPABILITIES
 
     def sheds(self, pool: Pool, have_fallback: Sequence[bool]) -> Shedding:  # noqa: ARG002 -- for other kinds

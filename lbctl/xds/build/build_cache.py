@@ -104,7 +104,7 @@ class BuildCache:
         """Return the named resource; call `build` only if no resource with equal `inputs` is cached.
 
         `secret`: whether the resource contains a credential. `in_clear` and `parent` have the same meaning as in
-        `Resource`. The inputs determine all three.
+        `Resource`. The inputs determine all three values.
         """
         slot = (type_url, name)
         own, previous = self._built.setdefault(slot, []), self._previous

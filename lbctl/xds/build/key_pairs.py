@@ -13,7 +13,7 @@ from tempfile import NamedTemporaryFile
 
 
 def pair_problem(certificate: bytes, key: bytes) -> str:
-    """Return why a server cannot use this certificate with this key, or an empty string if it can."""
+    """Return the reason why a server cannot use this certificate with this key, or an empty string if it can."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     with _file(certificate) as chain, _file(key) as private:
         try:
@@ -26,7 +26,7 @@ def pair_problem(certificate: bytes, key: bytes) -> str:
 
 
 def authority_problem(authority: bytes) -> str:
-    """Return why these certificates cannot verify a peer, or an empty string if they can."""
+    """Return the reason why these certificates cannot verify a peer, or an empty string if they can."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         context.load_verify_locations(cadata=authority.decode("ascii"))
@@ -38,7 +38,7 @@ def authority_problem(authority: bytes) -> str:
 
 
 def crl_problem(lists: bytes) -> str:
-    """Return why these revocation lists cannot be used, or an empty string if they can."""
+    """Return the reason why these revocation lists cannot be used, or an empty string if they can."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     with _file(lists) as name:
         try:

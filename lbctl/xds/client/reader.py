@@ -31,7 +31,7 @@ _INVALID_ARGUMENT = 3
 
 @dataclass(frozen=True, slots=True)
 class ClientNode:
-    """The identity that the client sends: node id, cluster and locality."""
+    """The identity that the client sends: node ID, cluster and locality."""
 
     id: str
     cluster: str = "lbctl"

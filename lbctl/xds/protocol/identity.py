@@ -12,7 +12,7 @@ _MAX_IDENTITY = 253
 
 
 def identity_of(node: XdsNode | None, context: Context) -> NodeIdentity:
-    """Return the client's identity. Raises StreamError for a node whose id is missing or not printable."""
+    """Return the client's identity. Raises StreamError for a node whose ID is missing or not printable."""
     if node is None or not node.id:
         raise StreamError("the first request on a stream must include a node with an id")
     if not all(len(text) <= _MAX_IDENTITY and text.isprintable() for text in astuple(node)):

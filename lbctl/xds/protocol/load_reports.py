@@ -59,7 +59,7 @@ class LoadReport(NamedTuple):
 
 
 class LoadReceiver(Protocol):
-    """Receives the load reports of all streams. Two Envoys with the same node id have two streams."""
+    """Receives the load reports of all streams. Two Envoys with the same node ID have two streams."""
 
     def reported(self, stream: object, node_id: str, clusters: Iterator[ClusterLoad]) -> None:
         """Process a report from a node on this stream."""

@@ -3,7 +3,7 @@
 The streams write the status, and the API reads it.
 
 A push stores only a timestamp; rows are computed when they are read. Disconnected nodes are kept for an hour, and at
-most the latest thousand are kept, so that clients that keep changing their ids cannot fill the memory.
+most the latest thousand are kept, so that clients that keep changing their IDs cannot fill the memory.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from lbctl.xds.protocol.stream import TypeStatus, XdsNode
 from lbctl.xds.resource import SHORT
 
 _Key = tuple[str, bool]
-"""Node id, and whether the client is a reader, which uses an Envoy's id without being that Envoy."""
+"""Node ID, and whether the client is a reader, which uses an Envoy's ID without being that Envoy."""
 READER = "lbctl"
-"""User agent of clients that only read, such as `lbctl xds`. Their ACKs do not affect the node whose id they use."""
+"""User agent of clients that only read, such as `lbctl xds`. Their ACKs do not affect the node whose ID they use."""
 READER_KIND = "reader"
 """Kind of a read-only client in its row."""
 _KEPT_FOR = 3600.0
@@ -34,7 +34,7 @@ _MAX_NACK_TEXT = 8 << 20
 _NACK_OVERHEAD = 500
 _KEPT_ENDED = 8
 _SHOWN_REFUSED = 60.0
-"""How many seconds a rejected node is shown as REFUSED. Envoy reconnects within 30 s."""
+"""Seconds for which a rejected node is shown as REFUSED. Envoy reconnects within 30 s."""
 _WORST_FIRST = ("NACKED", "STALE", "WAITING", "SYNCED")
 
 
@@ -164,7 +164,7 @@ class NodeRow:
     state: str
     """State of the node, see `NodeStatus.proxies`."""
     reason: str
-    """Why updates to the node are withheld; otherwise empty."""
+    """The reason why updates to the node are withheld; otherwise empty."""
     version: str
     """Version of the snapshot last sent; empty before the first."""
     confirmed: bool
@@ -175,7 +175,7 @@ class NodeRow:
     nacks: tuple[NackRow, ...]
     """Last NACKs, latest first."""
     reports_refused: str
-    """Why its load reports are not accepted; empty if they are, or for a reader."""
+    """The reason why its load reports are not accepted; empty if they are, or for a reader."""
 
 
 @dataclass(slots=True, eq=False)
@@ -184,9 +184,9 @@ class StreamEntry:
 
     `authenticated`: the client is a process of this user, or has a certificate. `version`: the snapshot last offered,
     at `offered`. `good`: the snapshot last accepted completely. `proxy`, `kind`: name and kind of the matching entry of
-    `proxies`. `reason`: why updates are withheld. `denied`: the stream was ended for that reason. `nack_messages`: by
-    type, the last NACK message, without secrets. `pushed`, `acked`, `refused`: by type, the time of the last push, ACK
-    and NACK.
+    `proxies`. `reason`: the reason why updates are withheld. `denied`: the stream was ended for that reason.
+    `nack_messages`: by type, the last NACK message, without secrets. `pushed`, `acked`, `refused`: by type, the time of
+    the last push, ACK and NACK.
     """
 
     node: XdsNode
@@ -247,7 +247,7 @@ class StreamEntry:
 
     @property
     def key(self) -> _Key:
-        """Return the node id, and whether the client only reads."""
+        """Return the node ID, and whether the client only reads."""
         return self.node.id, self.is_reader
 
     def closed(self) -> StreamEntry:
@@ -258,7 +258,7 @@ class StreamEntry:
 
 @dataclass(slots=True)
 class _Record:
-    """The state of one node id.
+    """The state of one node ID.
 
     `streams` contains the open streams; `ended`, the most recently ended streams of one connection.
     """
@@ -278,10 +278,11 @@ class NodeStatus:
         self._connected: dict[_Key, _Record] = {}
         self._disconnected: dict[_Key, _Record] = {}  # in the order of disconnection
         self._nacks: deque[tuple[deque[Nack], Nack]] = deque()
-        """NACKs of all nodes, oldest first, each paired with the NACKs of its node. These may no longer include it."""
+        """NACKs of all nodes, oldest first, each paired with the NACKs of its node. The node may no longer have the
+        paired NACK."""
         self._nack_text = 0
         self._reports_refused: dict[object, tuple[str, str]] = {}
-        """Maps an open report stream to the node id and the reason why its reports are not accepted."""
+        """Maps an open report stream to the node ID and the reason why its reports are not accepted."""
 
     def now(self) -> float:
         """Return the current time in seconds since the epoch."""
@@ -324,7 +325,7 @@ class NodeStatus:
     def good(self, entry: StreamEntry) -> None:
         """Record that the client has accepted everything in the snapshot last offered on this stream.
 
-        Other connections do not count, because any user of this machine can connect with another node's id.
+        Other connections do not count, because any user of this machine can connect with another node's ID.
         """
         record = self._connected[entry.key]
         entry.accept()
@@ -339,11 +340,11 @@ class NodeStatus:
             self._reports_refused.pop(stream, None)
 
     def reports_refused(self) -> dict[str, str]:
-        """Map each node id to the reason why its reports are not accepted, for nodes that try to report."""
+        """Map each node ID to the reason why its reports are not accepted, for nodes that try to report."""
         return dict(self._reports_refused.values())
 
     def connected_to(self, proxy: str) -> list[str]:
-        """Return the ids of connected nodes that match this entry of `proxies`, excluding readers."""
+        """Return the IDs of connected nodes that match this entry of `proxies`, excluding readers."""
         return [
             node_id
             for (node_id, is_reader), record in self._connected.items()
@@ -351,7 +352,7 @@ class NodeStatus:
         ]
 
     def admins(self) -> dict[str, str]:
-        """Map node ids to admin addresses, for Envoys that report one over the Unix socket.
+        """Map node IDs to admin addresses, for Envoys that report one over the Unix socket.
 
         The addresses that other clients report are not used: a control plane connects only to addresses that its own
         user sets.
@@ -364,7 +365,7 @@ class NodeStatus:
         }
 
     def proxies(self) -> list[NodeRow]:
-        """Return a row for each node and connection, by node id, including recently disconnected nodes but no readers.
+        """Return a row for each node and connection, by node ID, including recently disconnected nodes but no readers.
 
         `state` is the worst state of its types: SYNCED, WAITING (subscribed to missing resources), STALE (sent or due,
         not yet accepted) or NACKED. It is REFUSED if updates are withheld (see `reason`) or if the node was rejected in
@@ -461,7 +462,7 @@ def _type(record: _Record, entry: StreamEntry, status: TypeStatus) -> NodeTypeRo
 
 
 def _since(entry: StreamEntry, status: TypeStatus) -> float:
-    """Return when the type entered its state. Content that is due but not yet sent counts from its offer."""
+    """Return the time at which the type entered its state. Content that is due but not sent counts from its offer."""
     kind = status.type_url
     pushed, acked = entry.pushed.get(kind, 0.0), entry.acked.get(kind, 0.0)
     entered = {

@@ -1,6 +1,6 @@
 """Matches a connected node to an entry of `proxies`, which determines the node's resources.
 
-A node reports its own id, and only its client certificate proves the id. If an entry has a `node_san`, the certificate
+A node reports its own ID, and only its client certificate proves the ID. If an entry has a `node_san`, the certificate
 must match it. A node with another certificate is rejected and never falls back to a wider pattern.
 """
 
@@ -29,10 +29,10 @@ class RefusedNode:
 
 
 def assign(topology: Topology, node: XdsNode, sans: frozenset[str]) -> Proxy | RefusedNode:
-    """Return the entry for the node's id, or else the one with the longest matching pattern, with the node's locality.
+    """Return the entry for the node's ID, or else the one with the longest matching pattern, with the node's locality.
 
     If entries have equal patterns, their `node_san` decides, and then their name. An entry without `nodes` matches the
-    node whose id is its name. `sans`: the alternative names of the client certificate; empty without a certificate.
+    node whose ID is its name. `sans`: the alternative names of the client certificate; empty without a certificate.
     """
     served = xds_proxies(topology, xds_kinds())
     matches = [(rank, item) for item in served.named if (rank := _rank(item, node.id))]

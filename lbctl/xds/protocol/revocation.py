@@ -44,7 +44,7 @@ class Revocations:
     """At least one."""
 
     def refusal(self, certificate: bytes) -> str:
-        """Return why a client with this certificate (PEM) is rejected; empty if it is accepted.
+        """Return the reason why a client with this certificate (PEM) is rejected; empty if it is accepted.
 
         Like OpenSSL, it rejects every client of a CA whose list is missing or expired.
         """
@@ -131,7 +131,7 @@ class RevokedClients(grpc.aio.ServerInterceptor):
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, f"the client certificate is rejected: {reason}")
 
     def refusal(self, context: _Context) -> str:
-        """Return why the client of a call is rejected; empty if it is accepted."""
+        """Return the reason why the client of a call is rejected; empty if it is accepted."""
         lists = self._current()
         certificates = context.auth_context().get("x509_pem_cert", ())
         return next(filter(None, (lists.refusal(item) for item in certificates)), "") if lists else ""

@@ -121,7 +121,7 @@ class XdsServer:
         if bind.path or socket:
             self._socket = PrivateSocket(Path(bind.path) if bind.path else socket or Path())
         self.socket_problem = ""
-        """Why the Unix socket next to the TCP port could not be opened; otherwise empty."""
+        """The reason why the Unix socket next to the TCP port could not be opened; otherwise empty."""
         self._limits = limits or Limits()
         authenticated = tls is not None and tls.client_ca is not None
         self._context = ServerContext(
@@ -217,7 +217,7 @@ class XdsServer:
         self._context.recall(snapshot)
 
     def retry_rejected(self) -> int:
-        """Send rejected resources once more, and return how many there are across all nodes."""
+        """Send rejected resources once more, and return their number across all nodes."""
         return sum(session.retry_rejected() for session in tuple(self._sessions))
 
     def check_certificate(self) -> str:

@@ -67,9 +67,9 @@ class ServerContext:
     """Last publication of the previous process, if it differs."""
     remembered: EndedNodes = field(default_factory=EndedNodes)
     newest: dict[tuple[str, str | None], StreamSession] = field(default_factory=dict)
-    """Maps (node id, type) to the newest open stream of the node and service."""
+    """Maps (node ID, type) to the newest open stream of the node and service."""
     denials: dict[tuple[str, str], float] = field(default_factory=dict)
-    """Maps (node id, reason) to the time when it was last logged, earliest first."""
+    """Maps (node ID, reason) to the time when it was last logged, earliest first."""
 
     def identifies(self, context: Context) -> bool:
         """Return whether the client is identified by more than its host: by its certificate, or by using the socket."""

@@ -22,7 +22,7 @@ __all__ = ["Acked", "Nacked", "Response", "Stream", "StreamError", "TypeStatus",
 
 _GATED = (LDS, RDS)
 _ASK_SECONDS = 2.0
-"""How many seconds listeners and routes wait for a client that has accepted a new cluster to subscribe to its
+"""Seconds for which listeners and routes wait for a client that has accepted a new cluster to subscribe to its
 endpoints."""
 _HELD = tuple(kind for kind in TYPES if kind != LDS)
 

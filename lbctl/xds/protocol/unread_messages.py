@@ -33,7 +33,7 @@ _INTERVAL, _IDLE_INTERVAL = 0.02, 0.5
 _PART_OF_TIME = 20
 """Ratio of the pause after a scan that closes nothing to the duration of the scan."""
 _FREED, _TRIM = 2.0, 0.2
-"""For how many seconds after a close free memory is returned to the system, and the seconds between two returns."""
+"""Seconds after a close during which free memory is returned to the system, and seconds between two returns."""
 _PRUNE = 60.0
 _SLOW = 4 << 10
 """Number of bytes per connection in `_PRUNE` seconds that count as read. For example, responses to pings are not

@@ -38,7 +38,7 @@ class XdsNode:
     """The client, as identified by the first request of its stream."""
 
     id: str
-    """Node id, which the client chooses."""
+    """Node ID, which the client chooses."""
     cluster: str = ""
     """May be empty."""
     region: str = ""

@@ -32,7 +32,7 @@ _PIECE = 1 << 16
 _KILLED = 1.0
 """Seconds to wait for a killed program to end."""
 _MARGIN = 60.0
-"""How many seconds before its expiry a credential stops being used."""
+"""Seconds before its expiry at which a credential is no longer used."""
 
 
 @dataclass(frozen=True, slots=True)

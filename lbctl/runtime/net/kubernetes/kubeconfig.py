@@ -226,7 +226,7 @@ def _error(node: Node, problem: str) -> ClusterError:
 
 
 def _others_may_write(file: Path) -> str:
-    """Return why other users could change the file, or an empty string."""
+    """Return the reason why other users could change the file, or an empty string."""
     status = file.stat()
     if status.st_uid not in {0, os.geteuid()}:
         return "owned by another user"
