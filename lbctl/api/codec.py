@@ -118,7 +118,10 @@ def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
 
 
 def _any_of(union: Any, value: object) -> Any:
-    """Decode a value as the first member of an `AnyOf` that accepts it. If none does, raise the last member's error."""
+    """Decode a value as the first member of an `AnyOf` that accepts it.
+
+    If no member accepts the value, raise the last member's error.
+    """
     *others, last = union.members
     for member in others:
         with suppress(msgspec.ValidationError):

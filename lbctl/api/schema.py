@@ -1,8 +1,9 @@
 """Every document that the HTTP API returns, accepts and streams, as frozen structs.
 
 The server encodes these types and the commands decode them. The OpenAPI document and docs/reference/http-api.md are
-generated from them. A field has the same name in the JSON object (`field(name=…)` if Python reserves the name). Its
-docstring is its description. The module imports only msgspec and the standard library, so that commands start fast.
+generated from them. A field has the same name in the JSON object (`field(name=…)` if Python reserves the name). A
+field's docstring is also its description in the API document. The module imports only msgspec and the standard library,
+so that commands start fast.
 
 Rules for all documents: A field is always present. None is JSON's null, and the docstring explains when a field is
 null. A `Timestamp` is ISO 8601 in UTC with milliseconds. Durations and ages are in seconds. A client ignores fields and
@@ -1770,13 +1771,13 @@ class LiveProxy(Struct, frozen=True):
     proxy: str | None
     """The proxy's name in `proxies`; null if the node is not listed in `proxies`."""
     kind: str
-    """The same value as in `Proxies`."""
+    """The proxy's type, as in `Proxies`."""
     connected: bool
     """Whether the proxy is currently connected."""
     since: Timestamp
     """The time at which the connection or the last connection attempt began."""
     state: str
-    """The same value as in `Proxies`."""
+    """The proxy's state, as in `Proxies`."""
     reason: str
     """The reason why the proxy is not in sync; empty if it is in sync."""
     version: str

@@ -2,8 +2,8 @@
 
 A checker executes its input: `nginx -t` loads modules and creates logs, and `haproxy -c` runs Lua. It therefore gets
 only text that lbctl has written, and the operator's own lines, which are as trusted as the fleet. The checker runs in a
-private temporary directory, without network and without root, as far as the proxy allows. Its messages point to the
-YAML from which the rejected line was rendered.
+private temporary directory, without network and without root, as far as the proxy allows. The checker's messages are
+mapped to the YAML from which the rejected line was rendered.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ def reason_of(error: BaseException, silent: str = "") -> str:
     """Return a human-readable reason for an error: one line, never empty.
 
     The reason is the system's reason if available, else the exception's text, else `silent`, else the exception's type.
-    An OSError's text would repeat its number and file. Its `strerror` is None if it was raised with only a text.
+    An OSError's text would repeat its number and file. `strerror` is None if the error was raised with only a text.
     """
     text = getattr(error, "strerror", None) or str(error)
     if isinstance(error, OSError) and error.errno and str(text).startswith(_ASYNCIO):

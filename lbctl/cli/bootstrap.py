@@ -148,7 +148,7 @@ def _warn_of_refusal(node: str) -> None:
 def _entry_of(node: str) -> tuple[Proxy | None, str]:
     """Return this node's entry in the `proxies` of --fleet, and the reason if it has none.
 
-    Both are empty without a valid fleet.
+    Without a valid fleet, the entry is None and the reason is empty.
     """
     fleet = click.get_current_context().params.get("fleet")
     if not fleet:

@@ -272,8 +272,8 @@ def await_proxies(remote: ServeClient) -> int:
 def _having_and_late(remote: ServeClient) -> tuple[list[str], list[str]]:
     """Return the proxies that have applied the published fleet, and the others with their reasons.
 
-    Disconnected proxies are in neither list. The same applies to nodes that are unconfirmed, or rejected without
-    resources, because they are not proxies of the fleet.
+    Disconnected proxies are in neither list. Nodes that are unconfirmed, or rejected without resources, are not listed
+    either, because they are not proxies of the fleet.
     """
     snapshot = remote.get("/api/v1/status", schema.Status).snapshot
     version = snapshot.version if snapshot else None

@@ -303,7 +303,7 @@ def _write(bundle: Bundle, options: _Options) -> int:
 
 
 def _other_objects(bundle: Bundle, directory: Path) -> str:
-    """Return the reason why the directory belongs to another entry; empty if it does not.
+    """Return the reason why the directory belongs to another entry; empty if it belongs to this entry or to none.
 
     A tool that applies the directory and prunes old objects would delete the other entry's objects.
     """

@@ -1,8 +1,8 @@
 """The effect of `defaults` on the JSON Schema: keys that `defaults` sets are not required elsewhere.
 
 A schema cannot follow a value from `defaults` into an object. If `defaults.pool` is present, no key of a pool is
-required, except in lists, which are replaced as a whole. The same applies to routes. Mutually exclusive keys remain
-mutually exclusive.
+required, except in lists, which are replaced as a whole. This also applies to the keys of routes. Mutually exclusive
+keys remain mutually exclusive.
 """
 
 from __future__ import annotations

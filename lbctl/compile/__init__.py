@@ -1,4 +1,4 @@
 """Turns the fleet as written into the resolved fleet.
 
-Its ordered steps fill in defaults and check references, capacities and precedence.
+The steps run in order: they fill in defaults and check references, capacities and precedence.
 """

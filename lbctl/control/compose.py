@@ -40,7 +40,7 @@ class EffectiveReplica:
     weight: Weight
     """The published weight; if the status is not "in", the weight that the replica will return with."""
     share: float
-    """Its fraction of the pool's requests, 0…1."""
+    """The replica's fraction of the pool's requests, from 0 to 1."""
     status: ReplicaStatus
     """Whether it gets requests."""
     reasons: tuple[str, ...]

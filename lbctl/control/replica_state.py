@@ -91,9 +91,9 @@ class ReplicaFacts:
     """Maps each proxy to the slow-start factor that lbctl applies for the proxy; it also contains the picker's
     factor."""
     health: DeepHealth | None = None
-    """Its deep health; None if it has no telemetry."""
+    """Deep health of the replica; None if it has no telemetry."""
     in_flight: int | None = None
-    """Its requests in flight; None if unknown."""
+    """Number of requests in flight at the replica; None if unknown."""
     in_flight_known_by: int = 0
     """The number of proxies that report its requests in flight."""
     in_flight_is_old: bool = False

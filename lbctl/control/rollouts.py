@@ -1,12 +1,12 @@
 """Rollouts move a route's split to one pool step by step, and can be paused, resumed and aborted.
 
-A rollout is identified by its route, its target pool, the model of that pool, and its steps. Its state applies to the
-route until the files change the split or the rollout itself. While it runs, a change to an old pool's model also ends
-it, because earlier comparisons were with a different model. A step's hold runs only while a proxy has applied the step.
-In `analysis` mode, a step ends after its hold if the evidence since its beginning is good, and the rollout ends when
-too many evaluations in a row are bad. In every mode, a step does not begin while the target pool has no available
-replica, and a running rollout ends in that case, unless an operator has allowed it to continue. The functions are pure:
-times are arguments, in seconds since the epoch.
+A rollout is identified by its route, its target pool, the model of that pool, and its steps. The state of a rollout
+applies to the route until the files change the split or the rollout itself. While it runs, a change to an old pool's
+model also ends it, because earlier comparisons were with a different model. A step's hold runs only while a proxy has
+applied the step. In `analysis` mode, a step ends after its hold if the evidence since its beginning is good, and the
+rollout ends when too many evaluations in a row are bad. In every mode, a step does not begin while the target pool has
+no available replica, and a running rollout ends in that case, unless an operator has allowed it to continue. The
+functions are pure: times are arguments, in seconds since the epoch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Parses the models that a server reports. Its responses are untrusted.
+"""Parses the models that a server reports. The server's responses are untrusted.
 
 Only names that a fleet can express are written to the file. Other names (a path on the server's disk, or text with
 quotes) are used only to find servers with the same model.

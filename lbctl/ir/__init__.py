@@ -1,1 +1,4 @@
-"""The resolved fleet as frozen values: the output of `compile` and the input of targets. Its hash is its version."""
+"""The resolved fleet as frozen values: the output of `compile` and the input of targets.
+
+The hash of a fleet is its version.
+"""

@@ -1,7 +1,7 @@
 """Rules whose model determines protection: of two routes for the same requests, one is less protected.
 
-Such a request has to name one model that the proxy and every replica read in the same way. Otherwise a client could use
-the open route while the replica serves the model of the protected one.
+A request for such routes has to name one model that the proxy and every replica read in the same way. Otherwise a
+client could use the open route while the replica serves the model of the protected one.
 """
 
 from __future__ import annotations

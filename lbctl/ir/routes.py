@@ -277,7 +277,7 @@ class AnalysisMetric:
     """A PromQL query that compares the new pool with the old one."""
 
     name: str
-    """Its name in reports."""
+    """The name of the query in reports."""
     source: str
     """URL of a Prometheus API."""
     query: str
@@ -328,7 +328,7 @@ class Rollout:
 class Route:
     """A route. `action` decides how requests are answered.
 
-    The other settings apply to `Forward`; `auth` also applies to a list of models.
+    The settings other than `action` apply to `Forward`; `auth` also applies to a list of models.
     """
 
     name: str

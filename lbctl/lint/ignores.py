@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 UNUSED, MALFORMED = "LB017", "LB018"
 FILES = frozenset({"LB110", "LB503"})
-"""Codes of missing files. `validate` reports them, but lint does not, because a CI pipeline has neither certificates
-nor keys.
+"""Codes of missing files. `validate` reports missing files, but lint does not, because a CI pipeline has neither
+certificates nor keys.
 """
 _CODES_OF_PROXIES = frozenset({feature.code for feature in FEATURES} | {"LB206", "LB499"})
 _RUN_TIME_CODES = "LB9"

@@ -85,7 +85,7 @@ class CodePage:
     before: str = ""
     """Complete fleet that triggers the finding."""
     after: str = ""
-    """The same fleet without the finding."""
+    """Complete fleet without the finding."""
     ignore: str = ""
     """When it is safe to ignore the finding."""
 

@@ -1,8 +1,8 @@
 """Decodes the bytes of one file into text that can be parsed, and collects the faults of that file.
 
 An invisible character, such as a control character or a change of direction, can give a reviewed file a different
-meaning, and a private key in a repository is compromised. Both are rejected everywhere, including in comments. Faults
-are reported with their positions, but a key is never shown.
+meaning, and a private key in a repository is compromised. Invisible characters and private keys are rejected
+everywhere, including in comments. Faults are reported with their positions, but a key is never shown.
 """
 
 from __future__ import annotations

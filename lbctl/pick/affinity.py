@@ -84,7 +84,7 @@ class AffinityChanges:
 
 
 class AffinityBatch(NamedTuple):
-    """Entries for other pickers. Their number is limited, so that a batch fits into one message."""
+    """Entries for other pickers. The number of entries is limited, so that a batch fits into one message."""
 
     replicas: Mapping[int, tuple[str, str]]
     """Maps each number to the pool and name of a replica, for all numbers in `entries`."""

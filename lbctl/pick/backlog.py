@@ -27,13 +27,13 @@ class Prompt:
     """A prompt that was sent to the replica."""
 
     tokens: int
-    """Its length in tokens, excluding tokens in the replica's cache."""
+    """Length of the prompt in tokens, excluding tokens in the replica's cache."""
     sent: float
     """Time at which it was sent, in seconds."""
     is_own: bool = True
     """Whether this picker sent it."""
     length: PromptLength | None = EMPTY
-    """Its length estimated from its content, including tokens in the replica's cache; None if unknown."""
+    """Length of the prompt estimated from its content, including tokens in the replica's cache; None if unknown."""
     read: bool = False
     """Whether it has left the backlog."""
 

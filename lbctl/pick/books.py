@@ -214,7 +214,7 @@ class Books:
         return self._loads.setdefault(pool, {})
 
     def load(self, pool: str, replica: str) -> ReplicaLoad:
-        """Return the load of a replica. The same object is returned until the replica is removed."""
+        """Return the load of a replica. The method returns the same object until the replica is removed."""
         loads = self.loads(pool)
         load_of_replica = loads.get(replica)
         if load_of_replica is None:

@@ -34,7 +34,7 @@ class CandidateRow:
     reason: str
     """The reason why the request may not go to the replica; empty if it may."""
     rate: float | None
-    """Its rate relative to the others, including slow start; None if it is not eligible."""
+    """Rate of the replica relative to the others, including slow start; None if the replica is not eligible."""
     ramp: float
     """The factor of slow start in `rate`, from 0 to 1."""
     work: float | None

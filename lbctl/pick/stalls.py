@@ -1,7 +1,8 @@
 """Detects stopped engines: requests are in flight, but the engine makes no progress.
 
 Deep health ejects such a replica after `stalled_after`, but until then its requests fail. A picker can decide earlier,
-because it knows which prompts an engine has to compute. Its decision is soft: it ends at the first sign of progress.
+because it knows which prompts an engine has to compute. The picker's decision is soft: it ends at the first sign of
+progress.
 
 An engine has stopped if its progress stays the same in at least three samples and for longer than all of these times:
 
@@ -82,7 +83,7 @@ class _Engine:
     """The silence of one engine. Times are seconds."""
 
     progress: float
-    """Its progress in the newest sample."""
+    """Progress of the engine in the newest sample."""
     moved_at: float
     """Time of the first sample that showed this progress."""
     since: float

@@ -58,7 +58,7 @@ class Candidate:
 
     @property
     def rate(self) -> float:
-        """Its rate relative to the other replicas, without slow start."""
+        """Rate of the replica relative to the other replicas, without slow start."""
         return self.weight * (self.speed or 1.0)
 
     @property

@@ -2,8 +2,8 @@
 
 Proxies send the key with each query, so that another user of the machine cannot query the picker. A browser adds the
 `Origin` of a page to most requests. It sends the name and the port of the page as `Host`, even if foreign DNS resolves
-that name to this machine. Proxies do not send `Origin`. Their `Host` is the name of their upstream or the host that
-their client sent, without the port of the picker.
+that name to this machine. Proxies do not send `Origin`. The `Host` header of a proxy is the name of its upstream or the
+host that the client sent, without the port of the picker.
 """
 
 from __future__ import annotations

@@ -234,7 +234,8 @@ def _counts(row: Sequence[object], cached_tokens: object, lengths: Sequence[obje
 def _demand(flows: object, share: Sequence[object] | None) -> Demand:
     """Return the requests that wait for a pool. Raises TypeError or ValueError if they are not valid.
 
-    `share`: None if the sender has an earlier version. Its flows count as flows of normal priority with the weight 1.
+    `share`: None if the sender has an earlier version. The flows of that sender count as flows of normal priority with
+    the weight 1.
     """
     number = _count(flows, _MAX_REQUESTS)
     if share is None:

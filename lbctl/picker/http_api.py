@@ -14,11 +14,11 @@ or 503 for an Envoy.
 
 Envoys query `/envoy` with the client's method, and with headers for the pool and the other fields. The response is 200,
 with the addresses of the replicas to try and the ID of the pick, or with neither: Envoy forwards any other response
-below 500 to its client. It is 429 if the request is rejected. If the request has to wait, the response contains its ID
-and `x-lbctl-must-wait`, and Envoy queries `/envoy/wait` with this ID. That response follows later. Envoys of lbctl 1.0
-do not send `x-lbctl-asks-again`, so the response to their only query follows later. Envoy's access log reports the end
-(`envoy_access_log`). If the client disconnects or Envoy stops waiting, Envoy closes the connection of its query, which
-withdraws the pick.
+below 500 to its client. The response is 429 if the request is rejected. If the request has to wait, the response
+contains its ID and `x-lbctl-must-wait`, and Envoy queries `/envoy/wait` with this ID. That response follows later.
+Envoys of lbctl 1.0 do not send `x-lbctl-asks-again`, so the response to their only query follows later. Envoy's access
+log reports the end (`envoy_access_log`). If the client disconnects or Envoy stops waiting, Envoy closes the connection
+of its query, which withdraws the pick.
 """
 
 from __future__ import annotations

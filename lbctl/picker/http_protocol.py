@@ -85,7 +85,7 @@ class HttpProtocol:
     def rejection(self, error: MalformedError) -> bytes:
         """Return a response with the reason.
 
-        Its status is 500, because an Envoy forwards a lower status to its client.
+        The status is 500, because an Envoy forwards a lower status to its client.
         """
         return HttpAnswer(500, f"{error}\n".encode()).encoded(keep=False)
 

@@ -4,8 +4,8 @@ gRPC reads the environment when it is loaded. With its event engine, gRPC passes
 another thread. Without the engine, the thread that waits for events does this itself, which saves a tenth of a pick's
 CPU time.
 
-The keys of the affinity memory are Python hashes. Their seed is also in the environment, so that a restarted picker can
-use the previous picker's memory.
+The keys of the affinity memory are Python hashes. The seed of these hashes is also in the environment, so that a
+restarted picker can use the previous picker's memory.
 """
 
 from __future__ import annotations

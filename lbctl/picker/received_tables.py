@@ -120,7 +120,7 @@ class TableFollower:
             self._changed(pool, None)
 
     def _end_of_beginning(self) -> None:
-        """Drop the pools that an earlier connection had but this one does not."""
+        """Drop the pools of an earlier connection that this connection does not have."""
         for pool in self._tables.keys() - (self._beginning if self._beginning is not None else self._tables.keys()):
             self._remove(pool)
         self._beginning = None

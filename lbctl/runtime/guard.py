@@ -36,7 +36,7 @@ _AGAIN = 3.0
 
 
 async def end_tasks(tasks: Iterable[asyncio.Task[Any]], again: float | None = None) -> None:
-    """Cancel tasks and wait until they have ended. Their errors are ignored.
+    """Cancel tasks and wait until they have ended. Errors that the tasks raise are ignored.
 
     A task is cancelled again if it continues: a client library that is connecting at that moment may mistake the first
     cancellation for a failure of its connection, and swallow it. `again` is the number of seconds until the next

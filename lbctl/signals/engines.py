@@ -34,8 +34,8 @@ TGI = MetricsTable(
 """Text Generation Inference.
 
 The table has no cache metric, because TGI counts tokens differently for the capacity and for the content of a batch. A
-batch is a step of the engine, so the time in the model is known for each step. Its tokens are counted only when a
-request ends, which averages out over some seconds.
+batch is a step of the engine, so the time in the model is known for each step. TGI counts tokens only when a request
+ends, which averages out over some seconds.
 """
 
 TRTLLM = MetricsTable(
@@ -225,6 +225,6 @@ KSERVE = MetricsTable(
 )
 """KServe's Python server and MLServer.
 
-Neither reports its current queue length: MLServer's queue metrics are histograms of past lengths. Requests are
+Neither server reports its current queue length: MLServer's queue metrics are histograms of past lengths. Requests are
 processed one at a time, so the batch size is unknown.
 """

@@ -114,4 +114,4 @@ LLM_D = MetricsTable(
         "Names from before llm-d router 0.9 (`inference_pool_…`, `inference_objective_…`) are not read.",
     ),
 )
-"""The endpoint picker (EPP) of llm-d's router. Its request counters change when a request ends."""
+"""The endpoint picker (EPP) of llm-d's router. The router's request counters change when a request ends."""

@@ -4,8 +4,8 @@ Lengths are lognormal or distributed as in a production service. `conversation` 
 conversations with an Azure service within an hour in November 2023: `AzureLLMInferenceTrace_conv.csv` of
 https://github.com/Azure/AzurePublicDataset (CC-BY-4.0). Lengths are interpolated between quantiles and scaled to the
 requested mean. Prompt and response lengths are drawn independently, because their correlation in that trace is only
--0.11. Its arrivals are nearly a Poisson process: the standard deviation of the time between two requests is 1.09 times
-the mean.
+-0.11. The arrivals in the trace are nearly a Poisson process: the standard deviation of the time between two requests
+is 1.09 times the mean.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Like the real picker, it learns of a refused connection when the response begins
 and nginx). Until then, it counts the request at the replica that it picked.
 
 A request's tenant in the trace is its flow in the queue, unless the queue has only one flow. The priority in the trace
-is the effective one: the route's, or the one chosen by a tenant that may do so.
+is the effective one: the route's, or the one chosen by a tenant that may choose it.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class Policy:
     def skips_full(self) -> bool:
         """Whether the proxy chooses only among replicas that are not full.
 
-        nginx does, and so does HAProxy except with a hash.
+        This is the case for nginx, and for HAProxy except with a hash.
         """
         return self.proxy == "nginx" or self.waits == FOR_ANY
 

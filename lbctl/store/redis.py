@@ -214,7 +214,7 @@ class RedisStore:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Raise StoreError instead of the client's errors. Its messages contain no password."""
+        """Raise StoreError instead of the client's errors. The messages of these errors contain no password."""
         try:
             yield
         except StoreError:

@@ -115,7 +115,7 @@ return 1
 )
 """Arguments: member, announcement, milliseconds.
 
-Removes expired announcements. Both keys expire with the last announcement.
+Removes expired announcements. Both keys of the member expire with the last announcement.
 """
 
 MEMBERS = (

@@ -1,9 +1,9 @@
 """A shared store whose content is signed by the members of its control plane.
 
 Other parties may have write access to the server of a store. A record, an announcement or a lease without a valid
-signature is rejected: it has no effect, `refused` and the log report it, and the leader's next write replaces it. The
-same applies to a record that is older than a version that this process has read. Without a key, lbctl neither signs
-content nor verifies signatures.
+signature is rejected: it has no effect, `refused` and the log report it, and the leader's next write replaces it. A
+record that is older than a version that this process has read is rejected in the same way. Without a key, lbctl neither
+signs content nor verifies signatures.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def is_kubernetes(kind: str) -> bool:
 
 
 def target(kind: str) -> Target:
-    """Return the target for a kind of proxy. Its package is imported on the first call.
+    """Return the target for a kind of proxy. The target's package is imported on the first call.
 
     Raises UnknownName if the kind does not exist.
     """

@@ -5,8 +5,8 @@ them identify the client, or state how and for which host its request arrived. O
 from the one used to choose a route. A peer in `client_address.trusted` may send them; without `client_address`, no peer
 may send them. In names, `_` is treated as `-`, because many servers (CGI, WSGI) do not distinguish them.
 
-A client with an IPv4 address may use an IPv4-mapped IPv6 address. It is treated as IPv4 everywhere: IPv4 networks
-include it, and IPv6 networks, including `::/0`, do not.
+A client with an IPv4 address may use an IPv4-mapped IPv6 address. Such an address is treated as IPv4 everywhere: IPv4
+networks contain such an address, but IPv6 networks, including `::/0`, do not.
 """
 
 from __future__ import annotations

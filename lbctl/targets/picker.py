@@ -1,7 +1,7 @@
 """The address, queries and key with which HAProxy and nginx query the picker.
 
-Both kinds of proxy use the same address, queries and key. If the fleet does not name a key file, `lbctl serve`
-generates a key. Proxies whose files are rendered elsewhere, and the pickers of other members, do not have this key.
+HAProxy and nginx use the same address, queries and key. If the fleet does not name a key file, `lbctl serve` generates
+a key. Proxies whose files are rendered elsewhere, and the pickers of other members, do not have this key.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The features that a fleet uses, and where. Its YAML is matched against the features' key patterns."""
+"""The features that a fleet uses, and where. The YAML of the fleet is matched against the features' key patterns."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ class Generations:
         _sync(place.parent)
 
     def _drop_links(self, wanted: Iterable[str]) -> None:
-        """Delete links to files that an earlier generation included but the live generation does not."""
+        """Delete links to files that were part of an earlier generation but are not part of the live generation."""
         for item in self.config.parent.iterdir():
             if item != self.config and item.name not in wanted and self._is_ours(item, item.name):
                 item.unlink()

@@ -1,7 +1,7 @@
 """`lbctl diff --against live`: compares the files with a running `serve`, and shows which side is ahead.
 
 The files are ahead if they contain changes that `serve` has not applied yet. The fleet is ahead if it has state that is
-not in any file: manual overrides, live weights, ejected replicas. Both can be true for the same replica.
+not in any file: manual overrides, live weights, ejected replicas. Both sides can be ahead for the same replica.
 """
 
 from __future__ import annotations

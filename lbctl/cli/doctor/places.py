@@ -1,6 +1,6 @@
 """Checks the state directory of `serve`, and the certificates and keys that the fleet refers to.
 
-Their contents are never shown.
+The contents of these files are never shown.
 """
 
 from __future__ import annotations

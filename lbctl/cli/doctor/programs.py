@@ -33,7 +33,7 @@ def programs(topology: Topology | None) -> Iterator[DoctorResult]:
 
 
 def _kubectl(program: Target) -> DoctorResult:
-    """Check the program that validates Kubernetes objects. Its version does not matter."""
+    """Check the program that validates Kubernetes objects. The version of the program does not matter."""
     path = find_binary(program)
     if path is None:
         todo = f"`render --check` needs it: {program.install_hint}"

@@ -149,7 +149,7 @@ def _clusters(*evaluations: Evaluation) -> float:
 
 
 def _is_outage(new: RequestCounts, old: RequestCounts, compared: bool) -> bool:
-    """Return whether the new pool fails nearly all of its requests while the old pools do not."""
+    """Return whether nearly all requests to the new pool fail while the old pools are healthy."""
     if new.requests < _MIN_OUTAGE_REQUESTS or (compared and old.requests < _MIN_OUTAGE_REQUESTS):
         return False
     return (new.rate or 0.0) >= _OUTAGE_RATE and (not compared or (old.rate or 0.0) < _HEALTHY_RATE)

@@ -79,7 +79,7 @@ def is_tested(values: LatencyValues) -> bool:
 
 
 def step_blocker(new: RequestCounts, old: RequestCounts, significance: float, cluster: float) -> str:
-    """Return the reason why the whole step's latencies keep it from ending; empty if they do not."""
+    """Return the reason why the latencies of the whole step prevent it from ending; empty if they allow it to end."""
     if _is_slower(new, old) and excess_over_pool(new, old, cluster) < significance:
         return "lower latency: over the whole step, the new pool is slower than max_latency allows"
     return ""

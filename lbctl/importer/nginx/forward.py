@@ -175,7 +175,7 @@ def _conditional(
 def misroute(context: NginxImport, item: Statement, destination: str) -> None:
     """Report a condition that cannot be expressed.
 
-    Its requests go to the same destination as other requests for the location.
+    Requests that meet the condition go to the same destination as other requests for the location.
     """
     message = f"requests for {destination} use another route of this location: `match` cannot express the condition"
     context.draft.ledger.misroute(item, message)

@@ -144,7 +144,7 @@ class _Reader:
 
 
 def _is_hidden(path: Path, patterns: Sequence[str]) -> bool:
-    """Whether a part of a path begins with a dot but its pattern does not. nginx skips such files."""
+    """Whether a part of a path begins with a dot but the pattern for that part does not. nginx skips such files."""
     parts = path.parts[-len(patterns) :]
     return any(
         part.startswith(".") and not pattern.startswith(".") for part, pattern in zip(parts, patterns, strict=True)

@@ -91,8 +91,8 @@ class PassiveCheck:
     def ejects_without_bound(self) -> bool:
         """Whether a proxy without support for `max_ejection` ejects replicas because of their responses.
 
-        It does if the files ask for it, or if the whole pool may be ejected. By default it does not: the failing
-        requests of one client could eject the whole pool for all clients.
+        A proxy does so if the files ask for it, or if the whole pool may be ejected. By default, it does not eject
+        them: the failing requests of one client could eject the whole pool for all clients.
         """
         return self.is_5xx_written or self.max_ejection >= 100
 

@@ -50,7 +50,7 @@ class Replica:
     labels: tuple[tuple[str, str], ...] = ()
     """(name, value), sorted; they fill the placeholders of metrics sources."""
     telemetry: Telemetry | None = None
-    """Its own sources of metrics; None: the pool's sources."""
+    """The replica's own sources of metrics; None: the pool's sources."""
     agent_port: int | None = None
     """HTTP port of its agent; None: the port of the pool's agents."""
 

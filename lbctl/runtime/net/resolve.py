@@ -64,7 +64,7 @@ def _cancellable() -> Iterator[None]:
     """Raise CancelledError if the task was cancelled inside the block but continued.
 
     dnspython uses `asyncio.wait_for`, which before Python 3.12 loses a cancellation that arrives together with a
-    response. Such a task would never end.
+    response. A task that continues would never end.
     """
     task = asyncio.current_task()
     before = task.cancelling() if task else 0

@@ -24,7 +24,7 @@ class FleetProxy:
     """A proxy of the fleet, with the configuration composed for it and the configuration that it has applied."""
 
     proxy: Proxy
-    """Its entry in the fleet."""
+    """The proxy's entry in the fleet."""
     pools: frozenset[str]
     """The pools that it may send to."""
     decided: Snapshot

@@ -1,7 +1,7 @@
 """The handlers of the route table.
 
 A route that returns a JSON document has a function with `@operation`; any other route has a handler with `@handler`.
-Both are named after the route's operation.
+The function or handler is named after the route's operation.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 def operation(function: _F) -> _F:
     """Register the function that returns the document of the operation with its name.
 
-    Its arguments are the state, the query if the route has parameters, and the body and the operator's name if the
+    The function takes the state, the query if the route has parameters, and the body and the operator's name if the
     route has a body.
     """
     OPERATIONS[function.__name__] = function

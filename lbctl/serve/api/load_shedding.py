@@ -12,7 +12,7 @@ _DRAINED = frozenset({"draining", "drained"})
 
 
 def shedding(pool: Pool, routes: Iterable[Route], kinds: Iterable[str], states: Iterable[str]) -> str | None:
-    """Return the reason why these kinds of proxies shed the pool's requests (`load_shedding`); None if they do not.
+    """Return the reason why these kinds of proxies shed requests to the pool (`load_shedding`), or None.
 
     Without an active check, proxies only know which replicas they have ejected themselves.
     """

@@ -52,7 +52,7 @@ class LiveState:
     checks: Mapping[tuple[str, str], CheckState] = field(default_factory=dict)
     """Maps each (pool, replica) pair to the result of lbctl's active checks."""
     observed_checks: Mapping[tuple[str, str], CheckState] = field(default_factory=dict)
-    """The same results for replicas where no proxy acts on them."""
+    """The results of lbctl's checks for replicas where no proxy acts on them."""
     connections: Mapping[tuple[str, str], CheckState] = field(default_factory=dict)
     """Maps each (pool, replica) pair to whether lbctl can connect to it."""
     health: Mapping[tuple[str, str], DeepHealth] = field(default_factory=dict)

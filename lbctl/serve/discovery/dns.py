@@ -43,7 +43,7 @@ _WAIT_WITH_ANSWER = 0.5
 
 @dataclass(frozen=True, slots=True)
 class DnsQuestion:
-    """A name and the resolvers that are queried for it. Its text form is the key of the saved answer."""
+    """A name and the resolvers that are queried for it. The text form is the key of the saved answer."""
 
     name: str
     resolvers: tuple[Address, ...] = ()
@@ -172,7 +172,7 @@ class DnsSource:
         name.task = self._guard.start("DNS lookups", partial(self._query_periodically, name), name=str(name.question))
 
     def _unwatch(self, name: _WatchedName) -> None:
-        """Stop the queries for a name. Its answer stays as a seed, in case the name was removed by mistake."""
+        """Stop the queries for a name. The last answer stays as a seed, in case the name was removed by mistake."""
         if name.task:
             name.task.cancel()
         if name.answer:
@@ -238,7 +238,7 @@ async def _wait_for_first(names: Sequence[_WatchedName], timeout: float) -> None
 def replicas_of(dns: DnsDiscovery, addresses: tuple[str, ...]) -> tuple[Replica, ...]:
     """Return a replica for each of the first `max_replicas` addresses, sorted by name.
 
-    Their names are those that the compiler gives unnamed replicas; their capacity and GPU come from the section.
+    The replicas have the names that the compiler gives unnamed replicas; their capacity and GPU come from the section.
     """
     limited = [Address(item, dns.port) for item in addresses[: dns.max_replicas]]
     replicas = [Replica(name=replica_name(item), address=item, capacity=dns.capacity, gpu=dns.gpu) for item in limited]

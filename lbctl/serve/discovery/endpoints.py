@@ -111,7 +111,7 @@ class _Place:
     gpu: str
     """The type of its GPU; empty if unknown."""
     zone: str
-    """Its zone; empty if unknown."""
+    """Zone of the endpoint; empty if unknown."""
 
 
 def _place(

@@ -1,8 +1,8 @@
 """The interface of a replica source: DNS, a file, or an API.
 
-A source watches the pools with its kind of `discovery`, and returns all replicas of each pool. It need not check its
-answers: `service.DiscoveryService` keeps the last valid answer of a source that fails and rejects replicas that no
-fleet file could list, and `guard` withholds answers that would remove too many replicas at once.
+A source watches the pools with its kind of `discovery`, and returns all replicas of each pool. The source need not
+check its answers: `service.DiscoveryService` keeps the last valid answer of a source that fails and rejects replicas
+that no fleet file could list, and `guard` withholds answers that would remove too many replicas at once.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class PoolAnswer:
     saved: tuple[str, ...] = ()
     """The answer in the format that the source's `seed` accepts."""
     leaving: frozenset[str] = frozenset()
-    """Replicas whose termination the source has announced, even if they are still in the answer. Their removal needs no
-    confirmation."""
+    """Replicas whose termination the source has announced, even if they are still in the answer. The removal of these
+    replicas needs no confirmation."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,7 +104,7 @@ class DiscoveryService:
         return tuple(state for source in self._sources.values() for state in source.names())
 
     async def stop(self) -> None:
-        """Stop all sources. Their last answers stay in use."""
+        """Stop all sources. The last answers stay in use."""
         await asyncio.gather(*(source.stop() for source in self._sources.values()))
 
     def _touch(self) -> None:

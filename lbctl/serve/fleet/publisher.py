@@ -110,7 +110,7 @@ class Publisher:
 
     @property
     def sends(self) -> bool:
-        """Whether Envoys get the published fleet. They do not in a dry run or before the first fleet."""
+        """Whether Envoys get the published fleet. Envoys do not get it in a dry run or before the first fleet."""
         return self._send is not None
 
     def open(self, send: Callable[[CachedSnapshot], None]) -> None:

@@ -148,8 +148,8 @@ class FleetReloader:
     def restore(self, saved: SavedFleet) -> LoadOutcome:
         """Read a saved fleet.
 
-        Its target files are read with their current content. If they are missing, invalid or would remove too many
-        replicas, their saved content is used.
+        The saved fleet's target files are read with their current content. If they are missing, invalid or would remove
+        too many replicas, their saved content is used.
         """
         with self._lock:
             own = self._with_own()

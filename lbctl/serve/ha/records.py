@@ -1,6 +1,6 @@
 """Applies changes to the leader's stored records to a member.
 
-An unreadable record changes nothing: this member keeps its state. The same applies to a missing record, because an
+An unreadable record changes nothing: this member keeps its state. A missing record also changes nothing, because an
 emptied store contains no information about the fleet.
 """
 

@@ -1,9 +1,9 @@
 """Compares the prompt tokens that pickers expected in engine caches with those that the engines found there.
 
-Both are cumulative counts: the picker's report has the expected tokens of all pickers, and telemetry has the engines'
-own counts. If a count decreases, it was reset, and the comparison for its replica starts over. It also starts over when
-an engine resumes reporting its counts, or when the number of lines changes: a worker was added or removed, or one of
-its lines was missing.
+Both numbers are cumulative counts: the picker's report has the expected tokens of all pickers, and telemetry has the
+engines' own counts. If a count decreases, it was reset, and the comparison for its replica starts over. It also starts
+over when an engine resumes reporting its counts, or when the number of lines changes: a worker was added or removed, or
+one of its lines was missing.
 """
 
 from __future__ import annotations

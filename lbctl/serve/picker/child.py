@@ -51,7 +51,7 @@ class PickerState:
     """The state of the picker's process."""
 
     pid: int | None = None
-    """Its process ID; None if it is not running."""
+    """Process ID of the picker; None if it is not running."""
     since: float | None = None
     """The time at which it was started, in seconds since the epoch; None if it is not running."""
     starts: int = 0
@@ -63,7 +63,7 @@ class PickerState:
     heard: float | None = None
     """The time at which that report arrived, in seconds on the monotonic clock; None before the first."""
     address: Address | None = None
-    """Its listen address; None if it is not running."""
+    """Listen address of the picker; None if it is not running."""
 
 
 class PickerChild:

@@ -29,7 +29,7 @@ class Peer(NamedTuple):
 
     id: str
     address: str
-    """Its gRPC address as IP:PORT."""
+    """The picker's gRPC address as IP:PORT."""
     interface: str = ""
     """The identity of the loopback interface that the picker can use; empty if unknown."""
 

@@ -77,11 +77,11 @@ class PickerAlone:
 
     def __init__(self) -> None:
         self.pid: int | None = None
-        """Its process ID; None if there is no process."""
+        """ID of the process; None if there is no process."""
         self.heard: float | None = None
         """The time at which it last reported, in seconds on the monotonic clock; None before the first report."""
         self.report = PickerReport()
-        """Its newest report, with the requests that have ended since the first report and the samples since the last
+        """The newest report, with the requests that have ended since the first report and the samples since the last
         one."""
         self.problem = ""
         """The reason why it is not known to be running; empty if it has reported, or if there is no process."""

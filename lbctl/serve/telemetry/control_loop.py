@@ -1,8 +1,8 @@
 """Runs the control loop: it turns the scraper's reports into events, and their effects into the loop's output.
 
-It decides but publishes nothing: `on_change` is called when `output` has changed. Reports that arrive together become
-one event for each pool, so that the loop takes a bounded share of the time for a fleet of any size. Pools without
-telemetry are not included.
+The loop decides but publishes nothing: `on_change` is called when `output` has changed. Reports that arrive together
+become one event for each pool, so that the loop takes a bounded share of the time for a fleet of any size. Pools
+without telemetry are not included.
 """
 
 from __future__ import annotations

@@ -124,7 +124,10 @@ class ReplicaSources:
         )
 
     def _first_tokens(self) -> tuple[float | None, float | None]:
-        """Return the engine's counts of first tokens and prompt tokens, from the first page that has the former."""
+        """Return the engine's counts of first tokens and prompt tokens.
+
+        Both come from the first page that has a count of first tokens.
+        """
         pages = (reading.quantities for reading in self._readings if reading is not None)
         page: Mapping[str, float] = next((quantities for quantities in pages if "ttft_count" in quantities), {})
         return page.get("ttft_count"), page.get("prompt_tokens")

@@ -105,7 +105,7 @@ class _Reports:
     latencies: dict[LatencyKey, Counter[int]] = field(default_factory=dict)
     """Maps each measured latency and bucket to the number of requests since this process started."""
     recent: deque[_Bucket] = field(default_factory=deque)
-    """Its reports of the last minute, oldest first."""
+    """The proxy's reports of the last minute, oldest first."""
     window: Counter[ReplicaKey] = field(default_factory=Counter)
     """The requests in `recent`."""
     failed: Counter[ReplicaKey] = field(default_factory=Counter)
@@ -214,7 +214,7 @@ class TrafficLedger:
     def add_own_errors(self, proxy: str, errors: Mapping[str, int], now: float) -> None:
         """Add each pool's requests that the proxy itself answered with an error, without a replica.
 
-        These counts do not mean that the proxy reports its requests.
+        Such errors do not mean that the proxy reports its requests.
         """
         if not errors:
             return
@@ -228,7 +228,7 @@ class TrafficLedger:
         return {(name, pool): count for name, item in self._proxies.items() for pool, count in item.own_errors.items()}
 
     def add_latencies(self, proxy: str, latencies: Latencies, now: float) -> None:
-        """Add latencies reported by the proxy. They do not mean that the proxy reports its requests."""
+        """Add latencies reported by the proxy. Such latencies do not mean that the proxy reports its requests."""
         reports = self._proxies.setdefault(proxy, _Reports(now))
         for key, counts in latencies.items():
             reports.latencies.setdefault(key, Counter()).update(counts)

@@ -29,11 +29,11 @@ _BUFFER = 1 << 20
 
 
 class LogReceiver:
-    """Counts the requests in the proxies' lines. Its methods are called in the event loop."""
+    """Counts the requests in the proxies' lines. The methods are called in the event loop."""
 
     def __init__(self) -> None:
         self.address: Address | None = None
-        """Its listen address; None if it does not listen."""
+        """Listen address of the receiver; None if it does not listen."""
         self.dropped: Counter[Dropped] = Counter()
         """Number of ignored lines, by reason."""
         self._socket: socket.socket | None = None

@@ -78,7 +78,10 @@ def cluster_inputs(upstream: PlannedCluster) -> PlannedCluster:
 
 
 def listener(view: View, item: Listener) -> listener_pb2.Listener:
-    """Return the listener. Its route table and TLS secrets are separate resources, which the proxy requests by name."""
+    """Return the listener.
+
+    The listener's route table and TLS secrets are separate resources, which the proxy requests by name.
+    """
     message = resources.listener(view, item, replace(_DELIVERY, routes=partial(_routes_and_log, view)))
     if item.max_connections is not None:
         limit = connection_limit_pb2.ConnectionLimit(

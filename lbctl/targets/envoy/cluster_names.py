@@ -1,8 +1,8 @@
 """The clusters of a view and their names. A pool may need several clusters.
 
 Envoy handles regions and fallbacks per cluster, not per route. A pool becomes one cluster with its own name, and one
-more for each set of regions that excludes some of its replicas. If it has a fallback, an aggregate cluster is placed in
-front of both.
+more for each set of regions that excludes some of its replicas. If the pool has a fallback, an aggregate cluster is
+placed in front of the pool's and the fallback's clusters.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _uses(view: View) -> list[tuple[Route, str]]:
 
 
 def _routes_to(view: View) -> dict[str, list[Route]]:
-    """Map each pool to the routes that forward to it, mirrors excluded."""
+    """Map each pool to the routes that forward to it, excluding mirrors."""
     routes: dict[str, list[Route]] = {}
     for route in view.routes.values():
         for pool in route.action.pools if isinstance(route.action, Forward) else ():

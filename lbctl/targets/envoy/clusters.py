@@ -1,4 +1,7 @@
-"""Pools as clusters: load balancing, circuit breakers and connections. Their replicas are in `endpoints`."""
+"""Pools as clusters: load balancing, circuit breakers and connections.
+
+The endpoints of these clusters are in `endpoints`.
+"""
 
 from __future__ import annotations
 

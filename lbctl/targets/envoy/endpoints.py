@@ -64,7 +64,7 @@ def as_written(host: str) -> Sequence[str]:
 
 
 class EndpointLayout:
-    """The endpoints of one cluster. Their weights are filled in later.
+    """The endpoints of one cluster. The weights of these endpoints are filled in later.
 
     New weights overwrite the previous ones, which takes a tenth of the time that a new layout takes.
     """

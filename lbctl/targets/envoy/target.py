@@ -1,4 +1,4 @@
-"""Envoy as a target. Its protobuf messages are imported only when something is rendered."""
+"""Envoy as a target. The protobuf messages are imported only when something is rendered."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def gaps(view: View, objects: KubernetesObjects) -> Iterator[Gap]:
 def without_host_names(view: View) -> View:
     """Return the view without replicas that have host names, which slices cannot contain.
 
-    The other replicas receive their share.
+    The remaining replicas receive the share of the removed replicas.
     """
     pools, weights = {}, {}
     for name, pool in view.pools.items():

@@ -146,7 +146,7 @@ def _bytes(item: Mapping[str, object], name: str) -> bytes:
 
 
 def rsa_pem(modulus: int, exponent: int) -> str:
-    """Return the PEM of an RSA key. Both numbers must be positive."""
+    """Return the PEM of an RSA key. `modulus` and `exponent` must be positive."""
     return _pem(_RSA_OID, _der(_SEQUENCE, _integer(modulus), _integer(exponent)))
 
 

@@ -113,7 +113,7 @@ def backups(pool: Pool) -> frozenset[str]:
 
 
 def pool_name(backend: str) -> str:
-    """Return the pool of a backend. Both names lack the `pool_` prefix."""
+    """Return the pool of a backend. Both the backend and the pool are named without the `pool_` prefix."""
     return residency.pool_name(backend.partition(_MARK)[0].removesuffix(_OPEN))
 
 

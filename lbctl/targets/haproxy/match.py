@@ -132,8 +132,8 @@ def _expression(pattern: str, acls: Acls) -> tuple[str, str]:
 def _model(models: tuple[str, ...], acls: Acls) -> str:
     """Return the ACL for exact model names and prefixes.
 
-    Both are in one expression, because separate expressions would need an `or` inside the `and` of the conditions. The
-    part after a prefix may contain line feeds, because JSON can escape them.
+    Names and prefixes are in one expression, because separate expressions would need an `or` inside the `and` of the
+    conditions. The part after a prefix may contain line feeds, because JSON can escape them.
     """
     alternatives = [re.escape(item[:-1]) + ".*" if item.endswith("*") else re.escape(item) for item in models]
     return acls.name("var(txn.model)", "reg", [rf"^(?s:{'|'.join(alternatives)})\z"])

@@ -30,7 +30,7 @@ from lbctl.targets.target import File
 from lbctl.targets.token import Token, write
 
 SPOE = "picker.spoe"
-"""The file that contains the engines. Its name does not end in .cfg, because HAProxy reads all .cfg files in a
+"""The file that contains the engines. The file's name does not end in .cfg, because HAProxy reads all .cfg files in a
 directory as its own configuration."""
 _BACKEND = "picker"
 _MAX_BODY_BYTES = 64 * 1024
@@ -88,8 +88,8 @@ HELLO = _frame(
     1, _text("supported-versions"), _STRING + _text("2.0"), *_SIZE, _text("capabilities"), _STRING + _text(""),
     _text("healthcheck"), _TRUE,
 )  # fmt: skip
-"""The check for HAProxy 3.0 and older. Their `option spop-check` allocates `tune.bufsize` bytes on the stack, so a
-value of 8 MiB crashes HAProxy with a segmentation fault."""
+"""The check for HAProxy 3.0 and older. In these versions, `option spop-check` allocates `tune.bufsize` bytes on the
+stack, so a value of 8 MiB crashes HAProxy with a segmentation fault."""
 ACCEPTED = _frame(
     101, _text("version"), _STRING + _text("2.0"), *_SIZE, _text("capabilities"), _STRING + _text("pipelining")
 )
@@ -217,7 +217,8 @@ def lines(route: Route, listener: Listener, view: View) -> Iterator[Token]:
 def answers(listener: Listener, view: View) -> Iterator[Token]:
     """Yield the lines that apply the picker's choice to the listener's requests, or record why it is missing.
 
-    If the response is too late, the picker may still have made a pick that no request uses. Its ID begins with `late-`.
+    If the response is too late, the picker may still have made a pick that no request uses. The ID of such a pick
+    begins with `late-`.
     """
     queries = _queries_of(listener, view)
     if not queries:

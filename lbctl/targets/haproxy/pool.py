@@ -236,6 +236,9 @@ def _request_limit(part: TierBackend) -> Iterator[Token]:
 
 
 def _with_fallback(pool: Pool, routes: Sequence[Route]) -> list[str]:
-    """Return the routes that use another pool when this one is down. Their requests are shed at that pool, not here."""
+    """Return the routes that use another pool when this one is down.
+
+    Requests on these routes are shed at that pool, not here.
+    """
     fallbacks = [(item.name, item.action.fallback) for item in routes if isinstance(item.action, Forward)]
     return [name for name, fallback in fallbacks if fallback not in (None, pool.name)]

@@ -29,7 +29,7 @@ def backend_name(pool: Pool, regions: tuple[str, ...]) -> str:
 
 
 def pool_name(backend: str) -> str:
-    """Return the pool of a backend. Both names lack the `pool_` prefix."""
+    """Return the pool of a backend. Both the backend and the pool are named without the `pool_` prefix."""
     return backend.partition(_MARK)[0]
 
 

@@ -125,8 +125,8 @@ def server(part: TierBackend, replica: Replica, weight: int, ids: Mapping[str, i
 def slot(part: TierBackend, name: str) -> Token:
     """Return the line of a spare slot: a server in maintenance with the settings that all replicas of the pool share.
 
-    Its address, weight and replica are set at run time. Like every server added at run time, it has no agent check; its
-    health check queries the same agent.
+    The address, the weight and the replica of a slot are set at run time. Like every server added at run time, it has
+    no agent check; its health check queries the same agent.
     """
     pool = part.pool
     return line(

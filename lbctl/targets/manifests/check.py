@@ -57,7 +57,8 @@ def complaints(output: str, bundle: Bundle) -> Iterator[Complaint]:
 def _lines(output: str) -> Iterator[str]:
     """Yield the errors. An error in several fields has one line per field, beginning with an asterisk.
 
-    A conflict with another field manager is one error. Its field lines begin with a dash, and kubectl appends advice.
+    A conflict with another field manager is one error. The field lines of a conflict begin with a dash, and kubectl
+    appends advice.
     """
     head, conflict, advice = "", "", False
     for line in filter(None, map(str.strip, output.splitlines())):

@@ -347,7 +347,7 @@ def _pieces(
 def is_attached(host: str, section: str, hosts: Sequence[str]) -> bool:
     """Return whether the routes of `host` belong to a section of a Gateway. `hosts` are all hosts of the listener.
 
-    The section receives requests for all hosts within it. Of the HTTPRoutes for wider hosts, only the most specific one
+    The section receives requests for all hosts within it. Only the most specific of the HTTPRoutes for wider hosts
     belongs to the section, because it contains the others' rules.
     """
     if host_covers(section, host):

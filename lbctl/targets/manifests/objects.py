@@ -40,7 +40,7 @@ Routes come after their Services and after the policies that protect them.
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """The objects of one proxy. Their labels contain the proxy's name."""
+    """The objects of one proxy. Labels on these objects contain the proxy's name."""
 
     proxy: str
     namespace: str

@@ -10,7 +10,8 @@ from lbctl.targets.nginx.render_context import RenderContext
 from lbctl.targets.token import Token
 
 READS_ALL_LINES = "x-forwarded-for"
-"""The only header of which the real-IP module reads every line. Of other headers, it reads only the first line."""
+"""The only header of which the real-IP module reads every line. The module reads only the first line of any other
+header."""
 _JOINS_HEADERS = (1, 23, 0)
 """First version in which a variable `$http_name` contains all lines of a header; earlier versions contain only the
 first."""

@@ -1,7 +1,8 @@
 """nginx's own responses: their bodies, as the templates insert them, and the response headers that routes set on them.
 
-Their statuses are 401, 403, 413, 429, 502, 503 and 504. All routes share their locations, so each header has a variable
-that depends on the route. Without its CORS headers, a browser would hide a response's status from the page.
+nginx itself can respond with the statuses 401, 403, 413, 429, 502, 503 and 504. All routes share their locations, so
+each header has a variable that depends on the route. Without its CORS headers, a browser would hide a response's status
+from the page.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from lbctl.targets.token import Token
 HARMLESS = r" !#-\[\]-~"
 """Content of a character class: the characters that JSON does not escape."""
 _HARMLESS_PATH = r"!#->@-\[\]-~"
-"""The same characters, except the space and the question mark."""
+"""Content of a character class: the characters that JSON does not escape, except the space and the question mark."""
 _DEFAULT = Token("default")
 _NULL = Token("null")
 _LOGGED = Token("$lb_logged")
@@ -65,7 +65,10 @@ def traffic_server(view: View) -> Token | None:
 
 
 def formats(view: View, listener: Listener, number: int, request_id: str) -> LogFormat:
-    """Return the log format of one listener. Its name is part of the text, so each listener has its own format."""
+    """Return the log format of one listener.
+
+    The listener's name is part of the text, so each listener has its own format.
+    """
     name = Token(names.own(f"lb_log{number}", view.proxy))
     if listener.access_log.format == "text":
         text = (

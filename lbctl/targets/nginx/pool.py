@@ -121,7 +121,7 @@ def _upstream(context: RenderContext, pool: Pool, name: str, regions: tuple[str,
 def _single(pool: Pool, replicas: Sequence[Replica], name: str) -> UpstreamBlock:
     """Return the upstream of the first replica.
 
-    The other replicas receive requests when it is busy. Replicas are not ejected.
+    The other replicas receive requests when the first one is busy. Replicas are not ejected.
     """
     common = (Token("max_fails=0"), *_limit(pool))
     servers = tuple(_server(pool, PooledReplica(item, 1, min(rank, 1)), common) for rank, item in enumerate(replicas))

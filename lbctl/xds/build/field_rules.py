@@ -202,7 +202,8 @@ def _is_map(field: FieldDescriptor) -> bool:
 class _Field(NamedTuple):
     """The checks of one field, and an iterator over the messages in it.
 
-    `items` is None if no message in the field needs a check. Both return positions relative to the field.
+    `items` is None if no message in the field needs a check. The checks and the iterator return positions relative to
+    the field.
     """
 
     name: str

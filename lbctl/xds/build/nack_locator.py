@@ -1,7 +1,7 @@
 """Maps the error message in an Envoy NACK to a position in the YAML.
 
-Envoy does not report line numbers. Its message either identifies part of the rejected resource by index
-(`VirtualHosts[0]… Routes[20]`) or quotes a name. Both are resolved against the resource as it was sent.
+Envoy does not report line numbers. Envoy's message either identifies part of the rejected resource by index
+(`VirtualHosts[0]… Routes[20]`) or quotes a name. Indexes and names are resolved against the resource as it was sent.
 """
 
 from __future__ import annotations

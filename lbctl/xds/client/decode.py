@@ -1,7 +1,8 @@
 """Decodes Envoy's messages using only envoy-data-plane, and finds their references.
 
-The server encodes with xds-protos. This client does not, so that a bug in one library is not hidden by the same bug in
-the other. Importing this module takes a third of a second, so only the commands that read xDS do so.
+The server encodes with xds-protos. This client does not use xds-protos, so that a bug in one library is not hidden by
+the same bug in the other. Importing this module takes a third of a second, so only the commands that read xDS import
+it.
 """
 
 from __future__ import annotations

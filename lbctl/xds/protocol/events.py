@@ -40,7 +40,8 @@ class TypeStatus:
 
     SYNCED: all content has been accepted. STALE: something is sent or due, and not yet accepted. NACKED: something was
     rejected, and is not sent again. WAITING: the server has no content for the subscription yet. The versions are
-    digests of the subscribed content. They are equal if all of it has been accepted, and empty at first.
+    digests of the subscribed content. The two versions are equal if all of the content has been accepted, and empty at
+    first.
     """
 
     type_url: str

@@ -1,8 +1,8 @@
 """Load reports: an Envoy's counters for each endpoint of its clusters, and the request that enables reports.
 
-Envoy's Load Reporting Service (LRS) is a separate stream next to ADS. Its counters are deltas: each report counts from
-the previous one. An endpoint without requests since then and without requests in progress is absent. This module
-decodes reports one cluster at a time, so that a receiver can skip unknown clusters.
+Envoy's Load Reporting Service (LRS) is a separate stream next to ADS. The counters in LRS are deltas: each report
+counts from the previous one. An endpoint without requests since then and without requests in progress is absent. This
+module decodes reports one cluster at a time, so that a receiver can skip unknown clusters.
 """
 
 from __future__ import annotations

@@ -23,7 +23,8 @@ from lbctl.xds.resource import SHORT
 _Key = tuple[str, bool]
 """Node ID, and whether the client is a reader, which uses an Envoy's ID without being that Envoy."""
 READER = "lbctl"
-"""User agent of clients that only read, such as `lbctl xds`. Their ACKs do not affect the node whose ID they use."""
+"""User agent of clients that only read, such as `lbctl xds`. An ACK from such a client does not affect the node whose
+ID it uses."""
 READER_KIND = "reader"
 """Kind of a read-only client in its row."""
 _KEPT_FOR = 3600.0

@@ -70,6 +70,9 @@ def _denial(proxy: Proxy, sans: frozenset[str]) -> str:
 
 @lru_cache(maxsize=4096)
 def _pattern(text: str, any_character: str) -> re.Pattern[str]:
-    """Compile a pattern: `*` matches any characters, `?` one. In an alternative name, neither of them matches a `/`."""
+    """Compile a pattern: `*` matches any characters, `?` one.
+
+    In an alternative name, neither `*` nor `?` matches a `/`.
+    """
     whole = "".join({"*": f"{any_character}*", "?": any_character}.get(char, re.escape(char)) for char in text)
     return re.compile(whole, re.DOTALL)

@@ -136,7 +136,7 @@ class StreamSession:
     async def _abort(self, code: grpc.StatusCode, reason: str) -> None:
         """End the stream because of a client's request.
 
-        Its memory is released first, even if the client does not read.
+        The memory of the request is released first, even if the client does not read.
         """
         self._close()
         await self._call.abort(code, reason)

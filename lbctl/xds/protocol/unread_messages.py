@@ -161,7 +161,10 @@ def _received(found: Mapping[Client, int]) -> dict[Client, int]:
 
 
 class _Memory:
-    """The memory of this process. Its file stays open, because there may be no free descriptor to reopen it."""
+    """The memory of this process.
+
+    The file for this number stays open, because there may be no free descriptor to reopen it.
+    """
 
     def __init__(self) -> None:
         self._file = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)

@@ -152,7 +152,7 @@ class _Section:
     def _instead(self, item: Statement, error: ClosedError) -> str:
         """Return the rule that answers in place of a rule that must not run.
 
-        It has the same condition, if the condition may run.
+        The returned rule has the same condition, if the condition may run.
         """
         when = rules.condition(rules.parted(self._words[item][1:])[1], self._known)
         return line([*answer(item.name, error.number), *(when or [])])
@@ -182,7 +182,7 @@ class _Section:
     def _not_run(self, item: Statement) -> ClosedError:
         """Return the error that closes the section, or that answers in place of the rule.
 
-        It contains the word that must not run.
+        The error contains the word that must not run.
         """
         words = self._words[item]
         name = words[0]

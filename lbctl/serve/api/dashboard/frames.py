@@ -1,7 +1,7 @@
 """Frames of the stream: bytes that are encoded once and sent to every browser, plain or compressed.
 
-A compressed stream is a single gzip stream. Its parts are compressed independently and end on a byte boundary, so any
-part may follow any other. Connections can therefore share parts, even if they join late or skip some.
+A compressed stream is a single gzip stream. The parts of this stream are compressed independently and end on a byte
+boundary, so any part may follow any other. Connections can therefore share parts, even if they join late or skip some.
 """
 
 from __future__ import annotations
