@@ -28,7 +28,7 @@ class Listening(NamedTuple):
     """A listener of lbctl or of a proxy in the fleet."""
 
     host: str
-    """Address on which it listens; empty for a unix socket."""
+    """Address on which the listener listens; empty for a unix socket."""
     owner: str
     """Name of the listener for use in messages."""
     key: Path

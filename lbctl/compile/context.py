@@ -44,7 +44,7 @@ class ProxyKind:
     fragment_example: str
     """Example of a fragment's path; empty if the kind does not support fragments."""
     is_kubernetes: bool
-    """Whether it is rendered as Kubernetes objects, not as configuration files of a proxy."""
+    """Whether the proxy is rendered as Kubernetes objects, not as configuration files."""
     companions: Callable[[Proxy, Sequence[Pool]], Sequence[str]]
     """Returns the files with fixed names that such a proxy has in addition to its configuration."""
 

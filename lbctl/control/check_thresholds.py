@@ -30,17 +30,17 @@ class CheckState:
     """The state of one replica according to its active checks."""
 
     out: bool
-    """Whether it is ejected."""
+    """Whether the replica is ejected."""
     since: float
-    """The time at which it was last ejected or readmitted."""
+    """The time at which the replica was last ejected or readmitted."""
     reason: str = ""
-    """The reason why it is ejected; if it is not ejected, the newest failure."""
+    """The reason why the replica is ejected; if it is not ejected, the newest failure."""
     contrary: int = 0
     """Number of consecutive results that contradict `out`."""
     at: float | None = None
     """The time of the newest result; None before the first."""
     passed: bool = False
-    """Whether it has ever passed a check."""
+    """Whether the replica has ever passed a check."""
 
 
 def initial_state(now: float, *, trusted: bool) -> CheckState:

@@ -42,11 +42,11 @@ class EffectiveReplica:
     share: float
     """The replica's fraction of the pool's requests, from 0 to 1."""
     status: ReplicaStatus
-    """Whether it gets requests."""
+    """Whether the replica gets requests."""
     reasons: tuple[str, ...]
-    """The reason why it is not "in", and the weight that an operator has set."""
+    """The reason why the replica is not "in", and the weight that an operator has set."""
     drained_since: float | None
-    """The time at which its drain began, in seconds since the epoch; None if it is not drained."""
+    """The time at which the replica's drain began, in seconds since the epoch; None if it is not drained."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ class Decision:
     verdict: Verdict
     """The verdict of deep health."""
     reasons: tuple[str, ...]
-    """The reason why it is ejected or at the floor, and the reason for the strategy's proposal."""
+    """The reason why the replica is ejected or at the floor, and the reason for the strategy's proposal."""
 
 
 def decisions(state: State, pool: str) -> tuple[Decision, ...]:

@@ -122,15 +122,16 @@ class DeepHealth(NamedTuple):
     good_count: int = 0
     """Consecutive observations without a complaint, counted up to the required number."""
     ejections: int = 0
-    """Number of ejections since it was last healthy."""
+    """Number of ejections since the replica was last healthy."""
     ejection_denied: bool = False
-    """Whether it would be ejected if the pool had not reached `max_ejection`."""
+    """Whether the replica would be ejected if the pool had not reached `max_ejection`."""
     remap_failure: RemapFailure = ""
     """Whether the newest known value shows a failed row remap, and whether an operator has accepted it."""
     is_asleep: bool = False
-    """Whether its engine reports that it is asleep."""
+    """Whether the engine reports that it is asleep."""
     is_suspected: bool = False
-    """Whether its published weight is at the floor because its engine has stopped, according to the picker."""
+    """Whether the replica's published weight is at the floor because its engine has stopped, according to the
+    picker."""
 
     @property
     def is_healthy(self) -> bool:

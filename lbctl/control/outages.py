@@ -27,7 +27,7 @@ class ReplicaReport(NamedTuple):
     name: str
     state: str
     reason: str
-    """The reason why it is in that state; empty for `in`."""
+    """The reason why the replica is in that state; empty for `in`."""
 
 
 class Outage(NamedTuple):
@@ -36,9 +36,9 @@ class Outage(NamedTuple):
     reason: str
     """The replicas and their states, as human-readable text."""
     since: float
-    """The time at which it was first seen, in seconds since the epoch."""
+    """The time at which the outage was first seen, in seconds since the epoch."""
     seen: float
-    """The time at which it was last seen, in seconds since the epoch."""
+    """The time at which the outage was last seen, in seconds since the epoch."""
 
 
 Outages = Mapping[str, Outage]

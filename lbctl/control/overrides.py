@@ -45,7 +45,7 @@ class Override:
     since: float = 0.0
     """When it began."""
     until: float | None = None
-    """The time at which it ends; None if it applies until it is removed."""
+    """The time at which the override ends; None if it applies until it is removed."""
     route: str = ""
     """The route of a `split`; empty for the other kinds."""
     shares: Shares = ()

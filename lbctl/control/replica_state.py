@@ -60,17 +60,17 @@ class ReplicaFacts:
     effective: EffectiveReplica
     """The replica, including all of lbctl's decisions about it."""
     is_held: bool = False
-    """Whether an operator has overridden its weight."""
+    """Whether an operator has overridden the replica's weight."""
     is_composite: bool = False
-    """Whether its weight follows its load."""
+    """Whether the replica's weight follows its load."""
     check: CheckState | None = None
     """The result of lbctl's active checks; None if lbctl does not check it."""
     agent_reason: str = ""
-    """The reason why lbctl's check of its agent fails, if only the checks of proxies decide; empty if it passes."""
+    """The reason why lbctl's check of the agent fails, if only the checks of proxies decide; empty if it passes."""
     checked_for: tuple[str, ...] = ()
     """The proxies that act on lbctl's active checks."""
     connection: CheckState | None = None
-    """Whether lbctl can connect to it; None if lbctl does not try."""
+    """Whether lbctl can connect to the replica; None if lbctl does not try."""
     connection_age: float = 0.0
     """Seconds for which `connection` has been in its current state."""
     is_apart: bool = False
@@ -79,14 +79,14 @@ class ReplicaFacts:
     answered_age: float | None = None
     """Seconds since a proxy last reported that the replica answered a request; None if no proxy ever has."""
     unanswered_for: float | None = None
-    """Seconds for which requests were sent to it without a successful response. None if the time is too short to be
-    significant, or if a check has a result."""
+    """Seconds for which requests were sent to the replica without a successful response. None if the time is too short
+    to be significant, or if a check has a result."""
     passed_by: int = 0
-    """Number of proxies whose own active checks it passes."""
+    """Number of proxies whose own active checks the replica passes."""
     conditions: Mapping[str, ReplicaCondition] = field(default_factory=dict)
     """Maps each proxy to the replica's condition there."""
     carriers: int = 0
-    """The number of proxies that may send requests to it."""
+    """The number of proxies that may send requests to the replica."""
     ramps: Mapping[str, float] = field(default_factory=dict)
     """Maps each proxy to the slow-start factor that lbctl applies for the proxy; it also contains the picker's
     factor."""
@@ -95,13 +95,13 @@ class ReplicaFacts:
     in_flight: int | None = None
     """Number of requests in flight at the replica; None if unknown."""
     in_flight_known_by: int = 0
-    """The number of proxies that report its requests in flight."""
+    """The number of proxies that report the replica's requests in flight."""
     in_flight_is_old: bool = False
     """Whether `in_flight` may have been measured before the proxies applied its drain."""
     not_drained_by: tuple[str, ...] = ()
-    """The proxies that may still send new requests to it although it is drained."""
+    """The proxies that may still send new requests to the replica although it is drained."""
     connected: int = 0
-    """The number of connected proxies that may send requests to it."""
+    """The number of connected proxies that may send requests to the replica."""
 
     @property
     def is_idle(self) -> bool | None:

@@ -48,15 +48,15 @@ class EndedRollout:
     key: str
     """Identity of the rollout: its target, the target's model and the steps."""
     base: Shares
-    """The file's shares when it began."""
+    """The file's shares when the rollout began."""
     phase: Phase
     """Its last phase."""
     step: int
-    """The index of its last step."""
+    """The index of the rollout's last step."""
     percent: float
-    """The target's share, in percent, when it ended."""
+    """The target's share, in percent, when the rollout ended."""
     reason: str = ""
-    """The reason for its end; empty if none was given."""
+    """The reason why the rollout ended; empty if none was given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +77,11 @@ class RolloutState:
     since: float = 0.0
     """The time at which the current step or phase began."""
     elapsed: float = 0.0
-    """Seconds of the current step's hold that had elapsed before it was paused."""
+    """Seconds of the current step's hold that had elapsed before the rollout was paused."""
     held_since: float | None = None
     """The time since which the hold has been running; None while it is paused."""
     reason: str = ""
-    """The reason why an operator or the analysis paused, set or ended it."""
+    """The reason why an operator or the analysis paused, set or ended the rollout."""
     analysis: AnalysisState = AnalysisState()
     """The evidence, if the mode is `analysis`."""
     models: str = ""
@@ -89,7 +89,7 @@ class RolloutState:
     earlier: tuple[EndedRollout, ...] = ()
     """The earlier rollouts of the route, newest last."""
     allows_unavailable: bool = False
-    """Whether an operator allows it to continue while the target pool has no available replica."""
+    """Whether an operator allows the rollout to continue while the target pool has no available replica."""
 
     @property
     def runs(self) -> bool:

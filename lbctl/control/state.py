@@ -37,13 +37,13 @@ class ReplicaState(NamedTuple):
     replica: Replica
     """The replica as defined by the files and discovery."""
     peers: Peers
-    """The replicas that its speed is compared with."""
+    """The replicas with which the replica's speed is compared."""
     observation: Observation | None
     """The newest observation; None before the first."""
     health: DeepHealth
     """The verdict of deep health."""
     progress_watch: ProgressWatch
-    """The time since which it has completed no work."""
+    """The time since which the replica has completed no work."""
     proposal: Proposal
     """The strategy's proposal."""
     fresh: bool = False
@@ -53,7 +53,7 @@ class ReplicaState(NamedTuple):
     goal: float = 1.0
     """Target multiplier, based on its signals and its health."""
     trajectory: WeightTrajectory = WeightTrajectory()
-    """How its weight moves towards the goal."""
+    """Movement of the replica's weight towards the goal."""
     since: float = NEVER
     """The time at which the replica joined the pool, in seconds."""
 
@@ -94,13 +94,13 @@ class PoolState:
     pool: Pool
     """The pool as defined by the files and discovery."""
     rules: HealthRules
-    """The limits for changes of its weights."""
+    """The limits for changes of the pool's weights."""
     replicas: tuple[ReplicaState, ...]
     """The replicas, in the pool's order."""
     index: Mapping[str, int]
     """Maps each replica name to its index in `replicas`."""
     mode: Mode = "acting"
-    """Whether its weights follow the signals."""
+    """Whether the pool's weights follow the signals."""
     mode_since: float = NEVER
     """The time at which `mode` began, in seconds."""
     mode_reason: str = ""

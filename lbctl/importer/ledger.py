@@ -32,7 +32,7 @@ class Note:
     text: str
     """Directive as one line, without secrets."""
     reason: str
-    """The reason why it was not converted."""
+    """The reason why the directive was not converted."""
     place: Path
     """Object in the fleet whose comment contains the directive; empty for the head of the file."""
 

@@ -23,7 +23,7 @@ class Statement:
     block: tuple[Statement, ...] = ()
     """Directives in its block."""
     is_block: bool = False
-    """Whether it has a block, which may be empty."""
+    """Whether the statement has a block, which may be empty."""
     unread: str = ""
     """The reason why an include was not read or only partly read; empty if it was read."""
 

@@ -30,7 +30,7 @@ class Models:
     single: str = ""
     """Name of the single model behind all names, or ""."""
     adapters: tuple[str, ...] = ()
-    """Names of its LoRA adapters."""
+    """Names of the LoRA adapters."""
     owners: tuple[str, ...] = ()
     """Owners of the models, if reported."""
     omitted: int = 0

@@ -29,7 +29,7 @@ class TelemetrySource:
     url: str
     """URL with placeholders."""
     verified: bool = True
-    """Whether its metrics were read; otherwise the URL is the server's default address."""
+    """Whether the metrics were read; otherwise the URL is the server's default address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class PoolDraft:
     """Unique name in the draft."""
     members: tuple[PoolMember, ...]
     ready: str
-    """Path of its health check; "" for a TCP check."""
+    """Path of the health check; "" for a TCP check."""
     tls: str | None
     """Host name in the servers' certificates; None for plain HTTP, "" for an IP address."""
 

@@ -118,7 +118,7 @@ class Listener:
     name: str
     """The name, unique in the fleet."""
     bind: Address
-    """Address on which it listens."""
+    """Address on which the listener listens."""
     tls: ListenerTls | None = None
     """TLS termination; None: plain connections."""
     http2: bool = True

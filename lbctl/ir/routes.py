@@ -339,7 +339,7 @@ class Route:
     rewrite: Rewrite | None = None
     """Changes to the path and host; None: no changes."""
     queue_priority: Literal["high", "normal", "low"] = "normal"
-    """Priority of its requests while they wait for a replica."""
+    """Priority of the route's requests while they wait for a replica."""
     websocket: bool = False
     """Whether a client may upgrade to a WebSocket."""
     request_timeout: int | None = None
@@ -359,7 +359,7 @@ class Route:
     auth: Auth | None = None
     """Required authentication; None: all clients may use the route."""
     logged: bool = True
-    """Whether its requests are in the listener's access log."""
+    """Whether the route's requests are in the listener's access log."""
     request_headers: HeaderRules = HeaderRules()
     """Changes to the request's headers."""
     response_headers: HeaderRules = HeaderRules()

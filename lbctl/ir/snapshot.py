@@ -66,9 +66,9 @@ class View:
     proxy: Proxy
     listeners: tuple[Listener, ...]
     routes: Mapping[str, Route]
-    """The routes of its listeners, by name."""
+    """The routes of the proxy's listeners, by name."""
     pools: Mapping[str, Pool]
-    """The pools of its routes, by name."""
+    """The pools of the proxy's routes, by name."""
     weights: Mapping[str, tuple[Weight, ...]]
     """Maps each pool to one weight for each replica, in the order of `pools[pool].replicas`."""
     drained: Mapping[str, frozenset[str]]
@@ -83,7 +83,7 @@ class View:
     out: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Maps each pool to the unhealthy replicas among `drained`."""
     traffic_log: Address | None = None
-    """Address that it sends its traffic log to, by syslog; None: no traffic log."""
+    """Address that the proxy sends its traffic log to, by syslog; None: no traffic log."""
     picker: Address | None = None
     """Address of the picker; None if no pool uses the algorithm `pick`, or if the picker must not be used."""
     picker_tls: bool = False
@@ -91,7 +91,7 @@ class View:
     ca_bundles: Mapping[str, str] = field(default_factory=dict)
     """Maps each path to the certificates of a CA bundle in PEM, if its configuration contains them."""
     picker_key: str = field(default="", repr=False)
-    """Key that it sends to the picker with each request; empty: no key."""
+    """Key that the proxy sends to the picker with each request; empty: no key."""
 
 
 def view(snapshot: Snapshot, proxy: Proxy) -> View:

@@ -17,7 +17,7 @@ class Weight(NamedTuple):
     rate: float
     """Rate of requests that the replica should answer, relative to its peers."""
     room: float
-    """Number of requests that it should have in flight, relative to its peers."""
+    """Number of requests that the replica should have in flight, relative to its peers."""
     speed: float = 1.0
     """Measured speed, relative to replicas with the same GPU."""
 

@@ -29,13 +29,13 @@ class Prompt:
     tokens: int
     """Length of the prompt in tokens, excluding tokens in the replica's cache."""
     sent: float
-    """Time at which it was sent, in seconds."""
+    """Time at which the prompt was sent, in seconds."""
     is_own: bool = True
-    """Whether this picker sent it."""
+    """Whether this picker sent the prompt."""
     length: PromptLength | None = EMPTY
     """Length of the prompt estimated from its content, including tokens in the replica's cache; None if unknown."""
     read: bool = False
-    """Whether it has left the backlog."""
+    """Whether the prompt has left the backlog."""
 
     def is_sent(self, at: float) -> bool:
         """Return whether the prompt may have been sent up to `at`."""

@@ -81,7 +81,7 @@ class ReplicaLoad:
     work: float = 0.0
     """Total work at the replica, in tokens."""
     engine_limit: int | None = None
-    """Number of requests that its engine runs at once; None if it does not report that it is full."""
+    """Number of requests that the engine runs at once; None if it does not report that it is full."""
     recent: float = 0.0
     """Requests sent just before the engine's last report, which may only be waiting for its next step."""
     _backlog: Backlog = field(default_factory=Backlog)

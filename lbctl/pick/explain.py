@@ -28,7 +28,7 @@ class CandidateRow:
     name: str
     """Name of the replica."""
     address: str
-    """Address that it listens on."""
+    """Address on which the replica listens."""
     eligible: bool
     """Whether the request may go to the replica."""
     reason: str
@@ -40,9 +40,9 @@ class CandidateRow:
     work: float | None
     """Work in flight at the replica, in tokens; None if it is not eligible."""
     cached: float | None
-    """Number of the request's tokens that its cache may contain; None if none are known."""
+    """Number of the request's tokens that the replica's cache may contain; None if none are known."""
     counted: bool
-    """Whether its cache counts, because its load is within the bound."""
+    """Whether the replica's cache counts, because its load is within the bound."""
     wait: float | None
     """Expected wait without the cache; None if it is not eligible.
 

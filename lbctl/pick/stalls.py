@@ -95,17 +95,17 @@ class _Engine:
     silence: float = 0.0
     """Duration of the silence up to the newest sample."""
     is_idle: bool = True
-    """Whether it had no requests in the newest sample."""
+    """Whether the engine had no requests in the newest sample."""
     unread: int = 0
     """Tokens of the prompts that the engine had when the silence began."""
     has_unknown: bool = False
-    """Whether it has reported requests during this silence that no picker had sent."""
+    """Whether the engine has reported requests during this silence that no picker had sent."""
     has_moved: bool = False
-    """Whether its progress has ever changed."""
+    """Whether the engine's progress has ever changed."""
     avoided_since: float | None = None
     """Time since which the engine has counted as stopped; None if it does not count as stopped."""
     pause: float = _FIRST_PAUSE
-    """Seconds for which it counts as stopped even without requests."""
+    """Seconds for which the engine counts as stopped even without requests."""
 
     @property
     def is_avoided(self) -> bool:

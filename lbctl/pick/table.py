@@ -35,9 +35,9 @@ class Candidate:
     weight: float = 1.0
     """Weight determined by the weighting strategy, on the scale of the pool's capacities; 0: no requests."""
     fit: bool = True
-    """Whether it may get requests."""
+    """Whether the replica may get requests."""
     reason: str = ""
-    """The reason why it is not fit, for display; empty if it is fit."""
+    """The reason why the replica is not fit, for display; empty if it is fit."""
     priority: int = 0
     """0 is preferred; replicas with higher numbers are standbys."""
     region: str | None = None

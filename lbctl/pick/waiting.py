@@ -43,7 +43,7 @@ class WaitingRequest(NamedTuple):
     cost: float
     """Work of the request, in tokens."""
     since: float
-    """Time of its arrival, in seconds."""
+    """Time at which the request arrived, in seconds."""
     lane: Hashable = None
 
 
@@ -57,7 +57,7 @@ class Position(NamedTuple):
     seconds: float | None
     """Estimated wait; None if no request has left the queue in the last minute."""
     rejected: bool = False
-    """Whether it would be rejected instead, because too many requests wait."""
+    """Whether the request would be rejected instead, because too many requests wait."""
 
 
 @dataclass(slots=True)
@@ -67,11 +67,11 @@ class _Flow:
     start: float
     """Start tag of its next request."""
     entry: int
-    """Number of its entry in the heap of its priority."""
+    """Number of the flow's entry in the heap of its priority."""
     lanes: dict[Hashable, dict[str, WaitingRequest]] = field(default_factory=dict)
     """Maps each lane to its requests by ID, the oldest first."""
     length: int = 0
-    """Number of its requests."""
+    """Number of the flow's requests."""
 
     def heads(self) -> list[WaitingRequest]:
         """Return the oldest request of each lane, the oldest first."""

@@ -43,7 +43,7 @@ class DatagramReceiver:
         self._take = take
         self._socket = receiving
         self.port: int = self._socket.getsockname()[1]
-        """Port at which it listens."""
+        """Port on which the socket listens."""
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         """Fires at the end of a pause; None: the event loop waits for datagrams."""

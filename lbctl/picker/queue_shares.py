@@ -62,7 +62,7 @@ class _Peer(NamedTuple):
     heard: float
     demands: Demands
     precedes: bool
-    """Whether it is the first of two equal pickers."""
+    """Whether that picker is the first of two equal pickers."""
     requests: Mapping[str, int]
     """Maps each pool to the number of its requests in flight."""
 

@@ -21,7 +21,7 @@ class Signal:
     at: float
     """Time of the reading, in seconds."""
     source: int
-    """The index of its source."""
+    """The index of the signal's source."""
 
     def age(self, now: float) -> float:
         """Return the number of seconds since the value was read."""

@@ -27,9 +27,9 @@ class EngineReport(NamedTuple):
     """The metrics from which the picker recognises a full engine."""
 
     running: float
-    """Number of requests that it is running."""
+    """Number of requests that the engine is running."""
     waiting: float
-    """Number of requests waiting in it."""
+    """Number of requests waiting in the engine."""
     kv: float
     """Used share of its KV cache (0…1)."""
 

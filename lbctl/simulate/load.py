@@ -45,7 +45,7 @@ class TenantShare:
 
     name: str
     share: float
-    """Number of its requests, relative to other tenants."""
+    """Number of the tenant's requests, relative to other tenants."""
     priority: int
     """Index in `lbctl.pick.waiting.PRIORITIES`."""
 

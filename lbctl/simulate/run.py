@@ -97,11 +97,11 @@ class _Loaded:
     offset: float
     """Seconds by which a reload for measured weights is delayed."""
     worker: int = -1
-    """Index of the worker that takes its new requests."""
+    """Index of the worker that takes the proxy's new requests."""
     weights: tuple[Weight | None, ...] = ()
     proxy_weights: Sequence[float | None] = ()
     at: float = -math.inf
-    """The time at which it last received weights, in seconds."""
+    """The time at which the proxy last received weights, in seconds."""
     patience: ReloadPatience = field(default_factory=ReloadPatience)
 
 

@@ -40,15 +40,15 @@ class Requests(NamedTuple):
     block_start: Any
     """Start of its prefix blocks in `blocks`."""
     block_count: Any
-    """Number of its prefix blocks."""
+    """Number of the request's prefix blocks."""
     blocks: Any
     """IDs of the prefix blocks of all requests, concatenated."""
     replica: Any
     """Replica that it was sent to; −1: none, or not yet; `AT_PICKER`."""
     first: Any
-    """Time of its first token; negative: not yet."""
+    """Time of the request's first token; negative: not yet."""
     last: Any
-    """Time of its last token; negative: not yet."""
+    """Time of the request's last token; negative: not yet."""
     state: Any
     """PENDING, DONE, GAVE_UP, SHED or BROKEN."""
     hit: Any
@@ -84,7 +84,7 @@ class EngineColumns(NamedTuple):
     cache: Any
     """Size of the KV cache."""
     up: Any
-    """Whether its port is open: 1 or 0."""
+    """Whether the engine's port is open: 1 or 0."""
     factor: Any
     """Multiplier of the speed; 0: the engine is stopped."""
     kind: Any
@@ -136,7 +136,7 @@ class EngineColumns(NamedTuple):
     place: Any
     """Position of each engine in `heap`."""
     cache_sets: Any
-    """Number of sets in its prefix cache, each with 8 blocks."""
+    """Number of sets in the engine's prefix cache, each with 8 blocks."""
     cache_start: Any
     """Start of its blocks in `cached_block`."""
     cached_block: Any

@@ -63,7 +63,7 @@ class ServedFleet:
     replicas: int
     """Number of replicas, including discovered ones."""
     size: int
-    """Size of its compressed files in bytes."""
+    """Size of the fleet's compressed files in bytes."""
 
 
 @dataclass(frozen=True, slots=True)

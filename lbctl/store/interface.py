@@ -108,7 +108,7 @@ class Usage:
     limit: int | None = None
     """Maximum size in bytes; None if the store does not report it."""
     problem: str = ""
-    """The reason why it currently rejects writes; otherwise empty."""
+    """The reason why this part of the store currently rejects writes; otherwise empty."""
 
 
 class StateStore(Protocol):

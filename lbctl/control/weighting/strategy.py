@@ -60,7 +60,7 @@ class Estimate(NamedTuple):
     kind: type[Evidence] | None = None
     """The kind of the evidence; estimates of different kinds are not compared."""
     unsteady: Unsteady | None = None
-    """How its speed changes; None if it hardly changes."""
+    """Changes of the replica's speed; None if it hardly changes."""
     sums: Sums | None = None
     """The sums over its steps, if the pool has several GPU types."""
 

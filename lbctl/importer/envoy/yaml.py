@@ -45,7 +45,7 @@ class _Anchored:
 
     node: Node
     size: int
-    """Number of values in it, with aliases expanded."""
+    """Number of values in the anchored value, with aliases expanded."""
     height: int
     """Nesting depth of maps and lists in it."""
     is_open: bool = False

@@ -33,9 +33,9 @@ class RoutedServer:
     scope: Scope
     """The block and its enclosing blocks."""
     listeners: tuple[str, ...]
-    """Names of its listeners; empty for all listeners of the fleet."""
+    """Names of the server's listeners; empty for all listeners of the fleet."""
     hosts: tuple[str, ...]
-    """Hosts of its routes; empty for all hosts."""
+    """Hosts of the server's routes; empty for all hosts."""
 
 
 def routes(context: NginxImport, server: RoutedServer) -> None:

@@ -43,7 +43,7 @@ class Replica:
     zone: str | None = None
     """None if the files do not state a zone."""
     gpu: str | None = None
-    """Name of its GPU in the GPU table; None if the files do not state it."""
+    """Name of the replica's GPU in the GPU table; None if the files do not state it."""
     gpu_count: int = 1
     devices: tuple[str, ...] = ()
     """Identifiers of its GPUs, to find their metrics."""
@@ -64,7 +64,7 @@ class Model:
     version: str | None = None
     """None if the files do not state a version."""
     adapters: tuple[str, ...] = ()
-    """Names of its LoRA adapters, which clients request as models."""
+    """Names of the model's LoRA adapters, which clients request as models."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,19 +26,19 @@ class FleetProxy:
     proxy: Proxy
     """The proxy's entry in the fleet."""
     pools: frozenset[str]
-    """The pools that it may send to."""
+    """The pools that the proxy may send to."""
     decided: Snapshot
-    """The snapshot that lbctl has composed for it."""
+    """The snapshot that lbctl has composed for the proxy."""
     acknowledged: Snapshot | View | None
-    """The snapshot that it has applied; None if it has none yet, or if that is unknown."""
+    """The snapshot that the proxy has applied; None if it has none yet, or if that is unknown."""
     connected: bool = True
-    """Whether it should have the published fleet, because it is driven or one of its nodes is connected."""
+    """Whether the proxy should have the published fleet, because it is driven or one of its nodes is connected."""
     factors: Factors = field(default_factory=dict)
     """The slow-start factors that are part of the weights in `decided`."""
     checked: bool = False
-    """Whether lbctl runs its active health checks."""
+    """Whether lbctl runs the proxy's active health checks."""
     nodes: tuple[str, ...] = ()
-    """The names in its traffic reports: the connected nodes of an Envoy, otherwise the name of the proxy."""
+    """The names in the proxy's traffic reports: the connected nodes of an Envoy, otherwise the name of the proxy."""
 
     def may_send(self, pool: str, replica: str) -> bool:
         """Return whether the proxy's configuration allows new requests to the replica; True if this is unknown."""

@@ -54,9 +54,9 @@ class LiveState:
     observed_checks: Mapping[tuple[str, str], CheckState] = field(default_factory=dict)
     """The results of lbctl's checks for replicas where no proxy acts on them."""
     connections: Mapping[tuple[str, str], CheckState] = field(default_factory=dict)
-    """Maps each (pool, replica) pair to whether lbctl can connect to it."""
+    """Maps each (pool, replica) pair to whether lbctl can connect to the replica."""
     health: Mapping[tuple[str, str], DeepHealth] = field(default_factory=dict)
-    """Maps each (pool, replica) pair to its deep health, if it has telemetry."""
+    """Maps each (pool, replica) pair to the replica's deep health, if it has telemetry."""
     picks: Mapping[str, RecentPicks] = field(default_factory=dict)
     """Maps each pool to its picks in the last minute."""
     cached: CacheUses = field(default_factory=dict)

@@ -32,17 +32,17 @@ class Endpoint:
     address: Address
     """Where it listens."""
     pod: str
-    """The name of its pod; empty if it is not a pod."""
+    """The name of the endpoint's pod; empty if it is not a pod."""
     family: int
     """0 for IPv4, 1 for IPv6."""
     ready: bool
-    """Whether it should get requests."""
+    """Whether the endpoint should get requests."""
     serving: bool
-    """Whether it answers requests, even if it is about to terminate."""
+    """Whether the endpoint answers requests, even if it is about to terminate."""
     terminating: bool
-    """Whether its pod is being deleted, which cannot be undone."""
+    """Whether the endpoint's pod is being deleted, which cannot be undone."""
     node: str
-    """The name of its node; empty if unknown."""
+    """The name of the endpoint's node; empty if unknown."""
     zone: str
     """The zone in the EndpointSlice; empty if unknown."""
 
@@ -109,7 +109,7 @@ class _Place:
     """The node and GPU of an endpoint."""
 
     gpu: str
-    """The type of its GPU; empty if unknown."""
+    """GPU type of the endpoint; empty if unknown."""
     zone: str
     """Zone of the endpoint; empty if unknown."""
 

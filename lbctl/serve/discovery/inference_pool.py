@@ -30,7 +30,7 @@ class InferencePool:
     """The parts of an InferencePool that lbctl uses."""
 
     labels: tuple[tuple[str, str], ...]
-    """The labels of its pods, as sorted (name, value) pairs."""
+    """The labels of the pool's pods, as sorted (name, value) pairs."""
     ports: tuple[int, ...]
     """Its target ports."""
 

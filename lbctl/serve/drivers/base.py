@@ -25,7 +25,7 @@ class DriverStatus:
     version: str = ""
     """The version of the snapshot that the proxy has; empty before the first."""
     reason: str = ""
-    """The reason why it is not in sync; empty if it is."""
+    """The reason why the proxy is not in sync; empty if it is in sync."""
     reloads: int = 0
     """Number of reloads that lbctl has caused."""
     leaving: int = 0
@@ -43,13 +43,13 @@ class DriverRow:
     kind: str
     """The kind of the proxy."""
     connected: bool
-    """Whether it has a driver that works."""
+    """Whether the proxy has a driver that works."""
     since: float
     """The time of the last attempt, or the start of the supervisor, in seconds since the epoch."""
     state: State
     """Whether the proxy has the published fleet."""
     reason: str
-    """The reason why it is not in sync; empty if it is."""
+    """The reason why the proxy is not in sync; empty if it is in sync."""
     last_good: str
     """The version of the snapshot that the proxy has; empty before the first."""
     reloads: int

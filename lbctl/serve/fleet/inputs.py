@@ -38,7 +38,7 @@ class FleetInputs:
     loaded: Loaded | None = None
     """The fleet as it was read; None before the first successful read."""
     origin: Origin = "files"
-    """The origin of its files."""
+    """The origin of the fleet's files."""
     discovered: Discovered = field(default_factory=Discovered)
     """The newest discovery answers."""
     baseline: Discovered = field(default_factory=Discovered)

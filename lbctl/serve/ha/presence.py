@@ -37,17 +37,17 @@ class MemberInfo:
     role: str = ""
     """The role: leader, follower or isolated."""
     epoch: int = 0
-    """The epoch in which it leads, or whose decisions it follows."""
+    """The epoch in which the member leads, or whose decisions it follows."""
     api: str = ""
-    """The URL of its API; empty while closed."""
+    """The URL of the member's API; empty while closed."""
     xds: str = ""
     """The address for Envoys; empty while closed."""
     version: str = ""
     """The lbctl version."""
     snapshot: str = ""
-    """The version of its published snapshot."""
+    """The version of the member's published snapshot."""
     digest: str = ""
-    """The digest of its files on disk, without `control`."""
+    """The digest of the member's files on disk, without `control`."""
     lag: float | None = None
     """Seconds since the leader's last heartbeat was seen; None for the leader."""
     clock: float = 0.0
@@ -55,15 +55,15 @@ class MemberInfo:
     latency: float | None = None
     """Time that the store's last response took, in seconds; None before the first."""
     problem: str = ""
-    """The reason why it cannot use the store; empty if it can."""
+    """The reason why the member cannot use the store; empty if it can."""
     at: float = field(default_factory=time.time)
     """Time of the heartbeat."""
     shares: bool = False
-    """Whether it scrapes the pools that the leader assigns to it."""
+    """Whether the member scrapes the pools that the leader assigns to it."""
     steps: tuple[str, ...] = ()
     """IDs of the rollout steps that its proxies have applied."""
     pickers: tuple[str, ...] = ()
-    """The pickers that subscribe to it, as `lbctl.serve.picker.peers` writes them."""
+    """The pickers that subscribe to the member, as `lbctl.serve.picker.peers` writes them."""
     samples: str = ""
     """Samples that it has scraped for the leader; empty if there are none."""
 

@@ -39,9 +39,9 @@ class LeaderStatus:
     epoch: int
     """Its epoch."""
     api: str
-    """The URL of its API."""
+    """The URL of the leader's API."""
     at: float
-    """The time at which it was written, in seconds since the epoch on the leader's clock."""
+    """The time at which the status was written, in seconds since the epoch on the leader's clock."""
     snapshot: str = ""
     """The version of the leader's published snapshot."""
 

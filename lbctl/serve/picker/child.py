@@ -53,9 +53,9 @@ class PickerState:
     pid: int | None = None
     """Process ID of the picker; None if it is not running."""
     since: float | None = None
-    """The time at which it was started, in seconds since the epoch; None if it is not running."""
+    """The time at which the picker was started, in seconds since the epoch; None if it is not running."""
     starts: int = 0
-    """Number of times that it was started."""
+    """Number of times that the picker was started."""
     problem: str = ""
     """The reason why the last process ended; empty if one is running or none is needed."""
     report: PickerReport = _NO_REPORT

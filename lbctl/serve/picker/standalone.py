@@ -79,12 +79,13 @@ class PickerAlone:
         self.pid: int | None = None
         """ID of the process; None if there is no process."""
         self.heard: float | None = None
-        """The time at which it last reported, in seconds on the monotonic clock; None before the first report."""
+        """The time at which the picker last reported, in seconds on the monotonic clock; None before the first
+        report."""
         self.report = PickerReport()
         """The newest report, with the requests that have ended since the first report and the samples since the last
         one."""
         self.problem = ""
-        """The reason why it is not known to be running; empty if it has reported, or if there is no process."""
+        """The reason why the picker is not known to be running; empty if it has reported, or if there is no process."""
         self._http: Address | None = None
         self._headers: Mapping[str, str] = {}
         self._before: Mapping[str, int] = {}

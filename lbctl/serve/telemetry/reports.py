@@ -58,7 +58,7 @@ class ScrapeReport:
     signals: Signals
     """The merged signals of all sources of the replica."""
     sources: tuple[SourceState, ...]
-    """The states of all its sources."""
+    """The states of all sources of the replica."""
     reserves_memory: bool = False
     """Whether an engine reserves the GPU's memory at startup, so that free memory is not a signal."""
     evidence: Evidence | None = None
@@ -72,4 +72,4 @@ class ScrapeReport:
     cached: CachedTokens | None = None
     """Prompt tokens that the engine has found in its caches since its start; None if no source counts them."""
     member: str = ""
-    """The control plane member that scraped it; empty: this member."""
+    """The control plane member that scraped the replica; empty: this member."""

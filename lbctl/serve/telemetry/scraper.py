@@ -65,7 +65,7 @@ class _ScrapeTarget:
     timeout: float
     consumers: list[_Consumer] = field(default_factory=list)
     together: bool = False
-    """Whether it is scraped together with the rest of its pool rather than at its own time."""
+    """Whether the replica is scraped together with the rest of its pool rather than at its own time."""
     delay: float = 0.0
     """The offset from the pool's scrape time, in seconds."""
 

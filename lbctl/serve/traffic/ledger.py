@@ -95,10 +95,10 @@ class _Reports:
     since: float
     """The time at which the proxy first reported."""
     at: float = -inf
-    """The time at which it last reported its requests. An Envoy reports its requests and its conditions in different
-    ways."""
+    """The time at which the proxy last reported its requests. An Envoy reports its requests and its conditions in
+    different ways."""
     conditions_at: float = -inf
-    """The time at which it last reported its conditions."""
+    """The time at which the proxy last reported its conditions."""
     totals: dict[ReplicaKey, Counts] = field(default_factory=dict)
     own_errors: Counter[str] = field(default_factory=Counter)
     """Maps each pool to the requests that the proxy itself answered with an error, without a replica."""
@@ -115,7 +115,7 @@ class _Reports:
     first_bytes: dict[ReplicaKey, Counter[int]] = field(default_factory=dict)
     """Maps each replica (or pool with an empty replica name) and bucket of the time to first byte to its requests."""
     answered: dict[ReplicaKey, float] = field(default_factory=dict)
-    """The time at which it last reported a request that the replica answered."""
+    """The time at which the proxy last reported a request that the replica answered."""
     unanswered: dict[ReplicaKey, Unanswered] = field(default_factory=dict)
     """Maps each replica to the requests sent to it since its last response."""
     streams: dict[ReplicaKey, int] = field(default_factory=dict)
@@ -123,11 +123,11 @@ class _Reports:
     reported, or at the first report."""
     in_flight: Mapping[ReplicaKey, int] = field(default_factory=dict)
     in_flight_at: float = -inf
-    """The time at which it last reported its requests in flight."""
+    """The time at which the proxy last reported its requests in flight."""
     conditions: Mapping[ReplicaKey, ReplicaCondition] = field(default_factory=dict)
     """The conditions other than `up`."""
     judged: Collection[ReplicaKey] = ()
-    """The replicas whose condition it has reported."""
+    """The replicas whose condition the proxy has reported."""
 
     def add_unanswered(self, key: ReplicaKey, requests: int, now: float) -> None:
         """Add requests that ended while no response began, except those whose responses may have begun earlier."""

@@ -106,7 +106,7 @@ class _Target(NamedTuple):
 
     probe: HealthCheck
     is_spared: bool
-    """Whether lbctl checks it less often."""
+    """Whether lbctl checks the address less often."""
     keys: list[Key]
     """The replicas with this address."""
 

@@ -167,7 +167,7 @@ class Wanted:
     make: Callable[..., secret_pb2.Secret]
     """Builds the secret from its name and the contents of the files."""
     private: bool = False
-    """Whether it contains a private key."""
+    """Whether the secret contains a private key."""
 
 
 def secrets(view: View) -> Iterator[Wanted]:

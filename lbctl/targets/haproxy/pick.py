@@ -103,7 +103,7 @@ class Backend:
     name: Token
     """The name of the section."""
     defaults: Token
-    """The name of its section `defaults`."""
+    """The name of the backend's section `defaults`."""
     server: Token
     """Its `server` line."""
     timeout: Token

@@ -38,7 +38,7 @@ class Section:
     host: str
     """Empty: any host."""
     gateway: str
-    """Name of its Gateway in VirtualServices."""
+    """Name of the section's Gateway in VirtualServices."""
     tree: Tree
 
 

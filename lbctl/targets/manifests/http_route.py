@@ -82,7 +82,7 @@ class PlacedRule:
     name: str
     """Name of the rule, which policies state as `sectionName`."""
     copies: int = 1
-    """Number of its matches times the number of Gateway listeners that it is attached to."""
+    """Number of the rule's matches times the number of Gateway listeners that it is attached to."""
 
 
 class Backends(Protocol):

@@ -161,7 +161,7 @@ class ServerBlock:
     logged: Token | None
     """Variable that is 0 for requests that are not logged; None if all requests are logged."""
     log_format: Token
-    """Name of its `log_format`."""
+    """Name of the server's `log_format`."""
     traffic_log: Token | None
     """Syslog server for the traffic log, as an argument of `access_log`."""
     request_id: tuple[Token, Token]
@@ -173,7 +173,7 @@ class ServerBlock:
     variables: tuple[Token, ...]
     """Variables for the tenant, the variant and the mirrored copy, if the fleet uses them."""
     has_grpc: bool
-    """Whether one of its pools uses gRPC, so that nginx sends gRPC statuses to gRPC clients."""
+    """Whether one of the server's pools uses gRPC, so that nginx sends gRPC statuses to gRPC clients."""
     max_header_bytes: int
     """Maximum length of a line in the request's head, in bytes."""
     no_route: Token

@@ -28,9 +28,9 @@ class BuiltResource(NamedTuple):
     inputs: Inputs
     resource: Resource
     needs: frozenset[Reference]
-    """The resources that it refers to."""
+    """The resources that the resource refers to."""
     valid: bool = True
-    """Whether Envoy accepts it."""
+    """Whether Envoy accepts the resource."""
 
 
 class BuildCache:

@@ -58,7 +58,7 @@ class Examined(NamedTuple):
     broken: list[Broken]
     """The rules that the message violates."""
     needs: set[Reference]
-    """The resources that it refers to."""
+    """The resources that the message refers to."""
 
 
 class FieldRules:

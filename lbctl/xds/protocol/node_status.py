@@ -119,7 +119,7 @@ class NodeTypeRow:
     message: str
     """Node's error while it is NACKED; otherwise empty."""
     nacked: tuple[str, ...]
-    """Names of the resources that it rejects."""
+    """Names of the resources that the node rejects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ class NodeRow:
     peer: str
     """Address of the client."""
     delta: bool
-    """Whether it uses delta xDS."""
+    """Whether the client uses delta xDS."""
     connected: bool
     since: float
     """Start of the connection, or its end if the node is GONE, in seconds since the epoch."""
@@ -176,7 +176,7 @@ class NodeRow:
     nacks: tuple[NackRow, ...]
     """Last NACKs, latest first."""
     reports_refused: str
-    """The reason why its load reports are not accepted; empty if they are, or for a reader."""
+    """The reason why the node's load reports are not accepted; empty if they are, or for a reader."""
 
 
 @dataclass(slots=True, eq=False)

@@ -30,7 +30,7 @@ class Removed:
     """Position in the configuration."""
     name: str
     reason: str
-    """The reason why it does not run."""
+    """The reason why the directive does not run."""
     closes: bool
     """Whether matching requests are answered with `CLOSED_STATUS` instead."""
     word: str = ""
