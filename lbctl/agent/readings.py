@@ -64,7 +64,8 @@ class GpuReadings:
     problem: str = ""
     """The reason why the driver cannot be read at all; empty if it can or if nothing is watched."""
     note: str = ""
-    """Which GPUs are not watched and why, for example because no driver is installed. This is not a problem."""
+    """Which GPUs are not watched and why, for example because no driver is installed. The note does not report a
+    problem."""
     is_starting: bool = False
     """Whether the problem is that the driver, which may take a long time to start, has not returned its first reading
     yet."""

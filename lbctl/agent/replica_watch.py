@@ -1,6 +1,6 @@
 """Watches one replica: reads its GPUs and its engine once a second, and judges its health.
 
-It also sends warm-up requests and probes, and drains the replica.
+The agent also sends warm-up requests and probes, and drains the replica.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Saves the remembered faults and a drain in a file, so that they survive a restart of the agent.
 
-They do not survive a reboot, which also restarts the engine and the driver: the file contains the system's boot ID. It
-also contains the engine's URL, because an agent can be reconfigured for another engine, and the start time of the
-engine's process, which reveals whether the engine restarted while the agent was not running. If the start time is
-unknown, a drain is not saved, because it could last forever.
+Saved faults and drains do not survive a reboot, which also restarts the engine and the driver: the file contains the
+system's boot ID. It also contains the engine's URL, because an agent can be reconfigured for another engine, and the
+start time of the engine's process, which reveals whether the engine restarted while the agent was not running. If the
+start time is unknown, a drain is not saved, because it could last forever.
 """
 
 from __future__ import annotations

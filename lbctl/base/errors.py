@@ -7,7 +7,8 @@ import os
 _MAX_CHARACTERS = 200
 """Maximum length of the text, in characters."""
 _ASYNCIO = ("Connect call failed", "error while attempting to bind on address")
-"""Prefixes of messages that asyncio uses in place of the system's reason. These messages repeat the address."""
+"""Prefixes of messages that asyncio uses in place of the system's reason. Messages with these prefixes repeat the
+address."""
 
 
 def reason_of(error: BaseException, silent: str = "") -> str:

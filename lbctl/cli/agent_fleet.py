@@ -116,8 +116,8 @@ def _addresses(host: str) -> tuple[str, ...]:
 def is_own(address: str) -> bool:
     """Return whether the address belongs to this machine.
 
-    If it does, the system also uses it as the source address for traffic to it. Connecting a UDP socket selects the
-    source address without sending anything.
+    If the address belongs to this machine, the system also uses it as the source address for traffic to it. Connecting
+    a UDP socket selects the source address without sending anything.
     """
     if is_loopback(address):
         return True

@@ -78,9 +78,9 @@ def command(
 ) -> int:
     """Report configuration that is valid but risky for inference.
 
-    lbctl prints the findings to standard output. They include errors in the fleet and settings that its proxies do not
-    support. The comment `# lbctl: ignore CODE (reason)` silences a finding on its line. `lbctl rule CODE` explains a
-    code.
+    lbctl prints the findings to standard output. The findings include errors in the fleet and settings that its proxies
+    do not support. The comment `# lbctl: ignore CODE (reason)` silences a finding on its line. `lbctl rule CODE`
+    explains a code.
     """
     if fix and "-" in paths:
         raise click.UsageError("--fix cannot change standard input (-)")

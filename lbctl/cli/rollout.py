@@ -187,7 +187,10 @@ def _moves_by_itself(row: schema.Rollout) -> bool:
 
 
 def _look(remote: ServeClient, route: str) -> schema.Rollout:
-    """Return the rollout. If `serve` restarts, wait for it. Raises ApiError or ClickException on timeout."""
+    """Return the rollout. If `serve` restarts, wait until it is available again.
+
+    Raises ApiError or ClickException on timeout.
+    """
     deadline = time.monotonic() + AWAY
     while True:
         try:

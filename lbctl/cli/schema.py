@@ -42,7 +42,7 @@ def page() -> str:
 def schema() -> dict[str, Any]:
     """Return the schema as a dict.
 
-    It accepts the same fleets as the model, but cannot check rules that involve several places.
+    The schema accepts the same fleets as the model, but cannot check rules that involve several places.
     """
     document: dict[str, Any] = _with_grammar(with_defaults(described()))
     return document

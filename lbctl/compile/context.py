@@ -30,7 +30,7 @@ class FileTarget:
 
     position: Position
     target: str
-    """Its address."""
+    """The replica's address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Context:
     discovered: dict[str, tuple[FileTarget, ...]] = field(default_factory=dict)
     """Maps each pool to the replicas in its targets file, in the file's order.
 
-    It is filled when the file is read.
+    The map is filled when the file is read.
     """
     origins: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Maps each pool to the index of the file's entry for each of its replicas, if one entry represents several

@@ -96,7 +96,7 @@ def read_regular(place: Path, most: int, accept: Callable[[Path], bool] | None =
 
 
 def _opened(handle: int, place: Path) -> Path:
-    """Return the path of an opened file. It differs from `place` if the file has been moved."""
+    """Return the path of an opened file. The path differs from `place` if the file has been moved."""
     try:
         return Path(f"/proc/self/fd/{handle}").readlink()
     except OSError:  # a system without /proc

@@ -280,10 +280,10 @@ def _few_slots(pool: model.Pool) -> bool:
 def _breaker_replicas(pool: model.Pool) -> int:
     """Return the number of replicas used to size a breaker.
 
-    It is the number of replicas, including drained ones, rounded up to a power of two. A breaker is part of Envoy's
-    cluster, and Envoy closes all connections to a pool whose cluster changes. With this rounding, a drain never changes
-    the cluster, and an additional replica rarely does. The result is at most twice the size needed, which is acceptable
-    for a fuse.
+    The result is the number of replicas, including drained ones, rounded up to a power of two. A breaker is part of
+    Envoy's cluster, and Envoy closes all connections to a pool whose cluster changes. With this rounding, a drain never
+    changes the cluster, and an additional replica rarely does. The result is at most twice the size needed, which is
+    acceptable for a fuse.
     """
     if pool.discovery and pool.discovery.dns:
         return pool.discovery.dns.max_replicas

@@ -120,7 +120,7 @@ def key_files(source: FleetSource) -> Iterator[KeyFile]:
 def read_key_file(source: FleetSource, file: KeyFile, required: bool, diagnostics: Diagnostics) -> Content | None:
     """Read one key file; None if it cannot be used.
 
-    The reason is in `diagnostics`, or `check_files` reports it.
+    The reason why it cannot be used is in `diagnostics`, or `check_files` reports it.
     """
     if refusal(source, file.path, file.node) is not None:
         return None

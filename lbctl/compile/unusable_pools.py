@@ -41,8 +41,8 @@ def _outside(route: Route, regions: dict[str, set[str | None]]) -> Iterator[tupl
 def check_drained(ctx: Context, routes: Iterable[Route], pools: Iterable[Pool]) -> None:
     """Warn with LB208 about each completely drained pool that routes still send requests to.
 
-    This is allowed, as a replica is drained before it is removed, but a route without another pool no longer answers. A
-    pool without replicas does not count as drained, and mirrors are not considered.
+    A drained pool is allowed, as a replica is drained before it is removed, but a route without another pool no longer
+    answers. A pool without replicas does not count as drained, and mirrors are not considered.
     """
     drained = {pool.name for pool in pools if pool.replicas and all(replica.drain for replica in pool.replicas)}
     routes_by_pool: dict[str, list[str]] = {name: [] for name in sorted(drained)}

@@ -15,7 +15,7 @@ class FleetChanged:
     """The fleet has changed: at startup, after a reload or after discovery. Remaining replicas keep their state."""
 
     now: float
-    """When it happened."""
+    """The time of the event."""
     pools: tuple[Pool, ...]
     """The pools with telemetry."""
     weights: Mapping[str, Mapping[str, Weight]] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Observed:
     """Some replicas of a pool were observed."""
 
     now: float
-    """When it happened."""
+    """The time of the event."""
     pool: str
     replicas: Mapping[str, Observation]
     """Maps each replica that was observed since the last event to the observation."""
@@ -56,7 +56,7 @@ class Froze:
     """An operator has frozen the weights of a pool. Deep health continues to eject and readmit."""
 
     now: float
-    """When it happened."""
+    """The time of the event."""
     pool: str
     reason: str = ""
     """The operator's reason; empty if none was given."""
@@ -67,7 +67,7 @@ class Unfroze:
     """An operator has ended the freeze of a pool."""
 
     now: float
-    """When it happened."""
+    """The time of the event."""
     pool: str
 
 
@@ -76,7 +76,7 @@ class Readmitted:
     """An operator has ended the ejection of a replica by deep health."""
 
     now: float
-    """When it happened."""
+    """The time of the event."""
     pool: str
     replica: str
 

@@ -22,7 +22,7 @@ UNKNOWN = "unknown"
 def lacks_fit_replica(states: Iterable[str]) -> bool:
     """Return whether no replica of a pool can answer, given the states of all its replicas.
 
-    This is also true for an empty pool.
+    The result is also true for an empty pool.
 
     A replica in the `unknown` state may be able to answer.
     """

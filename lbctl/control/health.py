@@ -20,7 +20,7 @@ In a pool with agents, XID errors and row remaps have no effect here: the agents
 engine has restarted, and let an operator readmit the replica.
 
 An engine that reports that it is asleep gets no requests, and is not judged, until it is awake or its samples are
-stale. This is not a fault: it does not count towards `max_ejection`, and the replica returns with its full weight.
+stale. Sleep is not a fault: it does not count towards `max_ejection`, and the replica returns with its full weight.
 
 The picker notices within seconds that an engine has stopped (`lbctl.pick.stalls`). That is only a suspicion: it lowers
 the published weight to the floor, within the limit of `max_ejection`. As soon as the picker uses the replica again, its

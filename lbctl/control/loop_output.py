@@ -1,4 +1,4 @@
-"""The control loop's decisions for the proxies. It contains only differences from the fleet files."""
+"""The control loop's decisions for the proxies. The output contains only differences from the fleet files."""
 
 from __future__ import annotations
 

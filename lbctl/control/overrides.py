@@ -1,8 +1,8 @@
 """Operators' overrides while the control plane runs: drains, weights, frozen pools, and splits of routes.
 
-An override takes precedence over the files and the control loop's decisions. It ends after its `--ttl` or when it is
-removed. A split also ends when its route's split changes in the files. An override for a replica or a pool ends when
-the replica or pool has been missing for `GRACE`. Discovery may lose a replica for a moment, which must not end its
+An override takes precedence over the files and the control loop's decisions. An override ends after its `--ttl` or when
+it is removed. A split also ends when its route's split changes in the files. An override for a replica or a pool ends
+when the replica or pool has been missing for `GRACE`. Discovery may lose a replica for a moment, which must not end its
 drain; and an old drain must not apply to a new replica with the same name. The functions are pure: times are arguments,
 in seconds since the epoch.
 """
@@ -43,7 +43,7 @@ class Override:
     reason: str = ""
     """The operator's reason; empty if none was given."""
     since: float = 0.0
-    """When it began."""
+    """The time at which the override began."""
     until: float | None = None
     """The time at which the override ends; None if it applies until it is removed."""
     route: str = ""

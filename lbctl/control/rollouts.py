@@ -50,7 +50,7 @@ class EndedRollout:
     base: Shares
     """The file's shares when the rollout began."""
     phase: Phase
-    """Its last phase."""
+    """The rollout's last phase."""
     step: int
     """The index of the rollout's last step."""
     percent: float

@@ -37,10 +37,10 @@ LOAD = 0.5
 _SPEED = 2.0
 """Speed of the simulated replicas, relative to the profile of the cost model."""
 _SEQUENCES = 16
-"""Maximum number of requests in a batch. It is small, so that a small load fills the batch."""
+"""Maximum number of requests in a batch. The batch is small, so that a small load fills it."""
 _PROFILE = CostModel()
 _CACHE = 16_000
-"""Cache size of the fastest replica in tokens. It is small, so that a small load fills the cache."""
+"""Cache size of the fastest replica in tokens. The cache is small, so that a small load fills it."""
 CURVE = CostModel(
     _PROFILE.a / _SPEED, _PROFILE.b / _SPEED, _PROFILE.c / _SPEED, _PROFILE.p / _SPEED, _SEQUENCES, _CACHE
 )
@@ -86,7 +86,7 @@ class Site:
     canaries: Sequence[CanarySite]
     """Canaries, each with a separate listener and separate replicas."""
     reserved: Sequence[socket.socket] = ()
-    """Bound sockets that reserve the TCP ports. They do not listen."""
+    """Bound sockets that reserve the TCP ports. The sockets do not listen."""
 
     @property
     def replicas(self) -> tuple[PacedReplica, ...]:

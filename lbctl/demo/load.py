@@ -1,7 +1,7 @@
 """Sends requests to a proxy at scheduled times, regardless of earlier requests, and measures each one.
 
-It can send hundreds of requests per second next to simulated replicas in the same process. Connections are kept open,
-and each carries one request at a time. Requests are never retried, so every failure is counted.
+The generator can send hundreds of requests per second next to simulated replicas in the same process. Connections are
+kept open, and each carries one request at a time. Requests are never retried, so every failure is counted.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class PacedReplica:
 
     @property
     def alive(self) -> bool:
-        """Whether it listens."""
+        """Whether the replica listens."""
         return self._server is not None
 
     @property

@@ -51,7 +51,7 @@ _WHOLE = {
 }
 """Keys that an object requires (for a list, one item), and the consequence if they are missing."""
 _WAITING = _WHOLE.keys() | {("listeners", key) for key in _GUARDING}
-"""Keys whose loss affects a whole object, or the routes of a listener. They are kept until everything is set."""
+"""Keys whose loss affects a whole object, or the routes of a listener. Such keys are kept until everything is set."""
 _BY_HAND = "write this key by hand: a comment in the fleet file contains the original line"
 
 

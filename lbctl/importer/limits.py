@@ -16,7 +16,7 @@ MAX_FILES = 256
 
 
 def read_text(path: Path, name: str, diagnostics: Diagnostics) -> str | None:
-    """Return the text of the file. If it cannot be read, report that and return None."""
+    """Return the text of the file. If the file cannot be read, report that and return None."""
     at = Position(name, 1, 1)
     try:
         if not stat.S_ISREG(path.stat().st_mode):
@@ -33,7 +33,7 @@ def read_text(path: Path, name: str, diagnostics: Diagnostics) -> str | None:
 
 
 def decoded(data: bytes, name: str, diagnostics: Diagnostics) -> str | None:
-    """Return the bytes as text. If they are invalid, report that and return None."""
+    """Return the bytes as text. If the bytes are invalid, report that and return None."""
     if len(data) > MAX_BYTES:
         hint = f"the maximum is {MAX_BYTES >> 20} MiB"
         diagnostics.add(Diagnostic("LB980", "the file is too large to import", Position(name, 1, 1), hint=hint))

@@ -57,7 +57,7 @@ def merge(matches: Sequence[Match]) -> Match | None:
 def _common(one: Sequence[str], other: Sequence[str]) -> list[str]:
     """Return the common values of two lists: hosts with a leading `*`, models with a trailing `*`, methods.
 
-    They are in the order of the second list.
+    The values are in the order of the second list.
     """
     pairs = [(first, second) for second in other for first in one]
     both = [second if _matches(first, second) else first for first, second in pairs
@@ -171,8 +171,8 @@ def within(wide: Match, matches: Sequence[Match]) -> list[Match]:
 def overlaps(matches: Sequence[Match]) -> list[tuple[Match, int]]:
     """Return matches to add, each with the index of the rule that must handle their requests.
 
-    They contain requests that match several rules but that a fleet would not handle by the first rule. The added
-    matches may overlap with others, so they are examined like the rest.
+    The added matches contain requests that match several rules but that a fleet would not handle by the first rule. The
+    added matches may overlap with others, so they are examined like the rest.
     """
     decided = [(match, index) for index, match in enumerate(matches)]
     known = {_key(match) for match in matches}

@@ -41,7 +41,7 @@ class IdentifiedServer:
 class AuxiliaryEndpoint:
     """An endpoint on the same host as servers.
 
-    It is a GPU metrics exporter, a separate metrics port of a server, or TorchServe's management API.
+    The endpoint is a GPU metrics exporter, a separate metrics port of a server, or TorchServe's management API.
     """
 
     target: ProbeTarget

@@ -63,7 +63,7 @@ class PoolDraft:
 
     @property
     def first(self) -> IdentifiedServer:
-        """Its first server."""
+        """The pool's first server."""
         return self.members[0].server
 
     @property
@@ -182,7 +182,7 @@ def _is_only_of_its_kind(server: IdentifiedServer, servers: Sequence[IdentifiedS
 def slug(text: str) -> str:
     """Derive a name from a model's or server's name.
 
-    The result is the last part in lower case. It is never a number or a YAML literal.
+    The result is the last part in lower case. The name is never a number or a YAML literal.
     """
     base = text.rstrip("/").rpartition("/")[2].lower()
     name = re.sub(r"[^a-z0-9.]+", "-", base)[:_MAX_NAME].strip("-.")

@@ -63,7 +63,7 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class ListenerTls:
-    """How a listener terminates TLS."""
+    """TLS settings of a listener."""
 
     certificates: tuple[Certificate, ...]
     """At least one certificate; the first is the default."""
@@ -101,7 +101,7 @@ class AccessLog:
 
 @dataclass(frozen=True, slots=True)
 class Tracing:
-    """How a listener reports spans."""
+    """Settings for reporting a listener's spans."""
 
     otlp: Address
     """The collector's OTLP address."""

@@ -21,7 +21,7 @@ _LIKE_A_CREDENTIAL = re.compile(
 )
 _LIKE_A_SESSION = re.compile("sess|sid", re.IGNORECASE)
 _OF_ANSWERS = frozenset(("set-cookie", "www-authenticate", "proxy-authenticate"))
-"""Response headers with similar names. They do not contain credentials of clients."""
+"""Response headers with similar names. These headers do not contain credentials of clients."""
 _KNOWN_FORM = re.compile(
     r"\bsk-(?=[\w-]*[0-9])(?:[A-Za-z0-9]+[_-])*[A-Za-z0-9]{16,}|\bhf_[A-Za-z0-9]{20,}|\bgh[pousr]_[A-Za-z0-9]{20,}|\bAKIA[0-9A-Z]{16}\b|\bnvapi-[\w-]{20,}"
     r"|\bxox[abpr]-[A-Za-z0-9-]{10,}|\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.|(?i:\b(?:bearer|basic))\s+(?=\S*(?:[0-9]|[a-z][A-Z]))[\w.~+/=-]{8,}"
@@ -57,7 +57,7 @@ def shown_value(header: str, value: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """An API key in clear text or as a hash. It is never shown."""
+    """An API key in clear text or as a hash. The key is never shown."""
 
     tenant: str
     key: str = field(default="", repr=False)
@@ -70,7 +70,7 @@ class ApiKey:
 
 @dataclass(frozen=True, slots=True)
 class HeaderSecret:
-    """A secret that a proxy sends in a header. It is never shown."""
+    """A secret that a proxy sends in a header. The secret is never shown."""
 
     value: str = field(repr=False)
     """The secret: visible ASCII characters, with spaces only between them."""

@@ -36,7 +36,8 @@ class Snapshot:
     addresses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Maps each host name of a fixed address to its IPs, for proxies that do not resolve names themselves."""
     out: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Maps each pool to its unhealthy replicas. They get no new requests, and clients with affinity also leave them."""
+    """Maps each pool to its unhealthy replicas. Unhealthy replicas get no new requests, and clients with affinity also
+    leave them."""
     traffic_log: Address | None = None
     """Address that the fleet's proxies send their traffic log to, by syslog; None: the fleet's own setting."""
     picker: Address | None = None

@@ -4,8 +4,8 @@ Warnings, notes and the findings of lint rules can be silenced; errors that prev
 no effect, or that cannot be parsed, is itself a finding of lint, so that comments do not outlive their purpose.
 
 A comment is compared only with checks that were run. Some checks are not part of every run: they need a load, a proxy's
-own checker, or a file on another machine. A comment with one of their codes is not reported as unused. A finding for a
-kind of proxy that is not in the fleet counts as found.
+own checker, or a file on another machine. A comment with the code of such a check is not reported as unused. A finding
+for a kind of proxy that is not in the fleet counts as found.
 
 Commands other than lint also import this module. For this reason, functions that only lint uses import the rules when
 they are called.

@@ -25,7 +25,7 @@ from lbctl.model.shape import section_below
 
 
 class Defaults(Section):
-    """Values that all pools and routes inherit. They are checked like values in the objects themselves."""
+    """Values that all pools and routes inherit. Inherited values are checked like values in the objects themselves."""
 
     pool: dict[str, Any] = Field({}, description="Default values for the keys of a pool.")
     route: dict[str, Any] = Field({}, description="Default values for the keys of a route.")

@@ -1,8 +1,8 @@
 """Loads files and directories of YAML as one fleet.
 
 A fleet may be split into any number of files; this module finds them, reads each within its limits, and merges their
-maps by name. It continues after a fault, so that one run shows the faults of every file. It does not enter
-subdirectories, opens only regular files, and interprets no key except `version`.
+maps by name. The loader continues after a fault, so that one run shows the faults of every file. The loader does not
+enter subdirectories, opens only regular files, and interprets no key except `version`.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class Section(BaseModel):
     def whole_schema(cls) -> CoreSchema:
         """Return the schema of the section itself.
 
-        It contains a reference, so that the JSON Schema contains the section once, by name.
+        The schema contains a reference, so that the JSON Schema contains the section once, by name.
         """
         cls.model_rebuild()
         schema = cls.__pydantic_core_schema__

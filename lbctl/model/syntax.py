@@ -1,7 +1,7 @@
 """Explains the YAML parser's syntax errors in plain words.
 
 libyaml reports errors in the terms of its grammar ("could not find expected ':'"), often at the end of the file. This
-module explains the probable mistake at its actual position. It never repeats the text of the file.
+module explains the probable mistake at its actual position. An explanation never repeats the text of the file.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Memory of the sessions, prompt prefixes and adapters that each replica has seen and may still cache.
 
-The memory is bounded in both entries and time. It has two generations, and an entry moves into the younger one when it
-is used. When the younger generation is full or half of `ttl` old, it becomes the older one, and the previous older one
-is dropped. The result is LRU eviction with a TTL, without a timestamp or list link per entry, and forgetting costs
-nothing.
+The memory is bounded in both entries and time. The memory has two generations, and an entry moves into the younger one
+when it is used. When the younger generation is full or half of `ttl` old, it becomes the older one, and the previous
+older one is dropped. The result is LRU eviction with a TTL, without a timestamp or list link per entry, and forgetting
+costs nothing.
 
 Not every prompt block is stored: only the first eight, then four per doubling of the length, and the last block. A
 continued conversation finds the last block of its previous request. Other prompts that share a prefix find at least
@@ -32,7 +32,7 @@ from lbctl.pick.features import Features
 LIMIT = 1_000_000
 """Maximum number of the picker's own entries (prompt blocks and sessions), and also of other pickers' entries."""
 TTL = 3600.0
-"""Seconds after which an unused entry is forgotten. It may be forgotten after half that time."""
+"""Seconds after which an unused entry is forgotten. An entry may be forgotten after half that time."""
 MAX_HOLDERS = 4
 _GROWTH = 1.25
 """Factor by which a session's prompt must grow for its entry to count as changed."""

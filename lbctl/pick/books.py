@@ -31,7 +31,8 @@ _STEP = 0.25
 _MAX_ROWS = 64
 """Maximum number of cached rows. A pool has one for each combination of tier, proxy location and allowed regions."""
 _MAX_PROMPTS = 100
-"""Maximum number of prompts that one message adds. If it contains more, they count as this number of longer prompts."""
+"""Maximum number of prompts that one message adds. If a message contains more, they count as this number of longer
+prompts."""
 
 
 class Count(NamedTuple):

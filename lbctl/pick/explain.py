@@ -46,7 +46,7 @@ class CandidateRow:
     wait: float | None
     """Expected wait without the cache; None if it is not eligible.
 
-    It is the tokens in flight divided by the rate, plus the request's own tokens divided by the rate without slow
+    The wait is the tokens in flight divided by the rate, plus the request's own tokens divided by the rate without slow
     start.
     """
 

@@ -2,8 +2,8 @@
 
 The picker sees only the beginning of a long body. The standard library parses a complete text in one step. If it
 rejects the text, this module keeps the complete members and the beginning of the last one. The work is bounded: the
-parser descends at most `_MAX_DEPTH` levels and reads the text once per level. It keeps at most `_MAX_ITEMS` items of a
-truncated list or object.
+parser descends at most `_MAX_DEPTH` levels and reads the text once per level. The parser keeps at most `_MAX_ITEMS`
+items of a truncated list or object.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ An engine has stopped if its progress stays the same in at least three samples a
   because the engine completes the step.
 
 If the engine has reported more requests than pickers had sent, some of its prompts are unknown, and only deep health
-decides. If it never ejects a stalled replica, no engine counts as stopped.
+decides. If deep health never ejects a stalled replica, no engine counts as stopped.
 
 A page may be late. So a silence begins at the end of the request whose page first showed this progress, and lasts until
 the start of the newest request.
@@ -109,7 +109,7 @@ class _Engine:
 
     @property
     def is_avoided(self) -> bool:
-        """Whether it counts as stopped."""
+        """Whether the engine counts as stopped."""
         return self.avoided_since is not None
 
     def move(self, progress: float, sample: EngineProgress, *, is_idle: bool) -> None:

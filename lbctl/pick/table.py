@@ -74,7 +74,7 @@ class Tier:
         self.candidates = tuple(candidates)
         """The replicas. All are fit."""
         self.names = [item.name for item in self.candidates]
-        """Their names."""
+        """The names of the replicas."""
         self.rates = [item.rate for item in self.candidates]
         """Rate of each replica, relative to the others, without slow start."""
         self.total_rate = sum(self.rates)

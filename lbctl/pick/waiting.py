@@ -272,8 +272,9 @@ class FairQueue:
     def displaced(self, flow: str, priority: int, weights: Mapping[str, float]) -> WaitingRequest | None:
         """Return the request of a full queue that a new one displaces; None if the new one cannot wait.
 
-        It is the newest request of the largest flow, relative to its weight, of the lowest priority that waits. So a
-        flow cannot keep others out of the queue. `weights` maps each flow to its weight, if it is not 1.
+        The displaced request is the newest request of the largest flow, relative to its weight, of the lowest priority
+        that waits. So a flow cannot keep others out of the queue. `weights` maps each flow to its weight, if it is not
+        1.
         """
         lowest = max((index for index, level in enumerate(self._levels) if level.flows), default=-1)
         if priority > lowest:

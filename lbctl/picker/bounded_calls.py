@@ -48,7 +48,7 @@ BODY_TIMEOUT = 60.0
 
 
 class BoundedContext:
-    """The context of a call, with bounded reads and writes. It decodes messages for the service."""
+    """The context of a call, with bounded reads and writes. The context decodes messages for the service."""
 
     def __init__(
         self, context: Any, client: Client, call: Call, calls: BoundedCalls, decode: Callable[[bytes], Any] | None
@@ -86,7 +86,10 @@ class BoundedContext:
         await self.call.write(message)
 
     async def messages(self) -> AsyncIterator[Any]:
-        """Yield the messages of the client. It keeps no reference to a message while it waits for the next one."""
+        """Yield the messages of the client.
+
+        The generator keeps no reference to a message while it waits for the next one.
+        """
         while True:
             message = await self.read()
             if message is grpc.aio.EOF:

@@ -37,7 +37,10 @@ def bound(address: Address) -> socket.socket:
 
 
 class DatagramReceiver:
-    """Calls `take` with the content of each datagram from a socket (see `bound`). It requires a running event loop."""
+    """Calls `take` with the content of each datagram from a socket (see `bound`).
+
+    The receiver requires a running event loop.
+    """
 
     def __init__(self, receiving: socket.socket, take: Callable[[bytes], None]) -> None:
         self._take = take

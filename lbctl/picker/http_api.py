@@ -15,10 +15,10 @@ or 503 for an Envoy.
 Envoys query `/envoy` with the client's method, and with headers for the pool and the other fields. The response is 200,
 with the addresses of the replicas to try and the ID of the pick, or with neither: Envoy forwards any other response
 below 500 to its client. The response is 429 if the request is rejected. If the request has to wait, the response
-contains its ID and `x-lbctl-must-wait`, and Envoy queries `/envoy/wait` with this ID. That response follows later.
-Envoys of lbctl 1.0 do not send `x-lbctl-asks-again`, so the response to their only query follows later. Envoy's access
-log reports the end (`envoy_access_log`). If the client disconnects or Envoy stops waiting, Envoy closes the connection
-of its query, which withdraws the pick.
+contains its ID and `x-lbctl-must-wait`, and Envoy queries `/envoy/wait` with this ID. The response to this second query
+follows later. Envoys of lbctl 1.0 do not send `x-lbctl-asks-again`, so the response to their only query follows later.
+Envoy's access log reports the end (`envoy_access_log`). If the client disconnects or Envoy stops waiting, Envoy closes
+the connection of its query, which withdraws the pick.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def _rejection(picked: PickerAnswer) -> dict[str, str]:
 
 
 class RequestEnds:
-    """Parser of the log lines that report the end of a pick. It counts lines that it cannot parse."""
+    """Parser of the log lines that report the end of a pick. The parser counts lines that it cannot parse."""
 
     def __init__(self, service: PickService) -> None:
         self._service = service

@@ -55,7 +55,7 @@ class HttpWait(NamedTuple):
     """A response that follows later."""
 
     begin: Callable[[Callable[[HttpAnswer], None]], Callable[[], None]]
-    """Called with a callback for the response. It returns a function that withdraws the request."""
+    """Called with a callback for the response. The call returns a function that withdraws the request."""
 
 
 class HttpProtocol:

@@ -34,7 +34,7 @@ class Caller:
     route: str = ""
     """Name of the route, if it has limits that the picker enforces; otherwise empty."""
     waits: bool = False
-    """Whether the proxy waits for a replica. If not, it asks again if the request has to wait."""
+    """Whether the proxy waits for a replica. A proxy that does not wait asks again if the request has to wait."""
 
 
 class PickerQuestion(NamedTuple):

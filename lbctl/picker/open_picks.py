@@ -38,7 +38,10 @@ class OpenPick(NamedTuple):
 
 
 class LostEnds:
-    """Detector of requests whose end was never reported. It remembers the excess picks of the previous report."""
+    """Detector of requests whose end was never reported.
+
+    The detector remembers the excess picks of the previous report.
+    """
 
     def __init__(self) -> None:
         self._excess: dict[_Place, int] = {}

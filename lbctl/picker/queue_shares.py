@@ -37,8 +37,8 @@ _MAX_TAG = 1e12
 """Maximum tag. A picker whose tag reaches this value starts again at 0, because the other pickers reject tags above
 1e15."""
 _MAX_LEAD = 0.9
-"""Places by which a tag may be ahead of another one. It is less than one, so that a picker with its share in flight
-immediately reuses the place of a request that ends."""
+"""Places by which a tag may be ahead of another one. The value is less than one, so that a picker with its share in
+flight immediately reuses the place of a request that ends."""
 _DIGITS = 6
 """Digits to which pickers compare their order, because they add the same numbers in a different sequence."""
 
@@ -99,7 +99,10 @@ class QueueShares:
         return Demand(weights, self._tags.get(pool, 0.0))
 
     def is_contested(self, pool: str, now: float) -> bool:
-        """Return whether other pickers may need a free place of a pool. If not, no place is left to them."""
+        """Return whether other pickers may need a free place of a pool.
+
+        Otherwise, no place is left to the other pickers.
+        """
         until, _ = self._paused.get(pool, (0.0, 0.0))
         if now >= until and self._others(pool, now):
             return True
@@ -107,7 +110,7 @@ class QueueShares:
         return False
 
     def takes(self, pool: str, weights: tuple[float, ...], requests: int, replica: str, sent: int, now: float) -> bool:
-        """Return whether this picker takes a contested place. If it does, the place counts as taken.
+        """Return whether this picker takes a contested place. A place that this picker takes counts as taken.
 
         `weights`: sum of the weights of the flows that wait at this picker, by priority. `requests`: number of this
         picker's requests at the pool's replicas. `replica` has the place, and the other pickers have so far sent `sent`

@@ -1,7 +1,7 @@
 """The link of a picker on another machine: it subscribes to the tables of `lbctl serve` through its HTTP API.
 
-While the control plane is unreachable, the picker continues with its last tables. It still avoids replicas that fail in
-the meantime, because proxies report that they cannot reach them. Pauses between attempts grow and have jitter.
+While the control plane is unreachable, the picker continues with its last tables. The picker still avoids replicas that
+fail in the meantime, because proxies report that they cannot reach them. Pauses between attempts grow and have jitter.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class UnusableAuthorityError(Exception):
 
 
 class RemoteLink:
-    """Subscription to one control plane. It reconnects when the stream ends."""
+    """Subscription to one control plane. The subscription reconnects when the stream ends."""
 
     def __init__(self, control_plane: ControlPlane, own: str, address: str) -> None:
         """`own` and `address` are this picker's ID and address for the other pickers.

@@ -451,7 +451,10 @@ class PickService:
 
     @staticmethod
     def _id(question: PickerQuestion) -> str:
-        """Return the ID of a request. It cannot be guessed, so that a client cannot end another client's request."""
+        """Return the ID of a request.
+
+        The ID cannot be guessed, so that a client cannot end another client's request.
+        """
         return question.id or secrets.token_hex(_OWN_ID // 2)
 
     def _log_failure(self) -> None:

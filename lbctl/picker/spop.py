@@ -8,7 +8,7 @@ A NOTIFY frame is one query. `lbctl.targets.haproxy.pick` writes its arguments:
 - `headers`: names of session headers, separated by spaces, and then a `value` for each, which may be empty
 - the `tenant`, the address of the `client`, the beginning of the `body`, and the `length` of the whole body
 
-The ACK sets the variable `replica`. It sets no variable if HAProxy should fall back to `otherwise`. If the request
+The ACK sets the variable `replica`. The ACK sets no variable if HAProxy should fall back to `otherwise`. If the request
 waits in the queue of its pool, the ACK follows later. If the queue rejects the request, the ACK sets `refused`: the
 seconds after which the client should try again. HAProxy reports the end of a request in a datagram
 (`http_api.RequestEnds`).

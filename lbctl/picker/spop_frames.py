@@ -24,7 +24,7 @@ _HEAD = struct.Struct(">BI")
 _LENGTH = struct.Struct(">I")
 LENGTH_BYTES = _LENGTH.size
 MAX_VALUES = 255
-"""Maximum number of values in a frame, which is also the limit for a message. They are read before the key is
+"""Maximum number of values in a frame, which is also the limit for a message. The values are read before the key is
 checked."""
 
 Value = bytes | int | bool | None

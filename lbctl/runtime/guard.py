@@ -17,7 +17,7 @@ FIRST_PAUSE = 1.0
 MAX_PAUSE = 60.0
 """Maximum pause in seconds before a failed task is restarted.
 
-The pause doubles with each failure. It is reset after the task has run for `MAX_PAUSE`.
+The pause doubles with each failure. The pause is reset after the task has run for `MAX_PAUSE`.
 """
 
 Work = Callable[[], Awaitable[None]]

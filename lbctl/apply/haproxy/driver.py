@@ -245,7 +245,7 @@ class HaproxyUpdater:
     ) -> _T | None:
         """Parse responses in a thread, because they may be large.
 
-        If they are unreadable, record the failure and return None.
+        If the responses are unreadable, record the failure and return None.
         """
         try:
             return await asyncio.to_thread(parse, *arguments)

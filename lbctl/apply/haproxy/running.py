@@ -16,7 +16,7 @@ from lbctl.targets.haproxy import config_digest, slots
 QUESTIONS = ("show info", "show servers state", "show stat -1 4 -1")
 """Commands whose responses `read` parses, in this order. The argument 4 selects only servers."""
 SLOTS = f"show map {slots.MAP}"
-"""Command that shows the replica of each slot. It fails if the configuration has no slots."""
+"""Command that shows the replica of each slot. The command fails if the configuration has no slots."""
 COUNTERS = f"{QUESTIONS[0]};{SLOTS};show stat -1 6 -1"
 """Commands sent together to one worker. `counters` parses the response. The argument 6 selects backends and servers."""
 _BACKEND = "BACKEND"

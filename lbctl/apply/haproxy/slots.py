@@ -87,7 +87,10 @@ def take(placed: Placed, host: str | None) -> Iterator[str]:
 
 
 def release(at: Place, server: running.RunningServer, now: Running) -> Iterator[str]:
-    """Yield the next command for a slot that no replica needs. It finishes its requests before it is free."""
+    """Yield the next command for a slot that no replica needs.
+
+    The server finishes its requests before its slot is free.
+    """
     if not server.own_maint:
         yield commands.state(*at, "maint")
     elif not server.sessions and now.slots.get(at, at[1]) != at[1]:

@@ -101,7 +101,7 @@ def command(context: click.Context, paths: tuple[str, ...], state: str | None, f
 def _fleet(paths: tuple[str, ...]) -> tuple[Loaded | None, bool]:
     """Load the fleet, print its errors, and return the fleet and whether it is valid.
 
-    If it is invalid, checks that depend on the fleet are skipped.
+    If the fleet is invalid, checks that depend on it are skipped.
     """
     if not paths:
         return None, True

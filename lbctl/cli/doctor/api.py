@@ -32,7 +32,7 @@ class ApiCheck:
     """The results of checking a running `serve`."""
 
     result: DoctorResult
-    """Whether it answers."""
+    """Whether the API answers."""
     skews: tuple[Skew, ...] = ()
     """Clock skew."""
     status: AnyVersionStatus | None = None

@@ -1,6 +1,6 @@
 """Checks whether the addresses in the fleet are free, or which program uses them.
 
-It binds a socket to each address and closes it without listening.
+The check binds a socket to each address and closes it without listening.
 """
 
 from __future__ import annotations

@@ -197,7 +197,7 @@ def _plot(options: SimulationOptions, studies: Sequence[Study], result: StudyRes
 def _known(load: float) -> float | None:
     """Return the load, or None if it is not defined.
 
-    It is undefined if all requests arrive at the same time, or if the only replica of --gpu is lost.
+    The load is undefined if all requests arrive at the same time, or if the only replica of --gpu is lost.
     """
     return load if 0 < load < math.inf else None
 

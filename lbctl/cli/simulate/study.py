@@ -35,7 +35,8 @@ from lbctl.targets.load import Loaded
 class ReplicaEngines:
     """The engines of replicas.
 
-    They depend on the GPU if its engine is known; otherwise, they scale with the replica's capacity.
+    A replica's engine depends on the GPU if that GPU's engine is known; otherwise, it scales with the replica's
+    capacity.
     """
 
     strongest: CostModel

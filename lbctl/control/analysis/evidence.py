@@ -136,7 +136,8 @@ class Evaluation:
     metrics: tuple[MetricValues, ...] = ()
     """The PromQL metrics, by name."""
     tested: bool = False
-    """Whether there were enough requests for a comparison. If not, they are carried over to the next interval."""
+    """Whether there were enough requests for a comparison. If there were too few, the requests are carried over to the
+    next interval."""
     latency: LatencyValues | None = None
     """The latencies; None if they are not compared."""
 

@@ -73,9 +73,9 @@ class _Group:
 
     def __init__(self) -> None:
         self.ratios: list[float] = []
-        """The speeds of its replicas, per capacity."""
+        """The speeds of the group's replicas, per capacity."""
         self.speeds: list[float] = []
-        """Their speeds."""
+        """The speeds of these replicas."""
         self.capacities: list[float] = []
         """The capacities of the replicas that have `sums`."""
         self.sums: list[Sums] = []

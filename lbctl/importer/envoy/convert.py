@@ -84,7 +84,7 @@ def _routes(context: EnvoyImport, manager: Manager) -> None:
 def _admin(context: EnvoyImport, view: ConfigView) -> None:
     """Set the address of the admin interface.
 
-    It is on loopback, because clients of the interface can stop the proxy.
+    The interface is on loopback, because clients of the interface can stop the proxy.
     """
     address = view.get("address", "socket_address")
     host, port = address.get("address").text, address.get("port_value").text

@@ -55,7 +55,7 @@ class Filters:
     limits: list[dict[str, Any]] = field(default_factory=list)
     """Limits for all routes."""
     limit_views: list[ConfigView] = field(default_factory=list)
-    """Their sources."""
+    """The sources of these limits."""
     answers: list[tuple[dict[str, Any], ConfigView]] = field(default_factory=list)
     """Matches for requests that a filter answers with 200."""
 

@@ -26,8 +26,9 @@ _ASKS = frozenset({"cluster", "cluster_name", "cluster_header"})
 def keep(context: EnvoyImport, kind: str, item: ConfigView) -> bool:
     """Keep a filter as a separate file. Returns whether this was possible.
 
-    The filter would apply to every listener, so it must have a configuration. It must not name a cluster, except for a
-    gRPC service, which is addressed directly. If it may reject requests, no route may have separate settings for it.
+    The filter would apply to every listener, so it must have a configuration. The configuration must not name a
+    cluster, except for a gRPC service, which is addressed directly. If the filter may reject requests, no route may
+    have separate settings for it.
     """
     if kind not in _KINDS or len(context.draft.fleet["listeners"]) != 1 or context.managers != 1:
         return False

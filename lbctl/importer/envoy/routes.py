@@ -34,7 +34,7 @@ class RouteWithHost:
     view: ConfigView
     """The route; empty for a filter's response."""
     host: ConfigView
-    """Its virtual host."""
+    """The route's virtual host."""
     answer: ConfigView = EMPTY
     """Earlier route that answers some of the same requests, under conditions that a match cannot express; empty if
     there is none."""
@@ -178,7 +178,7 @@ def _behind_specific(context: EnvoyImport, entries: list[RouteWithHost]) -> list
 def _unreadable(context: EnvoyImport, item: ConfigView) -> None:
     """Report a route if none of its conditions can be expressed.
 
-    If it were closed instead, it would handle all requests for its host.
+    If the route were closed instead, it would handle all requests for its host.
     """
     context.omit(item, "`match` cannot express this condition: matching requests use the next route", ())
     if item.get("route") and not _protects(item):

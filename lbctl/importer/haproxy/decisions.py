@@ -248,7 +248,7 @@ LAID = frozenset({"allow", "deny", "keys", "users", "silent"})
 def _laid(context: HaproxyImport, entries: Sequence[FrontendRoute], rule: rules.HaproxyRule) -> list[FrontendRoute]:
     """Add a rule to the entries that it applies to, and return all entries.
 
-    If it applies to only part of an entry, that part is split off.
+    If the rule applies to only part of an entry, that part is split off.
     """
     matches = rule.when.matches()
     if matches is None:

@@ -73,7 +73,10 @@ class _Line:
         return character
 
     def _escape(self) -> str:
-        """Return the text for a backslash and the next character. If they are not an escape, both are literal."""
+        """Return the text for a backslash and the next character.
+
+        If the two characters are not an escape, both are literal.
+        """
         character = self._line[self._at + 1 : self._at + 2]
         if character == "x" and re.fullmatch(r"[0-9A-Fa-f]{2}", self._line[self._at + 2 : self._at + 4]):
             self._at += 4

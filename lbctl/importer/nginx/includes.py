@@ -1,4 +1,4 @@
-"""Includes that were not read. They may contain rules that protect the enclosing block."""
+"""Includes that were not read. Such includes may contain rules that protect the enclosing block."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class SlowStart:
 def relief(total: float, full: float, capacity: float) -> float:
     """Return the fraction (0 to 1) of its missing weight that every replica in slow start gets in addition.
 
-    It is 0 if at least half of the capacity is in use without it.
+    The fraction is 0 if at least half of the capacity is in use without it.
 
     `total`: sum of the available replicas' weights with slow start; `full`: the sum without it; `capacity`: the sum
     without slow start if all replicas were available.

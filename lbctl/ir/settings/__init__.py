@@ -2,7 +2,7 @@
 
 Two fleets are equivalent if their settings are equal: another spelling, another order or a written-out default yields
 the same settings. `diff` compares them, and `explain` shows them next to the line that they came from. The texts are
-for people. They never contain the contents of keys and certificates.
+for people. The texts never contain the contents of keys and certificates.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def of_listener(listener: Listener) -> Settings:
 def of_route(route: Route, rules: Iterable[Rule]) -> Settings:
     """Return the route's settings.
 
-    `rules` are the rules of one listener that lead to the route. They are the same on each listener.
+    `rules` are the rules of one listener that lead to the route. These rules are the same on each listener.
     """
     return _settings(("routes", route.name), (*routes.match(list(rules)), *routes.route(route)))
 
@@ -71,7 +71,7 @@ def of_fleet(topology: Topology) -> Settings:
 
 
 def rules_by_route(topology: Topology) -> dict[str, tuple[Rule, ...]]:
-    """Map each route to its rules on any one of its listeners. They are the same on each listener."""
+    """Map each route to its rules on any one of its listeners. The rules of a route are the same on each listener."""
     rules_of: dict[str, tuple[Rule, ...]] = {}
     for listener in topology.listeners:
         of_listener: dict[str, list[Rule]] = {}

@@ -24,7 +24,7 @@ class HttpCertificate:
             self.context.sni_callback = self._use_newest
 
     def renew(self) -> str:
-        """Read the files again. If they are unusable, keep the previous ones and return the reason."""
+        """Read the files again. If the files are unusable, keep the previous ones and return the reason."""
         if self._tls is not None:
             try:
                 self._newest = _context(self._tls)
@@ -33,7 +33,7 @@ class HttpCertificate:
         return ""
 
     def _use_newest(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-        """Set the context of a new connection. It is also called if the client does not send a server name."""
+        """Set the context of a new connection. The method is also called if the client does not send a server name."""
         assert self._newest is not None, "this method is called by a context"
         connection.context = self._newest
 

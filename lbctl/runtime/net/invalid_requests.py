@@ -13,7 +13,7 @@ _LOG_INTERVAL = 10.0
 class InvalidRequests(logging.Filter):
     """Replaces aiohttp's error about an invalid HTTP request, which quotes a line that may contain a token.
 
-    It is logged at most once every `_LOG_INTERVAL` seconds. `server` names the server in the log line.
+    Such an error is logged at most once every `_LOG_INTERVAL` seconds. `server` names the server in the log line.
     """
 
     def __init__(self, server: str) -> None:

@@ -1,6 +1,7 @@
 """`python -m lbctl.importer.compare.sandbox.launch SPECIFICATION`: enters the sandbox and then runs a proxy.
 
-It is a separate program, because the comparison has threads, and a process with threads cannot enter a user namespace.
+The launcher is a separate program, because the comparison has threads, and a process with threads cannot enter a user
+namespace.
 """
 
 from __future__ import annotations

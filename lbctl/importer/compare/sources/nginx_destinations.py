@@ -1,7 +1,8 @@
 """The destinations of requests in a compared nginx configuration: an upstream, or the echo server of a replica.
 
-No part of a destination comes from the file. If it contains a variable, the comparison adds a `map` that converts texts
-that name an upstream or a replica. Any other text results in an empty destination, which closes the location.
+No part of a destination comes from the file. If a destination contains a variable, the comparison adds a `map` that
+converts texts that name an upstream or a replica. Any other text results in an empty destination, which closes the
+location.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The parts of a configuration that a comparison does not run.
 
-They are left out if responses do not depend on them; otherwise they are closed.
+Such parts are left out if responses do not depend on them; otherwise they are closed.
 
 A closed route responds with `CLOSED_STATUS` and a header that contains the number of the directive, so that a row of
 the table shows why its request was not compared. The response contains no text from the configuration.
@@ -16,7 +16,8 @@ from lbctl.importer.statement import Statement
 from lbctl.importer.write import place_of
 
 LOST_REPLICAS = "replicas that are not in the fleet"
-"""Servers that the import left out. They receive no requests, so responses do not depend on the order of servers."""
+"""Servers that the import left out. These servers receive no requests, so responses do not depend on the order of
+servers."""
 _MAX_WORD = 80
 CLOSED_HEADER = "x-lbctl-closed"
 """Response header of a closed route that contains the index of the removed directive."""

@@ -65,7 +65,10 @@ class FixedAccess:
 
 @dataclass(frozen=True, slots=True)
 class TokenFile:
-    """A token in a file that another program, such as the kubelet, replaces. It is read again for each request."""
+    """A token in a file that another program, such as the kubelet, replaces.
+
+    The file is read again for each request.
+    """
 
     path: Path
     certificate: tuple[str, str] | None = field(default=None, repr=False)

@@ -1,10 +1,10 @@
 """A copy of a Kubernetes API collection that is kept up to date: list, then watch.
 
-It follows the API's conventions. A list is split into pages, and replaces the copy when all pages have arrived. A watch
-continues from the version of the list or of the last event. Bookmarks advance that version without an object. If the
-server no longer has a version (410, as a status or an ERROR event) or sends any other ERROR event, the collection is
-listed again. After a lost connection, a new watch starts from the same version. Failures are retried with back-off and
-jitter, and do not change the copy. Only the parts of an object that are in its shape are kept, and a response with
+The copy follows the API's conventions. A list is split into pages, and replaces the copy when all pages have arrived. A
+watch continues from the version of the list or of the last event. Bookmarks advance that version without an object. If
+the server no longer has a version (410, as a status or an ERROR event) or sends any other ERROR event, the collection
+is listed again. After a lost connection, a new watch starts from the same version. Failures are retried with back-off
+and jitter, and do not change the copy. Only the parts of an object that are in its shape are kept, and a response with
 different types counts as a failure. A copy has at most `MAX_SIZE` objects, including their items.
 """
 
@@ -44,8 +44,8 @@ _FIRST_PAUSE = 0.2
 _MAX_PAUSE = 0.8
 """Maximum pause in seconds before a failed request is repeated.
 
-It doubles with each failure, and is randomly shortened by up to half. New pods are not noticed during the pause, and
-one request per second is not a significant load for an API server.
+The pause doubles with each failure, and is randomly shortened by up to half. New pods are not noticed during the pause,
+and one request per second is not a significant load for an API server.
 """
 _SHORT = 1.0
 """Seconds. A shorter watch without an event counts as a failure, to avoid a loop of requests."""
