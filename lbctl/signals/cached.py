@@ -18,7 +18,7 @@ class CachedTokens(NamedTuple):
     total: float
     """Prompt tokens found in any cache."""
     by_source: Mapping[str, float]
-    """Maps each source to the prompt tokens found there. It contains only the sources that the engine reports."""
+    """Maps each source to the prompt tokens found there. The map contains only the sources that the engine reports."""
     origin: tuple[int, ...] = ()
     """Index of the page, and the number of lines of the total. Counts with different origins cannot be compared."""
 

@@ -18,7 +18,7 @@ DEVICE = "{device}"
 
 @dataclass(frozen=True, slots=True)
 class GpuLabels:
-    """How an exporter identifies GPUs."""
+    """The labels with which an exporter identifies GPUs."""
 
     names: tuple[str, ...]
     """Labels that contain an index or a UUID, in order of preference."""

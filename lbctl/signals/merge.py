@@ -58,7 +58,7 @@ class Signals:
     by_steps: bool = False
     """Whether progress changes with each step of the engine.
 
-    If so, a long period without progress is a fault; otherwise, progress changes only when a request ends.
+    If it does, a long period without progress is a fault; otherwise, progress changes only when a request ends.
     """
 
     def get(self, name: str) -> float | None:

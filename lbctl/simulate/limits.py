@@ -114,7 +114,7 @@ def wait(
 
 @jit
 def forget(proxies: ProxyColumns, proxy: int) -> None:
-    """Record that a request no longer waits. It is dropped when it reaches the head of its queue."""
+    """Record that a request no longer waits. The request is dropped when it reaches the head of its queue."""
     proxies.waiting[proxy] -= 1
 
 

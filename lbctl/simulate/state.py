@@ -60,7 +60,7 @@ class Requests(NamedTuple):
     follower: Any
     """Next request in the queue of its engine or proxy; −1: none."""
     admitted: Any
-    """Sequence number of its admission, used to find the youngest for preemption; 0: not admitted."""
+    """Sequence number of the request's admission, used to find the youngest for preemption; 0: not admitted."""
     log: Any
     """Events for the picker: 2 · request for a first token, 2 · request + 1 for an end."""
 
@@ -108,7 +108,7 @@ class EngineColumns(NamedTuple):
     waiting: Any
     """Length of the queue."""
     left: Any
-    """Queued requests whose clients have left. They are dropped when they reach the head of the queue."""
+    """Queued requests whose clients have left. These requests are dropped when they reach the head of the queue."""
     head: Any
     """First request of the queue."""
     tail: Any

@@ -61,6 +61,9 @@ def read_keyring(store: Store) -> Keyring:
 
 
 def _scope(store: Store) -> str:
-    """Return an identifier for the control plane. It does not change if the store moves to another address."""
+    """Return an identifier for the control plane.
+
+    The identifier does not change if the store moves to another address.
+    """
     url = urlsplit(store.url)
     return f"{url.netloc}{url.path}" if url.scheme == "kubernetes" else store.key_prefix

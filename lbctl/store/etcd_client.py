@@ -58,7 +58,7 @@ Events = list[tuple[str, Row]]
 
 
 class EtcdClient:
-    """One member's connections to etcd. They are opened at first use, in the event loop that uses them."""
+    """One member's connections to etcd. The connections are opened at first use, in the event loop that uses them."""
 
     def __init__(self, store: Store, patience: float) -> None:
         """Create the client without opening a connection. `patience`: timeout of a call in seconds."""

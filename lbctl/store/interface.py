@@ -210,7 +210,7 @@ class SharedStore(StateStore, Protocol):
 
 
 def shown(text: str) -> str:
-    """Format a name or a key from a store for output. It may be foreign text of any length."""
+    """Format a name or a key from a store for output. The text may be foreign and of any length."""
     short = text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
     return short if short.isprintable() else ascii(short)
 

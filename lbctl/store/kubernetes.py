@@ -169,7 +169,10 @@ class KubernetesStore:
         raise ConflictError(f"another client keeps changing {self._object(name)}")
 
     async def _led_part(self, name: str, epoch: int) -> ConfigMapPart:
-        """Return the current ConfigMap. If it has been deleted or restored, it gets the leader's epoch again."""
+        """Return the current ConfigMap.
+
+        If the ConfigMap has been deleted or restored, it gets the leader's epoch again.
+        """
         held = await self._part(name)
         if held is None or held.epoch < epoch:
             await self._lease.check(epoch)

@@ -1,8 +1,8 @@
 """The requests to a Kubernetes API server that a store needs: single Leases and ConfigMaps by name.
 
 The cluster is taken from KUBECONFIG, or else from the current pod. Every change is a merge patch with the
-resourceVersion that it replaces. It contains only the differences, and is rejected if the object has been changed
-concurrently.
+resourceVersion that it replaces. The patch contains only the differences, and is rejected if the object has been
+changed concurrently.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class ObjectClient:
 
     @contextmanager
     def _explained(self, name: str) -> Iterator[None]:
-        """Raise StoreError instead of the API's errors. They contain no credentials."""
+        """Raise StoreError instead of the API's errors. The messages of these errors contain no credentials."""
         try:
             yield
         except ClusterError as error:

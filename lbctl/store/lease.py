@@ -161,7 +161,7 @@ def open_private(file: Path) -> int:
 def as_store_error(directory: Path) -> Iterator[None]:
     """Convert an OSError inside the block to a StoreError with the operating system's reason.
 
-    It is an UnwritableError if the disk is full.
+    The error is an UnwritableError if the disk is full.
     """
     try:
         yield

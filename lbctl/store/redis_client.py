@@ -85,7 +85,7 @@ class _BoundedConnection:
 
 
 class _BoundedReader:
-    """The stream of a connection. It raises a client error if a response or a value is too large.
+    """The stream of a connection. The stream raises a client error if a response or a value is too large.
 
     Received data is read without a pause, so other tasks are given a turn periodically.
     """
@@ -135,13 +135,13 @@ async def disconnect(connection: Any) -> None:
 
 
 class _PasswordError(UnusableError, RedisError):
-    """The password cannot be read. It is a client error, so that the unusable connection is also closed."""
+    """The password cannot be read. The exception is a client error, so that the unusable connection is also closed."""
 
 
 class _Password(CredentialProvider):
     """The user and the password from the store's file.
 
-    They are read for each connection, so that a new password is used without a restart.
+    The file is read for each connection, so that a new password is used without a restart.
     """
 
     def __init__(self, store: Store) -> None:

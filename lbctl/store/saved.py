@@ -132,7 +132,7 @@ class SavedState:
     async def save_fleet(self, fleet: SavedFleet) -> None:
         """Save the last valid fleet.
 
-        If it fails halfway, the stored discovery responses are older than the files.
+        If the save fails halfway, the stored discovery responses are older than the files.
         """
         await self._save(_FILES, records.write_files(fleet))
         await self._save(_SERVED, records.write_served(fleet))

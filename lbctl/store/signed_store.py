@@ -34,7 +34,7 @@ from lbctl.store.lease import elapsed
 from lbctl.store.signing import Envelope, Keyring, Purpose
 
 FORMAT_KEY = "format"
-"""Marker of the key space. It is not signed, so that every version can read it."""
+"""Marker of the key space. The marker is not signed, so that every version can read it."""
 _WRITTEN_ONCE = ("audit/", "history/files/")
 """Prefixes of keys whose content never changes, so that older content cannot be replayed."""
 _MAX_REFUSED = 1000

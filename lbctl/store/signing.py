@@ -83,7 +83,7 @@ def parse_keys(content: str, scope: str = "") -> Keyring:
 
 
 def request_key(secret: bytes) -> bytes:
-    """Return the key that a caller signs requests with. It is derived from the token, which is not sent."""
+    """Return the key that a caller signs requests with. The key is derived from the token, which is not sent."""
     return hmac.digest(secret, b"lbctl 1 token of a forwarded request", "sha256")
 
 
@@ -97,7 +97,7 @@ class Envelope:
     """The unverified parts of a signed text."""
 
     stamp: int
-    """Milliseconds since the epoch at the time of signing, or more. It grows with each text."""
+    """Milliseconds since the epoch at the time of signing, or more. The number grows with each text."""
     epoch: int
     """Epoch of the write; 0 for an announcement."""
     signature: str

@@ -86,7 +86,7 @@ def salvage(damaged: sqlite3.Connection, database: sqlite3.Connection) -> tuple[
 def epoch_of(damaged: sqlite3.Connection) -> int:
     """Return the epoch of the file.
 
-    If it is unreadable, return the clock's time, which is greater than any epoch counted from 1.
+    If the epoch is unreadable, return the clock's time, which is greater than any epoch counted from 1.
     """
     with suppress(*UNREADABLE):
         return int(damaged.execute("SELECT epoch FROM leader").fetchone()[0])

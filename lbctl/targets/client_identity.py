@@ -1,9 +1,10 @@
 """The identity of a client: the headers that could claim it, its networks, and the challenge of a 401.
 
-Some request headers would let a client claim the identity of a proxy. They are removed from untrusted peers. Some of
-them identify the client, or state how and for which host its request arrived. Others give a method or path that differs
-from the one used to choose a route. A peer in `client_address.trusted` may send them; without `client_address`, no peer
-may send them. In names, `_` is treated as `-`, because many servers (CGI, WSGI) do not distinguish them.
+Some request headers would let a client claim the identity of a proxy. Such headers are removed from requests of
+untrusted peers. Some of them identify the client, or state how and for which host its request arrived. Others give a
+method or path that differs from the one used to choose a route. A peer in `client_address.trusted` may send them;
+without `client_address`, no peer may send them. In names, `_` is treated as `-`, because many servers (CGI, WSGI) do
+not distinguish them.
 
 A client with an IPv4 address may use an IPv4-mapped IPv6 address. Such an address is treated as IPv4 everywhere: IPv4
 networks contain such an address, but IPv6 networks, including `::/0`, do not.
@@ -52,17 +53,18 @@ CLAIMS = (
 """Further headers of this kind, in addition to `x-forwarded-for` and `x-forwarded-proto`, which every proxy sets
 itself."""
 INTERNAL_PREFIX = "x-lbctl-internal-"
-"""Prefix of headers that only lbctl's own filters write and read. They are removed from every request."""
+"""Prefix of headers that only lbctl's own filters write and read. Headers with this prefix are removed from every
+request."""
 INTERNAL = tuple(f"{INTERNAL_PREFIX}{name}" for name in ("anyone", "tenant", "token"))
 HOP_BY_HOP = ("http2-settings", "keep-alive", "proxy-connection")
-"""Headers that apply only to the connection between client and proxy. They are removed from every request.
+"""Headers that apply only to the connection between client and proxy. These headers are removed from every request.
 
 `upgrade` to anything but WebSocket is removed too. `te` is kept, because gRPC needs it.
 """
 _ESCAPED = re.compile(r"\[-_\]|\\.")
 """One character of a header name in a pattern. Patterns write `-` and `_` as a character class."""
 _FRAMING = ("content_length", "transfer_encoding")
-"""Headers that some servers would read as framing, because they treat `_` as `-`. They are removed from every
+"""Headers that some servers would read as framing, because they treat `_` as `-`. These headers are removed from every
 request."""
 _MAX_GROUP_CHARACTERS = 64
 """Maximum total length, in characters, of the names in one of the `claim_groups`.
@@ -192,7 +194,7 @@ def mapped_network(network: str) -> str | None:
 def challenge(auth: Auth | None) -> str:
     """Return a route's challenge, which asks for a user and a password, or for a key or token.
 
-    It is empty if an external service sends its own challenge.
+    The challenge is empty if an external service sends its own challenge.
     """
     if auth is not None and auth.external is not None:
         return ""

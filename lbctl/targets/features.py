@@ -1,8 +1,9 @@
-"""The features of the model, each with the YAML keys that use it. They are the rows of the capability table.
+"""The features of the model, each with the YAML keys that use it. The features are the rows of the capability table.
 
-A key pattern is a path with `*` for a name and without list positions (`routes.*.pin.header`). It covers all keys below
-it that a longer pattern does not claim. `=value` restricts a pattern to one value of a scalar. Every key of the schema
-belongs to a feature (a test walks the schema), and every target has a `Capability` for every feature (another test).
+A key pattern is a path with `*` for a name and without list positions (`routes.*.pin.header`). A pattern covers all
+keys below it that a longer pattern does not claim. `=value` restricts a pattern to one value of a scalar. Every key of
+the schema belongs to a feature (a test walks the schema), and every target has a `Capability` for every feature
+(another test).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The token that clients see instead of a replica's name or address.
 
-It is the same on every proxy and useless elsewhere.
+The token is the same on every proxy and useless elsewhere.
 """
 
 from __future__ import annotations

@@ -97,7 +97,8 @@ CONTROL_PLANE: Mapping[str, Capability] = {
     "proxies.weights": Unsupported("only HAProxy has this interface", "lbctl ignores this setting"),
     "proxies.slots": Unsupported("only HAProxy has server slots", "lbctl ignores this setting"),
 }
-"""Features of the control plane, or of the only kind of proxy that overrides them. They are part of every table."""
+"""Features of the control plane, or of the only kind of proxy that overrides them. These features are part of every
+table."""
 
 
 _SYSTEM_DIRECTORIES = ("/etc/", "/usr/", "/opt/")
@@ -300,7 +301,8 @@ class Target(Protocol):
     def refusals(self, view: View) -> Iterable[Diagnostic]:
         """Yield the errors that make lbctl reject a fleet with this proxy.
 
-        They are about own lines that leave their place, and settings that a fragment depends on but cannot contain.
+        The errors are about own lines that leave their place, and settings that a fragment depends on but cannot
+        contain.
         """
 
     def served(self, view: View) -> View:

@@ -69,7 +69,10 @@ def _model(text: str) -> str | None:
 
 
 def _skip(text: str, position: int, character: str) -> int:
-    """Return the position after `character` and the surrounding whitespace. Raises _UnclearError if it is not there."""
+    """Return the position after `character` and the surrounding whitespace.
+
+    Raises _UnclearError if the character is not there.
+    """
     match = re.compile(rf"[ \t\r\n]*{re.escape(character)}[ \t\r\n]*").match(text, position)
     if match is None:
         raise _UnclearError

@@ -41,7 +41,7 @@ class CannotShowError(Exception):
 class Child:
     """A program whose output goes to `log` and, line by line, to `show`, except access log entries.
 
-    These entries, one for each request, would hide messages such as a failed replica.
+    Access log entries, one for each request, would hide messages such as a failed replica.
     """
 
     def __init__(self, name: str, command: Sequence[str], log: Path, show: Callable[[str, str], None]) -> None:

@@ -109,7 +109,7 @@ def home_of(paths: Sequence[str]) -> Home:
 
 @contextmanager
 def private_directory() -> Iterator[Path]:
-    """Create a temporary directory that only this user can list. It is deleted at the end."""
+    """Create a temporary directory that only this user can list. The directory is deleted at the end."""
     directory = tempfile.gettempdir()
     directory = directory if len(directory) <= _MAX_DIRECTORY_CHARACTERS else _SHORT
     _remove_abandoned(Path(directory))

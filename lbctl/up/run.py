@@ -1,6 +1,6 @@
 """Runs `lbctl serve` and the proxy until a signal arrives or one of them ends.
 
-It always ends both, starting with the proxy.
+The command always ends both processes, starting with the proxy.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lbctl.up.child import CannotShowError, CannotStartError, Child
 from lbctl.up.launchers import PID_FILE, XDS_SOCKET
 
 _READY_TIMEOUT = 60.0
-"""Maximum time until the fleet is ready, in seconds. This is long enough for a busy machine."""
+"""Maximum time until the fleet is ready, in seconds. This time is long enough for a busy machine."""
 _PROXY_STOP_TIMEOUT, _SERVE_STOP_TIMEOUT = 5.0, 12.0
 """Seconds between SIGTERM and SIGKILL. `serve` ends within ten seconds."""
 _POLL = 0.05

@@ -30,7 +30,7 @@ class Endpoint:
     name: str
     """The name of the replica: see `endpoint_name`."""
     address: Address
-    """Where it listens."""
+    """The address on which the replica listens."""
     pod: str
     """The name of the endpoint's pod; empty if it is not a pod."""
     family: int

@@ -32,7 +32,7 @@ class InferencePool:
     labels: tuple[tuple[str, str], ...]
     """The labels of the pool's pods, as sorted (name, value) pairs."""
     ports: tuple[int, ...]
-    """Its target ports."""
+    """The pool's target ports."""
 
     @property
     def selector(self) -> str:

@@ -257,9 +257,10 @@ class KubernetesSource:
         return PoolAnswer(self._seeds.get(key), key=key, saved=tuple(map(_saved, self._seeds.get(key, ()))))
 
     def _update(self, pool: _PoolState) -> None:
-        """Compute a pool's answer. It stays unchanged while its endpoints are unknown, or if the service has no slices.
+        """Compute a pool's answer.
 
-        If labels could not be listed yet, known replicas keep their GPU and zone.
+        The answer stays unchanged while its endpoints are unknown, or if the service has no slices. If labels could not
+        be listed yet, known replicas keep their GPU and zone.
         """
         where = _cluster_key(pool.discovery)
         if pool.members is None:

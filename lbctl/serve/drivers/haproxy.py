@@ -1,7 +1,7 @@
 """The driver of a HAProxy on this machine.
 
-It applies each published fleet at once. Every few seconds, it also compares the fleet with HAProxy's state, because
-another program may have reloaded HAProxy. A failed attempt is repeated with back-off.
+The driver applies each published fleet at once. Every few seconds, it also compares the fleet with HAProxy's state,
+because another program may have reloaded HAProxy. A failed attempt is repeated with back-off.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The driver of an nginx on this machine. It also provides features that nginx lacks: active checks and slow start.
+"""The driver of an nginx on this machine.
 
-A new snapshot is compared with the last one: nginx is reloaded only if its configuration changes.
-`lbctl.apply.nginx.reload_schedule` decides the time of a reload.
+The driver also provides features that nginx lacks: active checks and slow start. A new snapshot is compared with the
+last one: nginx is reloaded only if its configuration changes. `lbctl.apply.nginx.reload_schedule` decides the time of a
+reload.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ class NginxDriver:
     async def _watch(self) -> None:
         """Monitor whether nginx is running.
 
-        It does not report when it stops, and it reads the file when it restarts.
+        nginx does not report when it stops, and it reads the file when it restarts.
         """
         while True:
             await asyncio.sleep(_CHECK_INTERVAL)

@@ -131,8 +131,8 @@ def _undecoded(error: Exception) -> str:
 def watched_directories(paths: Iterable[Path]) -> WatchedDirectories:
     """Return the directories that report an event when one of these files or directories changes.
 
-    They include the directories of all symbolic links on the path to a file, so that a replaced link is noticed. For a
-    directory that does not exist, its nearest existing ancestor is watched.
+    These directories include the directories of all symbolic links on the path to a file, so that a replaced link is
+    noticed. For a directory that does not exist, its nearest existing ancestor is watched.
     """
     directories: set[Path] = set()
     checked: set[Path] = set()

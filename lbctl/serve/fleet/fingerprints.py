@@ -42,7 +42,7 @@ def fleet_files(paths: Sequence[str]) -> list[Path]:
 def signature(file: Path) -> Signature:
     """Return the signature of a file.
 
-    It differs after every change of the content, and after some changes that do not affect the content.
+    The signature differs after every change of the content, and after some changes that do not affect the content.
     """
     try:
         status = file.stat()

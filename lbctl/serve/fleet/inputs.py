@@ -53,7 +53,7 @@ class FleetInputs:
     """Maps each (pool, replica) pair to the time at which its drain began, in seconds since the epoch, as saved or as
     reported by the leader.
 
-    They apply to the next publication. Later publications continue from the composed drains.
+    These drains apply to the next publication. Later publications continue from the composed drains.
     """
     picker: PickerPlace = field(default_factory=PickerPlace)
     """The picker address for the proxies."""

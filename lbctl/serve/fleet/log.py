@@ -32,7 +32,7 @@ class ReloadOutcome:
     """The result of reading the files once."""
 
     result: ReloadStatus
-    """Its outcome."""
+    """The outcome of the reload."""
     diagnostics: tuple[Diagnostic, ...]
     """The findings in the files."""
     at: float

@@ -133,8 +133,9 @@ class Reconciler:
     async def rollback(self, entry: ServedFleet, cause: Cause, *, allow_shrink: bool = False) -> ReloadOutcome:
         """Publish the files of this entry until the files on disk change. The files on disk may be invalid.
 
-        If they cannot be published, the result contains the reason, and nothing has changed. Raises BadRequestError if
-        the state no longer contains the files, and NotSavedError if a restart would lose the rollback.
+        If the files cannot be published, the result contains the reason, and nothing has changed. Raises
+        BadRequestError if the state no longer contains the files, and NotSavedError if a restart would lose the
+        rollback.
         """
         async with self._live.turn:
             try:

@@ -22,7 +22,8 @@ from lbctl.targets.target import SERVED
 def unsupported_features(loaded: Loaded, snapshot: Snapshot, proxies: Iterable[Proxy]) -> tuple[Diagnostic, ...]:
     """Return a warning for each feature that one of the proxies cannot express, without duplicates.
 
-    They include every route that returns 503 because the proxy cannot protect it, and API keys that a proxy rejects.
+    The warnings include every route that returns 503 because the proxy cannot protect it, and API keys that a proxy
+    rejects.
     """
     warnings: dict[Diagnostic, None] = {}
     for proxy in proxies:

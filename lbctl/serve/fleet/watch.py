@@ -41,7 +41,8 @@ class FleetWatcher:
         """Read the files for the first time. All durations are in seconds.
 
         A change has settled after `settle` without a further change, and after `max_settle` at the latest. The files
-        are compared every `poll`, even without an event. `inotify=False`: no operating system events are requested.
+        are compared every `poll` seconds, even without an event. `inotify=False`: no operating system events are
+        requested.
         """
         self._paths = tuple(paths)
         self._settle = settle

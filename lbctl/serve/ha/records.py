@@ -35,9 +35,9 @@ class LeaderStatus:
     """The leader's heartbeat."""
 
     member: str
-    """Its name."""
+    """The leader's name."""
     epoch: int
-    """Its epoch."""
+    """The leader's epoch."""
     api: str
     """The URL of the leader's API."""
     at: float

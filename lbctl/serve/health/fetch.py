@@ -47,7 +47,7 @@ class HealthCheck:
     check: ActiveCheck
     """The settings of the check."""
     address: Address
-    """Where it connects."""
+    """The address that the check connects to."""
     h2: bool
     """Whether the check uses HTTP/2."""
     tls: ssl.SSLContext | None

@@ -128,7 +128,7 @@ class OverrideService:
     async def _expire(self) -> None:
         """Remove the ended overrides.
 
-        They are removed even if that cannot be recorded and saved; this is retried.
+        Ended overrides are removed even if that cannot be recorded and saved; this is retried.
         """
         before = self._live.inputs.overrides
         ended = {item: reason for item in before if (reason := self._end_of(item))}

@@ -33,7 +33,7 @@ class ProxyRow(Protocol):
 
     @property
     def connected(self) -> bool:
-        """Whether it is connected now."""
+        """Whether the proxy is connected now."""
 
     @property
     def state(self) -> str:

@@ -36,7 +36,7 @@ class CacheUse(NamedTuple):
     found: int | None
     """Tokens that the engines found in their caches; None if no engine reports them."""
     by_source: Mapping[str, int]
-    """Maps each source to the tokens found there. It contains only the sources that engines report."""
+    """Maps each source to the tokens found there. The map contains only the sources that engines report."""
     seconds: int = 0
     """Duration of the counted period, in seconds. For a pool, the longest period of its replicas."""
 
@@ -80,8 +80,8 @@ class _Account:
     found: int = 0
     by_source: dict[str, int] = field(default_factory=dict)
     unknown: int = 0
-    """Found tokens that are not attributed to any source. It never decreases, because an engine may update the total
-    before the source."""
+    """Found tokens that are not attributed to any source. The count never decreases, because an engine may update the
+    total before the source."""
     reading: CachedTokens | None = None
     """The engine's counts at the last update; None if they were unknown."""
     has_reported: bool = False

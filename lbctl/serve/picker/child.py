@@ -1,8 +1,8 @@
 """Runs the picker of `lbctl serve`: starts it when a pool needs it, sends it tables, reads its reports, and stops it.
 
-It is a separate process, so that neither a reload nor a large scrape delays a pick. If it exits, or reports nothing for
-ten seconds, the guard restarts it, with increasing delays. Until its first report, it has two minutes, because a
-restart delays a start on a busy machine even more. Meanwhile, the proxies fall back to `otherwise`.
+The picker is a separate process, so that neither a reload nor a large scrape delays a pick. If the picker exits, or
+reports nothing for ten seconds, the guard restarts it, with increasing delays. Until its first report, it has two
+minutes, because a restart delays a start on a busy machine even more. Meanwhile, the proxies fall back to `otherwise`.
 """
 
 from __future__ import annotations
@@ -250,7 +250,8 @@ class PickerChild:
 async def _line(reader: asyncio.StreamReader, timeout: float) -> bytes:
     """Return the next line. Raises TimeoutError if no line arrives within `timeout` seconds.
 
-    It checks once more after the timeout: if this process itself was suspended, lines from that time are available.
+    The function checks once more after the timeout: if this process itself was suspended, lines from that time are
+    available.
     """
     with suppress(TimeoutError):
         async with asyncio.timeout(timeout):

@@ -1,7 +1,8 @@
 """An `lbctl picker` at the address of `serve`'s own picker, started by an operator for this fleet's proxies.
 
-`serve` then does not start a picker. It reads that picker's counts over HTTP, and uses it to explain picks. The process
-may belong to any user, so reports are limited in bytes, depth and time, and the types of their values are checked.
+`serve` then does not start a picker. Instead, `serve` reads that picker's counts over HTTP, and uses it to explain
+picks. The process may belong to any user, so reports are limited in bytes, depth and time, and the types of their
+values are checked.
 """
 
 from __future__ import annotations

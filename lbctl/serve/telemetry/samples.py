@@ -57,7 +57,7 @@ class MemberSamples:
 
     member: str
     times: dict[Key, float] = field(default_factory=dict)
-    """When each replica was last scraped, on that member's clock."""
+    """The time at which each replica was last scraped, on that member's clock."""
     offset: float = math.inf
     """Seconds to add to that clock to get this process's clock; the fastest text is the most accurate."""
 

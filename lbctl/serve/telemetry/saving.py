@@ -180,7 +180,7 @@ class StoreWriteAhead:
         await end_tasks(self._writes)
 
     def _written(self, writing: asyncio.Task[None]) -> None:
-        """Handle the result of a write. If it failed, the next periodic save retries it and logs the failure."""
+        """Handle the result of a write. If the write failed, the next periodic save retries it and logs the failure."""
         self._writes.discard(writing)
         if not writing.cancelled():
             writing.exception()

@@ -1,9 +1,9 @@
 """The condition of each replica in an Envoy (active checks and ejections), from its admin interface.
 
 Load reports do not contain it. Therefore, `/clusters` is read every few seconds if the fleet sets `admin` for a proxy.
-It is also read if an Envoy on the Unix socket reports its admin address, as with the bootstrap of `lbctl bootstrap`. An
-entry with several `instances` has only one `admin`, which may belong to any of them, so it is not read. The page of a
-fleet with 10,000 replicas is about ten megabytes. Pages that are longer, late or invalid are ignored.
+The page is also read if an Envoy on the Unix socket reports its admin address, as with the bootstrap of `lbctl
+bootstrap`. An entry with several `instances` has only one `admin`, which may belong to any of them, so it is not read.
+The page of a fleet with 10,000 replicas is about ten megabytes. Pages that are longer, late or invalid are ignored.
 """
 
 from __future__ import annotations

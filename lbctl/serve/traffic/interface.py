@@ -44,7 +44,6 @@ class Assigned(NamedTuple):
     proxy: str
     key: ReplicaKey
     requests: int
-    """How many."""
     at: float
     """The time at which the proxy reported them, in seconds on the traffic clock."""
 

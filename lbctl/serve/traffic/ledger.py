@@ -345,7 +345,7 @@ class TrafficLedger:
     def newest(self, now: float) -> Mapping[str, Counts]:
         """Map each pool to its requests in the last `SHORT_WINDOW` seconds at all proxies that are not silent.
 
-        They include requests that the proxies themselves answered with an error.
+        The counts include requests that the proxies themselves answered with an error.
         """
         requests, errors = Counter[str](), Counter[str]()
         for _, reports in self._current(now):

@@ -50,8 +50,8 @@ def routing(view: View, pools: Mapping[str, Pool]) -> View:
 def routed(pool: Pool) -> Pool:
     """Return the pool, reduced to the inputs of listeners and route tables.
 
-    These are its protocol, model, balancing, hosted API and replica priorities. With client affinity, they also include
-    the name and address of each replica.
+    The inputs are the pool's protocol, model, balancing, hosted API and replica priorities. With client affinity, they
+    also include the name and address of each replica.
     """
     if pool.affinity or pool.session:
         replicas = tuple(Replica(item.name, item.address, priority=item.priority) for item in pool.replicas)

@@ -54,7 +54,7 @@ end
 def http_filters(view: View, listener: Listener) -> list[dict[str, object]]:
     """Return the filter if the listener routes to a pool with client affinity.
 
-    It acts only on routes that configure it.
+    The filter acts only on routes that configure it.
     """
     actions = [view.routes[rule.route].action for rule in listener.rules]
     if not any(

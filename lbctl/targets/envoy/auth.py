@@ -93,7 +93,7 @@ it."""
 
 
 def keys(view: View, route: Route) -> tuple[ApiKey, ...]:
-    """Return the route's API keys that Envoy can compare. It cannot compare hashes."""
+    """Return the route's API keys that Envoy can compare. Envoy cannot compare hashes."""
     return tuple(item for item in view.api_keys.get(route.name, ()) if item.key)
 
 
@@ -168,7 +168,10 @@ def header_removal(expression: str) -> dict[str, object]:
 
 
 def own_headers(view: View, listener: Listener) -> list[str]:
-    """Return the headers that lbctl adds for its filters. They are removed before a replica gets the request."""
+    """Return the headers that lbctl adds for its filters.
+
+    These headers are removed before a replica gets the request.
+    """
     own = [_ANYONE, _TOKEN_HEADER] if holds_keys(view, listener) else []
     return [*own, *external.own_headers(view, listener)]
 

@@ -1,9 +1,10 @@
 """The bootstrap of an Envoy that receives the rest of its configuration from a control plane by ADS.
 
 It contains only settings that cannot be sent over xDS: the node's identity, the control plane's address and how to
-verify it, load reporting, the maximum size of regular expressions, and the admin port if one is configured. It contains
-paths but never secrets. Envoy reads certificates in a bootstrap only once, but watches certificates in a secrets file.
-With TLS, secrets files are therefore written next to the bootstrap, unless a single file is required.
+verify it, load reporting, the maximum size of regular expressions, and the admin port if one is configured. The
+bootstrap contains paths but never secrets. Envoy reads certificates in a bootstrap only once, but watches certificates
+in a secrets file. With TLS, secrets files are therefore written next to the bootstrap, unless a single file is
+required.
 """
 
 from __future__ import annotations
@@ -201,7 +202,7 @@ def _secret_file(name: str, directory: str) -> dict[str, object]:
 def _validation(joining: Joining) -> dict[str, object]:
     """Return how to verify the control plane's certificate.
 
-    It must be issued for the control plane's name or address; the same CA is not enough.
+    The certificate must be issued for the control plane's name or address; the same CA is not enough.
     """
     names = dict.fromkeys(member.host for member in (joining.xds, *joining.standbys) if member.host)
     return {

@@ -1,8 +1,8 @@
 """Parts of every bootstrap that lbctl writes: Envoy's metrics page for Prometheus, and runtime limits.
 
-The page is a listener that gives access to only one page of the admin interface. It only accepts a GET without a query,
-so that clients cannot change anything or request another format. The limits are a static layer rather than a file next
-to the bootstrap, so only a restart can change them.
+The page is a listener that gives access to only one page of the admin interface. The listener only accepts a GET
+without a query, so that clients cannot change anything or request another format. The limits are a static layer rather
+than a file next to the bootstrap, so only a restart can change them.
 """
 
 from __future__ import annotations

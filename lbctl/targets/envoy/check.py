@@ -46,7 +46,7 @@ _QUOTED = re.compile(r"['\"]([^'\"]+)['\"]")
 
 
 def check_command(binary: str, prefix: str, main: str) -> list[str]:
-    """Return the command that checks a configuration. It needs neither root privileges nor a network.
+    """Return the command that checks a configuration. The command needs neither root privileges nor a network.
 
     If listeners or clusters are in separate files, write a bootstrap that contains them to `prefix`.
     """

@@ -45,7 +45,7 @@ class PlannedCluster:
     out: frozenset[str] = frozenset()
     """Members of `drained` that are faulty."""
     busy_statuses: tuple[int, ...] = ()
-    """Statuses with which the replicas decline requests. These responses do not count as faults."""
+    """Statuses with which the replicas decline requests. Responses with these statuses do not count as faults."""
     hosted: HostedPool | None = None
     """The pool, if it has its own headers; None if it gets the client's headers."""
     check_key: tuple[str, str] | None = field(default=None, repr=False)

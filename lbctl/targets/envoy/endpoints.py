@@ -207,7 +207,7 @@ def add_dns_name(assignment: endpoint_pb2.ClusterLoadAssignment, dns: DnsDiscove
 def _overprovisioning(pool: Pool, ranks: int, placement: Placement) -> int:
     """Return the overprovisioning factor, or 0 for Envoy's default.
 
-    It is 10,000 divided by the percentage of healthy replicas below which part of the requests goes to the next
+    The factor is 10,000 divided by the percentage of healthy replicas below which part of the requests goes to the next
     priority.
     """
     if placement.strict:

@@ -64,7 +64,10 @@ def cluster(name: str, external: External) -> cluster_pb2.Cluster:
 
 
 def own_headers(view: View, listener: Listener) -> list[str]:
-    """Return the headers that are added for the services. They are removed before a replica gets the request."""
+    """Return the headers that are added for the services.
+
+    These headers are removed before a replica gets the request.
+    """
     return sorted(_ORIGINAL) if any(_of(view, listener)) else []
 
 

@@ -106,7 +106,7 @@ def per_route(view: View, listener: Listener, rule: Rule, route: Route) -> dict[
 def held(view: View, listener: Listener) -> int:
     """Return the number of bytes that a filter may buffer if it needs the whole body.
 
-    It may need the body to read it, to measure it, or for a retry.
+    The filter may need the body to read it, to measure it, or for a retry.
     """
     return reading.held(listener) if _body_rules(view, listener) else max(reading.HELD, listener.max_body or 0)
 

@@ -137,7 +137,10 @@ def _transport_socket(item: Listener, chain: _Chain, keys: tls.SecretSource) -> 
 
 
 def connection_manager(view: View, item: Listener, chain: _Chain) -> hcm_pb2.HttpConnectionManager:
-    """Return the connection manager. It does not limit the total time of streams: a route's idle timeout ends them."""
+    """Return the connection manager.
+
+    The connection manager does not limit the total time of streams: a route's idle timeout ends them.
+    """
     return hcm_pb2.HttpConnectionManager(
         codec_type="AUTO" if item.http2 else "HTTP1",
         stat_prefix=item.name,
@@ -214,7 +217,8 @@ def _client_detection(chain: _Chain) -> dict[str, object]:
 def _early_mutations(view: View, item: Listener, chain: _Chain) -> dict[str, object]:
     """Return the header mutations that are applied before anything reads the request.
 
-    They remove headers that clients may not send, and copy the request ID from the listener's configured header.
+    These mutations remove headers that clients may not send, and copy the request ID from the listener's configured
+    header.
     """
     mutations: list[dict[str, object]] = [{"remove_on_match": {"key_matcher": {"prefix": _OWN}}}, _FRAMING]
     mutations += auth.early_mutations(view, item)

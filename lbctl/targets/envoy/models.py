@@ -1,9 +1,10 @@
 """The check that a request names its model unambiguously, for routing where authentication depends on the model.
 
-If a key is repeated, Envoy's JSON filter uses the last value. It ignores a body that is not JSON or not declared as
-JSON. A replica may read such a body differently. For this reason, a Lua script parses the whole body according to the
-JSON grammar. If the model is unambiguous, it marks the request's metadata, and the routes require that mark. The script
-is fixed and independent of the fleet. If it fails, the mark is missing, and the response is 400.
+If a key is repeated, Envoy's JSON filter uses the last value. That filter ignores a body that is not JSON or not
+declared as JSON. A replica may read such a body differently. For this reason, a Lua script parses the whole body
+according to the JSON grammar. If the model is unambiguous, it marks the request's metadata, and the routes require that
+mark. The script is fixed and independent of the fleet. If the script fails, the mark is missing, and the response is
+400.
 """
 
 from __future__ import annotations
@@ -157,7 +158,7 @@ end
 def http_filters(listener: Listener) -> list[dict[str, object]]:
     """Return the filter if a rule of the listener requires an unambiguous model.
 
-    It runs after the JSON filter and corrects the value that the filter stored.
+    The filter runs after the JSON filter and corrects the value that the JSON filter stored.
     """
     if not wants_clear_model(listener):
         return []

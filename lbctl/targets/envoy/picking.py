@@ -4,7 +4,7 @@ This module contains the filters that query the picker, the picker's clusters, a
 On routes to a pool with the algorithm `pick`, the filter `ext_authz` queries the picker. If the picker fails, the
 filter lets the request pass. Envoy decides which filters to run before it reads the model from the body. The filter is
 therefore always present, and routes without the picker turn it off. The picker's response becomes metadata, which
-clients cannot write. If it names a host outside the cluster, or does not arrive, the cluster uses its policy
+clients cannot write. If the response names a host outside the cluster, or does not arrive, the cluster uses its policy
 without the picker. A Lua filter reports the first byte of a response's body to the picker, and Envoy's access log
 reports the end of a request.
 
@@ -260,7 +260,7 @@ def early_mutations(view: View, listener: Listener) -> list[dict[str, object]]:
 
 
 def own_headers(view: View, listener: Listener) -> list[str]:
-    """Return the headers that are added for the picker. They are removed before a replica gets the request."""
+    """Return the headers that are added for the picker. These headers are removed before a replica gets the request."""
     return sorted(_REQUEST) if _policies(view, listener) else []
 
 

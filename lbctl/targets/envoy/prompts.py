@@ -2,7 +2,7 @@
 
 Envoy's own filters extract short values from JSON bodies, but nothing from lists; prompts are long, and chats are
 lists. For this reason lbctl uses a Lua script, which is fixed and independent of the fleet. The script leaves the body
-unchanged. It stores one key in the request's metadata for each length in bytes that the route's pools need.
+unchanged. The script stores one key in the request's metadata for each length in bytes that the route's pools need.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ end
 
 
 def http_filters(view: View, listener: Listener) -> list[dict[str, object]]:
-    """Return the filter, if a route of the listener needs it. It acts only on routes that configure it."""
+    """Return the filter, if a route of the listener needs it. The filter acts only on routes that configure it."""
     if not any(_lengths(view, view.routes[rule.route]) for rule in listener.rules):
         return []
     config = lua_pb2.Lua(default_source_code={"inline_string": _SCRIPT}, clear_route_cache={"value": False})

@@ -1,6 +1,6 @@
 """Constructors for Envoy's messages: durations, addresses, metadata and packed messages.
 
-They are independent of the fleet.
+The constructors are independent of the fleet.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def static(view: View, listeners_file: str, clusters_file: str, form: str) -> St
     """Return the static configuration of a view.
 
     `listeners_file` names the file of listeners with credentials, `clusters_file` names the file of clusters with a
-    key, and `form` is the format of all files. They are next to the bootstrap.
+    key, and `form` is the format of all files. All files are next to the bootstrap.
     """
     directory = posixpath.dirname(view.proxy.config or "") or "."
     message, secret_listeners = frame(view), discovery_pb2.DiscoveryResponse()

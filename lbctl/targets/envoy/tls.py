@@ -74,8 +74,8 @@ def _covered(host: str, names: Iterable[str]) -> bool:
 def upstream(pool: Pool, tls: PoolTls, keys: SecretSource) -> dict[str, object]:
     """Return the transport socket for connections to a pool's replicas.
 
-    Without `ca`, the replica's certificate is not verified. With it, the certificate must also contain one of the host
-    names.
+    Without `ca`, the replica's certificate is not verified. With `ca`, the certificate must also contain one of the
+    host names.
     """
     names = _names(pool, tls)
     common: dict[str, object] = {}

@@ -35,8 +35,8 @@ _MAX_ENDPOINTS = 256
 _MAX_RANKS = 2
 """Number of priorities: a Backend either is a fallback or not."""
 _SEPARATE: Tree = {"type": "RequestHeaderModifier", "requestHeaderModifier": {"remove": [DESTINATION_HEADER]}}
-"""Filter of a backend. It has no effect itself, but Envoy Gateway creates a separate cluster for a backend with a
-filter."""
+"""Filter of a backend. The filter has no effect itself, but Envoy Gateway creates a separate cluster for a backend with
+a filter."""
 _HOST_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
 
 

@@ -1,9 +1,9 @@
 """Picker pools as EnvoyExtensionPolicies: one for each route and pool.
 
-The picker names a replica in a header, which the rule's load balancing reads. If it does not respond, the pool's
-algorithm `otherwise` chooses. A BackendTLSPolicy verifies its certificate, because a picker beyond loopback requires
-TLS. It also requires a client certificate, which only an EnvoyProxy can name. lbctl does not render this object,
-because it would replace the EnvoyProxy of the class.
+The picker names a replica in a header, which the rule's load balancing reads. If the picker does not respond, the
+pool's algorithm `otherwise` chooses. A BackendTLSPolicy verifies its certificate, because a picker beyond loopback
+requires TLS. It also requires a client certificate, which only an EnvoyProxy can name. lbctl does not render this
+object, because it would replace the EnvoyProxy of the class.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""How Envoy Gateway reads a request. It does not read bodies, but rejects bodies above the listener's limit."""
+"""How Envoy Gateway reads a request.
+
+Envoy Gateway does not read bodies, but rejects bodies above the listener's limit.
+"""
 
 from __future__ import annotations
 

@@ -151,5 +151,5 @@ def _has_root(view: View, route: Route) -> bool:
 
 
 def _rules(view: View, route: str) -> Iterator[Rule]:
-    """Yield the rules of a route. They all match the same path."""
+    """Yield the rules of a route. All rules of a route match the same path."""
     return (rule for listener in view.listeners for rule in listener.rules if rule.route == route)

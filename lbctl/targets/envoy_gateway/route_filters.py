@@ -2,7 +2,7 @@
 
 A filter changes all requests of a rule. A rule that sends a key therefore routes to only one pool and has no mirror.
 Filters on a single backend are not sufficient: they cannot change the path, and Envoy applies the rule's headers after
-theirs.
+the backend's headers.
 """
 
 from __future__ import annotations

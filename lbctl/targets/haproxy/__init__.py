@@ -38,18 +38,18 @@ class Haproxy:
     forms: Sequence[str] = ("yaml",)
     """Formats of its configuration."""
     served_by_xds: bool = False
-    """Whether `serve` sends it resources over xDS."""
+    """Whether `serve` sends resources to the proxy over xDS."""
     counted_with: Sequence[str] = ("runtime_api",)
     """Settings of the proxy's entry that `serve` needs in order to read its request counts."""
     done_by_control_plane: frozenset[str] = frozenset()
     """Features that `serve` adds to this proxy."""
     compares_hashes: bool = True
     retries_grpc: bool = False
-    """Whether it accepts API keys whose key file contains only the hash."""
+    """Whether the proxy accepts API keys whose key file contains only the hash."""
     prefers_idle_replicas: bool = True
     """Whether least connections prefers an idle replica, regardless of its weight."""
     reads_bodies: bool = True
-    """Whether it can read a request's body to choose a route or a replica."""
+    """Whether the proxy can read a request's body to choose a route or a replica."""
     versions: Sequence[Version] = ((2, 6), (2, 8), (3, 0), (3, 2))
     """Versions for which rendering differs, oldest first."""
     fragment_example: str = "/etc/haproxy/lbctl.cfg"

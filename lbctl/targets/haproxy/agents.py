@@ -48,7 +48,7 @@ def identity(pool: str, replica: Replica) -> str:
 def full_weight(replica: Replica) -> float:
     """Return the weight that the percentage in the agent's response refers to.
 
-    The weight in the file is proportional to it.
+    The weight in the file is proportional to this weight.
     """
     return 0.0 if replica.drain else replica.capacity
 

@@ -55,7 +55,7 @@ def diagnostics(view: View) -> Iterator[Diagnostic]:
 def lines(route: Route, view: View, acls: Acls) -> Iterator[Token]:
     """Yield the lines that authenticate a request of `route`.
 
-    They set txn.tenant if the credentials identify a tenant. Other requests are rejected with 401 or 403, unless a
+    The lines set txn.tenant if the credentials identify a tenant. Other requests are rejected with 401 or 403, unless a
     valid token without a tenant is sufficient.
     """
     auth = route.auth

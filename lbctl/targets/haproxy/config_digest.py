@@ -1,8 +1,8 @@
 """The digest that identifies a running HAProxy's configuration.
 
-The digest covers everything that takes effect only after a reload. It is part of the `description` that `show info`
-returns. The proxy's driver can thus determine whether only weights and servers differ, even if other programs have
-loaded or written configurations in the meantime.
+The digest covers everything that takes effect only after a reload. The digest is part of the `description` that `show
+info` returns. The proxy's driver can thus determine whether only weights and servers differ, even if other programs
+have loaded or written configurations in the meantime.
 """
 
 from __future__ import annotations

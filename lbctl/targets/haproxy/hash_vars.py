@@ -34,7 +34,7 @@ def variable(pool: Pool, view: View) -> str | None:
 
 
 def lines(route: Route, view: View) -> Iterator[Token]:
-    """Yield the lines that set the variables. They must run before the route removes its headers."""
+    """Yield the lines that set the variables. The lines must run before the route removes its headers."""
     names = sorted({pool for item in [route.action] if isinstance(item, Forward) for pool in item.pools})
     pool_of_variable = {
         variable(pool, view): pool for pool in (view.pools[name] for name in names if name in view.pools)

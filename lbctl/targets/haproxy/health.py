@@ -84,7 +84,8 @@ def _observed(pool: Pool, passive: PassiveCheck, size: int, retries: int) -> str
     `consecutive_5xx` or allows ejection of the whole pool, and never for a pool's only replica.
 
     With a bounded hash, all attempts of a request may go to the same dead replica, which looks idle while the others
-    have reached their bound. It is therefore ejected before the last attempt, but never after a single failure.
+    have reached their bound. Such a replica is therefore ejected before the last attempt, but never after a single
+    failure.
     """
     if passive.ejects_without_bound and not _is_only(passive, size):
         return f"layer7 error-limit {passive.consecutive_5xx}"

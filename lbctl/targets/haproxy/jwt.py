@@ -45,7 +45,7 @@ _CLAIM = "var(txn.token),jwt_payload_query("
 def files(route: Route, view: View) -> Iterator[File]:
     """Yield one file for each key.
 
-    The keys are public. They are in separate files because HAProxy can read keys only from files.
+    The keys are public. The keys are in separate files because HAProxy can read keys only from files.
     """
     if route.auth and route.auth.jwt:
         for number, key in _keys(route, view):
@@ -69,8 +69,8 @@ def diagnostics(route: Route, view: View) -> Iterator[Diagnostic]:
 def lines(route: Route, jwt: Jwt, view: View, acls: Acls, if_route: str) -> Iterator[Token]:
     """Yield the lines that verify a request's token.
 
-    They set txn.issued if the token is valid, and txn.tenant if it names a tenant. A valid token for another audience
-    or with an unusable tenant is rejected with 403. A request that already has a tenant does not need a token.
+    The lines set txn.issued if the token is valid, and txn.tenant if it names a tenant. A valid token for another
+    audience or with an unusable tenant is rejected with 403. A request that already has a tenant does not need a token.
     """
     path = ("routes", route.name, "auth", "jwt")
     without_tenant = "!{ var(txn.tenant) -m found }"

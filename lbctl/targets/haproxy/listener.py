@@ -287,7 +287,7 @@ def _upgrades(listener: Listener, view: View) -> bool:
 def _address_headers(listener: Listener) -> Iterator[Token]:
     """Yield the lines that send the client's address to replicas.
 
-    They follow the lines that determine it from trusted peers.
+    These lines follow the lines that determine the client's address from trusted peers.
     """
     path = ("listeners", listener.name, "client_address", "forward")
     for name in listener.address_headers:

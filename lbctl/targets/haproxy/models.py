@@ -1,8 +1,9 @@
 """The model in a request, if access depends on it: HAProxy and every replica must find the same model.
 
-If a key is repeated, HAProxy's own JSON converter returns the first value. It fails on deeply nested bodies and accepts
-invalid JSON. For this reason, the whole body must first match the JSON grammar, written as an expression with recursive
-groups. The groups are possessive and never backtrack, so matching time is proportional to the body's length.
+If a key is repeated, HAProxy's own JSON converter returns the first value. That converter fails on deeply nested bodies
+and accepts invalid JSON. For this reason, the whole body must first match the JSON grammar, written as an expression
+with recursive groups. The groups are possessive and never backtrack, so matching time is proportional to the body's
+length.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _TOO_LARGE = quote.error("the request body is too large", "too_large")
 def lines(listener: Listener, held: int) -> Iterator[Token]:
     """Yield the lines that set txn.model to the model in the body, unless the header names one.
 
-    They also set txn.unclear and txn.unseen. `held` is the number of header and body bytes that always fit into a
+    The lines also set txn.unclear and txn.unseen. `held` is the number of header and body bytes that always fit into a
     buffer.
     """
     yield line("acl has_body req.body_size gt 0")

@@ -1,7 +1,7 @@
 """Selects a replica for each request with the picker.
 
 HAProxy queries the picker over SPOE and applies its choice with `use-server`. The picker is an SPOE agent on its HTTP
-port. Requests query it only while it passes HAProxy's check. They wait at most `pick.timeout`, plus `max_wait` if a
+port. Requests query it only while it passes HAProxy's check. Requests wait at most `pick.timeout`, plus `max_wait` if a
 pool has a queue. If a query is not answered, HAProxy sends none for a second. Then a single request queries again.
 After any failure, HAProxy's own algorithm chooses. HAProxy also excludes replicas that must not be picked: it sends
 nothing to a server in maintenance, and ignores names that match none of its servers.

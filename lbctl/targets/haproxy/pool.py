@@ -1,8 +1,8 @@
 """A pool as a backend: balance, servers, checks, limits.
 
-HAProxy cannot limit the age of idle connections to a replica. `pool-purge-delay` only reduces their number, and
-requests were lost with it. Each HTTP/1 request therefore gets a new connection, so that it never uses a connection that
-the replica has just closed. Connections are reused only if the servers keep idle ones open.
+HAProxy cannot limit the age of idle connections to a replica. `pool-purge-delay` only reduces the number of old
+connections, and requests were lost with it. Each HTTP/1 request therefore gets a new connection, so that it never uses
+a connection that the replica has just closed. Connections are reused only if the servers keep idle ones open.
 """
 
 from __future__ import annotations

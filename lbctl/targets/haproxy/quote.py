@@ -89,7 +89,7 @@ def error(message: str, kind: str) -> str:
 
 
 def json_answer(body: str) -> str:
-    """Return `body` as the body of a response by the proxy itself, for `return`. It must be lbctl's own text."""
+    """Return `body` as the body of a response by the proxy itself, for `return`. The body must be lbctl's own text."""
     return f"content-type application/json string {word(body).text}"
 
 

@@ -56,7 +56,7 @@ def lines() -> Iterator[Token]:
 
 
 def header_limits(listener: Listener) -> Iterator[Token]:
-    """Yield the lines that enforce the limits. They run after the request has an ID."""
+    """Yield the lines that enforce the limits. The lines run after the request has an ID."""
     path = ("listeners", listener.name, "headers")
     limits = {"header_count": listener.max_header_count, "header_bytes": listener.max_header_bytes}
     for name, limit in limits.items():

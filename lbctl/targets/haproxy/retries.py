@@ -153,7 +153,7 @@ def _wanted(pool: Pool, routes: Sequence[Route]) -> dict[str, int]:
 def _repeats(pool: Pool, routes: Sequence[Route]) -> frozenset[str]:
     """Return the conditions for retrying requests that were sent, as far as all routes that retry any agree on them.
 
-    If they have nothing in common, only busy replicas are retried.
+    If the routes have no conditions in common, only busy replicas are retried.
     """
     repeats = [item for item in (_repeats_of(pool, route) for route in routes) if item]
     return frozenset.intersection(*repeats) or frozenset(map(str, BUSY)) if repeats else frozenset()

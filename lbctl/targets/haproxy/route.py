@@ -91,8 +91,8 @@ def _affinity_cookies(route: Route, view: View) -> Iterator[tuple[str, str, Path
 def response_changes(route: Route, listener: Listener, view: View) -> Iterator[Token]:
     """Yield the lines that change the responses of this route.
 
-    They also apply to the proxy's own responses. Changes to the replica's cookies come before HAProxy adds its own
-    cookies.
+    The changes also apply to the proxy's own responses. Changes to the replica's cookies come before HAProxy adds its
+    own cookies.
     """
     if isinstance(route.action, Forward):
         yield from pool_selection.cookies(route, route.action, secure=listener.tls is not None)

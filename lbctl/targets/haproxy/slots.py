@@ -1,8 +1,8 @@
 """Spare server slots: servers in maintenance that replicas occupy and release through the Runtime API.
 
-If HAProxy supports it, a new replica is added at run time under its own name. This is not supported if servers have a
-cookie. The new replica then occupies a slot, and becomes a separate server at the next start. A map file next to the
-configuration maps each slot to its replica, so that logs show the replica's name.
+If HAProxy supports it, a new replica is added at run time under its own name. Adding a replica at run time is not
+supported if servers have a cookie. The new replica then occupies a slot, and becomes a separate server at the next
+start. A map file next to the configuration maps each slot to its replica, so that logs show the replica's name.
 """
 
 from __future__ import annotations

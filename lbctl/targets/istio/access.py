@@ -1,9 +1,10 @@
 """Access lists of listeners as an AuthorizationPolicy for the gateway's pods.
 
-A policy applies to the pods of its namespace, or of all namespaces if it is in the mesh's root namespace. It sees the
-ports of the pods, which may differ from the Gateway's ports. The policy therefore specifies no ports, and all listeners
-must have the same lists. It specifies the routes' hosts, so that other hosts on the same pods are not affected. Pods
-whose labels differ from the default gateway's belong to the fleet, so the policy may apply to all of their hosts.
+A policy applies to the pods of its namespace, or of all namespaces if it is in the mesh's root namespace. The policy
+sees the ports of the pods, which may differ from the Gateway's ports. The policy therefore specifies no ports, and all
+listeners must have the same lists. The policy specifies the routes' hosts, so that other hosts on the same pods are not
+affected. Pods whose labels differ from the default gateway's belong to the fleet, so the policy may apply to all of
+their hosts.
 """
 
 from __future__ import annotations

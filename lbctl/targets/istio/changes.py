@@ -31,7 +31,7 @@ _RETRY_ON = {
     "reset_before_request": "reset-before-request",
 }
 _STATUSES = (429, 503)
-"""Statuses that Istio accepts in `retryOn`. It rejects statuses that Go's net/http does not name."""
+"""Statuses that Istio accepts in `retryOn`. Istio rejects statuses that Go's net/http does not name."""
 _BACKOFF_FACTOR = 10
 """Envoy's longest pause between retries relative to the first pause, unless configured."""
 
@@ -126,7 +126,10 @@ def paths(path: PathMatch, route: Route) -> list[tuple[list[Tree], str | None]]:
 
 
 def retries(view: View, route: Route, pools: Sequence[str]) -> Tree:
-    """Return the retry settings for requests to `pools`. They are always written, because Istio retries by default."""
+    """Return the retry settings for requests to `pools`.
+
+    The settings are always written, because Istio retries by default.
+    """
     retry, targets = route.retry, [view.pools[pool] for pool in pools]
     words = [_RETRY_ON[item] for item in retry.when if item in _RETRY_ON]
     if "replica_busy" in retry.when:

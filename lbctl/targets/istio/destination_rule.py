@@ -17,7 +17,8 @@ MIN_AGGRESSION = 1.0
 _MAGLEV_SIZE = 65_537
 """Size of the consistent-hashing table, which Istio requires: Envoy's default."""
 _UNLIMITED = 365 * 24 * 3_600_000
-"""Idle timeout, in milliseconds, of connections without a limit. Without it, Envoy closes them after an hour."""
+"""Idle timeout, in milliseconds, of connections without a limit. Without this timeout, Envoy closes such connections
+after an hour."""
 _MIN_RETRIES = 3
 LEAST_REQUEST = "LEAST_REQUEST"
 """Algorithm of pools that neither use hashing nor set another algorithm."""
@@ -147,7 +148,7 @@ def _outlier_detection(check: PassiveCheck | None) -> Tree:
 def _tls(pool: Pool, tls: PoolTls, host: str, credential: str | None) -> Tree:
     """Return the TLS settings for connections to the replicas of a pool.
 
-    Without `ca`, the certificate of a replica is not verified. With it, the certificate must also contain one of the
+    Without `ca`, the certificate of a replica is not verified. With `ca`, the certificate must also contain one of the
     host names. Without an SNI name, Istio would use the client's Host header, even to verify the certificate.
     """
     names = _server_names(pool, tls)

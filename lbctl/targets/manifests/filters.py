@@ -63,7 +63,7 @@ def reserved(view: View, route: Route) -> list[str]:
     """Return the headers in which only authentication may name the tenant, so that no client may send them.
 
     On a route with authentication, policies or another component set these headers before the gateway's rules apply. On
-    the other routes, nothing sets them.
+    routes without authentication, nothing sets these headers.
     """
     mine = given([route]) if route.auth is not None else []
     return [name for name in given(view.routes.values()) if name not in mine]

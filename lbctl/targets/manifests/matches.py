@@ -18,7 +18,10 @@ _SPECIAL = re.compile(r"([\\.+*?()|\[\]{}^$])")
 
 
 def matches_of(rule: Rule) -> tuple[Match, ...]:
-    """Return a rule's matches for any host: one for each method and model. They have the same path and headers."""
+    """Return a rule's matches for any host: one for each method and model.
+
+    All matches have the same path and headers.
+    """
     headers = tuple((name, HeaderMatch("exact", value)) for name, value in rule.headers)
     matches = [Match(rule.path, method, headers) for method in rule.methods or ("",)]
     if not rule.models:

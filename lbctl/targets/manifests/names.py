@@ -43,8 +43,8 @@ def object_name(kind: str) -> NameGrammar:
 def names(grammar: NameGrammar, wanted: Iterable[Parts]) -> dict[Parts, str]:
     """Return a distinct name for each of `wanted`.
 
-    These must be all names of one proxy. Another proxy must not affect them, because a renamed object would exist
-    twice.
+    `wanted` must contain all names of one proxy. Another proxy must not affect them, because a renamed object would
+    exist twice.
     """
     readable = {parts: grammar.separator.join(parts) for parts in wanted}
     counts = Counter(readable.values())

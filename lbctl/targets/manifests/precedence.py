@@ -6,9 +6,9 @@ decides between equally specific matches. Envoy Gateway counts the method as a h
 expressions.
 
 If a later rule would win although an earlier rule also matches, the earlier rule gets an additional match that combines
-the conditions of both. It is at least as specific as the later rule's match, and matches only requests that meet both
-conditions. This is repeated until both orders agree. A match that an earlier rule covers is never needed and is left
-out.
+the conditions of both. The additional match is at least as specific as the later rule's match, and matches only
+requests that meet both conditions. The procedure is repeated until both orders agree. A match that an earlier rule
+covers is never needed and is left out.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def reads_forged_line(context: RenderContext, listener: Listener) -> bool:
 def unknown(context: RenderContext, listener: Listener, route: Route) -> bool:
     """Return whether the route limits its clients although nginx sees only a load balancer's address.
 
-    If so, add a warning.
+    In that case, add a warning.
     """
     if listener.client_address is None or not access(listener).of(route).is_limited:
         return False

@@ -33,7 +33,7 @@ class Map:
 
     @property
     def is_short(self) -> bool:
-        """Whether it is written on one line."""
+        """Whether the map is written on one line."""
         texts = [self.source.text, self.variable.text, *(token.text for entry in self.entries for token in entry)]
         return self.include is None and sum(map(len, texts)) + 2 * len(texts) <= _ONE_LINE
 

@@ -38,7 +38,7 @@ def attempts_of_pool(view: View, pool: Pool) -> int:
 def going_on(directives: Forwarding, retry: Retry, statuses: tuple[int, ...]) -> Forwarding:
     """Return the directives with which requests continue on another replica after these statuses.
 
-    They need no time limit, because a busy replica has not begun to process the request.
+    The retries need no time limit, because a busy replica has not begun to process the request.
     """
     repeated = ("error", "timeout") if retry.idempotent and "connect_failure" in retry.when else ()
     conditions = (*repeated, *(f"http_{status}" for status in statuses), "non_idempotent")

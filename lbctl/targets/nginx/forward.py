@@ -171,7 +171,7 @@ def _joined(module: str, names: list[Token]) -> tuple[Token, ...]:
 
 
 def map_claim_headers(context: RenderContext, scope: ListenerScope) -> None:
-    """Add the maps for headers that only a trusted peer may send. They are empty for other peers."""
+    """Add the maps for headers that only a trusted peer may send. The maps are empty for other peers."""
     if scope.trusted is None:
         return
     for name in scope.claim_headers:

@@ -37,7 +37,7 @@ def of_route(context: RenderContext, route: Route, number: int) -> tuple[Limit, 
 def uncountable(context: RenderContext, route: Route) -> bool:
     """Return whether one of the route's limits is below nginx's minimum of one request per minute.
 
-    If so, add a warning.
+    In that case, add a warning.
     """
     every = [own for limit in route.rate_limits for own in (limit, *(own for _, own in limit.tenants))]
     too_slow = any(limit.requests and limit.requests * _MINUTE < limit.per for limit in every)

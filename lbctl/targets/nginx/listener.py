@@ -176,7 +176,7 @@ def _trusted_peers(context: RenderContext, listener: Listener) -> tuple[Token, .
 def _several_addresses(context: RenderContext, listener: Listener, number: int, trusted: str | None) -> Token | None:
     """Return the variable that is 1 if a trusted peer reports the client in several header lines.
 
-    It exists only for headers of which nginx reads only one line.
+    The variable exists only for headers of which nginx reads only one line.
     """
     client = listener.client_address
     if client is None or listener.proxy_protocol or client.header.lower() == clients.READS_ALL_LINES:

@@ -218,4 +218,4 @@ class Mirrored:
     draw: Token | None
     """Variable that is 1 if the request is copied; None if every request is copied."""
     forwarding: Forwarding
-    """How the copy is forwarded."""
+    """Settings for forwarding the copy."""

@@ -42,8 +42,8 @@ _BEGINNING = "$lb_body_beginning"
 _DEFAULT_HEADERS = tuple(key.header for key in DEFAULT_SESSION_KEYS if key.header)
 _KEY_FILE = "nginx-picker-key.conf"
 _MAX_BODY_BYTES = 65_535
-"""Maximum number of body bytes that the picker receives. This is the maximum repetition count in an expression, and
-about as much as the picker reads."""
+"""Maximum number of body bytes that the picker receives. This number is the maximum repetition count in an expression,
+and about as much as the picker reads."""
 REACHED, UNREACHED = (_UNREACHED, Token("false")), (_UNREACHED, Token("true"))
 """Variable (with value) for the report at the end of a request: whether the picked replica was not reached."""
 

@@ -88,7 +88,10 @@ def _of_view(view: View) -> tuple[Diagnostic, ...]:
 
 
 def _warn_about_sizes(context: RenderContext) -> None:
-    """Warn if a fragment needs larger hash tables than nginx's default. Only the host can set them."""
+    """Warn if a fragment needs larger hash tables than nginx's default.
+
+    Only the host can set the sizes of these tables.
+    """
     hosts = [
         host for item in context.view.listeners if item.tls for each in item.tls.certificates for host in each.hosts
     ]

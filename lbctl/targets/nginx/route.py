@@ -168,7 +168,7 @@ class Routes:
     def _own_lines(self, route: Route, prefixes: frozenset[str]) -> tuple[Token, ...]:
         """Return the operator's lines with directives that have one of the prefixes.
 
-        They are for a location that needs no other lines.
+        The lines are for a location that needs no other lines.
         """
         wanted = partial(lines_of, prefixes=tuple(prefixes))
         return own_lines.tokens(self.context.view.proxy, "location", route.name, wanted)

@@ -5,11 +5,12 @@ model condition, the method, the host and the decoded path. Only the path itself
 last, so that no request can be mistaken for another. nginx tries a map's regular expressions in order, so the order of
 the rules is preserved.
 
-An expression of the fleet can exceed PCRE's limits on a long path. This is neither a match nor a mismatch: its digit is
-2. If all other conditions of its rule are met, the response is 400, so that the request does not match a later, wider
-rule.
+An expression of the fleet can exceed PCRE's limits on a long path. Exceeding a limit is neither a match nor a mismatch:
+its digit is 2. If all other conditions of its rule are met, the response is 400, so that the request does not match a
+later, wider rule.
 
-nginx takes a request's model from the header x-model, or else from the query of a GET. It does not read bodies.
+nginx takes a request's model from the header x-model, or else from the query of a GET. nginx does not read bodies to
+find the model.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def no_route(number: int, listener: Listener) -> Token:
 def model_in_query(context: RenderContext) -> str:
     """Return the variable that contains the model from the query of a GET, as it was sent.
 
-    It is empty if the header is present.
+    The variable is empty if the header is present.
     """
     if not context.has_map(_MODEL_QUERY):
         entries = ((Token("default"), Token('""')), (quote.plain("~^GET\\n\\z"), Token("$arg_model")))

@@ -49,7 +49,7 @@ def sets_cookie(route: Route) -> bool:
 def cookie(context: RenderContext, route: Route, number: int, pool: str, secure: bool) -> str:
     """Return the variable that contains the Set-Cookie which keeps a client on `pool`.
 
-    It is empty if the client already has the cookie or was pinned.
+    The variable is empty if the client already has the cookie or was pinned.
     """
     assert isinstance(route.action, Forward)
     sticky = route.action.sticky

@@ -38,8 +38,8 @@ from lbctl.xds.resource import CDS, Resource, Resources
 
 REFUSED = "LB921"
 _OTHER_REGION = ""
-"""Placeholder for a region without replicas. It is not None, because a zone with the same name in another region is not
-local."""
+"""Placeholder for a region without replicas. The placeholder is not None, because a zone with the same name in another
+region is not local."""
 _NACK_HINT = "this part is sent again only when it changes; if the cause was elsewhere and is fixed, run: lbctl reload"
 
 
@@ -178,7 +178,7 @@ class CachedSnapshot:
 
 
 class Builder:
-    """Builds snapshots one after another and keeps the last valid one. It is not thread-safe."""
+    """Builds snapshots one after another and keeps the last valid one. The object is not thread-safe."""
 
     def __init__(self) -> None:
         self._previous: CachedSnapshot | None = None

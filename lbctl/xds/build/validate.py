@@ -2,7 +2,7 @@
 
 Messages are checked against the rules in Envoy's own definitions (`field_rules`). Endpoints are numerous and similar,
 so they have a specialised check. Only Envoy can check some properties: whether RE2 accepts a regular expression, or
-whether a port is free. These are left to Envoy, whose response is recorded.
+whether a port is free. Such checks are left to Envoy, whose response is recorded.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ async def _final_status(
     """Return the status code and details of the ended call.
 
     If the call ended during a write, it does not report the reason. A second call with fewer requests is then made to
-    find it.
+    find the reason.
     """
     for requests in ((), first):
         code, details = await call.code(), await call.details()

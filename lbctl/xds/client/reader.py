@@ -1,9 +1,9 @@
 """The client's side of ADS: tracks the resources that a control plane has sent to a node, and creates the requests.
 
-It uses the state-of-the-world variant, which every ADS server supports. The reader subscribes to clusters and listeners
-with a wildcard. It subscribes by name to the endpoints, routes and secrets that they refer to, and drops those no
-longer referred to. It shares no code with the server and decodes messages using only envoy-data-plane. This module does
-no I/O; `client.ads.read` owns the stream.
+The client uses the state-of-the-world variant, which every ADS server supports. The reader subscribes to clusters and
+listeners with a wildcard. The reader subscribes by name to the endpoints, routes and secrets that clusters and
+listeners refer to, and drops resources that are no longer referred to. The reader shares no code with the server and
+decodes messages using only envoy-data-plane. This module does no I/O; `client.ads.read` owns the stream.
 """
 
 from __future__ import annotations
@@ -85,7 +85,10 @@ class _Subscription:
 
 
 class Reader:
-    """The state of one node: received resources and next requests. It does no I/O and outlives a broken stream."""
+    """The state of one node: received resources and next requests.
+
+    The object does no I/O and outlives a broken stream.
+    """
 
     def __init__(self, node: ClientNode, wanted: Iterable[str] = TYPES) -> None:
         """Subscribe to the `wanted` type URLs, and to the types that name their resources."""

@@ -77,7 +77,7 @@ class Call:
             self.start(self._end(code, reason))
 
     def end_without_request(self, patience: float) -> asyncio.TimerHandle:
-        """Return a timer that ends the call after `patience` seconds. The first request cancels it."""
+        """Return a timer that ends the call after `patience` seconds. The first request cancels the timer."""
         reason = f"no request within {patience:g} seconds"
         return asyncio.get_running_loop().call_later(patience, self.end, grpc.StatusCode.DEADLINE_EXCEEDED, reason)
 
@@ -117,7 +117,7 @@ class Call:
 
 
 async def await_grpc_tasks() -> None:
-    """Wait for gRPC's tasks. They outlive their calls, and print a traceback if the loop closes first."""
+    """Wait for gRPC's tasks. The tasks outlive their calls, and print a traceback if the loop closes first."""
     for _ in range(50):
         if not any(task.get_name() == "rpc_task" for task in asyncio.all_tasks()):
             return

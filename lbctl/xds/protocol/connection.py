@@ -22,7 +22,7 @@ _DIRECTORY = Path("/proc/self/fd")
 def close_connection(host: str, port: int) -> bool:
     """Shut down this process's connections to a client's address. Return False if no connection is found.
 
-    It checks every descriptor of the process, which takes milliseconds if there are thousands.
+    The search checks every descriptor of the process, which takes milliseconds if there are thousands.
     """
     peer = normal_host(host), port
     closed = [_shut_down(descriptor, peer) for descriptor in descriptors()]

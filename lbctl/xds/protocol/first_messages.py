@@ -19,7 +19,7 @@ from lbctl.xds.protocol.call import Call
 from lbctl.xds.protocol.shares import Shares
 
 TURN = 0.05
-"""Seconds after which the turn of a call may end. It ends at the second check at the latest."""
+"""Seconds after which the turn of a call may end. The turn ends at the second check at the latest."""
 _CROWDED = "too many calls are waiting for their first message"
 
 T = TypeVar("T")

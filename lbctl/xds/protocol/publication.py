@@ -18,7 +18,7 @@ from lbctl.xds.resource import Resources
 _REMEMBERED_FOR = 900.0
 _MAX_REMEMBERED = 1000
 _MAX_KINDS = 1000
-"""Maximum number of cached kinds of proxies. They differ by locality, which a client chooses freely."""
+"""Maximum number of cached kinds of proxies. Kinds of proxies differ by locality, which a client chooses freely."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ class Service:
     """A method of a discovery service. `only` is the resource type that a per-type service serves."""
 
     delta: bool
-    """Whether it uses the delta variant."""
+    """Whether the service uses the delta variant."""
     only: str | None = None
 
     @property

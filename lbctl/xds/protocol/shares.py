@@ -35,7 +35,7 @@ class Shares(Generic[T]):
         self._count += 1
 
     def discard(self, client: Hashable, item: T) -> bool:
-        """Remove an item of a client. Return False if the client does not have it."""
+        """Remove an item of a client. Return False if the client does not have the item."""
         items = self._items.get(client)
         if items is None or item not in items:
             return False

@@ -33,7 +33,8 @@ Changes = Mapping[str, Collection[str]]
 class _Held:
     """A resource whose removal is postponed.
 
-    `resource` is None if only the client knows its content. `since` is the time at which the client stopped using it.
+    `resource` is None if only the client knows its content. `since` is the time at which the client stopped using the
+    resource.
     """
 
     resource: Resource | None
@@ -228,7 +229,7 @@ class Stream:
     # ── Responses
 
     def respond(self, now: float) -> Response | None:
-        """Return the next response that may be sent now, or None. It counts as sent when it is returned."""
+        """Return the next response that may be sent now, or None. The response counts as sent when it is returned."""
         if self._offered is None:
             return None
         while True:
@@ -310,7 +311,10 @@ class Stream:
             subscription.touch(names)
 
     def _update_settled(self, now: float) -> None:
-        """Update whether clusters, listeners and routes are all accepted. If so, held resources are unused."""
+        """Update whether clusters, listeners and routes are all accepted.
+
+        If all are accepted, held resources are unused.
+        """
         self._settled = self._offered is not None and all(
             self._is_settled(kind, subscription)
             for kind in (CDS, LDS, RDS)

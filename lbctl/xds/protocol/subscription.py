@@ -1,7 +1,7 @@
 """One type on one stream: the client's subscription, its accepted content, and the next response.
 
-It implements the rules of xDS within one type, in both variants, without I/O and without a clock. The rules between
-types (order, gating, delayed removal) are in `stream`.
+The object implements the rules of xDS within one type, in both variants, without I/O and without a clock. The rules
+between types (order, gating, delayed removal) are in `stream`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ABSENT = ""
 class Subscription:
     """The subscription to one type.
 
-    In its methods, `content` is all resources of the type, ordered by name.
+    In the methods, `content` is all resources of the type, ordered by name.
     """
 
     def __init__(self, type_url: str, nonces: Nonces, *, delta: bool) -> None:

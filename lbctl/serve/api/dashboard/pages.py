@@ -1,4 +1,4 @@
-"""The files of the page. They contain no fleet data, so a browser may load them without a token.
+"""The files of the page. These files contain no fleet data, so a browser may load them without a token.
 
 Their content security policy allows only scripts and styles from this server, and no inline ones.
 """

@@ -1,7 +1,7 @@
 """The state of the dashboards as JSON. Each row is encoded once, when it changes, and frames consist of these texts.
 
-`update` compares new rows with the previous ones and returns the changes for a frame. It is a generator that yields
-after every row, so that its caller can run other work.
+`update` compares new rows with the previous ones and returns the changes for a frame. `update` is a generator that
+yields after every row, so that its caller can run other work.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One browser's position in the stream.
 
-The browser gets the complete state first and then each frame. If it is slow, it gets the complete state again.
+The browser gets the complete state first and then each frame. A slow browser gets the complete state again.
 """
 
 from __future__ import annotations
