@@ -45,7 +45,7 @@ _CLAIM = "var(txn.token),jwt_payload_query("
 def files(route: Route, view: View) -> Iterator[File]:
     """Yield one file for each key.
 
-    The keys are public. The keys are in separate files because HAProxy can read keys only from files.
+    The keys are public, but in separate files, because HAProxy can read keys only from files.
     """
     if route.auth and route.auth.jwt:
         for number, key in _keys(route, view):
