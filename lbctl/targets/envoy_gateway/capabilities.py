@@ -224,7 +224,9 @@ _POOLS: Mapping[str, Capability] = {
     ),
     "pool.replicas.drain": Rendered("A drained replica is left out of its Backend"),
     "pool.locality": Rendered(
-        "Only `prefer: zone`, without `spill_below`, and not with a hash or the picker. Replicas of one weight do not "
+        "Only `prefer: zone` is supported, without `spill_below`, a hash or the picker. Replicas with one weight do not "
+        "take over for replicas with another weight",
+        in_part=True,
     ),
     "pool.connections.idle": _DONE,
     "pool.connections.max_requests": _DONE,
