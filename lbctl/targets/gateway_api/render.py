@@ -218,7 +218,8 @@ def _picked_splits(view: View) -> Iterator[Diagnostic]:
 def _tls_versions(view: View) -> Iterator[Diagnostic]:
     for listener in view.listeners:
         if listener.tls is not None and listener.tls.min_version != "1.2":
-            message = "the Gateway API has no setting for the minimum TLS version: the Gateway class decides"
+            message = "the Gateway API has no setting for the minimum TLS version: the behaviour depends on the "
+            "Gateway class"
             yield warning("listener.tls", message, ("listeners", listener.name, "tls", "min_version"))
 
 
@@ -279,7 +280,8 @@ def _preflights(view: View) -> Iterator[Diagnostic]:
     for name in view.routes:
         route = view.routes.get(name.removesuffix(PREFLIGHT))
         if name.endswith(PREFLIGHT) and route is not None and isinstance(route.action, Forward):
-            message = "the API cannot express responses by the gateway itself: CORS preflights of this route get 503"
+            message = "the API has no setting for responses that the gateway itself sends: CORS preflights of this "
+            "route get 503"
             path = ("routes", route.name, "headers", "response")
             yield warning("route.respond", message, path, "let a policy of the Gateway class answer them")
 

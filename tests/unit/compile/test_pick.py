@@ -241,7 +241,7 @@ def test_a_replica_at_an_lbctl_address_is_a_warning(port: int, control: str, own
     _, (warning,) = compiling(f"version: 1\n{pool}{control}")
     place, message = str(warning).split(" warning LB122 pools.p.replicas[0].address: ")
     assert place == "-:4:55:"
-    hint = "write the address at which the replica serves requests"
+    hint = "set the address on which the replica accepts requests"
     assert message == f"127.0.0.1:{port} is the address of {owner} ({hint})"
 
 
