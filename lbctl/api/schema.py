@@ -828,7 +828,7 @@ class XdsProxy(_ProxyStatus, frozen=True):
 
 
 class DrivenProxy(_ProxyStatus, frozen=True):
-    """A HAProxy or nginx that lbctl drives on the same machine, or a proxy that is `NOT DRIVEN`."""
+    """An HAProxy or nginx that lbctl drives on the same machine, or a proxy that is `NOT DRIVEN`."""
 
     reloads: int
     """The number of reloads that lbctl has triggered."""

@@ -15,7 +15,8 @@ from types import MappingProxyType
 SCALE = (
     "Relative throughput of one GPU with a language model: A100-80GB = 5. Figures have at most two "
     "significant digits. The model, its precision and the model server change them by a third or more, so measure "
-    "your own throughput and set it under `gpus:`. No source measured an A100. Therefore, every figure depends on a "
+    "your own throughput and set it under `gpus:`. None of the sources measured an A100. Therefore, every figure "
+    "depends on a "
     "ratio of specifications, either of H100-SXM to A100 or of the GPU itself to A100."
 )
 
@@ -33,8 +34,8 @@ MLPERF_RULE = (
 
 SPECIFICATION_RULE = (
     "Specification rule: 5 × √(memory bandwidth ratio × dense FP16/BF16 TFLOPS ratio) to A100-80GB "
-    "(SXM: 2039 GB/s, 312 TFLOPS, from citsjtu2020/LLM-Prof). The rule does not account for fp8, fp4 or software. It "
-    "differs from MLPerf by up to a factor of three (B200: 27 instead of 41; L4: 1.2 instead of 0.8; T4: 0.9 "
+    "(SXM: 2039 GB/s, 312 TFLOPS, from citsjtu2020/LLM-Prof). The rule does not account for fp8, fp4 or software. The "
+    "rule differs from MLPerf by up to a factor of three (B200: 27 instead of 41; L4: 1.2 instead of 0.8; T4: 0.9 "
     "instead of 0.3)."
 )
 

@@ -120,8 +120,8 @@ class Pick(Section):
     )
     timeout: v.Duration = Field(
         q.Duration(200),
-        description="Timeout of a pick. If it expires or the picker fails, the proxy falls back to `otherwise`. On "
-        "HAProxy, the pools of a listener share the longest one.",
+        description="Timeout of a pick. On timeout, or if the picker fails, the proxy falls back to `otherwise`. On "
+        "HAProxy, the pools of a listener share the longest timeout.",
     )
     otherwise: Literal["round_robin", "least_request", "least_time", "random", "hash"] = Field(
         "least_request", description="Algorithm that the proxy uses for requests without a pick."
@@ -231,8 +231,8 @@ class PoolTimeouts(Section):
     connect: v.Duration = Field(q.Duration(2_000), description="Timeout for a connection attempt.")
     queue: v.Duration = Field(
         q.Duration(10_000),
-        description="Maximum time that a request waits in the proxy for a free replica. In the `queue` of the pool, it "
-        "waits at most `max_wait`.",
+        description="Maximum time that a request waits in the proxy for a free replica. In the `queue` of the pool, a "
+        "request waits at most `max_wait`.",
     )
 
 
@@ -387,8 +387,8 @@ class Pool(Section):
     )
     queue: Queue | None = Field(
         None,
-        description="Queue at the picker for requests that arrive while all replicas are full. It needs "
-        "`algorithm: pick`. Default: no queue.",
+        description="Queue at the picker for requests that arrive while all replicas are full. Requires `algorithm: "
+        "pick`. Default: no queue.",
     )
     slow_start: SlowStart | None = Field(
         None,

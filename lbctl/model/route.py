@@ -69,7 +69,7 @@ class StickySplit(Section):
 
 class Mirror(Section):
     pool: v.Name = Field(description="Pool that gets the copies. Its responses are discarded.")
-    percent: v.Percent = Field(q.Percent(100), description="Share of requests that are copied.")
+    percent: v.Percent = Field(q.Percent(100), description="Share of requests to copy.")
 
 
 class RouteTimeouts(Section):
@@ -101,7 +101,7 @@ class Retry(Section):
     )
     when: list[RetryCondition] = Field(
         ["connect_failure", "refused_stream", "reset_before_request"],
-        description="Failures that are retried. All occur before the model has processed the request. "
+        description="Failures to retry. All of them occur before the model has processed the request. "
         "`replica_busy` means that a replica's response rejects the request, for example because its queue is full. "
         "Other responses are not retried.",
     )
@@ -111,7 +111,7 @@ class Retry(Section):
     )
     idempotent: bool = Field(
         False,
-        description="Whether a request may run twice, for example a request for embeddings. If so, it is also "
+        description="Whether a request may run twice, for example a request for embeddings. If so, the request is also "
         "retried after a reset.",
     )
     budget: v.Percent | None = Field(
@@ -236,8 +236,8 @@ class Auth(Section):
     )
     external: External | None = Field(
         None,
-        description="External service that authorizes each request. Cannot be combined with other methods. HAProxy "
-        "does not support it.",
+        description="External service that authorizes each request. Cannot be combined with other methods. Not "
+        "supported on HAProxy.",
     )
     forward_tenant: v.HeaderName | None = Field(
         None, description="Header that passes the tenant to the replica. If a client sends this header, it is removed."
@@ -264,7 +264,7 @@ class Auth(Section):
 class HeaderRules(Section):
     set: v.HeaderTexts = Field(
         {},
-        description="Headers to set. They replace existing headers with the same name. A value may contain "
+        description="Headers to set, which replace existing headers of the same name. A value may contain "
         "`{client_ip}`, `{request_id}`, `{tenant}`, `{host}`, `{listener}`, `{route}` and `{pool}`. A header with "
         "an empty value is removed.",
     )
@@ -289,8 +289,9 @@ class Respond(Section):
     redirect: Literal["https"] | None = Field(None, description="Redirects to the same URL with https.")
     models: bool = Field(
         False,
-        description="Lists the models that clients of the listener can use, like OpenAI's `GET /v1/models`. These "
-        "are the names in `match.model` of the listener's routes and in `model` of their pools. The credentials of "
+        description="Lists the models that clients of the listener can use, like OpenAI's `GET /v1/models`: the names "
+        "in `match.model` of the listener's routes and in `model` of their pools. The credentials "
+        "of "
         "`auth` are required.",
     )
 
@@ -340,8 +341,8 @@ class Analysis(Section):
     interval: v.Duration = Field(q.Duration(30_000), description="Time between two evaluations.")
     min_requests: v.Positive = Field(
         1000,
-        description="Minimum number of requests in an evaluation. With fewer requests, it neither passes nor "
-        "fails, unless nearly all requests to the new pool fail.",
+        description="Minimum number of requests in an evaluation. With fewer requests, an evaluation neither passes "
+        "nor fails, unless nearly all requests to the new pool fail.",
     )
     max_error_rate: v.Percent = Field(
         q.Percent(1),
@@ -365,8 +366,8 @@ class Rollout(Section):
     to: v.Name = Field(description="Pool of the `split` to which the rollout shifts traffic.")
     mode: Literal["manual", "timed", "analysis"] = Field(
         "analysis",
-        description="How a step ends. With `manual`, an operator ends it. With `timed`, it ends after `hold`. With "
-        "`analysis`, it ends after `hold` if the evaluations pass.",
+        description="How a step ends. `manual`: an operator ends the step. `timed`: the step ends after `hold`. "
+        "`analysis`: the step ends after `hold` if the evaluations pass.",
     )
     steps: Annotated[list[Step], Field(min_length=1)] = Field(description="Steps of the rollout, in order.")
     analysis: Analysis | None = Field(None, description="Criteria for the `analysis` mode.")
@@ -418,7 +419,8 @@ class Route(Section):
     )
     deny_from: list[v.Network] | None = Field(
         None,
-        description="Client networks that get 403; checked before `allow_from`. `[]` removes the listener's list. "
+        description="Client networks whose requests get 403; checked before `allow_from`. `[]` removes the listener's "
+        "list. "
         "Default: the listener's list.",
     )
     auth: Auth | None = Field(None, description="Authentication of clients. Default: none.")
