@@ -90,7 +90,7 @@ _T = TypeVar("_T")
 )
 @_option(
     "--max-slowdown", metavar="PERCENT",
-    help="Share of its clock that a GPU may lose because of heat. Default: 50%.",
+    help="Share of the clock rate that a GPU may lose because of heat. Default: 50%.",
 )  # fmt: skip
 @_option(
     "--stalled-after", metavar="DURATION",

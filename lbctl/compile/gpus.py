@@ -27,8 +27,8 @@ MLPERF_RULE = (
     "weights are excluded. A cell is a combination of round, suite, model and scenario that has results for both "
     "GPUs. The ratio of a cell is the ratio of the two GPUs' medians over all submitters. The figure is the "
     "geometric mean over the cells of each model, and then over the models. A model counts as a language model if "
-    "its name begins with llama, gptj or mixtral. Submitters choose the precision and the software, and the ratio "
-    "does not correct for that. For language models, v5.1 states fp4 on B200 and fp8 on the other GPUs; v4.1 does "
+    "its name begins with llama, gptj or mixtral. Submitters choose the precision and the software, and the ratio is "
+    "not corrected for this choice. For language models, v5.1 states fp4 on B200 and fp8 on the other GPUs; v4.1 does "
     "not state the precision."
 )
 

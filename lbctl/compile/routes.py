@@ -207,7 +207,7 @@ def _prompt_limits(ctx: Context, name: str, route: model.Route) -> tuple[TokenLi
             continue
         by, header = group_by(section.by)
         if header and is_reserved(header):
-            message = f"{header} is a header that controls the message itself, or a header of the proxy itself"
+            message = f"{header} is a message-framing header or a header of the proxy itself"
             path = ("routes", name, "rate_limit", index, "by", "header")
             ctx.error("LB119", message, path, "use another header")
         limits.add(TokenLimit(name, by, rate.tokens, rate.per, header))  # type: ignore[arg-type]
@@ -331,7 +331,7 @@ def _check_tenant(ctx: Context, path: Path, route: model.Route) -> None:
     if route.auth is None:
         ctx.error(
             "LB506",
-            "a limit by tenant needs `auth`, but the route has none",
+            "a limit by tenant needs `auth`, but the route has no `auth`",
             (*path, "rate_limit"),
             "add `auth`",
             key=True,

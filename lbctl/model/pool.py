@@ -96,7 +96,7 @@ def _prefix(value: object) -> object:
     if value == "off":
         return None
     if not isinstance(value, dict | PickPrefix):
-        hint = "write off, or a map such as {block: 256, blocks: 128}; without this key, prompts are recognised"
+        hint = "write off, or a map such as {block: 256, blocks: 128}; if it is not set, prefixes are matched"
         raise refuse("LB013", f"{show(value)} is not an allowed value", hint)
     return value
 
@@ -132,7 +132,8 @@ class Balance(Section):
     algorithm: Literal["round_robin", "least_request", "least_time", "random", "hash", "pick"] = Field(
         "least_request",
         description="How a replica is selected. `least_request`: the replica with the fewest requests relative to "
-        "its weight. `hash`: the replica that got the same key before, for caches. `pick`: the replica that the "
+        "its weight. `hash`: the replica that got the same key before, to reuse its cache. `pick`: the replica that "
+        "the "
         "picker of `serve` selects.",
     )
     hash: Hash | None = Field(
@@ -188,8 +189,8 @@ class Replica(Section):
     )
     priority: Annotated[int, Field(ge=0, le=127)] = Field(
         0,
-        description="Priority of the replica; 0 is used first. Replicas of the next priority get requests if "
-        "replicas of the first one are unhealthy.",
+        description="Priority of the replica; 0 is used first. Replicas of the next priority get requests if replicas "
+        "of the first priority are unhealthy.",
     )
     drain: bool = Field(False, description="Drain the replica: it finishes its requests and gets no new ones.")
     labels: dict[v.Label, v.LabelValue] = Field({}, description="Your own labels.")

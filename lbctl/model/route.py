@@ -63,7 +63,9 @@ class StickySplit(Section):
     header: v.HeaderName | None = Field(
         None, description="Header that selects the pool: requests with the same value go to the same pool."
     )
-    cookie: v.CookieName | None = Field(None, description="Cookie that names the client's pool; the proxy sets it.")
+    cookie: v.CookieName | None = Field(
+        None, description="Cookie that contains the name of the client's pool; the proxy sets this cookie."
+    )
     ttl: v.Duration = Field(q.Duration(3_600_000), description="Lifetime of the cookie.")
 
 
@@ -225,11 +227,12 @@ class Auth(Section):
     )
 
     api_keys: ApiKeys | None = Field(
-        None, description="API keys of clients. If `jwt` is also set, a request needs only one of the two."
+        None, description="API keys of clients. If `jwt` is also set, a request needs only one kind of credentials."
     )
     jwt: Jwt | None = Field(
         None,
-        description="Signed tokens (JWT) of clients. If `api_keys` is also set, a request needs only one of the two.",
+        description="Signed tokens (JWT) of clients. If `api_keys` is also set, a request needs only one kind of "
+        "credentials.",
     )
     basic: Basic | None = Field(
         None, description="Users and passwords of clients (HTTP Basic). Cannot be combined with `api_keys` or `jwt`."
@@ -312,8 +315,8 @@ class Step(Section):
 class MaxLatency(Section):
     metric: Literal["first_byte", "total"] = Field(
         "first_byte",
-        description="Latency to compare: the time to the first byte of the response or to the last one, as "
-        "measured by the proxies.",
+        description="Latency to compare: the time to the first or last byte of the response, as measured by the "
+        "proxies.",
     )
     percentile: Literal["p50", "p90", "p95", "p99"] = Field(
         "p95", description="Percentile of the latencies in one interval."

@@ -172,7 +172,7 @@ def _sentence(reason: Reason, equal: list[str], view: Consideration) -> str:
     kept = "this session" if view.home in holders else "the longest prefix of this prompt"
     if several and 0 < len(credited & set(equal)) < len(equal):
         names = _listed([name for name in equal if name in credited], "and")
-        return f"{verb} {names} may have {kept} in the cache, and the wait of the others is shorter by as much."
+        return f"{verb} {names} may have {kept} in the cache, and the wait at the others is shorter by the same amount."
     match reason:
         case "session":
             return f"{verb} {they} served this session before, and {theirs} load is within the bound."

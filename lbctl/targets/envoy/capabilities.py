@@ -108,8 +108,8 @@ CAPABILITIES: dict[str, Capability] = {
     ),
     "route.auth.api_keys": Rendered(
         "The keys are stored in plain text. Keys that are configured only as hashes are rejected. The listener is "
-        "in a separate file (mode 0600) in the directory of the proxy's `config`. Without `config`, start Envoy "
-        "in the directory of this file"
+        "in a separate file (mode 0600) in the directory of the proxy's `config`. Without `config`, start Envoy in the "
+        "directory that contains this file"
     ),
     "route.auth.jwt": Rendered(
         "The token must be in the Authorization header. The token must have an expiry time, which is checked with a "
@@ -199,11 +199,11 @@ CAPABILITIES: dict[str, Capability] = {
         "drives Envoy. Slow start begins when Envoy first sees the replica"
     ),
     "pool.health.http": Rendered("The Host header is the name of the pool unless `host` is set"),
-    "pool.health.http.body": Rendered("Envoy searches only the first 64 KiB"),
+    "pool.health.http.body": Rendered("Envoy searches only the first 64 KiB of the response body"),
     "pool.health.grpc": Rendered(),
     "pool.health.tcp": Rendered(),
     "pool.health.agent": Rendered(
-        "Envoy checks `/health` of the agent. The agent's weight for a slow GPU has no effect"
+        "Envoy checks `/health` of the agent. Envoy ignores the weight that the agent reports for a slow GPU"
     ),
     "pool.health.passive.consecutive_5xx": Rendered(),
     "pool.health.passive.connect_failures": Rendered("Resets and timeouts before a response also count"),

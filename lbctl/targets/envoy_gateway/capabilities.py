@@ -91,8 +91,8 @@ _LISTENERS: Mapping[str, Capability] = {
 _ROUTES: Mapping[str, Capability] = {
     "route.match": Rendered(
         "An HTTPRoute for each listener and host contains the rules in lbctl's order. If the order of two rules with "
-        "different regular expressions cannot be expressed, the fleet is rejected (LB172). Of two expressions, the "
-        "longer one is compared first (LB420). Only the nine methods of the Gateway API are supported",
+        "different regular expressions cannot be expressed, the fleet is rejected (LB172). Longer expressions are "
+        "compared first (LB420). Only the nine methods of the Gateway API are supported",
         in_part=True,
     ),
     "route.match.model": Rendered(
@@ -238,7 +238,7 @@ _POOLS: Mapping[str, Capability] = {
         "the time that a request waits for a connection",
         "max_pending_requests limits the number of waiting requests; timeouts.request limits their wait",
     ),
-    "pool.circuit_breaker": Rendered("The limits apply to each rule that leads to the pool"),
+    "pool.circuit_breaker": Rendered("The limits apply separately to each rule that routes to the pool"),
     "pool.circuit_breaker.per_replica": Rendered(
         "Only connections are limited. `max_requests` requires HTTP/1.1, and also a Backend if TLS is used",
         in_part=True,

@@ -236,7 +236,7 @@ def _pools(view: View) -> Iterator[Diagnostic]:
         yield from _protocol(pool)
         yield from assumed_port(pool) if not is_picked(pool) else ()
         if pool.balance.pick is not None and not is_picked(pool):
-            message = "an InferencePool selects pods of the cluster, so the Gateway class chooses among these replicas"
+            message = "an InferencePool selects pods of the cluster, so the Gateway class selects among these replicas"
             hint = ""
             if has_inference_pool(pool):
                 message = "the endpoint picker that the InferencePool names chooses the replicas"
@@ -291,10 +291,10 @@ def _locality(pool: Pool) -> Iterator[Diagnostic]:
         return
     path = ("pools", pool.name, "locality")
     if isinstance(pool.discovery, KubernetesDiscovery):
-        message = "lbctl does not render this Service, so its owner decides about zones"
+        message = "lbctl does not render this Service, so its owner controls the zone preference"
         hint = "set trafficDistribution in the Service"
         if has_inference_pool(pool):
-            message, hint = "the endpoint picker of the InferencePool decides about zones", ""
+            message, hint = "the endpoint picker of the InferencePool controls the zone preference", ""
         yield warning("pool.locality", message, path, hint)
     elif pool.locality.prefer != "zone":
         yield warning("pool.locality", "a Service can prefer zones, but not regions", (*path, "prefer"))

@@ -76,7 +76,7 @@ _NOTES = {
     "clients to another pool",
     "route.websocket": "On other routes, the request is forwarded as plain HTTP without its upgrade. If a route's "
     "protection depends on the model, a WebSocket receives a 400 response",
-    "route.retry": "HAProxy retries immediately, on a replica other than the last one. The smallest number of retries "
+    "route.retry": "HAProxy retries immediately on a different replica. The smallest number of retries "
     "of a pool's routes applies to all requests to the pool. A stream that the replica refused is not retried. Before "
     "2.8, if a replica aborts a later request on a client's connection, that connection ends without a status or a log "
     "line, and an HTTP/2 client may send the request again. After 3.0, a request receives a 502 response without "
@@ -97,7 +97,8 @@ _NOTES = {
     "not limited",
     "route.auth.api_keys": "The keys are stored as hashes in a separate file. With `forward_tenant`, a request "
     "with a body for HTTP/1 replicas needs a Content-Length header, because trailers could name another tenant. "
-    "Otherwise, it receives a 411 response, as does an HTTP/2 request with an empty body in a separate frame",
+    "Otherwise, the request receives a 411 response. This also applies to an HTTP/2 request with an empty body in a "
+    "separate frame",
     "proxies.metrics": "The Prometheus exporter, which is included in both the Debian and the official builds, serves "
     "`/metrics`",
     "route.auth.basic": "The passwords are stored as hashes in a separate file. The rules for bodies are the same as "
@@ -213,8 +214,9 @@ CAPABILITIES: dict[str, Capability] = {
     "pool.balance.pick.body": Rendered("The picker reads at most the first 64 KiB of JSON bodies of POST requests"),
     **CONTROL_PLANE,
     "proxies.slots": Rendered(
-        "With a `runtime_api`, slots are servers in maintenance mode. A new replica is added under its own name if "
-        "HAProxy supports this, and takes a slot if it has a cookie. HAProxy must be reloaded for a replica whose "
+        "With a `runtime_api`, slots are servers in maintenance mode. HAProxy adds a new replica under its own name if "
+        "its version supports this. A replica with a cookie uses a slot instead. HAProxy must be reloaded for a "
+        "replica whose "
         "priority or locality is new in the pool. In pools with affinity, HAProxy must also be reloaded for a replica "
         "with different TLS settings, and if no slot is free"
     ),
@@ -231,8 +233,8 @@ CAPABILITIES: dict[str, Capability] = {
         "backend, and in the backends of a pool"
     ),
     "proxies.weights": Rendered(
-        "lbctl uses a `stats socket` of the user that HAProxy runs as, or an agent check of each replica every 2 "
-        "s. With agent checks, the weights in the file are the capacities"
+        "lbctl uses a `stats socket` owned by HAProxy's user, or an agent check of each replica every 2 s. With agent "
+        "checks, the weights in the file are the capacities"
     ),
 }
 """Maps each feature ID to its capability, for every feature."""

@@ -11,12 +11,12 @@ _MESH = "the mesh's settings apply"
 
 
 def _setting(what: str, instead: str = _MESH) -> Unsupported:
-    return Unsupported(f"Istio's API has no setting for {what} of a gateway", instead)
+    return Unsupported(f"Istio's API has no setting for {what} on a gateway", instead)
 
 
 def _protection(what: str) -> Unsupported:
     return Unsupported(
-        f"Istio's API has no setting for {what} of a route",
+        f"Istio's API has no setting for {what} on a route",
         "provide this feature with another component and list it in `assume`, or use a proxy that supports it",
     )
 

@@ -94,7 +94,7 @@ _ROUTES: Mapping[str, Capability] = {
     ),
     "route.websocket": Rendered(
         "On other routes, a WebSocket is rejected with a 400 response, and an upgrade to another protocol is "
-        "forwarded as plain HTTP. If a replica nevertheless returns 101, nginx opens a tunnel to the client"
+        "forwarded as plain HTTP. If a replica still returns 101, nginx opens a tunnel to the client"
     ),
     "route.timeouts.request": Unsupported(
         "nginx has no timeout for a whole request", "the idle timeout is limited to the request timeout"

@@ -233,7 +233,7 @@ def _request_id(context: RenderContext, listener: Listener, number: int, trusted
     if client_id is None:
         path = ("listeners", listener.name, "request_id")
         context.warn(
-            "listener.request_id", path, "nginx drops request headers with this name: it always generates a new ID"
+            "listener.request_id", path, "nginx drops request headers with this name, so it always generates a new ID"
         )
         return "$request_id"
     variable = f"$lb_id{number}"
