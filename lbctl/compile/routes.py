@@ -61,7 +61,7 @@ def _attempt(ctx: Context, path: Path, timeouts: model.RouteTimeouts) -> int | N
     """Resolve the timeout of one attempt. Reports LB165 if it exceeds the timeout of the whole request."""
     attempt, request = timeouts.attempt, timeouts.request
     if attempt is not None and request is not None and attempt >= request:
-        message = f"an attempt may take {attempt}, but the whole request ends after {request}"
+        message = f"an attempt can take {attempt}, but the whole request ends after {request}"
         ctx.error(
             "LB165",
             message,

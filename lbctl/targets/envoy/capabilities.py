@@ -82,8 +82,8 @@ CAPABILITIES: dict[str, Capability] = {
     "route.timeouts.attempt": Rendered("The timeout runs from the end of the request to the beginning of the response"),
     "route.timeouts.idle": Rendered("The timeout expires if no byte is sent in either direction"),
     "route.retry": Rendered(
-        "A request longer than 1 MiB is tried only once. If bodies are inspected or limited, these limits apply "
-        "instead of 1 MiB"
+        "A request longer than 1 MiB is tried only once. If bodies are inspected or limited, the configured size "
+        "applies instead of 1 MiB"
     ),
     "route.retry.idempotent": Rendered(),
     "route.retry.replica_busy": Rendered(

@@ -235,7 +235,7 @@ _POOLS: Mapping[str, Capability] = {
     "pool.connections.max_requests": _DONE,
     "pool.timeouts.connect": _DONE,
     "pool.timeouts.queue": _missing(
-        "the time that a request waits for a connection",
+        "how long a request waits for a connection",
         "max_pending_requests limits the number of waiting requests; timeouts.request limits their wait",
     ),
     "pool.circuit_breaker": Rendered("The limits apply separately to each rule that routes to the pool"),

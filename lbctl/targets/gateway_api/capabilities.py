@@ -198,7 +198,7 @@ _POOLS: Mapping[str, Capability] = {
     "pool.connections.idle": _setting("idle connections to replicas"),
     "pool.connections.max_requests": _setting("the number of requests per connection"),
     "pool.timeouts.connect": _setting("the connect timeout"),
-    "pool.timeouts.queue": _setting("the time that a request waits for a connection"),
+    "pool.timeouts.queue": _setting("how long a request waits for a connection"),
     "pool.circuit_breaker": _setting("the number of connections and requests"),
     "pool.circuit_breaker.per_replica": _setting("the number of connections and requests"),
     "pool.queue": Unsupported("the API has no queue", "requests do not wait at the picker"),

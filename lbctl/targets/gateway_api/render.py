@@ -229,7 +229,7 @@ def _pools(view: View) -> Iterator[Diagnostic]:
         named = [item for item in pool.replicas if not is_ip(item.address.host)]
         for replica in named if not isinstance(pool.discovery, DnsDiscovery) else ():
             message = (
-                f"an EndpointSlice contains addresses, but {replica.address.host} is a name: the replica is left out"
+                f"an EndpointSlice contains addresses, but {replica.address.host} is a name, so the replica is omitted"
             )
             yield warning("pool.replicas", message, (*path, "replicas", replica.name), "use its IP address")
         yield from _locality(pool)

@@ -174,7 +174,7 @@ _POOLS: Mapping[str, Capability] = {
     "pool.connections.max_requests": _DONE,
     "pool.timeouts.connect": _DONE,
     "pool.timeouts.queue": Unsupported(
-        "Istio has no setting for the time that a request waits for a connection", "only `timeouts.request` applies"
+        "Istio has no setting for how long a request waits for a connection", "only `timeouts.request` applies"
     ),
     "pool.circuit_breaker": _DONE,
     "pool.circuit_breaker.per_replica": Unsupported(
