@@ -46,8 +46,8 @@ class ClientAddress(Section):
 class ListenerTimeouts(Section):
     request_headers: v.Duration = Field(
         q.Duration(15_000),
-        description="Timeout for receiving the headers of a request. A body may take longer, but it times out if "
-        "no data arrives.",
+        description="Timeout for receiving the headers of a request. A body can take longer, but it times out if no "
+        "data arrives.",
     )
     idle: v.Duration = Field(q.Duration(3_600_000), description="Time that an idle keep-alive connection stays open.")
 

@@ -185,7 +185,7 @@ class Replica(Section):
     )
     region: v.Place | None = Field(None, description="Region of the replica. Default: none.")
     zone: v.Place | None = Field(
-        None, description="Zone within the region. Zones in different regions may have the same name."
+        None, description="Zone within the region. Zones in different regions can have the same name."
     )
     priority: Annotated[int, Field(ge=0, le=127)] = Field(
         0,

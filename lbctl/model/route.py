@@ -267,7 +267,7 @@ class Auth(Section):
 class HeaderRules(Section):
     set: v.HeaderTexts = Field(
         {},
-        description="Headers to set, which replace existing headers of the same name. A value may contain "
+        description="Headers to set, which replace existing headers of the same name. A value can contain "
         "`{client_ip}`, `{request_id}`, `{tenant}`, `{host}`, `{listener}`, `{route}` and `{pool}`. A header with "
         "an empty value is removed.",
     )

@@ -219,7 +219,7 @@ KSERVE = MetricsTable(
             MetricSeries("request_predict_seconds_count", versions="KServe"),
         ),
     },
-    no_evidence="the batch size is not reported, and a slow response may mean a full replica",
+    no_evidence="the batch size is not reported, and a slow response may only mean that the replica is full",
     heartbeat="requests",
     notes=("MLServer's metrics page is on port 8082. `batch_request_queue` is a histogram, not a queue length.",),
 )

@@ -146,14 +146,14 @@ _NOTES = {
     "pool.load_shedding": "A drained replica counts as unhealthy",
     "pool.slow_start": "Slow start applies after a replica was down, or was drained in a pool with affinity, but "
     "not when HAProxy starts. The ramp is linear",
-    "pool.health.passive.consecutive_5xx": "The check applies only if it is set or if the whole pool may be "
-    "ejected, and never to the only replica of a pool, because HAProxy has no max_ejection. Connect failures "
+    "pool.health.passive.consecutive_5xx": "The check applies only if it is set or if the whole pool can be ejected, "
+    "and never to the only replica of a pool, because HAProxy has no max_ejection. Connect failures "
     "also count. Without an active check, the ejection ends after ejection_time. With an active check, the ejection "
     "ends after healthy_threshold passed checks",
     "pool.health.passive.connect_failures": "If consecutive_5xx is set, it limits connect failures and 5xx "
     "responses together",
     "pool.health.passive.max_ejection": "HAProxy has no such limit. Responses eject replicas only if "
-    "consecutive_5xx is set, and then all replicas may be ejected at once (LB491). If max_ejection is 100%, "
+    "consecutive_5xx is set, and then all replicas can be ejected at once (LB491). If max_ejection is 100%, "
     "responses eject replicas by default",
     "pool.discovery.dns": "The pool has at most max_replicas replicas, all with the same weight. If the name is "
     "removed (NXDOMAIN), HAProxy keeps the last addresses",

@@ -42,7 +42,8 @@ _LISTENERS: Mapping[str, Capability] = {
         "limit",
     ),
     "listener.headers.max_bytes": Rendered(
-        "The limit applies to the request line and to each header line. All lines together may have twice that size"
+        "The limit applies to the request line and to each header line. All lines together can have up to twice that "
+        "size"
     ),
     "listener.inspect": Unsupported("nginx's core cannot read JSON", "nginx does not inspect request bodies"),
     "listener.timeouts": _DONE,
