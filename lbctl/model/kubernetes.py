@@ -159,7 +159,7 @@ class KubernetesObjects(Section):
     assume: list[v.Name] = Field(
         [],
         description="IDs of protections that another component provides, such as `route.auth.api_keys` by a policy of "
-        "the Gateway class. Routes that need them stay open; otherwise, they return 503.",
+        "the Gateway class. Routes that need these protections stay open; otherwise, such routes return 503.",
     )
     picker: v.KubernetesName = Field(
         "lbctl-picker",

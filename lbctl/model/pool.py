@@ -203,7 +203,7 @@ class Replica(Section):
     ports: Annotated[int, Field(ge=1, le=1024)] | None = Field(
         None,
         description="Number of replicas on consecutive ports of the host, starting with the port of `address`. "
-        "Their names are NAME-0, NAME-1 and so on. The other keys apply to each of them; `devices` are divided "
+        "The replicas are named NAME-0, NAME-1 and so on. The other keys apply to each of them; `devices` are divided "
         "among them.",
     )
 

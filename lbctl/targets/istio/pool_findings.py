@@ -66,8 +66,8 @@ def _foreign(pool: Pool, objects: KubernetesObjects) -> Iterator[Diagnostic]:
     discovery = pool.discovery
     if isinstance(discovery, KubernetesDiscovery) and discovery.namespace != objects.namespace:
         message = (
-            f"the Service is in another namespace: Istio reads its DestinationRule only in {discovery.namespace}, and "
-            "applying it needs permissions there"
+            f"the Service is in another namespace: Istio reads its DestinationRule only in {discovery.namespace}, so "
+            "applying it requires permissions there"
         )
         path = ("pools", pool.name, "discovery", "kubernetes", "namespace")
         yield Diagnostic("LB174", message, path=path, severity="warning")
