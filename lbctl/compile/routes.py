@@ -340,8 +340,11 @@ def _check_tenant(ctx: Context, path: Path, route: model.Route) -> None:
         message = "a limit by tenant needs a tenant, but no response header of the service is set as the tenant"
         ctx.error("LB506", message, (*path, "auth", "external"), "tenant_header: NAME", key=True)
     elif route.auth.jwt is not None and route.auth.api_keys is None and route.auth.jwt.tenant_claim is None:
-        message = "a limit by tenant needs a tenant, but no claim of the token is set as the tenant; no request "
-        "would be accepted"
+        message = (
+            "a limit by tenant needs a tenant, but no claim of the token is set as the tenant, so all requests would "
+            "be "
+            "rejected"
+        )
         ctx.error("LB506", message, (*path, "auth", "jwt"), "tenant_claim: NAME", key=True)
 
 

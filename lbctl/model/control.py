@@ -99,8 +99,8 @@ class Proxy(Section):
     config: v.FilePath | None = Field(
         None,
         description="Main configuration file of the proxy. `serve` writes it if `reload` is set, and `render` uses its "
-        "directory for relative files. An Envoy with `config`, but without `nodes` and `node_san`, does not need to "
-        "connect to `serve`.",
+        "directory for relative files. An Envoy with `config` but without `nodes` and `node_san` can run without "
+        "`serve`.",
     )
     reload: Reload | None = Field(None, description="With `config`: `serve` writes the file and reloads the proxy.")
     runtime_api: v.AbsolutePath | None = Field(
@@ -199,8 +199,8 @@ class Logs(Section):
     bind: v.Bind = Field(
         q.Endpoint("127.0.0.1", ports.LOGS, ip=True),
         description="Syslog address (UDP, on loopback only) for the traffic log. nginx sends a line for each "
-        "request, HAProxy for about one in four requests. Proxies whose files `serve` writes always send it; other "
-        "proxies send it if `logs` is set.",
+        "request, HAProxy for about one in four requests. Proxies whose files `serve` writes always send it; others "
+        "send it if `logs` is set.",
     )
 
 

@@ -132,7 +132,7 @@ class Balance(Section):
     algorithm: Literal["round_robin", "least_request", "least_time", "random", "hash", "pick"] = Field(
         "least_request",
         description="How a replica is selected. `least_request`: the replica with the fewest requests relative to "
-        "its weight. `hash`: the replica that got the same key before, to reuse its cache. `pick`: the replica that "
+        "its weight. `hash`: the replica that got the same key before. `pick`: the replica that "
         "the "
         "picker of `serve` selects.",
     )

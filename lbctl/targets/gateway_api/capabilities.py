@@ -113,9 +113,7 @@ _ROUTES: Mapping[str, Capability] = {
     "route.fallback": Unsupported(
         "the API has no fallback", "requests get 503 while the pools of the route have no ready replica"
     ),
-    "route.respond": Unsupported(
-        "the API has no setting for responses that the gateway itself sends", "the route returns 503"
-    ),
+    "route.respond": Unsupported("a gateway cannot send its own responses with this API", "the route returns 503"),
     "route.redirect": Since(
         (1, 5),
         Unsupported("before 1.5, the API has no status 308", "every redirect has the status 301"),

@@ -218,8 +218,7 @@ def _picked_splits(view: View) -> Iterator[Diagnostic]:
 def _tls_versions(view: View) -> Iterator[Diagnostic]:
     for listener in view.listeners:
         if listener.tls is not None and listener.tls.min_version != "1.2":
-            message = "the Gateway API has no setting for the minimum TLS version: the behaviour depends on the "
-            "Gateway class"
+            message = "the Gateway API has no setting for the minimum TLS version: the Gateway class determines it"
             yield warning("listener.tls", message, ("listeners", listener.name, "tls", "min_version"))
 
 
@@ -280,8 +279,7 @@ def _preflights(view: View) -> Iterator[Diagnostic]:
     for name in view.routes:
         route = view.routes.get(name.removesuffix(PREFLIGHT))
         if name.endswith(PREFLIGHT) and route is not None and isinstance(route.action, Forward):
-            message = "the API has no setting for responses that the gateway itself sends: CORS preflights of this "
-            "route get 503"
+            message = "a gateway cannot send its own responses with this API: CORS preflights of this route get 503"
             path = ("routes", route.name, "headers", "response")
             yield warning("route.respond", message, path, "let a policy of the Gateway class answer them")
 
