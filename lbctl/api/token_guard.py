@@ -83,8 +83,7 @@ def _check(found: dict[str, int] | None, users: frozenset[int], place: str) -> N
     if not found:
         raise UntrustedListenerError(
             f"the system does not show which user is listening on {place}: set control.api.tls for serve, and use an "
-            "https "
-            "URL"
+            "https URL"
         )
     others = sorted(set(found.values()) - users)
     if others:

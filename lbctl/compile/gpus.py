@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 SCALE = (
-    "Relative throughput of one GPU with a language model: A100-80GB = 5. Figures have at most two "
-    "significant digits. The model, its precision and the model server change them by a third or more, so measure "
-    "your own throughput and set it under `gpus:`. None of the sources measured an A100. Therefore, every figure "
-    "depends on a "
+    "Relative throughput of one GPU with a language model: A100-80GB = 5. Figures have at most two significant "
+    "digits. The model, its precision and the model server change them by a third or more, so measure your own "
+    "throughput and set it under `gpus:`. None of the sources measured an A100. Therefore, every figure depends on a "
     "ratio of specifications, either of H100-SXM to A100 or of the GPU itself to A100."
 )
 

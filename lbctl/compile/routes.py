@@ -342,8 +342,7 @@ def _check_tenant(ctx: Context, path: Path, route: model.Route) -> None:
     elif route.auth.jwt is not None and route.auth.api_keys is None and route.auth.jwt.tenant_claim is None:
         message = (
             "a limit by tenant needs a tenant, but no claim of the token is set as the tenant, so all requests would "
-            "be "
-            "rejected"
+            "be rejected"
         )
         ctx.error("LB506", message, (*path, "auth", "jwt"), "tenant_claim: NAME", key=True)
 

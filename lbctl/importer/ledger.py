@@ -19,8 +19,7 @@ _INLINE = frozenset({"inline_string", "inlineString", "inline_bytes", "inlineByt
 _MAX_TEXT = 160
 _WRITE_A_ROUTE = (
     "write a route for these requests; if the other route is allowed to handle them, remove this from the "
-    "configuration and "
-    "import again"
+    "configuration and import again"
 )
 
 

@@ -20,8 +20,7 @@ _SLOW = re.compile(r"\)[*+{]|[*+}][^*+]*[*+}][^*+]*[*+}][^*+]*[*+}]")
 _MAX_PATH = 256
 _HINT = (
     "write a route with `path_regex` for these requests; if the other route is allowed to handle them, add a `/` to "
-    "the end of "
-    "the prefix in a copy of the configuration and import the copy"
+    "the end of the prefix in a copy of the configuration and import the copy"
 )
 
 

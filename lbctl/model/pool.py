@@ -131,10 +131,9 @@ class Pick(Section):
 class Balance(Section):
     algorithm: Literal["round_robin", "least_request", "least_time", "random", "hash", "pick"] = Field(
         "least_request",
-        description="How a replica is selected. `least_request`: the replica with the fewest requests relative to "
-        "its weight. `hash`: the replica that got the same key before. `pick`: the replica that "
-        "the "
-        "picker of `serve` selects.",
+        description="How a replica is selected. `least_request`: the replica with the fewest requests relative to its "
+        "weight. `hash`: the replica that got the same key before. `pick`: the replica that the picker of `serve` "
+        "selects.",
     )
     hash: Hash | None = Field(
         None, description="Hash settings; required for the `hash` algorithm, and for `pick` with `otherwise: hash`."
@@ -266,8 +265,8 @@ class SlowStart(Section):
     window: v.Duration = Field(q.Duration(60_000), description="Time until a replica reaches its full weight.")
     min_weight: v.Percent = Field(
         q.Percent(10),
-        description="Initial weight, as a share of the full weight. With `pick` and on nginx, it is higher if slow "
-        "start would otherwise leave less than half of the pool's capacity in use.",
+        description="Initial weight, as a share of the full weight. With `pick` and on nginx, the weight is higher if "
+        "slow start would otherwise leave less than half of the pool's capacity in use.",
     )
     aggression: v.PositiveNumber = Field(
         1.0, description="Shape of the increase. 1 is linear; with a higher value, the weight rises faster at first."
@@ -404,9 +403,9 @@ class Pool(Section):
     tls: PoolTls | None = Field(None, description="TLS to replicas. Default: plain text.")
     credentials: Credentials | None = Field(
         None,
-        description="API key for the replicas. In requests, it replaces the client's header of the same name. It "
-        "is also sent with active HTTP and gRPC checks, but not to agents, and with telemetry requests to a replica's "
-        "own address.",
+        description="API key for the replicas, which replaces the client's header of the same name in requests. The "
+        "key is also sent with active HTTP and gRPC checks, but not to agents, and with telemetry requests to a "
+        "replica's own address.",
     )
     upstream: Upstream | None = Field(
         None, description="Settings for a hosted API. Default: the replicas are your own servers."

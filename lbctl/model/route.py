@@ -293,9 +293,8 @@ class Respond(Section):
     models: bool = Field(
         False,
         description="Lists the models that clients of the listener can use, like OpenAI's `GET /v1/models`: the names "
-        "in `match.model` of the listener's routes and in `model` of their pools. The credentials "
-        "of "
-        "`auth` are required.",
+        "in `match.model` of the listener's routes and in `model` of their pools. The credentials of `auth` are "
+        "required.",
     )
 
     @model_validator(mode="after")
@@ -423,8 +422,7 @@ class Route(Section):
     deny_from: list[v.Network] | None = Field(
         None,
         description="Client networks whose requests get 403; checked before `allow_from`. `[]` removes the listener's "
-        "list. "
-        "Default: the listener's list.",
+        "list. Default: the listener's list.",
     )
     auth: Auth | None = Field(None, description="Authentication of clients. Default: none.")
     access_log: Literal["on", "off"] = Field(

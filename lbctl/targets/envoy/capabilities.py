@@ -48,9 +48,9 @@ CAPABILITIES: dict[str, Capability] = {
         "Envoy reads the model from the header x-model, otherwise from `model` in a JSON body (not in a multipart "
         "form), and otherwise from the query of a GET request. A model in the query is not in the access log. If a "
         "route can match by model, Envoy buffers complete bodies whose content type is JSON, a form, text or missing. "
-        "Uploads of other types are not inspected. A body with an encoding other than "
-        "gzip, zstd or br receives a 415 response. If a route's protection depends on the model, a request receives a "
-        "400 response unless it names exactly one model"
+        "Uploads of other types are not inspected. A body with an encoding other than gzip, zstd or br receives a 415 "
+        "response. If a route's protection depends on the model, a request receives a 400 response unless it names "
+        "exactly one model"
     ),
     "route.pool": Rendered(),
     "route.split": Rendered(),
@@ -195,8 +195,8 @@ CAPABILITIES: dict[str, Capability] = {
         "hangs during this query, the request uses `otherwise` after `max_wait`"
     ),
     "pool.slow_start": Rendered(
-        "Slow start has no effect with hash. With random, it has an effect only if weights differ or `lbctl serve` "
-        "drives Envoy. Slow start begins when Envoy first sees the replica"
+        "Slow start has no effect with hash. With random, slow start has an effect only if weights differ or `lbctl "
+        "serve` drives Envoy. Slow start begins when Envoy first sees the replica"
     ),
     "pool.health.http": Rendered("The Host header is the name of the pool unless `host` is set"),
     "pool.health.http.body": Rendered("Envoy searches only the first 64 KiB of the response body"),

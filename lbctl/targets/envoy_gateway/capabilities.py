@@ -117,7 +117,7 @@ _ROUTES: Mapping[str, Capability] = {
     "route.respond": Rendered("A response with a body of more than 4 KiB is replaced with 503", in_part=True),
     "route.redirect": Since(
         (1, 8),
-        Unsupported("before 1.8, its Gateway API has no status 308", "every redirect has the status 301"),
+        Unsupported("before 1.8, Envoy Gateway's API has no status 308", "every redirect has the status 301"),
     ),
     "route.rewrite": Rendered("The new host is set without a port", in_part=True),
     "route.queue_priority": Unsupported("Envoy Gateway has no queue", "requests have no priority"),
@@ -282,9 +282,8 @@ _POOLS: Mapping[str, Capability] = {
         "The key is in a Secret. In a split or with a mirror, requests are sent without the key", in_part=True
     ),
     "pool.upstream": Rendered(
-        "A Secret contains one secret header. Routes to several pools, routes with a mirror, and routes of an existing "
-        "Gateway return "
-        "503. Before 1.8, the API receives the client's Host header in x-forwarded-host",
+        "A Secret contains one secret header. Routes to several pools, routes with a mirror, and routes of an "
+        "existing Gateway return 503. Before 1.8, the API receives the client's Host header in x-forwarded-host",
         in_part=True,
     ),
 }

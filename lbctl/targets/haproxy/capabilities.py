@@ -50,8 +50,7 @@ _NOTES = {
     "listener.max_body": "From 3.3 on, a listener with `max_body` accepts only HTTP/1.1. HAProxy buffers a body "
     "without a Content-Length header, such as a gRPC client's stream, until the body is complete, and checks its size "
     "if the body fits into the buffer. The buffer holds 11 KiB of headers and body, or more if bodies are inspected. "
-    "A longer body "
-    "receives a 411 response. If a body is far above the limit, the connection may be reset instead",
+    "A longer body receives a 411 response. If a body is far above the limit, the connection may be reset instead",
     "listener.headers.max_count": "On all listeners, a request that exceeds the limit by more than 50 header lines "
     "receives a 400 response. A response with that many header lines is replaced with a 502 response. A fragment uses "
     "the host's `tune.http.maxhdr` (101 by default)",
@@ -59,8 +58,7 @@ _NOTES = {
     "response. A fragment uses the host's `tune.bufsize` (15 KiB by default)",
     "listener.inspect": "The size is a minimum, because HAProxy reads more if it fits into the buffer. For all "
     "listeners of the HAProxy instance, `tune.bufsize` is the sum of `inspect`, `headers.max_bytes` and 16 KiB. A "
-    "request "
-    "uses as much memory as its body fills (see docs/reference/requests.md)",
+    "request uses as much memory as its body fills (see docs/reference/requests.md)",
     "listener.request_id": "The ID sent by a trusted peer is kept if it consists of at most 200 printable ASCII "
     "characters",
     "listener.access_log": "HAProxy writes the log only to /dev/stdout or /dev/stderr",
@@ -90,8 +88,8 @@ _NOTES = {
     "route.rate_limit": "HAProxy counts requests in a sliding window of burst ÷ rate. Unlike the token buckets of "
     "nginx and Envoy, the window does not accumulate unused requests. Therefore, HAProxy rejects some requests even "
     "if the client's mean rate is below the limit. If requests arrive at random at two thirds of the rate, HAProxy "
-    "rejects 1 % of them with "
-    "a burst of 20, 0.2 % with 40, and almost none with 80. A route can have at most three limits",
+    "rejects 1 % of them with a burst of 20, 0.2 % with 40, and almost none with 80. A route can have at most three "
+    "limits",
     "route.rate_limit.concurrent": "A route can have at most three limits, including rate limits",
     "route.rate_limit.prompt_tokens": "The picker enforces the limit. While the picker does not respond, requests are "
     "not limited",
@@ -111,8 +109,7 @@ _NOTES = {
     "pool.balance.random": "HAProxy draws a single replica by weight",
     "pool.balance.hash.bounded_load": "A failed replica appears idle to the load bound. HAProxy ejects the replica "
     "after as many failed connections as a request has retries, but at least 2. A connection that fails late is "
-    "retried "
-    "after up to 1 s",
+    "retried after up to 1 s",
     "pool.balance.hash.json_body": "HAProxy reads only the part of the body that fits into `inspect`",
     "pool.balance.hash.prompt_prefix": "The hash covers the model and `prompt`, or the text of the first two "
     "messages if there is no `prompt`",
@@ -123,8 +120,7 @@ _NOTES = {
     "`locality`, the rules of `locality` apply instead",
     "pool.locality": "Traffic moves in steps. If the healthy share of a rank falls below spill_below, the next rank "
     "takes a share by weight. A replica's limits apply to each step separately, and 5xx responses count for ejection "
-    "only in the nearest "
-    "step",
+    "only in the nearest step",
     "pool.connections.idle": "With HTTP/1, each request uses a new connection and idle connections are not kept, "
     "unless servers never close them (`unlimited`, or Triton). With HTTP/2, HAProxy closes half of the idle "
     "connections each time that half of the timeout has passed",
@@ -214,11 +210,10 @@ CAPABILITIES: dict[str, Capability] = {
     "pool.balance.pick.body": Rendered("The picker reads at most the first 64 KiB of JSON bodies of POST requests"),
     **CONTROL_PLANE,
     "proxies.slots": Rendered(
-        "With a `runtime_api`, slots are servers in maintenance mode. HAProxy adds a new replica under its own name if "
-        "its version supports this. A replica with a cookie uses a slot instead. HAProxy must be reloaded for a "
-        "replica whose "
-        "priority or locality is new in the pool. In pools with affinity, HAProxy must also be reloaded for a replica "
-        "with different TLS settings, and if no slot is free"
+        "With a `runtime_api`, slots are servers in maintenance mode. HAProxy adds a new replica under its own name "
+        "if its version supports this. A replica with a cookie uses a slot instead. HAProxy must be reloaded for a "
+        "replica whose priority or locality is new in the pool. In pools with affinity, HAProxy must also be reloaded "
+        "for a replica with different TLS settings, and if no slot is free"
     ),
     "proxies.identity": Rendered(
         "The settings apply if root starts HAProxy. If `config` is below /etc, as in distributions, the defaults "

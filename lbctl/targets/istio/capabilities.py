@@ -84,8 +84,7 @@ _LISTENERS: Mapping[str, Capability] = {
 _ROUTES: Mapping[str, Capability] = {
     "route.match": Rendered(
         "A VirtualService for each listener and host contains the rules in lbctl's order. lbctl rejects an IP address "
-        "as a host "
-        "(LB171)",
+        "as a host (LB171)",
         in_part=True,
     ),
     "route.match.model": Rendered(

@@ -248,7 +248,7 @@ _POOLS: Mapping[str, Capability] = {
         Unsupported(
             "before 1.27.3, nginx resolves names only at start", "nginx resolves the name at start and at each reload"
         ),
-        "nginx uses the configured resolvers. Without resolvers, it resolves the name only at start. If the name "
+        "nginx uses the configured resolvers. Without resolvers, nginx resolves the name only at start. If the name "
         "is removed (NXDOMAIN), the pool becomes empty, but `lbctl serve` keeps the last response",
     ),
     "pool.discovery.file": Rendered("The file is read when the configuration is rendered"),
