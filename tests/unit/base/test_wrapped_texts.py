@@ -42,7 +42,8 @@ def _assigns_text(statement: ast.stmt) -> bool:
     match statement:
         case ast.Assign(targets=[ast.Name()], value=value) | ast.AugAssign(target=ast.Name(), value=value):
             return _is_text(value)
-    return False
+        case _:
+            return False
 
 
 def _is_text(value: ast.expr) -> bool:
