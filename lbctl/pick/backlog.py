@@ -20,10 +20,10 @@ from lbctl.pick.prompt import EMPTY, PromptLength
 _HALF_LIFE = 300.0
 """Half-life of a speed measurement, in seconds."""
 _MARGIN, _FACTOR = 1.0, 2.0
-"""A prompt of a replica with first bytes counts as unread for at most the first number of seconds, and the second
-number multiplied by the time that its length usually takes."""
-_FIRST_BYTE_TTL = 10.0
-"""Seconds after which a replica's last first byte no longer means that its proxies report them."""
+"""A prompt counts as unread for at most the first number of seconds, plus the second number multiplied by the time that
+its length usually takes."""
+_FIRST_BYTE_TTL = 30.0
+"""Seconds after a replica's last first byte for which its proxies are expected to report more."""
 _PEER_DELAY = 0.1
 """Seconds after which another picker's message about a prompt has arrived."""
 REPORT_TTL = 60.0
@@ -121,32 +121,30 @@ class Backlog:
         return prompt
 
     def reading(self, now: float) -> float:
-        """Return an estimate of the tokens that the engine still has to compute; 0 while its speed is unknown.
+        """Return an estimate of the tokens that the engine still has to compute; 0 while no first bytes are reported.
 
-        It includes only prompts that are sent after the first call, so that other pools need not record anything.
+        It includes only prompts that are sent after the first call, so that other pools do not record anything.
 
-        A prompt counts until its own first byte or the one of a later prompt, because engines compute prompts in the
-        order of arrival. In the meantime, the engine is assumed to compute them at its usual speed. If no first bytes
-        are reported, a prompt counts for the time that its length usually takes until the first token.
+        A prompt counts until its own first byte or the first byte of a later prompt, because engines compute prompts in
+        the order of arrival. Between first bytes, the engine is assumed to compute prompts at its usual speed.
         """
         if not self._reading:
             self._is_followed = True
             return 0.0
-        sees_first_bytes = now - self._first_at < _FIRST_BYTE_TTL
-        speed = (self._reading_speed if sees_first_bytes else self._speed).value
-        if not speed:
+        speed = self.reading_speed
+        if not speed or now - self._first_at >= _FIRST_BYTE_TTL:
             return 0.0
         while self._reading:
             prompt = self._reading[0]
-            seconds = prompt.tokens / speed
-            if now - prompt.sent < (_MARGIN + _FACTOR * seconds if sees_first_bytes else seconds):
+            if now - prompt.sent < _MARGIN + _FACTOR * prompt.tokens / speed:
                 break
             self._leave_reading(prompt)
-        return min(self._reading_tokens, max(0.0, self._read_by - now) * speed if sees_first_bytes else inf)
+        return min(self._reading_tokens, max(0.0, self._read_by - now) * speed)
 
-    def reading_speed(self, now: float) -> float:
-        """Return the tokens per second at which the engine is expected to compute prompts; 0 if unknown."""
-        return (self._reading_speed if now - self._first_at < _FIRST_BYTE_TTL else self._speed).value
+    @property
+    def reading_speed(self) -> float:
+        """Tokens per second at which the engine is expected to compute prompts; 0 if unknown."""
+        return self._reading_speed.value
 
     def remove(self, prompt: Prompt) -> None:
         """Remove a prompt that has been computed."""

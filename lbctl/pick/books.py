@@ -130,9 +130,10 @@ class ReplicaLoad:
         """Return a cautious estimate of the prompt tokens that the engine has not computed yet; it ends by time."""
         return self._backlog.reading(now)
 
-    def reading_speed(self, now: float) -> float:
-        """Return the tokens per second at which the engine is expected to compute prompts; 0 if unknown."""
-        return self._backlog.reading_speed(now)
+    @property
+    def reading_speed(self) -> float:
+        """Tokens per second at which the engine is expected to compute prompts; 0 if unknown."""
+        return self._backlog.reading_speed
 
     def unread_before(self, at: float) -> int:
         """Return the tokens of `unread` that were sent up to `at`."""

@@ -218,7 +218,7 @@ def _reads(tier: Tier, index: int, load: ReplicaLoad, now: float) -> bool:
     places = min(known, default=_PLACES)
     most = min(max(_MIN_UNREAD, _UNREAD_PER_PLACE * places), _MAX_UNREAD)
     least = most * tier.rates[index] * len(tier.rates) / tier.total_rate
-    return unread >= max(least, _UNREAD_SECONDS * load.reading_speed(now))
+    return unread >= max(least, _UNREAD_SECONDS * load.reading_speed)
 
 
 def why_later(candidate: Candidate, features: Features, table: PoolTable, books: Books, now: float) -> str:
