@@ -828,7 +828,7 @@ class XdsProxy(_ProxyStatus, frozen=True):
 
 
 class DrivenProxy(_ProxyStatus, frozen=True):
-    """A HAProxy or nginx that lbctl drives on the same machine, or a proxy that is `NOT DRIVEN`."""
+    """An HAProxy or nginx that lbctl drives on the same machine, or a proxy that is `NOT DRIVEN`."""
 
     reloads: int
     """The number of reloads that lbctl has triggered."""
@@ -1047,7 +1047,7 @@ class Pool(Struct, frozen=True):
     """The proxies that report counts for the replicas of this pool. Envoys are listed by node ID, and other proxies by
     name."""
     silent: tuple[str, ...]
-    """The proxies that may send requests to this pool but do not report counts. An Envoy without a connected node is
+    """The proxies that can send requests to this pool but do not report counts. An Envoy without a connected node is
     listed by name."""
     unable: Mapping[str, str]
     """Maps each proxy in `silent` that cannot report to the reason: a setting that is missing in `proxies`, or the
@@ -1756,7 +1756,7 @@ class LivePool(Struct, frozen=True):
     picked: Number | None
     """The share of requests in the last minute whose replica was chosen by the picker, from 0 to 1; null if unknown."""
     silent: tuple[str, ...]
-    """The proxies that may send requests to this pool but do not report counts."""
+    """The proxies that can send requests to this pool but do not report counts."""
     cached: CachedTokens | None
     """Expected and found tokens in the caches of engines; null if unknown."""
     queue: PoolQueue | None = None

@@ -13,7 +13,7 @@ _LEFT = ("draining", "drained", "removed", "ejected", "asleep")
 """States of a replica that gets no new requests."""
 
 
-_PICKED = "the picker chooses a replica for each request, by sessions, caches and load"
+_PICKED = "the picker chooses a replica for each request, based on sessions, caches and load"
 
 
 def sentence(row: schema.Replica, pool: schema.Pool) -> str:
