@@ -197,7 +197,7 @@ def test_value_is_the_mean_of_the_seeds_with_its_interval() -> None:
 def test_busy_machine_is_marked() -> None:
     assert "may have affected" not in report.page(_faster())
     busy = _runs("mixed-50", _OWN, [1.0] * _SEEDS, harness=Harness(0.97, 0.1, 0.2, 3.0))
-    assert "busy for at most 97% of a run. **This may have affected the times.**" in report.page(_table(own=busy))
+    assert "busy for at most 97% of any run. **This may have affected the times.**" in report.page(_table(own=busy))
 
 
 def test_charts_have_the_best_configuration_of_each_product() -> None:

@@ -428,8 +428,8 @@ def _harness(results: Sequence[Result]) -> str:
     mark = " **This may have affected the times.**" if busy > _BUSY else ""
     return (
         f"Each system received at least {requests:,} requests. "
-        f"All cores were busy for at most {busy:.0%} of a run.{mark} "
-        f"Clients were late by at most {max(each.harness.late_ms for each in results):.0f} ms (99th percentile)."
+        f"All cores were busy for at most {busy:.0%} of any run.{mark} "
+        f"Clients sent requests at most {max(each.harness.late_ms for each in results):.0f} ms late (99th percentile)."
     )
 
 
