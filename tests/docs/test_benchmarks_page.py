@@ -102,18 +102,17 @@ def test_difference_within_the_seeds_is_in_neither_table() -> None:
     text = report.page(_faster([0.8, 1.3, 0.7, 1.2, 1.0]))
     assert "Nowhere" in _section(text, "Where lbctl loses")
     assert "Nowhere" in _section(text, "Where lbctl wins")
-    answer = (
-        "For TTFT p99, lbctl is not measurably different from the best other system in “Mixed GPUs, load 50 %” (pick)."
-    )
-    assert answer in text
+    answer = "shows no measurable difference from the best of the other systems in “Mixed GPUs, load 50 %” (pick)."
+    assert f"For TTFT p99, lbctl {answer}" in text
 
 
 def test_answer_lists_the_cases_by_the_figure_of_the_chart() -> None:
-    better = "lbctl is better than the best other system in “Mixed GPUs, load 50 %” (pick)."
+    better = "lbctl performs better than the best of the other systems in “Mixed GPUs, load 50 %” (pick)."
     assert f"For TTFT p99, {better}" in report.page(_faster())
     failing = _runs("wedged", _OWN, [1.0] * _SEEDS, failed=4, reasons={"502": 4})
     text = report.page(_table(own=failing, peer=_runs("wedged", _PEER, [1.0] * _SEEDS)))
-    assert "For failed requests, lbctl is worse than the best other system in “Wedged replica” (pick)." in text
+    worse = "lbctl performs worse than the best of the other systems in “Wedged replica” (pick)."
+    assert f"For failed requests, {worse}" in text
     assert "Why requests failed: lbctl pick, envoy: 20 × 502." in text
 
 
@@ -123,7 +122,7 @@ def test_answer_lists_losses_and_wins_outside_the_chart() -> None:
         for seed, each in _runs("mixed-50", _OWN, [0.5] * _SEEDS).items()
     }
     text = report.page(_table(own=own, peer=_runs("mixed-50", _PEER, [1.0] * _SEEDS)))
-    assert "For TTFT p99, lbctl is worse than" in text
+    assert "For TTFT p99, lbctl performs worse than" in text
     assert "Other losses: “Mixed GPUs, load 50 %” (pick: TTFT p50)." in text
     assert "Other wins: “Mixed GPUs, load 50 %” (pick: whole p50 and whole p99)." in text
 
@@ -131,8 +130,8 @@ def test_answer_lists_losses_and_wins_outside_the_chart() -> None:
 def test_answer_without_failures_compares_nothing() -> None:
     same = {name: _runs("wedged", system, [1.0] * _SEEDS) for name, system in (("own", _OWN), ("peer", _PEER))}
     text = report.page(_table(**same))
-    assert "No requests failed with lbctl or with the best other system in “Wedged replica”." in text
-    assert "of all 4 comparisons" in text.replace("\n", " ")
+    assert "No requests failed with lbctl or with the best of the other systems in “Wedged replica”." in text
+    assert "of the 4 comparisons" in text.replace("\n", " ")
 
 
 def test_proxies_with_a_loss_are_listed_though_envoy_wins() -> None:
@@ -143,14 +142,14 @@ def test_proxies_with_a_loss_are_listed_though_envoy_wins() -> None:
     text = report.page(replace(found, systems=compared, results=ran))  # type: ignore[arg-type]
     assert "Nowhere" in _section(text, "Where lbctl loses")
     rows = _section(text, "Which proxy suits lbctl pick?")
-    assert "in 1 of 1 cases, and is worse than the best other system in 0." in rows
+    assert "in 1 of 1 cases, and is worse than the best of the other systems in 0." in rows
     assert "With nginx or HAProxy, it is worse in 1." in rows
     assert "| Mixed GPUs, load 50 % | **1.09 s** |  | 0.272 s | 0.544 s (smg, cache_aware) |" in rows
 
 
 def test_page_begins_with_the_verdict_and_its_terms() -> None:
     first = " ".join(report.page(_faster()).partition("![")[0].split())
-    assert "lbctl is better in 4, worse in 0, and not measurably different in 0." in first
+    assert "lbctl performs better in 4 and worse in 0. In 0, the difference is not measurable." in first
     assert all(f'"{term}" is ' in first for term in ("TTFT", "whole", "p50", "p99", "lbctl static", "lbctl pick"))
 
 
@@ -198,7 +197,7 @@ def test_value_is_the_mean_of_the_seeds_with_its_interval() -> None:
 def test_busy_machine_is_marked() -> None:
     assert "may have affected" not in report.page(_faster())
     busy = _runs("mixed-50", _OWN, [1.0] * _SEEDS, harness=Harness(0.97, 0.1, 0.2, 3.0))
-    assert "busy for at most 97% of a run. **This may have affected the times.**" in report.page(_table(own=busy))
+    assert "busy for at most 97% of any run. **This may have affected the times.**" in report.page(_table(own=busy))
 
 
 def test_charts_have_the_best_configuration_of_each_product() -> None:
@@ -221,7 +220,7 @@ def test_headline_replaces_only_the_marked_part(monkeypatch: pytest.MonkeyPatch)
     text = report.readme(_faster(), "before\n<!-- benchmarks -->\nold\n<!-- /benchmarks -->\nafter\n")
     assert text.startswith("before\n<!-- benchmarks -->\nThe [benchmarks]")
     assert text.endswith("<!-- /benchmarks -->\nafter\n")
-    assert "Of 4 comparisons with the best other system, lbctl is better in 4, worse in 0" in text
+    assert "In 4 comparisons with the best of the other systems, lbctl performs better in 4 and worse in 0" in text
     row = next(line for line in text.splitlines() if line.startswith("| Mixed GPUs, load 50 % | TTFT p99 | "))
     assert row.endswith("(smg, cache_aware) | better |")
     equal = report.readme(_faster([0.8, 1.3, 0.7, 1.2, 1.0]), "<!-- benchmarks -->\n<!-- /benchmarks -->")

@@ -166,22 +166,22 @@ def _prefixes(percent: int) -> Case:
         title=f"Shared prefixes, load {percent} %", group="prefixes", load=percent / 100, replicas=(1.5,) * 8,
         has_prefixes=True,
         description="Eight equal replicas receive the prompts of llm-d's benchmark: 150 common prefixes of 6,144 "
-        "tokens, each followed by 1,056 other tokens. Responses have 100 tokens. The caches are initially empty. The "
-        f"rate is {percent} % of the capacity without caches.",
+        "tokens, each followed by 1,056 other tokens. Each response is 100 tokens long. The caches are initially "
+        f"empty. The rate is {percent} % of the capacity without caches.",
     )  # fmt: skip
 
 
 _SESSIONS: dict[str, Any] = {
     "load": 1.2, "replicas": (1.3,) * 4, "seconds": _AGENT_SECONDS,
     "arrivals": partial(workloads.agents, _AGENT_SECONDS), "has_prefixes": True,
-    "limit": "The rate is 14 requests per second for each system, because the machine forwards prompts of 7,000 tokens "
-    "on average.",
+    "limit": "The rate is 14 requests per second for each system, because the prompts that the machine forwards are "
+    "7,000 tokens long on average.",
 }  # fmt: skip
 AGENTS = Case(
     name="agents", title="Agents with sessions", group="sessions", **_SESSIONS,
-    description="The pool has four equal replicas. With each request, agents send one of three system prompts of "
-    "4,096 tokens, followed by their whole history. `x-session-id` identifies the agent. Responses have at most 400 "
-    "tokens.",
+    description="The pool has four equal replicas. With each request, an agent sends one of three 4,096-token system "
+    "prompts, followed by its entire history. `x-session-id` identifies the agent. Responses are at most 400 tokens "
+    "long.",
 )  # fmt: skip
 _MOONCAKE = Case(
     name="mooncake", title="Mooncake's trace", group="sessions", load=1.0, replicas=(2.5,) * 4, seconds=28.0,
@@ -189,8 +189,8 @@ _MOONCAKE = Case(
     limit=f"The directory that `LBCTL_DATA` specifies contains `{traces.MOONCAKE}`, {TRACE_SOURCE}. Because the file "
     "is short, the five runs overlap.",
     description="Four equal replicas receive the requests of [Mooncake's "
-    "trace](https://github.com/kvcache-ai/Mooncake) at three times its rate. Prompts have 10,000 tokens on average. "
-    "Requests do not have a session header. Responses have at most 400 tokens.",
+    "trace](https://github.com/kvcache-ai/Mooncake) at three times its rate. Prompts are 10,000 tokens long on "
+    "average. Requests do not include a session header. Responses are at most 400 tokens long.",
 )  # fmt: skip
 
 
@@ -205,31 +205,32 @@ def _fault(name: str, title: str, description: str, *events: Event, **more: Any)
 _HALVED = _fault(
     "halved", "GPU at half speed",
     "The pool has three replicas with speeds of 5 : 2 : 1 at a load of 50 %. The fastest one slows down to half its "
-    "speed.",
+    "normal speed.",
     Event(_FAULT, "throttle", 0, (0.5,)),
     replicas=MIXED_SPEEDS, since=0.3, after=(MIXED_SPEEDS[0] / 2, *MIXED_SPEEDS[1:]),
 )  # fmt: skip
 _WEDGED = _fault(
     "wedged", "Wedged replica",
-    "The pool has four equal replicas at a load of 50 %. One stops making progress, but its `/health` still responds.",
+    "The pool has four equal replicas at a load of 50 %. One stops making progress, but its `/health` endpoint still "
+    "responds.",
     Event(_FAULT, "wedge", 1, (1,)),
 )  # fmt: skip
 _KILLED = _fault(
     "killed", "Killed replica",
-    "The pool has four equal replicas at a load of 50 %. One is killed, and is restarted after half of the run.",
+    "The pool has four equal replicas at a load of 50 %. One is killed and stays down for half of the run.",
     Event(_FAULT, "kill", 1), Event(0.7, "start", 1),
 )  # fmt: skip
 _COLD = _fault(
     "cold", "Cold replica",
-    "The pool has three equal replicas at a load of 67 %. A fourth replica starts, and runs at a quarter of its speed "
-    "for a fifth of the run.",
+    "The pool has three equal replicas at a load of 67 %. A fourth replica starts and runs at a quarter of its normal "
+    "speed for a fifth of the run.",
     Event(0.0, "kill", 1), Event(_FAULT, "start", 1), Event(_FAULT, "throttle", 1, (0.25,)),
     Event(2 * _FAULT, "throttle", 1, (1.0,)),
 )  # fmt: skip
 _RESTART = Case(
     name="restart", title="Router restart", group="changes", **_SESSIONS, events=(Event(0.5, "restart"),),
     description="The requests are the same as in “Agents with sessions”. In the middle of the run, the router receives "
-    "SIGTERM, and is restarted after it has exited. With lbctl, `lbctl serve` and its picker are restarted. Manually "
+    "SIGTERM and is restarted after it has exited. For lbctl, `lbctl serve` and its picker are restarted. Manually "
     "configured proxies reload their configuration.",
 )  # fmt: skip
 _UPGRADE = Case(
@@ -241,9 +242,9 @@ _UPGRADE = Case(
         for number in range(len(_UPGRADED))
         for delay, command in ((0, "drain"), (_DRAIN_SECONDS, "kill"), (_DRAIN_SECONDS + _STOPPED_SECONDS, "start"))
     ),
-    description="The pool has three equal replicas at a load of 40 %. One after another, they fail their health checks "
-    "for 11 s but still respond to requests. The replica then stops, and is restarted after 2 s. A router that stops "
-    "using a replica after three failed checks does not lose any requests.",
+    description="The pool has three equal replicas at a load of 40 %. One after another, each fails its health checks "
+    "for 11 s but still responds to requests, and then stops and is restarted after 2 s. A router that stops using a "
+    "replica after three failed checks loses no requests.",
 )  # fmt: skip
 
 
@@ -254,13 +255,13 @@ _FLOODED = _case(
     modes=("static", "pick"),
     limit="The rate is 49 requests per second for each system, because the clients, the engines and all systems run on "
     "the same machine.",
-    description="The pool has three equal replicas. Nine tenants together use 60 % of the capacity. A tenth tenant "
-    "sends ten times as many requests as each of the others. Only its generated tokens are counted, not its times. A "
-    "rate limit needs a rate that matches the capacity. It rejects most of the flood, even while replicas are idle. A "
-    "queue sends the flood to idle replicas. HAProxy counts requests in a "
-    "[sliding window](../reference/codes.md#lb441-rate-limits-not-supported-by-the-proxy), which does not save unused "
-    "requests. It therefore also rejects some requests of tenants that are below their limit. If more than 1 % of the "
-    "requests are rejected, the p99 is the time that is used for a failed request.",
+    description="The pool has three equal replicas. Nine tenants together use 60 % of capacity. A tenth tenant sends "
+    "ten times as many requests as each of the others. For this tenant, only generated tokens are counted, not times. "
+    "A rate limit has to match the capacity, and it rejects most of the flood even while replicas are idle. A queue "
+    "sends the flood to idle replicas. HAProxy counts requests in a "
+    "[sliding window](../reference/codes.md#lb441-rate-limits-not-supported-by-the-proxy), which does not carry over "
+    "unused requests. It therefore also rejects some requests from tenants that are below their limit. If more than "
+    "1 % of the requests are rejected, p99 is the time that is used for failed requests.",
 )  # fmt: skip
 _BURST = Case(
     name="burst", title="Burst of twice the capacity", group="crowds", load=2.0, replicas=(0.7,) * 4, seconds=20.0,

@@ -39,9 +39,10 @@ _PROXIES = "docs/develop/benchmarks.md#which-proxy-suits-lbctl-pick"
 _BUSY = 0.9
 """Busy fraction of all cores above which a case is marked."""
 _VERDICTS = {
-    "better": "better than the best other system in", "worse": "worse than the best other system in",
-    "equal": "not measurably different from the best other system in",
-}  # fmt: skip
+    "better": "performs better than the best of the other systems in",
+    "worse": "performs worse than the best of the other systems in",
+    "equal": "shows no measurable difference from the best of the other systems in",
+}
 _COLUMNS = (
     figures.TTFT_P50, figures.TTFT_P99, figures.WHOLE_P50, figures.WHOLE_P99, figures.FAILED, figures.TOKENS,
     figures.CACHED, figures.SHARE_ERROR, figures.CPU, figures.MEMORY,
@@ -49,8 +50,8 @@ _COLUMNS = (
 _LLM_D = """\
 llm-d's picker requires Kubernetes, so it is not measured here. [Its authors' figures](https://github.com/llm-d/llm-d/pull/2071)
 were measured with eight replicas of Qwen3-32B on 16 H100 GPUs. Compared with a Kubernetes Service, llm-d's precise
-prefix routing increases the peak throughput from 6,986 to 14,892 tokens/s, and reduces the 90th percentile of the time
-to first token from 135.5 s to 0.26 s."""
+prefix routing increases peak throughput from 6,986 to 14,892 tokens/s and reduces the 90th percentile of the time to
+the first token from 135.5 s to 0.26 s."""
 
 
 def pages(whole: Table) -> dict[str, Callable[[], str]]:
@@ -92,24 +93,24 @@ def _introduction(whole: Table) -> Iterator[str]:
     yield """\
 This page compares lbctl with other routers for model servers, and with nginx, HAProxy and Envoy configured as their
 documentation recommends. All routers and proxies are real. The model servers are simulated: they implement continuous
-batching, a prefix cache, and vLLM's metrics and KV events, and they stream their responses.
+batching, a prefix cache, and vLLM's metrics and KV events, and they stream responses.
 """
     if machine := whole.machine:
         versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
         processors = f"{machine['cores']} cores ({machine['processor']})"
         yield f"The results were measured on {machine['date']} with {versions}."
         yield f"The machine has {processors} and {machine['memory_gib']:.0f} GiB of memory."
-        yield f"[{RESULTS.name}]({RESULTS.name}) contains all results.\n"
+        yield f"All results are in [{RESULTS.name}]({RESULTS.name}).\n"
     yield from _missing(whole)
     if compared := whole.comparisons():
         yield f"{_counts(compared)} [Losses](#where-lbctl-loses) and [wins](#where-lbctl-wins) are listed below.\n"
     yield """\
 - "TTFT" is the time to the first token, and "whole" is the time to the last token. "p50" is the median, and "p99" is
   the 99th percentile.
-- "lbctl static" is a proxy with a configuration from `lbctl render`. "lbctl pick" is a proxy that is managed by
-  `lbctl serve`, whose picker chooses a replica for each request.
-- Each chart has one bar for each product, in its best configuration for the case. A shorter bar is better. The line on
-  a bar is the 95 % confidence interval of the value. A bar or line that is too long for the chart is truncated.
+- "lbctl static" is a proxy with a configuration from `lbctl render`. "lbctl pick" is a proxy managed by `lbctl serve`,
+  with a picker that chooses a replica for each request.
+- Each chart has one bar per product, which shows its best configuration for the case. Shorter bars are better. The
+  line on a bar shows the value's 95 % confidence interval. Bars and lines that do not fit into the chart are truncated.
 
 The complete results are listed under [All figures](#all-figures).
 """
@@ -118,8 +119,8 @@ The complete results are listed under [All figures](#all-figures).
 def _counts(compared: Sequence[Comparison]) -> str:
     count = Counter(each.verdict for each in compared)
     return (
-        f"Of {len(compared)} comparisons with the best other system, lbctl is better in {count['better']}, worse in "
-        f"{count['worse']}, and not measurably different in {count['equal']}."
+        f"In {len(compared)} comparisons with the best of the other systems, lbctl performs better in "
+        f"{count['better']} and worse in {count['worse']}. In {count['equal']}, the difference is not measurable."
     )
 
 
@@ -164,9 +165,9 @@ def _answer(whole: Table, cases: Sequence[Case]) -> str:
                 )
         if found:
             parts = [f"{verdict} {_listed(titles)}" for verdict, titles in found.items()]
-            sentences.append(f"For {figure.title}, lbctl is {'; it is '.join(parts)}.")
+            sentences.append(f"For {figure.title}, lbctl {'; it '.join(parts)}.")
     if empty := [f"“{whole.case(name).title}”" for name, compared in shown.items() if compared.is_empty]:
-        sentences.append(f"No requests failed with lbctl or with the best other system in {_listed(empty)}.")
+        sentences.append(f"No requests failed with lbctl or with the best of the other systems in {_listed(empty)}.")
     sentences += _others(whole, shown)
     return " ".join(sentences)
 
@@ -201,12 +202,12 @@ def _verdicts(whole: Table) -> Iterator[str]:
     titles = {case.name: case.title for case in whole.cases}
     yield "## Where lbctl loses\n"
     yield f"""\
-For each case, and for each mode of lbctl that its documentation recommends for this case, the best of lbctl's three
-proxies is compared with the best other system. Each value is the mean of all seeds, and the lowest value is the best.
-With the same seed, all systems receive the same requests at the same times, so the difference is calculated for each
-seed. A difference is significant if its 95 % confidence interval, based on Student's t distribution, does not include
-zero. The tables list all significant differences, starting with the largest relative difference. By chance, about
-{0.025 * len(compared):.0f} of all {len(compared)} comparisons are in each table.
+For each case, and for each lbctl mode that the documentation recommends for it, the best of lbctl's three proxies is
+compared with the best of the other systems. Each value is the mean of all seeds, and the lowest value is the best. With
+the same seed, all systems receive the same requests at the same times, so the difference is calculated for each seed. A
+difference is significant if its 95 % confidence interval, based on Student's t distribution, does not include zero. The
+tables list all significant differences, starting with the largest relative difference. About
+{0.025 * len(compared):.0f} of the {len(compared)} comparisons can be expected to appear in each table by chance.
 """
     yield from _verdict_table([*sorted_by_size(compared, "worse")], titles, why)
     yield "## Where lbctl wins\n"
@@ -224,7 +225,7 @@ def _proxies(whole: Table) -> Iterator[str]:
         f"{_best_proxy(compared)} The table lists the cases in which it is worse with nginx or HAProxy. "
         "Losses are in bold.\n"
     )
-    yield f"| case, whole p99 | {' | '.join(f'pick, {name}' for name in KINDS)} | best other system |"
+    yield f"| case, whole p99 | {' | '.join(f'pick, {name}' for name in KINDS)} | best of the others |"
     yield "|---" * (len(KINDS) + 2) + "|"
     for case, proxies in compared.items():
         if _loses_without_envoy(proxies):
@@ -257,8 +258,8 @@ def _best_proxy(compared: Mapping[str, Mapping[str, Comparison]]) -> str:
     with_envoy = sum(each["envoy"].verdict == "worse" for each in compared.values() if "envoy" in each)
     return (
         f"With Envoy, lbctl pick has the lowest 99th percentile of the time to the last token in {best} of "
-        f"{len(compared)} cases, and is worse than the best other system in {with_envoy}. With nginx or HAProxy, it is "
-        f"worse in {worse}."
+        f"{len(compared)} cases, and is worse than the best of the other systems in {with_envoy}. With nginx or "
+        f"HAProxy, it is worse in {worse}."
     )
 
 
@@ -271,7 +272,7 @@ def _verdict_table(
         yield "Nowhere in these results.\n"
         return
     reason_head = ("", "") if why is None else (" why |", "---|")
-    yield f"| case | mode | figure | lbctl | best other system | difference |{reason_head[0]}"
+    yield f"| case | mode | figure | lbctl | best of the others | difference |{reason_head[0]}"
     yield f"|---|---|---|---|---|---|{reason_head[1]}"
     for each in compared:
         sides = f"{_side(each, each.own)} | {_side(each, each.peer)}"
@@ -298,9 +299,9 @@ def _change(compared: Comparison) -> str:
 def _costs(whole: Table) -> Iterator[str]:
     yield "## What does a request cost?\n"
     yield """\
-The chart shows the processor time per request and the memory under load for the most efficient configuration of each
-product. Both include lbctl's control plane, which runs at fixed intervals. Its processor time per request therefore
-decreases as the number of requests increases.
+The chart shows the processor time per request and the memory use under load for each product's most efficient
+configuration. Both include lbctl's control plane, which runs at fixed intervals. Its processor time per request
+therefore decreases as the request rate increases.
 """
     run = [case for case in whole.cases if case.name in COST_CASES and whole.of(case)]
     if not run:
@@ -320,9 +321,9 @@ def _method(whole: Table) -> Iterator[str]:
     yield """\
 `make bench-peers` installs the routers into `.venv/peers`, runs all cases, and writes this page. This takes up to an
 hour on two cores, or 35 minutes with `ARGS="--seeds 3"`. Each result is immediately stored in
-`docs/develop/benchmarks.jsonl`, so an interrupted run can be continued with the missing results. To measure all cases
-again, for example after a change to lbctl, delete the file. With `--results new.jsonl`, the results are stored in
-another file, and this page is not changed.
+`docs/develop/benchmarks.jsonl`, so an interrupted run can be resumed to produce the missing results. To measure all
+cases again, for example after a change to lbctl, delete the file. With `--results new.jsonl`, the results are stored in
+a different file, and this page is not changed.
 
 | case | command | limiting factor |
 |---|---|---|"""
@@ -333,30 +334,31 @@ another file, and this page is not changed.
 
 - Each system has a separate set of model servers. All systems in a case run in parallel with the same requests. Each
   case is run {whole.seeds} times with different seeds, and each run starts with a different system. LiteLLM does not
-  run in parallel with the others, because it needs more CPU.
+  run in parallel with the others, because it needs more processor time.
 - All systems use the same health checks: every {checks.INTERVAL} s, with a timeout of {checks.TIMEOUT} s. After
-  {checks.FAILURES} failures, a replica does not get any requests until {checks.SUCCESSES} checks succeed. LiteLLM and
-  nginx without `lbctl serve` do not support active checks. SMG and lbctl's picker read metrics every second.
-- All systems use the speeds of the replicas as weights, except SMG and vllm-router, which do not support weights.
-- The model servers run in real time. The fastest one needs 5 ms per token, which is about as fast as a model with
-  8 billion parameters on an H100. A batch contains at most {SEQUENCES} requests. A cache has blocks of {BLOCK} tokens.
-  Each event in a stream contains 16 tokens.
-- A client disconnects if it does not receive any data for {ANSWER_TIMEOUT:.0f} s. A failed request is counted with a
-  time of {FAILED:.0f} s. Its time to the first token is counted as {FAILED:.0f} s only if it did not get a first token.
+  {checks.FAILURES} failed checks, a replica gets no requests until {checks.SUCCESSES} checks succeed. LiteLLM, and
+  nginx without `lbctl serve`, do not support active checks. SMG and lbctl's picker read metrics every second.
+- All systems use the replicas' speeds as weights, except SMG and vllm-router, which do not support weights.
+- The model servers run in real time. The fastest one takes 5 ms per token, which is about as fast as a model with
+  8 billion parameters on an H100. A batch contains at most {SEQUENCES} requests, a cache block contains {BLOCK}
+  tokens, and each event in a stream contains 16 tokens.
+- A client disconnects if it receives no data for {ANSWER_TIMEOUT:.0f} s. A failed request is counted as if it had taken
+  {FAILED:.0f} s. Its time to the first token is counted as {FAILED:.0f} s only if it did not get a first token.
   Clients open a new connection for each request.
 - Each figure is the mean of the seeds, with a 95 % confidence interval based on Student's t distribution. This also
   applies to percentiles: the requests in a run affect each other, so only the runs are independent.
-- "Share error" is the percentage of requests that should have gone to another replica, according to their capacity.
+- "Share error" is the percentage of requests that should have gone to a different replica, according to the replicas'
+  capacities.
 - "tokens/s" is the number of tokens generated per second for all successful requests.
-- "CPU" is the processor time in ms per request that a proxy or router with its workers and lbctl's picker use.
+- "CPU" is the processor time in ms per request used by a proxy or router (including its workers) and by lbctl's picker.
   "Control" is `lbctl serve` without the picker. "Memory" is the proportional set size.
 
 {_LLM_D}
 
 The default policies of SMG and vllm-router are measured in all cases. Their other policies for prefixes and sessions
-are measured in the cases with common prefixes, and their policies for load in the other cases. A bounded hash requires
-sessions. `lbctl static` is measured where lbctl's documentation recommends it. LiteLLM is measured in only one case,
-because it does not run in parallel with the others.
+are measured in the cases with common prefixes, and their load-based policies in the other cases. Bounded hashing
+requires sessions. `lbctl static` is measured where lbctl's documentation recommends it. LiteLLM is measured in only one
+case, because it does not run in parallel with the others.
 
 | system | cases | settings | source |
 |---|---|---|---|"""
@@ -426,8 +428,8 @@ def _harness(results: Sequence[Result]) -> str:
     mark = " **This may have affected the times.**" if busy > _BUSY else ""
     return (
         f"Each system received at least {requests:,} requests. "
-        f"All cores were busy for at most {busy:.0%} of a run.{mark} "
-        f"Clients were late by at most {max(each.harness.late_ms for each in results):.0f} ms (99th percentile)."
+        f"All cores were busy for at most {busy:.0%} of any run.{mark} "
+        f"Clients sent requests at most {max(each.harness.late_ms for each in results):.0f} ms late (99th percentile)."
     )
 
 
@@ -453,7 +455,7 @@ one case, LiteLLM, in front of simulated model servers. They also list the cases
         return
     yield f"{_counts(compared)}\n"
     yield f"{_best_proxy(_by_proxy(whole))} [Which proxy suits lbctl pick?]({_PROXIES})\n"
-    yield "| case | figure | lbctl | best other system | lbctl is |"
+    yield "| case | figure | lbctl | best of the others | lbctl is |"
     yield "|---|---|---|---|---|"
     for name, figure in HEADLINES:
         case = whole.case(name)

@@ -90,7 +90,7 @@ _HASHED = (
 _LIMITED = _by_hand(
     "nginx", "limit_req", partial(by_hand.nginx, limit=TENANT_LIMIT),
     f"Like least_conn, with at most {TENANT_LIMIT} requests per minute for each tenant: a tenth of the capacity. The "
-    "tenant limits of SMG do not apply to HTTP replicas, and vllm-router does not support any.",
+    "tenant limits in SMG do not apply to HTTP replicas, and vllm-router does not support any.",
     "https://nginx.org/en/docs/http/ngx_http_limit_req_module.html",
 )  # fmt: skip
 
@@ -111,13 +111,13 @@ def _vllm_router(policy: str, settings: str, source: str = "https://pypi.org/pro
 _SMG = _smg(
     "cache_aware",
     "cache_aware",
-    settings="The recommended policy. It polls the load of replicas every second instead of every 10 s.",
+    settings="The recommended policy. It polls the replicas' load every second instead of every 10 s.",
     source=_SMG_PAGE,
 )
 _SMG_LOAD = _smg(
     "least_load",
     "least_load",
-    settings="The policy for measured load, which is polled every second instead of every 10 s.",
+    settings="The policy for measured load, polled every second instead of every 10 s.",
 )
 _SMG_STICKY = _smg(
     "sticky sessions", "cache_aware", "--sticky-sessions", "--routing-key-headers", "x-session-id",
@@ -126,8 +126,8 @@ _SMG_STICKY = _smg(
 _VLLM = _vllm_router("cache_aware", "The default policy, with default settings.")
 _VLLM_LOAD = _vllm_router("power_of_two", "The policy for varying load, with default settings.")
 _VLLM_EXACT = _vllm_router(
-    "kv_aware", "It subscribes to the KV-cache events of the engines, with blocks of 512 tokens, and renders each "
-    "prompt on them.", "vllm-router --help",
+    "kv_aware", "It subscribes to the engines' KV-cache events, with blocks of 512 tokens, and has the engines "
+    "render each prompt.", "vllm-router --help",
 )  # fmt: skip
 _VLLM_STICKY = _vllm_router(
     "sticky_least_loaded", "A request with a new `x-session-id` goes to the replica with the lowest load, and the "
@@ -141,8 +141,8 @@ _LITELLM = (
         _LITELLM_PAGE, is_slow=True,
     ),
     System(
-        "litellm, rust", partial(routers.litellm, rust=True), "The same with `rust: true`. LiteLLM 1.110.2 still "
-        "handles streamed chats in Python, and its router is always in Rust.",
+        "litellm, rust", partial(routers.litellm, rust=True), "Like litellm, with `rust: true`. LiteLLM 1.110.2 still "
+        "handles streamed chats in Python, and its router is always written in Rust.",
         "https://docs.litellm.ai/docs/proxy/rust_gateway", is_slow=True,
     ),
 )  # fmt: skip
@@ -269,7 +269,7 @@ _PICK = tuple(_lbctl(kind, "pick", kind, _PICK_SETTINGS, "docs/concepts/picking.
 _QUEUED = tuple(
     _lbctl(
         kind, "queue", f"{kind}, queue", f"Like lbctl pick, with at most {SEQUENCES} requests in flight at each "
-        "replica, and a queue that is fair to the tenants.", "docs/how-to/queue-requests.md",
+        "replica, and a queue that is fair to tenants.", "docs/how-to/queue-requests.md",
     )
     for kind in KINDS
 )  # fmt: skip

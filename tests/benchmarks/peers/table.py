@@ -50,7 +50,7 @@ class Table:
         return next(iter(comparisons(case.name, {"": self.own(case)}, self.peers(case), [figure])), None)
 
     def by_proxy(self, case: Case, figure: Figure) -> dict[str, Comparison]:
-        """Return the comparison of `pick` with the best other system for each of lbctl's proxies."""
+        """Return the comparison of `pick` with the best of the other systems for each of lbctl's proxies."""
         own, peers = self._where(case, {"pick"}), self.peers(case)
         return {
             name.split(", ")[1]: each
@@ -59,7 +59,7 @@ class Table:
         }
 
     def comparisons(self) -> list[Comparison]:
-        """Return the comparisons of each recommended mode of lbctl with the best other system, for all cases.
+        """Return the comparisons of each recommended mode of lbctl with the best of the other systems, for all cases.
 
         Comparisons of 0 with 0 are left out.
         """

@@ -1,4 +1,4 @@
-"""Where lbctl loses and wins: its modes compared with the best other system, and the reasons for losses that stay."""
+"""Where lbctl loses and wins: its modes compared with the best of the others, and the reasons for remaining losses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REASONS = Path(__file__).with_name("reasons.yaml")
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The best proxy of one mode of lbctl and the best other system in a case, for one figure."""
+    """The best proxy of one mode of lbctl and the best of the other systems in a case, for one figure."""
 
     case: str
     mode: str
