@@ -1,9 +1,9 @@
-"""The prompts at one replica that its engine has not computed yet, in the order in which they were sent.
+"""The prompts sent to one replica that its engine has not computed yet, in the order in which they were sent.
 
-Engines compute prompts in the order of arrival and count first tokens. Each reported count gives the number of the
-oldest prompts that are computed, regardless of the picker that sent them. Prompts of other pickers are therefore in the
-same queue. Without such reports, prompts leave one by one when their responses begin, and prompts of other pickers are
-not kept for long. A proxy may also report the first byte of a response's body, at which the prompt leaves immediately.
+Engines compute prompts in order of arrival and count first tokens. Each reported count shows how many of the oldest
+prompts have been computed, regardless of which picker sent them. The queue therefore also contains other pickers'
+prompts. Without such reports, a prompt leaves the backlog when its response begins, and other pickers' prompts expire
+soon. A proxy may also report the first byte of a response's body. The prompt then leaves the backlog immediately.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from lbctl.pick.prompt import EMPTY, PromptLength
 _HALF_LIFE = 300.0
 """Half-life of a speed measurement, in seconds."""
 _PEER_DELAY = 0.1
-"""Seconds after which another picker's message about a prompt has arrived."""
+"""Seconds after which another picker's message about a prompt is assumed to have arrived."""
 REPORT_TTL = 60.0
-"""Seconds without a report of first tokens after which the picker assumes that the engine does not count them."""
+"""Seconds without a first-token report after which the picker assumes that the engine does not count first tokens."""
 
 
 @dataclass(slots=True, eq=False)
@@ -27,23 +27,23 @@ class Prompt:
     """A prompt that was sent to the replica."""
 
     tokens: int
-    """Length of the prompt in tokens, excluding tokens in the replica's cache."""
+    """Length of the prompt in tokens, excluding tokens cached by the replica."""
     sent: float
     """Time at which the prompt was sent, in seconds."""
     is_own: bool = True
     """Whether this picker sent the prompt."""
     length: PromptLength | None = EMPTY
-    """Length of the prompt estimated from its content, including tokens in the replica's cache; None if unknown."""
+    """Prompt length estimated from the content, including tokens cached by the replica; None if unknown."""
     read: bool = False
     """Whether the prompt has left the backlog."""
 
     def is_sent(self, at: float) -> bool:
-        """Return whether the prompt may have been sent up to `at`."""
+        """Return whether the prompt may have been sent by the time `at`."""
         return self.sent <= (at if self.is_own else at + _PEER_DELAY)
 
 
 class Backlog:
-    """The prompts of one replica. Times are seconds on one clock."""
+    """One replica's prompts. Times are in seconds on one clock."""
 
     __slots__ = (
         "_counted", "_credit", "_firsts", "_heard", "_measured_at", "_seconds", "_taken", "_waiting", "tokens",
@@ -51,14 +51,15 @@ class Backlog:
 
     def __init__(self) -> None:
         self.tokens = 0
-        """Total tokens of the prompts in the backlog."""
+        """Total number of tokens in the backlog's prompts."""
         self._waiting: deque[Prompt] = deque()
         self._counted: float | None = None
         self._heard = -inf
         self._credit: list[Prompt] = []
-        """Prompts removed because their requests have begun or ended. The engine's next count includes them."""
+        """Number of prompts removed because their requests have begun or ended. The engine's next count includes
+        them."""
         self._firsts: deque[tuple[float, Prompt]] = deque()
-        """First-byte times that the engine's last count did not include, with their prompts."""
+        """First-byte times not yet included in the engine's last count, with their prompts."""
         self._taken = self._seconds = self._measured_at = 0.0
 
     @property
@@ -67,7 +68,7 @@ class Backlog:
         return self._counted is not None
 
     def add(self, tokens: int, now: float, is_own: bool = True, length: PromptLength | None = EMPTY) -> Prompt:
-        """Add a prompt that is being sent now."""
+        """Add a prompt that is about to be sent."""
         prompt = Prompt(tokens, now, is_own, length)
         self._waiting.append(prompt)
         self.tokens += tokens
@@ -99,15 +100,16 @@ class Backlog:
     ) -> list[PromptLength] | None:
         """Remove as many of the oldest prompts as the engine has counted since the last report.
 
-        `now`: the time at which the request for the report started. `duration`: the duration of this request. `ttft`:
-        mean time to the first token of these prompts, if the engine reports it. All times are in seconds.
+        `now`: start time of the report request. `duration`: duration of that request. `ttft`: mean time to first token
+        for these prompts, if the engine reports it. All times are in seconds.
 
-        The engine's count includes `_credit`: requests that have ended or begun since then and have already been
-        removed. The rest of `_credit` is halved each time, because the engine never counts a request without a first
-        token. The count does not include prompts that were sent after the report.
+        The engine's count includes the `_credit` requests, which have ended or begun since the last report and have
+        already been removed. The remaining `_credit` is halved each time, because the engine never counts a request
+        that did not produce a first token. The count excludes prompts sent after the report.
 
-        Return the lengths of the counted prompts. The result is None for the first report, after a restart, and if the
-        engine has counted a prompt of unknown length or more prompts than pickers have sent.
+        Return the lengths of the counted prompts, or None if they are unknown. They are unknown for the first report,
+        after a restart, and if the engine has counted a prompt of unknown length or more prompts than the pickers have
+        sent.
         """
         before, self._counted, self._heard = self._counted, first_tokens, now
         if before is None:
@@ -130,17 +132,17 @@ class Backlog:
 
     @property
     def speed(self) -> float:
-        """Prompt tokens per second until the first token, averaged over the last minutes; 0 if unknown."""
+        """Prompt tokens per second before the first token, averaged over the last few minutes; 0 if unknown."""
         return self._taken / self._seconds if self._seconds else 0.0
 
     def before(self, at: float) -> int:
-        """Return the number of tokens in the prompts sent up to `at`."""
+        """Return the number of tokens in the prompts sent by the time `at`."""
         return sum(prompt.tokens for prompt in self._waiting if prompt.sent <= at and not prompt.read)
 
     def limit(self, prompts: int, before: float) -> None:
-        """Remove the oldest of other pickers' prompts sent before `before`, until at most `prompts` of that age remain.
+        """Remove the oldest prompts that other pickers sent before `before`, until at most `prompts` of them remain.
 
-        `prompts` is the number of requests that the engine reports.
+        `prompts` is the number of requests reported by the engine.
         """
         old = [prompt for prompt in self._waiting if prompt.sent < before and not prompt.read]
         others = [prompt for prompt in old if not prompt.is_own]
@@ -148,7 +150,7 @@ class Backlog:
             self.remove(prompt)
 
     def expire(self, now: float) -> None:
-        """Remove other pickers' prompts while the engine does not report first tokens."""
+        """Remove other pickers' prompts if the engine does not report first tokens."""
         if now - self._heard > REPORT_TTL:
             self._counted = None
             self._credit.clear()
