@@ -268,7 +268,7 @@ class PickerConnection(asyncio.BufferedProtocol):
 
 
 def _is_unread(transport: asyncio.Transport) -> bool:
-    """Return whether the peer has yet to acknowledge any of the bytes sent to it."""
+    """Return whether any of the bytes sent to the peer have not been acknowledged yet."""
     connection = transport.get_extra_info("socket")
     if connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
         return True

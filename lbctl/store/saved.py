@@ -151,7 +151,7 @@ class SavedState:
         return replace(fleet, discovered=discovered, version=version)
 
     async def save_drains(self, drains: Mapping[tuple[str, str], float]) -> None:
-        """Save all drains: a map from (pool, replica) to the time at which the drain began, in seconds since the epoch."""
+        """Save all drains: a map from (pool, replica) to the time when the drain began, in seconds since the epoch."""
         await self._save(_DRAINS, records.write_drains(drains))
 
     async def drains(self) -> dict[tuple[str, str], float]:
