@@ -1,4 +1,4 @@
-"""`python -m lbctl`: the same as the command `lbctl`."""
+"""`python -m lbctl`: equivalent to the `lbctl` command."""
 
 from __future__ import annotations
 

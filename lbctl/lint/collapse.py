@@ -1,4 +1,4 @@
-"""Collapses repeated findings into one finding that states the number of the others."""
+"""Collapses repeated findings into one finding that states how many others there are."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def collapse_equal(findings: Iterable[Diagnostic]) -> list[Diagnostic]:
 
 
 def _with_other_places(group: Sequence[Diagnostic]) -> Diagnostic:
-    """Return the first of several equal findings, and list the other places in its message."""
+    """Return the first of several equal findings, with the other places listed in its message."""
     first = group[0]
     places = list(dict.fromkeys(_place(item, first) for item in group[1:]))
     if not places:
@@ -46,7 +46,7 @@ def _with_other_places(group: Sequence[Diagnostic]) -> Diagnostic:
 
 
 def _place(item: Diagnostic, first: Diagnostic) -> str:
-    """Return the position of `item`; its path if the position is unknown or the same as for `first`."""
+    """Return the position of `item`, or its path if the position is unknown or equals the position of `first`."""
     if item.position is None or first.position is None or item.position == first.position:
         return dotted(item.path)
     is_same_file = item.position.file == first.position.file
@@ -64,7 +64,7 @@ def template(finding: Diagnostic) -> str:
 
 
 def with_places(group: Sequence[Diagnostic]) -> Diagnostic:
-    """Return the first of several findings, and add the number of the others to its message."""
+    """Return the first of several findings, with the number of the others added to its message."""
     others = len(group) - 1
     more = f" (and in {others} more place{'s' if others > 1 else ''})" if others else ""
     return replace(group[0], message=f"{group[0].message}{more}")

@@ -1,8 +1,8 @@
-"""Applies safe fixes to fleet files, and preserves comments and all other text.
+"""Applies safe fixes to fleet files, preserving comments and all other text.
 
-A fix edits the text in place: it replaces a scalar and keeps its quotes, adds a key to a map, or removes a key. All
-other lines remain unchanged, byte for byte. A fix is skipped if the layout of the file does not permit it. The new text
-is parsed again, and is discarded unless it has the intended values. If a fix is skipped or discarded, its finding
+A fix edits the text in place: it replaces a scalar while keeping its quotes, adds a key to a map, or removes a key. All
+other lines remain unchanged, byte for byte. A fix is skipped if the file's layout does not permit it. The new text is
+parsed again and discarded unless it contains the intended values. If a fix is skipped or discarded, the finding
 remains.
 """
 
@@ -41,7 +41,7 @@ class _TextEdit:
     path: Path
     parent: Node
     old: Node | None
-    """Current value of the key, if any."""
+    """Current value of the key, or None if the key is absent."""
     value: Value | None
     """New value; None removes the key."""
 
@@ -69,7 +69,7 @@ def remove_comments(texts: Sequence[SourceText], unused: Iterable[Ignore]) -> li
 
 
 def replace_file(file: File, data: bytes) -> None:
-    """Replace the content of the file atomically, and keep its symbolic links and mode. Raises OSError."""
+    """Atomically replace the file's contents, preserving symbolic links and the file mode. Raises OSError."""
     target = file.resolve(strict=True)
     descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     try:
@@ -143,7 +143,7 @@ def _replace_scalar(lines: list[str], old: Node, value: Value) -> bool:
 
 
 def _replace_words(lines: list[str], old: Node, value: Value) -> bool:
-    """Replace words in a string that spans several lines, and keep each word on its line."""
+    """Replace words in a string that spans several lines, keeping each word on its line."""
     if not isinstance(old.value, str) or not isinstance(value, str):
         return False
     before, after = old.value.split(), value.split()
@@ -165,8 +165,8 @@ def _replace_words(lines: list[str], old: Node, value: Value) -> bool:
 def _insert_key(lines: list[str], edit: _TextEdit) -> bool:
     """Insert a key and return whether this was possible.
 
-    In a block map, the key goes on a new line. In a flow map, it goes to the end, or to the start if the map spans
-    several lines.
+    In a block map, the key is added on a new line. In a flow map, it is added at the end, or at the start if the map
+    spans several lines.
     """
     if edit.value is None:
         return False
@@ -218,7 +218,7 @@ def _remove_key(lines: list[str], parent: Node, old: Node) -> bool:
 
 
 def _is_one_line(lines: list[str], node: Node) -> bool:
-    """Return whether a key and its whole value are on one line."""
+    """Return whether a key and its entire value are on one line."""
     line = lines[node.line - 1]
     if node.key_line != node.line:
         return False
@@ -242,7 +242,7 @@ def _expected(root: Node, edits: Iterable[_TextEdit]) -> Any:
 
 
 def _candidate_paths(path: Path) -> list[Path]:
-    """Return the path itself, and the path in `defaults` that the value may come from."""
+    """Return the path itself and the path in `defaults` from which the value may come."""
     kind = _DEFAULTS.get(str(path[0]))
     return [path, ("defaults", kind, *path[2:])] if kind else [path]
 
@@ -259,7 +259,7 @@ def _scalar_end(line: str, node: Node) -> int | None:
 
 
 def _scalar_text(value: Value, quote: str = "") -> str:
-    """Format a scalar in YAML; text keeps its quotes, or is quoted if necessary."""
+    """Format a scalar as YAML; strings keep their quotes or are quoted if necessary."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if not isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Input of lint rules: the fleet as written and as resolved, with shared queries."""
+"""Input to lint rules: the fleet as written and as resolved, with shared queries."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GENERATIVE_KINDS = frozenset(
 _NOT_GENERATIVE = re.compile(
     r"embed|rerank|classif|score|pooling|moderation|\bbge\b|\bgte\b|\be5\b|clip|whisper|resnet|yolo|bert"
 )
-"""Patterns in paths and model names that indicate one short response, regardless of the engine."""
+"""Patterns in paths and model names that indicate a single short response, regardless of the engine."""
 _STREAMS = re.compile(r"/(chat|completions?|generate|generate_stream|responses|messages)(/|$)")
 
 
@@ -33,7 +33,7 @@ class StatedLoad:
     rate: float
     """Requests per second."""
     mean_service: float
-    """Mean time that a request occupies a replica, in seconds."""
+    """Mean time for which a request occupies a replica, in seconds."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +42,7 @@ class FleetView:
 
     loaded: Loaded
     load: StatedLoad | None = None
-    """Load given by the user; None if not given."""
+    """Load given by the user; None if none was given."""
 
     @property
     def topology(self) -> Topology:
@@ -61,7 +61,7 @@ class FleetView:
 
     @cached_property
     def kinds(self) -> frozenset[str]:
-        """Kinds of proxies in the fleet."""
+        """The kinds of proxies in the fleet."""
         return frozenset(proxy.kind for proxy in self.topology.proxies)
 
     def pool(self, name: str) -> Pool:
@@ -69,12 +69,12 @@ class FleetView:
         return self._by_name[name]
 
     def written(self, path: Path) -> Node | None:
-        """Return the YAML node at `path`, after defaults are applied."""
+        """Return the YAML node at `path` after defaults have been applied."""
         sources = self.loaded.compiled.sources
         return descend(sources.root, sources.written(path))
 
     def routes_to(self, pool: str) -> Iterator[Route]:
-        """Yield the routes that send requests to the pool directly, not as a fallback or a mirror."""
+        """Yield the routes that send requests to the pool directly rather than as a fallback or mirror."""
         return (
             route
             for route, action in self.forwards
@@ -82,7 +82,7 @@ class FleetView:
         )
 
     def streams(self, route: Route) -> bool:
-        """Return whether the route's paths, models or engines indicate responses that are generated token by token."""
+        """Return whether the route's paths, models or engines indicate that responses are generated token by token."""
         paths = self._paths.get(route.name, [])
         if any(_NOT_GENERATIVE.search(path) for path in paths):
             return False
@@ -114,7 +114,7 @@ class FleetView:
 
 
 def telemetries(pool: Pool) -> Iterator[tuple[Path, Telemetry]]:
-    """Yield the telemetry of the pool and of its replicas, with their paths."""
+    """Yield the telemetry of the pool and of its replicas, each with its path."""
     if pool.telemetry is not None:
         yield ("pools", pool.name, "telemetry"), pool.telemetry
     for replica in pool.replicas:

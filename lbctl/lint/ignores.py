@@ -1,14 +1,14 @@
 """`# lbctl: ignore LB210 (reason)`: silences a code on its line, for every command that reads the fleet.
 
 Warnings, notes and the findings of lint rules can be silenced; errors that prevent rendering cannot. A comment that has
-no effect, or that cannot be parsed, is itself a finding of lint, so that comments do not outlive their purpose.
+no effect or cannot be parsed is itself a lint finding, so that comments do not outlive their purpose.
 
-A comment is compared only with checks that were run. Some checks are not part of every run: they need a load, a proxy's
-own checker, or a file on another machine. A comment with the code of such a check is not reported as unused. A finding
-for a kind of proxy that is not in the fleet counts as found.
+A comment is compared only with checks that were run. Some checks are not part of every run, because they need a load, a
+proxy's own checker, or a file on another machine. A comment with such a check's code is not reported as unused. A
+finding for a kind of proxy that is not in the fleet is considered found.
 
-Commands other than lint also import this module. For this reason, functions that only lint uses import the rules when
-they are called.
+Commands other than lint also import this module. Functions used only by lint therefore import the rules when they are
+called.
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ if TYPE_CHECKING:
 
 UNUSED, MALFORMED = "LB017", "LB018"
 FILES = frozenset({"LB110", "LB503"})
-"""Codes of missing files. `validate` reports missing files, but lint does not, because a CI pipeline has neither
-certificates nor keys.
-"""
+"""Codes of missing files. `validate` reports missing files, but lint does not, because a CI pipeline does not have
+certificates or keys."""
 _CODES_OF_PROXIES = frozenset({feature.code for feature in FEATURES} | {"LB206", "LB499"})
 _RUN_TIME_CODES = "LB9"
 _COMMENT = re.compile(r"(?:^|(?<=\s))#\s*lbctl:\s*ignore\b([^\n]*)")
@@ -49,12 +48,12 @@ class Ignore:
 
 @dataclass(frozen=True, slots=True)
 class Comments:
-    """The ignore comments in the files of a fleet."""
+    """The ignore comments in a fleet's files."""
 
     usable: tuple[Ignore, ...]
     """Comments with codes that can be silenced."""
     cannot_silence: tuple[Ignore, ...]
-    """Comments with codes of errors and with unknown codes."""
+    """Comments that contain error codes or unknown codes."""
     faults: tuple[Diagnostic, ...]
     """Diagnostics about `cannot_silence`, and about comments that cannot be parsed."""
 
@@ -78,7 +77,7 @@ def silenced_by_comments(texts: Iterable[SourceText]) -> Callable[[Diagnostic], 
 
 
 def split(findings: Iterable[Diagnostic], ignored: Iterable[Ignore]) -> tuple[list[Diagnostic], list[Ignore]]:
-    """Return the findings that are not silenced, and the comments that silence none of the findings."""
+    """Return the findings that are not silenced, and the comments that do not silence any of the findings."""
     comments = list(ignored)
     keys = {_key(comment) for comment in comments}
     remaining, used = [], set()
@@ -106,7 +105,7 @@ def comments(texts: Sequence[SourceText], chosen: Callable[[str], bool]) -> Comm
 
 
 def findings_of_invalid(findings: Iterable[Diagnostic], ignore_comments: Comments) -> list[Diagnostic]:
-    """Return the errors of an invalid fleet, and the other findings that are not silenced."""
+    """Return an invalid fleet's errors, and its other findings that are not silenced."""
     all_findings = list(findings)
     errors = [finding for finding in all_findings if finding.severity == "error"]
     return (
@@ -115,7 +114,7 @@ def findings_of_invalid(findings: Iterable[Diagnostic], ignore_comments: Comment
 
 
 def unused(idle: Sequence[Ignore], loaded: Loaded, chosen: Callable[[str], bool], with_load: bool) -> list[Ignore]:
-    """Return the comments that cannot silence anything in any run.
+    """Return the comments that could not silence anything in any run.
 
     `idle`: comments whose codes were not found on their lines in this run.
     """
@@ -138,7 +137,7 @@ def unused_diagnostics(idle: Iterable[Ignore]) -> list[Diagnostic]:
 
 
 def _unused_comment(ignore: Ignore, is_error: bool) -> Diagnostic:
-    """Return the finding about a comment without effect; `is_error`: whether its code denotes an error."""
+    """Return the finding about a comment that has no effect; `is_error` indicates whether its code denotes an error."""
     reason = "errors cannot be ignored" if is_error else f"{ignore.code} is not found on this line"
     message = f"{ignore.code}: {reason}" if is_error else reason
     return Diagnostic(UNUSED, f"{message}, so this comment has no effect", ignore.position, (), "remove it", "warning")
@@ -204,7 +203,7 @@ def _read(rest: str) -> tuple[list[str], str]:
 
 
 def _reason(bracket: str, reason: str) -> str:
-    """Return the problem with the reason, or an empty string; `reason` starts after the opening parenthesis."""
+    """Return the problem with the reason, or an empty string; `reason` begins after the opening parenthesis."""
     if not bracket:
         return "it needs a reason in parentheses after the code"
     inner, closing, after = reason.rpartition(")")

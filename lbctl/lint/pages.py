@@ -1,8 +1,8 @@
-"""The pages of all lbctl codes, for `lbctl rule`, docs/reference/codes.md and SARIF.
+"""The pages for all lbctl codes, used by `lbctl rule`, docs/reference/codes.md and SARIF.
 
 A page is a file `codes/CODE.md` with front matter, followed by paragraphs and sections. Paragraphs may be wrapped
-anywhere. Pages about unsupported features are generated from the targets' capability tables. A code never changes its
-meaning. When lbctl stops reporting a code, its page stays.
+anywhere. Pages about unsupported features are generated from the targets' capability tables. The meaning of a code
+never changes. When lbctl stops reporting a code, its page is kept.
 """
 
 from __future__ import annotations
@@ -73,28 +73,28 @@ class CodePage:
     code: str
     """Code, for example `LB203`."""
     title: str
-    """Short title of the finding."""
+    """Short title for the finding."""
     severity: Severity
-    """Usual severity. All findings of a lint rule have this severity."""
+    """Usual severity. All findings from a lint rule have this severity."""
     what: str
     """Description of the finding."""
     why: str = ""
     """Effect on inference."""
     advice: str = ""
-    """Recommended action, for codes without example fleets."""
+    """Recommended action, for codes that have no example fleets."""
     before: str = ""
     """Complete fleet that triggers the finding."""
     after: str = ""
-    """Complete fleet without the finding."""
+    """Complete fleet that does not trigger the finding."""
     ignore: str = ""
     """When it is safe to ignore the finding."""
 
 
 @cache
 def read_page(code: str) -> CodePage:
-    """Read the page of a code from its file.
+    """Read a code's page from its file.
 
-    Raises FileNotFoundError if there is no page, and KeyError, TypeError or ValueError if its format is wrong.
+    Raises FileNotFoundError if there is no page, and KeyError, TypeError or ValueError if its format is invalid.
     """
     _, front_matter, body = (FOLDER / f"{code}.md").read_text(encoding="utf-8").split("---\n", 2)
     what, *sections = _HEADING.split(body)
@@ -105,7 +105,7 @@ def read_page(code: str) -> CodePage:
 
 
 def _content(section: str) -> str:
-    """Return the fleet from a fenced block; otherwise the paragraphs, each joined into one line."""
+    """Return the fleet from a fenced block, or else the paragraphs, each joined into one line."""
     text = section.strip()
     if text.startswith("```"):
         return text.removeprefix("```yaml\n").removesuffix("```")
@@ -114,12 +114,12 @@ def _content(section: str) -> str:
 
 @cache
 def pages() -> Mapping[str, CodePage]:
-    """Map each code to its page, in the order of codes."""
+    """Map each code to its page, in code order."""
     return {page.code: page for page in sorted(all_pages(), key=lambda page: page.code)}
 
 
 def all_pages() -> Iterator[CodePage]:
-    """Yield the page of each code, in any order."""
+    """Yield each code's page, in any order."""
     yield from (read_page(file.stem) for file in FOLDER.glob("*.md"))
     yield from map(_feature, FEATURES)
 
@@ -194,7 +194,7 @@ def _feature(feature: Feature) -> CodePage:
 
 
 def _answers(feature: Feature) -> Iterator[str]:
-    """Yield one list item for each level of support, with the kinds of proxies that have it."""
+    """Yield one list item per level of support, with the kinds of proxies that provide it."""
     kinds: dict[str, list[str]] = {}
     for kind in TARGETS:
         kinds.setdefault(_answer(target(kind).capabilities[feature.id]), []).append(kind)

@@ -1,8 +1,8 @@
 """Finds features that the fleet's own proxies do not support, with one finding per code and position.
 
-Features that need a control plane on every proxy (telemetry, live weights, deep health) are omitted: `lbctl serve`
-provides them, and `render` reports them. Other features that `serve` provides for the proxies that it drives are also
-omitted.
+Features that require a control plane on every proxy (telemetry, live weights, deep health) are omitted, because `lbctl
+serve` provides them and `render` reports them. Other features that `serve` provides for the proxies that it drives are
+omitted too.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from lbctl.targets.target import CONTROL_PLANE
 _CHECKS = frozenset(
     {"pool.health.http", "pool.health.http.body", "pool.health.grpc", "pool.health.tcp", "pool.health.agent"}
 )
-"""Features for active health checks."""
+"""Features related to active health checks."""
 _ANY_KIND = "; if the fleet has no proxies of these kinds, list its proxies under `proxies`"
 _GRANT = "LB174"
-"""Code for objects in another namespace, which are supported."""
+"""Code reported for objects in another namespace when such references are supported."""
 _CONTROL_PLANE_CODES = frozenset(BY_ID[name].code for name in CONTROL_PLANE)
 
 
@@ -40,9 +40,9 @@ class UnsupportedFinding:
 
 
 def unsupported_findings(loaded: Loaded) -> Iterator[tuple[str, Diagnostic]]:
-    """Yield (kind, finding) for each unsupported feature of the fleet's proxies.
+    """Yield (kind, finding) for each feature that the fleet's proxies do not support.
 
-    Equal proxies are checked once. Without `proxies`, only API keys that some kinds of proxies reject are reported.
+    Equal proxies are checked once. Without `proxies`, only API keys rejected by some kinds of proxies are reported.
     """
     if not loaded.compiled.topology.proxies:
         yield from refused_key_findings(loaded)
@@ -59,7 +59,7 @@ def unsupported_findings(loaded: Loaded) -> Iterator[tuple[str, Diagnostic]]:
 
 
 def refused_key_findings(loaded: Loaded) -> Iterator[tuple[str, Diagnostic]]:
-    """Yield (kind, finding) for each route with API keys that one of the fleet's proxies rejects.
+    """Yield (kind, finding) for each route with API keys that are rejected by one of the fleet's proxies.
 
     A fleet without `proxies` may be rendered for any kind.
     """
@@ -80,7 +80,7 @@ def _is_driven(proxy: Proxy) -> bool:
 def _done_by_serve(loaded: Loaded, proxy: Proxy, finding: Diagnostic) -> bool:
     """Return whether `lbctl serve` provides this feature instead of the proxy.
 
-    For proxies that it does not drive, `serve` runs only the active checks of pools that use the picker, because the
+    For proxies that it does not drive, `serve` performs active checks only for pools that use the picker, because the
     picker is part of `serve`.
     """
     provided = target(proxy.kind).done_by_control_plane
@@ -92,14 +92,14 @@ def _done_by_serve(loaded: Loaded, proxy: Proxy, finding: Diagnostic) -> bool:
 
 
 def findings_of_all_kinds(loaded: Loaded) -> Iterator[Diagnostic]:
-    """Yield all findings of `render` for the oldest version of each kind of proxy, including control-plane features."""
+    """Yield all findings of `render` for the oldest version of each kind of proxy, including control plane features."""
     names = tuple(listener.name for listener in loaded.compiled.topology.listeners)
     for kind in KINDS if names else ():
         yield from _findings_of(loaded, Proxy(kind, kind, target(kind).versions[0], listeners=names))
 
 
 def merge_kinds(findings: Iterable[tuple[str, Diagnostic]]) -> list[UnsupportedFinding]:
-    """Merge findings by code and position. Findings about several replicas of a pool become one."""
+    """Merge findings by code and position. Findings about several of a pool's replicas are merged into one."""
     by_kind: dict[str, list[Diagnostic]] = {}
     for kind, finding in findings:
         by_kind.setdefault(kind, []).append(finding)
@@ -124,7 +124,7 @@ def one_per_code(findings: Sequence[UnsupportedFinding]) -> Iterator[Diagnostic]
 
 
 def summary(findings: Sequence[UnsupportedFinding]) -> Iterator[str]:
-    """Yield a line for each kind of proxy with the number of features that it does not support."""
+    """Yield a line for each kind of proxy, with the number of features that it does not support."""
     for kind in TARGETS:
         same = [
             unsupported.finding
@@ -138,7 +138,7 @@ def summary(findings: Sequence[UnsupportedFinding]) -> Iterator[str]:
 
 
 def _merged_finding(findings: Sequence[tuple[str, Diagnostic]]) -> Diagnostic:
-    """Merge the findings of several kinds of proxies at one position."""
+    """Merge the findings for several kinds of proxies at one position."""
     first = findings[0][1]
     messages = [(kind, finding.message.removeprefix(f"{kind} does not support this: ")) for kind, finding in findings]
     message = _by_kind(messages)

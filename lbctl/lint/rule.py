@@ -1,6 +1,6 @@
 """Lint rules: functions that yield the findings for a fleet, registered by code.
 
-Each code's page defines its severity.
+Each code's page specifies its severity.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class RuleFinding:
     """A finding of a rule."""
 
     path: Path
-    """Path of the value, even if the YAML does not contain it; replicas are identified by name."""
+    """Path of the value, even if it is not in the YAML; replicas are identified by name."""
     message: str
     """The problem."""
     hint: str = ""
     """How to fix the problem; may be empty."""
     fix: Edit | None = None
-    """Change that `--fix` makes; None: no change."""
+    """Change made by `--fix`; None if there is none."""
 
 
 Check = Callable[[FleetView], Iterator[RuleFinding]]
@@ -48,7 +48,7 @@ class LintRule:
     code: str
     check: Check
     needs_load: bool = False
-    """Whether the rule needs the load that is specified on the command line."""
+    """Whether the rule needs the load specified on the command line."""
 
     @property
     def page(self) -> CodePage:

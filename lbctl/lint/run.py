@@ -24,10 +24,10 @@ from lbctl.targets.load import complete
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """A safe fix of a finding."""
+    """A safe fix for a finding."""
 
     edit: Edit
-    """Change to make, with the path in the YAML."""
+    """The edit to make, with the path in the YAML."""
     at: Position
     """Position of the value, or of its nearest ancestor if the YAML does not contain the value."""
     written: bool
@@ -35,25 +35,25 @@ class Fix:
 
 @dataclass(frozen=True, slots=True)
 class LintResult:
-    """The result of one run."""
+    """Result of one run."""
 
     findings: tuple[Diagnostic, ...]
-    """All findings, with one for each code and position."""
+    """All findings, at most one per code and position."""
     lines: tuple[Diagnostic, ...]
-    """Findings for display, in which each unsupported feature appears once."""
+    """Findings for display, in which each unsupported feature appears only once."""
     valid: bool
-    """Whether the fleet itself has no errors, so that the rules were run."""
+    """Whether the fleet itself is free of errors, so that the rules were run."""
     summary: tuple[str, ...] = ()
     """One line for each kind of proxy, with the number of features that it does not support."""
     fixes: tuple[Fix, ...] = ()
-    """Safe fixes of the findings."""
+    """Safe fixes for the findings."""
     unused: tuple[Ignore, ...] = ()
     """Comments without effect."""
 
 
 @dataclass(frozen=True, slots=True)
 class CodeFilter:
-    """Selects codes that start with a prefix in `select` but not with one in `ignore`.
+    """Selects codes that start with a prefix in `select` but not with a prefix in `ignore`.
 
     An empty `select` selects all codes.
     """
@@ -68,7 +68,7 @@ class CodeFilter:
 
 @dataclass(slots=True)
 class _RuleResults:
-    """Findings of the rules, ordered by code, with one for each code and position."""
+    """The rules' findings, ordered by code, at most one per code and position."""
 
     findings: dict[tuple[str, Position], Diagnostic] = field(default_factory=dict)
     fixes: dict[Diagnostic, Fix] = field(default_factory=dict)
@@ -80,7 +80,7 @@ def lint(
     """Lint a fleet.
 
     `texts` are its files as read, and `diagnostics` are the problems found while reading them. `chosen` selects codes,
-    and `load` is the load that is specified on the command line.
+    and `load` is the load specified on the command line.
     """
     source = parse(texts, diagnostics)
     loaded = complete(source, diagnostics, require_own_lines=False) if source else None
@@ -137,7 +137,7 @@ def _run_rules(subject: FleetView, active: Sequence[LintRule], sources: SourceMa
 
 
 def position_of_finding(sources: SourceMap, finding: RuleFinding) -> Position:
-    """Return the position of the value if the YAML contains it, otherwise of its nearest ancestor's key."""
+    """Return the position of the value if it is in the YAML, or else the position of its nearest ancestor's key."""
     written = sources.written(finding.path)
     node = descend(sources.root, written)
     if node is not None:

@@ -1,11 +1,11 @@
-"""Reads only the section `control`, even if the rest of the fleet's files is invalid.
+"""Reads only the `control` section, even if the rest of the fleet's files is invalid.
 
 Commands need the address of a running `serve`, and `serve` needs its state directory, especially while a file is
-invalid. The section consists of the lines from `control:` in the first column to the next key in that column. If the
+invalid. The section consists of the lines from `control:` in the first column up to the next key in that column. If the
 section itself has a syntax error, the keys that can still be parsed are kept.
 
-A follower that serves the leader's files takes this section from its own local files, and so does a `serve` process
-that uses its saved fleet.
+A follower that serves the leader's files takes this section from its own local files, as does a `serve` process that
+uses its saved fleet.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ FAULTS_OF_THE_REST = frozenset({"LB010"})
 
 @dataclass(frozen=True, slots=True)
 class ControlSection:
-    """The section `control` as far as it can be read."""
+    """The `control` section, as far as it can be read."""
 
     source: FleetSource | None = None
     """A fleet that contains only this section; None if no file has a readable section."""
     lost: Diagnostic | None = None
-    """The reason why a part of the section is missing; None if the section is complete or absent."""
+    """Reason why part of the section is missing; None if the section is complete or absent."""
     text: bytes = b""
     """The lines of the section; empty if they were not found."""
 
@@ -48,12 +48,12 @@ _NONE = ControlSection()
 
 
 class SectionLines(NamedTuple):
-    """Range of lines that form a section of a file."""
+    """The range of lines in a file that form a section."""
 
     first: int
-    """The index of the first line."""
+    """Index of the first line."""
     end: int
-    """The index after the last line."""
+    """Index after the last line."""
 
 
 def control_alone(texts: Iterable[SourceText]) -> ControlSection:
@@ -75,7 +75,7 @@ def without_control(text: SourceText) -> SourceText:
 
 
 def with_control(source: FleetSource, own: FleetSource) -> FleetSource:
-    """Return the fleet with `control` from `own`, except for the keys that belong to the fleet."""
+    """Return the fleet with `control` taken from `own`, except for the keys that belong to the fleet."""
     sections = dict(source.root.value) if isinstance(source.root.value, dict) else {}
     sections.pop("control", None)
     node = descend(own.root, ("control",))
@@ -119,7 +119,7 @@ def _fault(faults: Diagnostics) -> Diagnostic | None:
 
 
 def lines_of(lines: Sequence[bytes], section: str) -> SectionLines | None:
-    """Return the lines of a section of the file; None if no line begins with its name."""
+    """Return the lines of one of the file's sections; None if no line begins with the section's name."""
     keys = tuple(f"{quote}{section}{quote}:".encode() for quote in ("", '"', "'"))
     first = next((index for index, line in enumerate(lines) if line.startswith(keys)), None)
     if first is None:
@@ -131,18 +131,18 @@ def lines_of(lines: Sequence[bytes], section: str) -> SectionLines | None:
 
 
 def _is_key(line: bytes) -> bool:
-    """Return whether a line has a key in the first column, as opposed to a comment or a closing bracket."""
+    """Return whether a line has a key in the first column, rather than a comment or a closing bracket."""
     return bool(line.strip()) and line[:1] not in b" \t\r#}]"
 
 
 def only_lines(text: SourceText, lines: Sequence[bytes], kept: Iterable[SectionLines]) -> SourceText:
-    """Return the text with all other lines emptied, so that positions stay valid."""
+    """Return the text with all other lines blanked, so that positions remain valid."""
     numbers = {number for part in kept for number in range(part.first, part.end)}
     return replace(text, data=b"\n".join(line if number in numbers else b"" for number, line in enumerate(lines)))
 
 
 def _parts(lines: Sequence[bytes], section: SectionLines) -> list[list[SectionLines]]:
-    """Return the lines of each key in the section, always together with the `control:` line."""
+    """Return the lines of each key in the section, each together with the `control:` line."""
     head = SectionLines(section.first, section.first + 1)
     content = [number for number in range(head.end, section.end) if _is_content(lines[number])]
     if not content:

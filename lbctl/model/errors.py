@@ -1,4 +1,4 @@
-"""Turns pydantic's errors into diagnostics with a code, the position in the YAML, the problem and a fix."""
+"""Converts pydantic's errors to diagnostics with a code, the position in the YAML, the problem, and a fix."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from lbctl.model.section import Section
 from lbctl.model.shape import is_named_map, section_at, section_below
 
 _CODES_ABOUT_KEYS = frozenset({"LB008", "LB014", "LB015"})
-"""Codes about a key, or about missing content below it, not about its value."""
+"""Codes that refer to a key or to missing content below it rather than to its value."""
 _MAX_PLACES = 3
-"""Maximum number of maps that a hint suggests for a misplaced key."""
+"""Maximum number of maps suggested in a hint for a misplaced key."""
 _YAML_1_1 = re.compile(r"(?i:yes|no|on|off|true|false)")
 _FOREIGN_KEYS = {
     "backup": "priority: 1 (used when no replica of priority 0 is left)",
@@ -67,7 +67,7 @@ def diagnostics_of(error: ValidationError, root: Node, shape: type[Section], at:
 
 
 def messages_of(error: ValidationError, shape: type[Section]) -> Iterator[tuple[str, str, str]]:
-    """Yield path, message and hint of each error, for a value that does not come from a YAML file."""
+    """Yield the path, message and hint for each error, for values that do not come from a YAML file."""
     for detail in error.errors(include_url=False):
         inner = tuple(step for step in detail["loc"] if step != "[key]")
         _code, message, hint = _message(detail, shape, inner)
@@ -91,7 +91,7 @@ def _diagnostic(detail: ErrorDetails, root: Node, shape: type[Section], at: Path
 
 
 def _is_credential(root: Node, path: Path) -> bool:
-    """Return whether the value at the path may be a credential, so that no message repeats it."""
+    """Return whether the value at the path may be a credential, which messages must not repeat."""
     *above, name = path or ("",)
     if name == "equals" and "pin" in above:
         pin = descend(root, tuple(above))
@@ -146,7 +146,7 @@ def _is_list(annotation: Any) -> bool:
 
 
 def _as_one(inner: Path, value: Any) -> str:
-    """Return a hint for a list of strings where a single string is expected, or an empty string."""
+    """Return a hint for a list of strings given where a single string is expected, or an empty string."""
     first = value[0] if isinstance(value, list) and value else None
     if not isinstance(first, str) or not re.fullmatch(r"[\w./:*-]+", first):
         return ""
@@ -157,7 +157,7 @@ def _as_one(inner: Path, value: Any) -> str:
 
 
 def _as_map(section: type[Section], value: str | int) -> str:
-    """Return a hint for a single value where a section is expected: a map with the key that accepts the value."""
+    """Return a hint for a single value given where a section is expected: a map with the key that accepts the value."""
     if not isinstance(value, str):
         keys = [name for name, field in section.model_fields.items() if _takes(field.annotation, value)]
         return f"write {{{keys[0]}: {value}}}" if len(keys) == 1 else "write key: value"

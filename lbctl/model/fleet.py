@@ -1,6 +1,6 @@
-"""The whole file: `Fleet`, the `defaults` that its objects inherit, and `read`, which reads both from files.
+"""The entire file: `Fleet`, the `defaults` that its objects inherit, and `read`, which reads both from files.
 
-`read` never raises for bad input: all diagnostics are collected, and the result is None.
+`read` never raises an exception for invalid input: all diagnostics are collected, and the result is None.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -25,7 +25,10 @@ from lbctl.model.shape import section_below
 
 
 class Defaults(Section):
-    """Values that all pools and routes inherit. Inherited values are checked like values in the objects themselves."""
+    """Values inherited by all pools and routes.
+
+    Inherited values are validated like values in the objects themselves.
+    """
 
     pool: dict[str, Any] = Field({}, description="Default values for the keys of a pool.")
     route: dict[str, Any] = Field({}, description="Default values for the keys of a route.")
@@ -55,7 +58,7 @@ class Fleet(Section):
 class FleetSource:
     """A fleet as written, both as typed values and as a tree with positions that includes the defaults.
 
-    If the fleet has faults, this is the part without the faulty values. Use it only to find further faults.
+    If the fleet has faults, this is the part of it without the faulty values. Use it only to find further faults.
     """
 
     fleet: Fleet
@@ -69,9 +72,9 @@ class FleetSource:
     pruned: frozenset[Path] = frozenset()
     """The objects from which faulty values were removed."""
     target_contents: Mapping[str, bytes] = field(default_factory=dict)
-    """Maps each path of a targets file or an own-lines file to the content to use instead of reading the file."""
+    """Maps the path of each targets file or own-lines file to the contents to use instead of reading the file."""
     withheld: tuple[str, ...] = ()
-    """Files and directories of the running control plane, which no fleet may name."""
+    """Files and directories belonging to the running control plane, which a fleet must not name."""
 
     def names(self, section: str) -> Collection[str]:
         """Return all names in a section, including the names of faulty objects."""
@@ -82,8 +85,7 @@ class FleetSource:
 _RECOVERABLE = frozenset({"LB008", "LB009", "LB010", "LB012", "LB501"})
 """Codes of faults after which the rest of the file can still be checked."""
 _MAX_ROUNDS = 6
-"""Removing a value can invalidate the map that contains it. After this many rounds, the fleet is not checked any
-further."""
+"""Removing a value can invalidate the map that contains it. After this many rounds, checking of the fleet stops."""
 _SECTIONS_WITH_DEFAULTS: dict[str, tuple[str, type[Section]]] = {"pool": ("pools", Pool), "route": ("routes", Route)}
 
 
@@ -95,7 +97,7 @@ def read(paths: Sequence[str], diagnostics: Diagnostics, stdin: IO[bytes] | None
 def parse(
     texts: Sequence[SourceText], diagnostics: Diagnostics, cache: SectionCache | None = None
 ) -> FleetSource | None:
-    """Parse texts that have already been read; otherwise, this is the same as `read`.
+    """Parse texts that have already been read; otherwise identical to `read`.
 
     `cache` contains the pools and routes of the last fleet, and is updated with those in this fleet.
     """
@@ -139,8 +141,8 @@ def _partial_source(root: Node, error: ValidationError, roots: dict[str, str]) -
 def _check_empty(root: Node, values: object, diagnostics: Diagnostics) -> bool:
     """Report keys without a value, and return whether each key has one.
 
-    For example, `auth:` above lines that are commented out must not open a route. Validated sections in `values` have
-    already passed this check.
+    For example, `auth:` above lines that have been commented out must not leave a route unprotected. Validated sections
+    in `values` have already passed this check.
     """
     empty = [path for path in _empty(values) if len(path) > 1]
     reported = {diagnostic.path for diagnostic in diagnostics}
@@ -153,7 +155,7 @@ def _check_empty(root: Node, values: object, diagnostics: Diagnostics) -> bool:
 
 
 def _empty(value: object, path: Path = ()) -> Iterator[Path]:
-    """Yield the path of each key and list item without a value."""
+    """Yield the path of each key or list item that has no value."""
     if value is None:
         yield path
     elif isinstance(value, dict):
@@ -182,7 +184,7 @@ def _with_defaults(root: Node, defaults: Node) -> Node:
 def _check_defaults(defaults: Node, root: Node, diagnostics: Diagnostics) -> None:
     """Check the values of `defaults` on their own; missing keys are allowed.
 
-    Otherwise, they would remain unchecked in a fleet without such objects.
+    Otherwise, they would remain unchecked in a fleet that has no such objects.
     """
     for kind, base in defaults.value.items() if isinstance(defaults.value, dict) else ():
         if kind not in _SECTIONS_WITH_DEFAULTS or not isinstance(base.value, dict):
@@ -197,7 +199,7 @@ def _check_defaults(defaults: Node, root: Node, diagnostics: Diagnostics) -> Non
 
 
 def _merge(section: type[Section], base: Node, own: Node) -> Node:
-    """Merge `own` over `base`: maps deeply, lists and scalars as a whole.
+    """Merge `own` into `base`: maps are merged recursively; lists and scalars are replaced.
 
     A choice in `own` replaces the one in `base`.
     """

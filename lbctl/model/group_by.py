@@ -1,4 +1,4 @@
-"""`by`: which requests belong together, for rate limits and queues."""
+"""`by`: which requests belong together for rate limits and queues."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`health` of a pool: active checks, passive checks of responses, and telemetry decide which replicas get requests."""
+"""A pool's `health`: active checks, passive checks of responses, and telemetry decide which replicas get requests."""
 
 from typing import Annotated, ClassVar
 

@@ -1,4 +1,4 @@
-"""`listeners`: addresses on which proxies accept clients."""
+"""`listeners`: the addresses at which proxies accept clients."""
 
 from typing import Annotated, Literal
 

@@ -1,8 +1,8 @@
-"""Loads files and directories of YAML as one fleet.
+"""Loads YAML files and directories as one fleet.
 
-A fleet may be split into any number of files; this module finds them, reads each within its limits, and merges their
-maps by name. The loader continues after a fault, so that one run shows the faults of every file. The loader does not
-enter subdirectories, opens only regular files, and interprets no key except `version`.
+A fleet may be split across any number of files. This module finds them, reads each within its limits, and merges their
+maps by name. The loader continues after a fault, so that one run reports the faults in every file. It does not descend
+into subdirectories, opens only regular files, and does not interpret any key except `version`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _InputFile:
 
 @dataclass(frozen=True, slots=True)
 class SourceText:
-    """The bytes of one file of a fleet."""
+    """The bytes of one of a fleet's files."""
 
     name: str
     """Name of the file, as shown in positions."""
@@ -73,8 +73,8 @@ def texts(paths: Sequence[str], diagnostics: Diagnostics, stdin: IO[bytes] | Non
 def merged(texts: Sequence[SourceText], diagnostics: Diagnostics) -> Node | None:
     """Merge the texts into one map; None if none of them is a map.
 
-    All faults are added to `diagnostics`. A faulty file may be missing from the map or incomplete, so do not rely on
-    the map if `diagnostics.failed` is true.
+    All faults are added to `diagnostics`. A faulty file may be missing from the map or incomplete, so the map must not
+    be relied on if `diagnostics.failed` is true.
     """
     fleets = [fleet for text in texts if (fleet := _parsed(text, diagnostics)) is not None]
     return _merged(fleets, diagnostics) if fleets else None
@@ -91,7 +91,7 @@ def _parsed(text: SourceText, diagnostics: Diagnostics) -> Node | None:
 
 
 def _sources(paths: Sequence[str], diagnostics: Diagnostics) -> list[_InputFile]:
-    """List each file once, sorted by name, so that the order of the arguments has no effect."""
+    """List each file once, sorted by name, so that the order of the arguments does not matter."""
     files: dict[object, _InputFile] = {}
     for path in paths:
         for source in sorted(_expanded(path, diagnostics), key=_name):
@@ -100,7 +100,7 @@ def _sources(paths: Sequence[str], diagnostics: Diagnostics) -> list[_InputFile]
 
 
 def _identity(source: _InputFile) -> object:
-    """Return a key that is the same for all names of one file."""
+    """Return a key that is identical for all names of the same file."""
     try:
         status = source.path.stat() if source.path else None
     except OSError:
@@ -133,7 +133,7 @@ def _expanded(given: str, diagnostics: Diagnostics) -> Iterator[_InputFile]:
 
 
 def yaml_files(directory: Path) -> list[Path]:
-    """List the fleet files of a directory, in arbitrary order. Raises OSError if it cannot be listed."""
+    """List a directory's fleet files in arbitrary order. Raises OSError if the directory cannot be listed."""
     with os.scandir(directory) as entries:
         return [directory / entry.name for entry in entries if is_fleet_file(entry.name) and not _is_directory(entry)]
 
@@ -144,7 +144,7 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
 
 
 def is_fleet_file(name: str) -> bool:
-    """Return whether a file with this name belongs to the fleet if its directory is given as a path."""
+    """Return whether a file with this name is part of the fleet if its directory is given as a path."""
     return name.endswith(_SUFFIXES) and not name.startswith(".")
 
 
@@ -153,7 +153,7 @@ def _name(source: _InputFile) -> str:
 
 
 def _content(source: _InputFile, diagnostics: Diagnostics, stdin: IO[bytes] | None) -> bytes | None:
-    """Read the file, up to one byte over the limit."""
+    """Read the file, up to one byte beyond the limit."""
     try:
         if source.path is None:
             return (stdin or sys.stdin.buffer).read(MAX_BYTES + 1)
@@ -175,7 +175,7 @@ def _unreadable(name: str, error: OSError | ValueError) -> Diagnostic:
 
 
 def _printable(path: str) -> str:
-    """Return the path for messages, without characters that a terminal would interpret."""
+    """Return the path for use in messages, without characters that a terminal would interpret."""
     return path if path.isprintable() else ascii(path)[1:-1]
 
 
@@ -195,7 +195,7 @@ def _check_version(fleet: Node, diagnostics: Diagnostics) -> None:
 def _merged(fleets: Sequence[Node], diagnostics: Diagnostics) -> Node:
     """Merge the maps of all files.
 
-    Maps of named objects are merged by name. Every other value comes from the first file that has it.
+    Maps of named objects are merged by name. Every other value is taken from the first file that contains it.
     """
     merged: dict[str, Node] = {}
     for fleet in fleets:
@@ -229,5 +229,5 @@ def _report_twice(path: tuple[str, ...], first: Node, second: Node, diagnostics:
 
 
 def _fields(node: Node) -> dict[str, Node]:
-    """Return the entries of a map; no entries if the key has no value."""
+    """Return a map's entries; none if the key has no value."""
     return node.value if isinstance(node.value, dict) else {}

@@ -1,7 +1,7 @@
 """A YAML value with its position.
 
 A diagnostic about a value can always show its line and column, because the value keeps them. A `Node` is a plain record
-without validation, because there may be tens of thousands.
+without validation, because a fleet may contain tens of thousands of them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ Scalar = str | int | float | bool | None
 
 
 class Node:
-    """A map, a list or a scalar with its position. Lines and columns start at 1; `key_line` is 0 without a key.
+    """A map, a list or a scalar with its position.
+
+    Lines and columns are counted from 1; `key_line` is 0 if there is no key.
 
     `text` is the YAML of an object in a section, such as a pool; it is empty for every other value.
     """

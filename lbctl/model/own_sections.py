@@ -1,12 +1,12 @@
-"""Keys that a member of a control plane takes only from its own files when it serves a fleet from a shared store.
+"""Keys that a control plane member takes only from its own files when it serves a fleet from a shared store.
 
-Other parties may have write access to a store. A stored fleet therefore decides what the proxies serve, but never what
-runs on a member's machine. Commands, and the paths and addresses that a member or its proxies write or open, come from
-the member's own files.
+Other parties may have write access to a store. A stored fleet therefore determines what the proxies serve, but never
+what runs on a member's machine. Commands, and the paths and addresses that a member or its proxies write to or open,
+come from the member's own files.
 
-A proxy connects to Unix sockets, listens on them and writes its access log with the privileges that it was started
-with. If the store is not protected, a stored fleet may name only the sockets and log files that the member's own files
-name.
+A proxy connects to Unix sockets, listens on them, and writes its access log with the privileges with which it was
+started. If the store is not protected, a stored fleet may name only sockets and log files that the member's own files
+also name.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _SECTIONS = ("control", "proxies")
 _OWN_KEYS = frozenset({
     "config", "reload", "runtime_api", "agent_check", "include", "user", "group", "chroot", "admin", "metrics", "form",
 })  # fmt: skip
-"""The keys of a proxy that determine what runs on its machine, and which files and sockets are opened there."""
+"""A proxy's keys that determine what runs on its machine, and which files and sockets are opened there."""
 _OWNERS = ("listeners", "routes", "pools")
-"""Sections whose objects can have own lines."""
+"""Sections whose objects can have their own lines."""
 _SOCKET = "unix:"
 _LOG = ("access_log", "path")
 
 
 def own_sections(texts: Sequence[SourceText]) -> FleetSource | None:
-    """Return the sections `control` and `proxies` of a member's files, even if other parts are invalid.
+    """Return the `control` and `proxies` sections of a member's files, even if other parts are invalid.
 
     Return None if any part of these sections cannot be read.
     """
@@ -46,7 +46,8 @@ def own_sections(texts: Sequence[SourceText]) -> FleetSource | None:
 def with_own(source: FleetSource, own: FleetSource | None) -> FleetSource:
     """Return a stored fleet with the `control` section and the proxies' own keys from a member's files.
 
-    The member does not manage proxies that these files do not list. If `own` is None, it manages no proxies.
+    The member does not manage proxies that are not listed in these files. If `own` is None, the member does not manage
+    any proxies.
     """
     if own is None:
         source = _without_control(source)
@@ -64,14 +65,14 @@ def with_own(source: FleetSource, own: FleetSource | None) -> FleetSource:
 
 
 def _part(text: SourceText) -> SourceText | None:
-    """Return the text reduced to the lines of the two sections; None if it has neither."""
+    """Return the text reduced to the lines of the two sections; None if it contains neither."""
     lines = text.data.split(b"\n")
     found = [part for name in _SECTIONS if (part := lines_of(lines, name)) is not None]
     return only_lines(text, lines, found) if found else None
 
 
 def _readable(texts: Sequence[SourceText]) -> FleetSource | None:
-    """Parse texts. The result is None if they have a fault or contain none of the sections."""
+    """Parse texts. Return None if they have a fault or contain neither section."""
     faults = Diagnostics()
     source = parse(texts, faults) if texts else None
     is_faulty = any(item.severity == "error" and item.code not in FAULTS_OF_THE_REST for item in faults)
@@ -91,9 +92,9 @@ def _proxies(root: Node) -> Mapping[str, Node]:
 
 
 def _merged(stored: Node, own: Node | None, source: FleetSource) -> Node:
-    """Return a stored proxy with the own keys from the member's entry for the same proxy.
+    """Return a stored proxy with its own keys taken from the member's entry for the same proxy.
 
-    If the kinds differ, the result has no own keys.
+    If the kinds differ, the result does not have any of these keys.
     """
     values = stored.value if isinstance(stored.value, dict) else {}
     own_values = own.value if own is not None and isinstance(own.value, dict) else {}
@@ -111,7 +112,7 @@ def _kind(values: Mapping[str, Node]) -> object:
 
 
 def _for_objects(include: Node, names: frozenset[str]) -> Node:
-    """Return the own lines, except those for objects that the stored fleet does not have."""
+    """Return the own lines, except those for objects that are not in the stored fleet."""
     if not isinstance(include.value, dict):
         return include
     places = {}
@@ -134,14 +135,14 @@ def _validated(node: Node) -> Proxy:
 
 
 def own_places(texts: Sequence[SourceText]) -> frozenset[str] | None:
-    """Return the sockets and log files that a member's files name; None if the files cannot be read."""
+    """Return the sockets and log files named in a member's files; None if the files cannot be read."""
     faults = Diagnostics()
     root = merged(texts, faults)
     return None if root is None or faults.failed else frozenset(str(node.value) for _, node in _places(root))
 
 
 def foreign_places(source: FleetSource, own: frozenset[str]) -> Iterator[Diagnostic]:
-    """Yield LB516 for each socket and log file of a stored fleet that the member's files do not name."""
+    """Yield LB516 for each socket and log file that a stored fleet names but the member's files do not."""
     for path, node in _places(source.root):
         if path[0] not in ("control", "proxies") and node.value not in own:
             message = (

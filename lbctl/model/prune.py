@@ -1,7 +1,7 @@
-"""Removes the faulty values from a fleet, so that the rest can be checked for other faults.
+"""Removes faulty values from a fleet, so that the rest can be checked for other faults.
 
-One run reports every error, so a mistyped key must not hide a reference to a missing pool. The result has no other use.
-Objects that lost values are listed, so that their missing values are not reported.
+A single run reports every error, so a mistyped key must not hide a reference to a missing pool. The result is not used
+for anything else. Objects that have lost values are listed, so that their missing values are not reported.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lbctl.model.node import Node, descend
 
 
 def without_faults(root: Node, error: ValidationError) -> tuple[Node, frozenset[Path]]:
-    """Return the tree without faulty values, and the objects (`("pools", "a")`) that lost values."""
+    """Return the tree without faulty values, and the objects (`("pools", "a")`) that have lost values."""
     paths = sorted(set(_faults(root, error)) - {()}, key=_deepest_first)
     for path in paths:
         root = _without(root, path)

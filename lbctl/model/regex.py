@@ -1,8 +1,9 @@
 """Checks that a regular expression has the same meaning in RE2 (Envoy) and PCRE (nginx, HAProxy).
 
-Python's own parser analyses the expression. Only the constructs listed below are allowed, so that look-around,
-back-references, possessive and atomic groups, inline flags and unicode classes never reach a proxy. Word boundaries are
-rejected because they match differently in an escaped path. Expressions that are too large for RE2 are rejected too.
+The expression is analysed with Python's own parser. Only the constructs listed below are allowed, so that lookarounds,
+backreferences, possessive quantifiers, atomic groups, inline flags and Unicode classes never reach a proxy. Word
+boundaries are rejected because they match differently in an escaped path. Expressions that are too large for RE2 are
+also rejected.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _MAX_REPEATS = 1000
 _MAX_CHARACTERS = 10_000
 """Maximum number of characters with all repetitions expanded.
 
-RE2 may need thirty instructions per character, and allows about 350,000.
+RE2 may need thirty instructions per character and allows about 350,000.
 """
 _ESCAPED = r"(?<!\\)(?:\\\\)*"
 _REFUSED = (
@@ -56,7 +57,7 @@ def check_regex(text: str) -> str:
 
 
 def _problems(parsed: Iterable[Any], repeats: int = 1) -> Iterator[str]:
-    """Yield problems of the parsed expression; `repeats` is the product of the surrounding repetitions."""
+    """Yield the parsed expression's problems; `repeats` is the product of the surrounding repetitions."""
     for operation, argument in parsed:
         name = str(operation)
         if name not in _ALLOWED:

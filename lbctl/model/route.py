@@ -442,5 +442,5 @@ class Route(Section):
 
     @property
     def pools(self) -> list[str]:
-        """Return the pools that get requests directly: `pool` or the pools in the split, and the pools in the pins."""
+        """Return the pools that get requests directly: `pool` or the split's pools, and the pins' pools."""
         return [*([self.pool] if self.pool else self.split or {}), *(pin.pool for pin in self.pin)]

@@ -1,9 +1,9 @@
-"""The base class of all sections: strict, frozen, no unknown keys, with choices between keys.
+"""The base class of all sections: strict, frozen, without unknown keys, and with choices between keys.
 
 A section's validator is built when the first section of its type is checked. A small fleet uses a tenth of all
-sections, and building the others took a third of the time of `lbctl validate` (decision 0057). For this reason, a
-section refers to another section through a function. A default value that is a section is created by `default`, which
-does not build a validator.
+sections, and building the others accounted for a third of the time taken by `lbctl validate` (decision 0057). For this
+reason, sections refer to other sections through functions. If a default value is a section, it is created by `default`,
+which does not build a validator.
 
 Section modules do not use `from __future__ import annotations`, because pydantic would then compile each annotation
 from its text, which takes 5 % of the time of `lbctl validate`.
@@ -32,7 +32,7 @@ class Choice(NamedTuple):
 
 _rebuilding = RLock()
 _inside = ContextVar("_inside", default=False)
-"""True while a section's schema is being built; the sections in it are not built then."""
+"""True while a section's schema is being built; the sections it contains are not built then."""
 
 
 class Section(BaseModel):
@@ -40,7 +40,7 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
     CHOICES: ClassVar[tuple[Choice, ...]] = ()
-    """Groups of alternative keys in this section. An object's own choice replaces the choice in `defaults`."""
+    """Groups of alternative keys in this section. An object's own choice replaces the one in `defaults`."""
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
         """Return the section itself: it is immutable, so a default value need not be copied for every object."""
@@ -58,7 +58,7 @@ class Section(BaseModel):
 
     @classmethod
     def model_rebuild(cls, **options: Any) -> bool | None:
-        """Build the validator of the section, in one thread at a time: older pydantic versions have no lock."""
+        """Build the section's validator, in only one thread at a time, because older pydantic versions have no lock."""
         with _rebuilding:
             return super().model_rebuild(**options)
 
@@ -66,7 +66,7 @@ class Section(BaseModel):
     def whole_schema(cls) -> CoreSchema:
         """Return the schema of the section itself.
 
-        The schema contains a reference, so that the JSON Schema contains the section once, by name.
+        The schema contains a reference, so that the JSON Schema includes the section only once, by name.
         """
         cls.model_rebuild()
         schema = cls.__pydantic_core_schema__
@@ -96,7 +96,7 @@ class Nothing(Section):
 
 
 def refuse(code: str, message: str, hint: str = "", at: tuple[str | int, ...] = ()) -> PydanticCustomError:
-    """Return the error for a validator to raise.
+    """Return the error that a validator should raise.
 
     `at` is the path of the message's subject, relative to the section.
     """
@@ -108,7 +108,7 @@ def _listed(keys: tuple[str, ...]) -> str:
 
 
 class OneOf:
-    """JSON Schema of a value with alternatives: each is a schema, a function that returns one, or a section."""
+    """JSON Schema of a value with alternatives, each of which is a schema, a function returning one, or a section."""
 
     def __init__(self, *alternatives: dict[str, Any] | Callable[[], dict[str, Any]] | type[Section]) -> None:
         self._alternatives = alternatives

@@ -1,7 +1,7 @@
-"""Caches the validated and compiled pools and routes of the last fleet by their content.
+"""Caches the last fleet's validated and compiled pools and routes by their content.
 
-In a fleet of a thousand pools, a reload then validates and compiles only those whose YAML has changed. The content of
-an object is its text in the file, together with the defaults: equal texts in the same column have equal values.
+In a fleet of a thousand pools, a reload then validates and compiles only those whose YAML has changed. An object's
+content is its text in the file plus the defaults: equal texts in the same column have equal values.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class _Entry:
 
 
 class SectionCache:
-    """The pools and routes of the last valid fleet."""
+    """The last valid fleet's pools and routes."""
 
     def __init__(self) -> None:
         self._entries: dict[Place, _Entry] = {}
 
     def with_known(self, fleet: Node) -> dict[str, Any]:
-        """Return a fleet's plain values, with validated sections for the pools and routes that have not changed."""
+        """Return a fleet's plain values, with validated sections for pools and routes that have not changed."""
         defaults = _defaults(fleet)
         return {
             section: {name: self._known((section, name), item, defaults) for name, item in node.value.items()}
@@ -58,7 +58,7 @@ class SectionCache:
         return plain_value(node) if entry is None or entry.content != _content(node, defaults) else entry.section
 
     def keep(self, fleet: Node, sections: Mapping[str, Mapping[str, Section]]) -> None:
-        """Keep the pools and routes of a valid fleet, and forget all others."""
+        """Keep a valid fleet's pools and routes, and forget all others."""
         before, defaults, nodes = self._entries, _defaults(fleet), _fields(fleet)
         self._entries = {}
         for section in SECTIONS:
@@ -76,10 +76,10 @@ class SectionCache:
         inputs: tuple[object, ...],
         derive: Callable[[], tuple[_Result, bool]],
     ) -> _Result:
-        """Return the value that is derived from a section for `purpose`, from the cache if the inputs are the same.
+        """Return the value derived from a section for `purpose`, using the cache if the inputs are the same.
 
-        `derive` computes the value, and returns whether it may be kept. Nothing is kept for a section that was changed
-        after its validation.
+        `derive` computes the value and returns whether it may be cached. Nothing is cached for a section that was
+        changed after its validation.
         """
         entry = self._entries.get(place)
         if entry is None or entry.section is not section:

@@ -1,4 +1,4 @@
-"""The structure of the sections, derived from the models: the keys of a map, and the section below each key."""
+"""The structure of the sections, derived from the models: a map's keys, and the section below each key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lbctl.model.section import Section
 
 @cache
 def section_below(section: type[Section], key: str) -> type[Section] | None:
-    """Return the section at `key`, or the one in the values of its map or the items of its list; otherwise None."""
+    """Return the section at `key`, or the section in its map's values or its list's items; otherwise None."""
     field = section.model_fields.get(key)
     return _section(field.annotation) if field else None
 

@@ -1,7 +1,7 @@
 """Explains the YAML parser's syntax errors in plain words.
 
 libyaml reports errors in the terms of its grammar ("could not find expected ':'"), often at the end of the file. This
-module explains the probable mistake at its actual position. An explanation never repeats the text of the file.
+module explains the probable mistake at its actual position. An explanation never repeats any of the file's text.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _EXPLANATIONS: tuple[tuple[str, str, str, str], ...] = (
 
 
 def explain(error: MarkedYAMLError, text: str, opened: tuple[int, int]) -> tuple[str, str, str, int, int]:
-    """Return code, message, hint, line and column (from 1).
+    """Return the code, message, hint, line and column (counted from 1).
 
     `opened` is the position of the innermost map or list, or (0, 0).
     """

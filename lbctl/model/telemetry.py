@@ -1,4 +1,4 @@
-"""`telemetry` and `weighting`: the metrics of a pool, and how they determine weights."""
+"""`telemetry` and `weighting`: a pool's metrics and how they determine weights."""
 
 from typing import Literal
 

@@ -1,8 +1,8 @@
-"""Decodes the bytes of one file into text that can be parsed, and collects the faults of that file.
+"""Decodes a file's bytes into text that can be parsed, and collects the file's faults.
 
-An invisible character, such as a control character or a change of direction, can give a reviewed file a different
+An invisible character, such as a control character or a change of text direction, can give a reviewed file a different
 meaning, and a private key in a repository is compromised. Invisible characters and private keys are rejected
-everywhere, including in comments. Faults are reported with their positions, but a key is never shown.
+everywhere, including in comments. Faults are reported with their positions, but keys are never displayed.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _MAX_FORBIDDEN = 20
 
 
 class UnreadableTextError(Exception):
-    """The text cannot be read any further; the reason has been reported."""
+    """The text cannot be read any further; the reason has already been reported."""
 
 
 class TextFaults:
-    """The faults of one text. Reading stops when there are too many to be useful."""
+    """One text's faults. Reading stops when there are too many faults to be useful."""
 
     def __init__(self, file: str, diagnostics: Diagnostics) -> None:
         self.file = file
@@ -48,7 +48,7 @@ class TextFaults:
     def stop(
         self, code: str, message: str, line: int, column: int, hint: str = "", path: Path = ()
     ) -> UnreadableTextError:
-        """Report the fault that ends the reading, and return the error to raise."""
+        """Report the fault that ends reading, and return the exception to raise."""
         self._diagnostics.add(Diagnostic(code, message, Position(self.file, line, column), path, hint))
         return UnreadableTextError()
 

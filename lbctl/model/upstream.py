@@ -1,6 +1,6 @@
-"""`upstream` of a pool: a hosted API, which needs its own host, path and credentials instead of the client's.
+"""A pool's `upstream`: a hosted API, which needs its own host, path and credentials instead of the client's.
 
-`credentials` of a pool: the key that self-hosted replicas require.
+A pool's `credentials`: the key required by self-hosted replicas.
 """
 
 from typing import Annotated
@@ -42,7 +42,7 @@ UpstreamHeader = Annotated[
     PlainValidator(_header),
     OneOf(_TEXT.json_schema, HeaderFile),
 ]
-"""A text, or a file with a secret."""
+"""A string, or a file with a secret."""
 
 
 class Credentials(Section):

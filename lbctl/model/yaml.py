@@ -1,10 +1,10 @@
-"""Parses one YAML text safely into a tree of `Node`s.
+"""Safely parses a YAML text into a tree of `Node`s.
 
-YAML can exhaust memory (aliases), crash a parser (nesting) and mean something other than it appears to (`no`, `010`, a
-repeated key). This module reads the parser's events, so that limits apply before anything is built. It rejects the
-features that a fleet does not need: anchors, aliases, merge keys, tags, second documents, repeated keys, invisible
-characters, private keys. Plain scalars follow YAML 1.2's core schema: `true` and `false`, decimal numbers, `null`, and
-everything else is text. The meaning of keys is not checked.
+YAML can exhaust memory (aliases), crash a parser (nesting), and mean something other than it appears to (`no`, `010`, a
+repeated key). This module processes the parser's events, so that limits apply before anything is built. It rejects
+features that a fleet does not need: anchors, aliases, merge keys, tags, additional documents, repeated keys, invisible
+characters, and private keys. Plain scalars follow YAML 1.2's core schema: `true` and `false`, decimal numbers, and
+`null`; everything else is text. The meaning of keys is not checked here.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ _MAX_FLOAT_CHARACTERS = 40
 _DEFAULTS = "use `defaults` for common values"
 _ONCE = "keep one of them"
 _REFUSED = "(refused key)"
-"""Represents a rejected key, compared by identity: its value is read and discarded."""
+"""Represents a rejected key (compared by identity), whose value is read and discarded."""
 
 
 def read(data: bytes, file: str, diagnostics: Diagnostics) -> Node | None:
-    """Read the map in `data`; return None if it contains no map.
+    """Read the map in `data`; return None if it does not contain a map.
 
     Faults are added to `diagnostics` under the name `file`.
     """

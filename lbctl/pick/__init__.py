@@ -1,4 +1,5 @@
-"""The replica picker: it maps a request's features and the table of replicas to an ordered list of replicas.
+"""The replica picker: maps a request's features and the table of replicas to an ordered list of replicas.
 
-The code is pure: time and randomness are arguments, and it does no I/O. `lbctl.picker` is the network service.
+The code is pure: it does no I/O, and time and randomness are passed as arguments. The network service is in
+`lbctl.picker`.
 """

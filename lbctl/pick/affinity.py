@@ -1,22 +1,22 @@
-"""Memory of the sessions, prompt prefixes and adapters that each replica has seen and may still cache.
+"""Memory of the sessions, prompt prefixes and adapters that each replica has seen and may still have cached.
 
-The memory is bounded in both entries and time. The memory has two generations, and an entry moves into the younger one
-when it is used. When the younger generation is full or half of `ttl` old, it becomes the older one, and the previous
-older one is dropped. The result is LRU eviction with a TTL, without a timestamp or list link per entry, and forgetting
-costs nothing.
+The memory is bounded both in entries and in time. It has two generations, and an entry moves to the younger generation
+when it is used. When the younger generation is full or half of `ttl` old, it becomes the older generation, and the
+previous older generation is dropped. The result is LRU eviction with a TTL, but without a timestamp or a linked-list
+node per entry, and expiring entries costs nothing.
 
-Not every prompt block is stored: only the first eight, then four per doubling of the length, and the last block. A
-continued conversation finds the last block of its previous request. Other prompts that share a prefix find at least
+Only some blocks of a prompt are stored: the first eight, then four each time the length doubles, and the last block. A
+continued conversation matches the last block of its previous request. Other prompts that share a prefix match at least
 four fifths of it.
 
-Sessions and prompts belong to a tenant, so that a tenant cannot discover another tenant's prompts by sending them too.
-There are few adapters, because configuration files list them. For each adapter, the memory keeps the time of the last
-request at each replica, regardless of the tenant.
+Sessions and prompts belong to a tenant, so that tenants cannot discover each other's prompts by sending the same text.
+The number of adapters is small, because they are listed in configuration files. For each adapter, the memory keeps the
+time of the last request at each replica, regardless of the tenant.
 
 A process can save and share the memory: `take_changes` returns everything that is new since the last call, `restore`
 accepts saved entries, and `merge` accepts another picker's entries. Keys of entries are Python hashes, so all processes
-need the same secret (`launch`). Other pickers' entries are kept separately, so that they cannot displace the picker's
-own entries.
+must use the same secret (`launch`). Entries from other pickers are stored separately, so that they cannot displace the
+picker's own entries.
 """
 
 from __future__ import annotations
@@ -30,33 +30,34 @@ from typing import NamedTuple
 from lbctl.pick.features import Features
 
 LIMIT = 1_000_000
-"""Maximum number of the picker's own entries (prompt blocks and sessions), and also of other pickers' entries."""
+"""Maximum number of the picker's own entries (prompt blocks and sessions). The same limit applies to entries from other
+pickers."""
 TTL = 3600.0
-"""Seconds after which an unused entry is forgotten. An entry may be forgotten after half that time."""
+"""Seconds after which an unused entry expires. An entry may already expire after half that time."""
 MAX_HOLDERS = 4
 _GROWTH = 1.25
-"""Factor by which a session's prompt must grow for its entry to count as changed."""
+"""Factor by which a session's prompt must grow before its entry is treated as changed."""
 BLOCK = -1
-"""Token count that marks a change to a prompt block rather than a session."""
+"""Token count that marks an entry as a prompt block rather than a session."""
 MAX_BATCH = 2_000
 """Maximum number of entries in a batch."""
 _RECENT = 2
-"""Number of calls of `take_changes` after which other pickers usually know about one of this picker's entries."""
+"""Number of `take_changes` calls after which other pickers normally have one of this picker's entries."""
 
 
 class _Session(NamedTuple):
-    """The entry of a session."""
+    """A session's entry."""
 
     holder: int
     """Number of the replica."""
     tokens: int
-    """Tokens of the newest prompt."""
+    """Number of tokens in the newest prompt."""
     recorded: int
-    """Tokens in the newest change of this entry."""
+    """Number of tokens in the entry's most recent recorded change."""
 
 
 _Entry = _Session | tuple[int, ...]
-"""A session's entry, or the numbers of the replicas that have a block, last one first."""
+"""A session's entry, or the numbers of the replicas that have a block, most recent last."""
 
 
 class CachedPrefix(NamedTuple):
@@ -78,22 +79,22 @@ class AffinityChanges:
     replicas: dict[int, tuple[str, str]] = field(default_factory=dict)
     """Maps each number to the pool and name of a replica."""
     entries: list[int] = field(default_factory=list)
-    """Three numbers for each entry: its key, the number of the replica, and the tokens of a session or `BLOCK`."""
+    """Three numbers per entry: its key, the number of the replica, and the session's tokens or `BLOCK`."""
     forgotten: list[int] = field(default_factory=list)
     """Numbers of replicas that have lost their caches."""
 
 
 class AffinityBatch(NamedTuple):
-    """Entries for other pickers. The number of entries is limited, so that a batch fits into one message."""
+    """Entries to send to other pickers. Their number is limited, so that a batch fits into one message."""
 
     replicas: Mapping[int, tuple[str, str]]
-    """Maps each number to the pool and name of a replica, for all numbers in `entries`."""
+    """Maps each number in `entries` to the pool and name of a replica."""
     entries: Sequence[int]
-    """Three numbers for each entry, as in `AffinityChanges`."""
+    """Three numbers per entry, as in `AffinityChanges`."""
 
 
 class _OtherEntries:
-    """Other pickers' entries, in two generations."""
+    """Entries from other pickers, in two generations."""
 
     def __init__(self, half: int, ttl: float) -> None:
         self._half, self._ttl = half, ttl
@@ -124,32 +125,32 @@ class _OtherEntries:
 
 
 class AffinityMemory:
-    """One picker's memory. `records_changes`: whether the process calls `take_changes` from time to time."""
+    """One picker's memory. `records_changes`: whether the process calls `take_changes` periodically."""
 
     def __init__(self, limit: int = LIMIT, ttl: float = TTL, *, records_changes: bool = False) -> None:
         self._half, self._ttl = max(1, limit // 2), ttl
         self._records_changes = records_changes
         self._changes = [AffinityChanges(0, 0.0)]
-        """The changes of each generation since the last call of `take_changes`, newest generation last."""
+        """Changes in each generation since the last `take_changes` call, newest generation last."""
         self._recent: deque[Sequence[AffinityChanges]] = deque(maxlen=_RECENT)
-        """The changes that the last call of `take_changes` returned."""
+        """Changes returned by the last `take_changes` call."""
         self._young: dict[int, _Entry] = {}
         self._old: dict[int, _Entry] = {}
         self._turned = 0.0
         self._others = _OtherEntries(self._half, ttl)
         self._has_others = False
-        """Whether other pickers have sent any entries."""
+        """Whether any other picker has sent entries."""
         self._ids: dict[tuple[str, str], int] = {}
         self._replicas: dict[int, tuple[str, str]] = {}
         self._adapters: dict[tuple[str, str], dict[int, float]] = {}
         self._next = 0
 
     def __len__(self) -> int:
-        """Number of entries, including other pickers' entries."""
+        """Return the number of entries, including those from other pickers."""
         return len(self._young) + len(self._old) + len(self._others)
 
     def home(self, features: Features, now: float) -> CachedPrefix | None:
-        """Return the replica that last served the request's session."""
+        """Return the replica that most recently served the request's session."""
         self._turn(now)
         if features.session is None:
             return None
@@ -159,7 +160,7 @@ class AffinityMemory:
         return CachedPrefix(self._replicas[entry[0]][1], min(entry[1], features.prompt_tokens))
 
     def holders(self, features: Features, now: float) -> tuple[CachedPrefix, ...]:
-        """Return the replicas that have seen a prefix of the prompt, with its length, longest first."""
+        """Return the replicas that have seen a prefix of the prompt, each with the prefix's length, longest first."""
         self._turn(now)
         hashes, seen = features.prefix, None
         young, old, has_others = self._young, self._old, self._has_others
@@ -167,7 +168,7 @@ class AffinityMemory:
         for depth in range(len(hashes), 0, -1):
             key = hashes[depth - 1]
             if key not in young and key not in old and not has_others:
-                continue  # most blocks of a long prompt are unknown
+                continue  # most blocks of a long prompt are not stored
             entry = self._block(key)
             if entry is None or entry == seen:
                 continue
@@ -182,7 +183,7 @@ class AffinityMemory:
         return tuple([CachedPrefix(name, depth * share) for name, depth in depths.items()])
 
     def with_adapter(self, features: Features, now: float) -> frozenset[str]:
-        """Return the replicas that may have the request's adapter loaded; empty if it names no adapter."""
+        """Return the replicas that may have the request's adapter loaded; empty if the request names no adapter."""
         if features.adapter is None:
             return frozenset()
         used = self._adapters.get((features.pool, features.adapter), {})
@@ -221,7 +222,7 @@ class AffinityMemory:
             self._changes[-1].entries += (key, holder, BLOCK)
 
     def forget(self, pool: str, replica: str) -> None:
-        """Forget a replica that has restarted or left: it has lost its cache and its adapters."""
+        """Forget a replica that has restarted or left, because its cache and its adapters are gone."""
         holder = self._ids.pop((pool, replica), None)
         if holder is not None:
             del self._replicas[holder]
@@ -231,7 +232,7 @@ class AffinityMemory:
                 used.pop(holder, None)
 
     def take_changes(self) -> list[AffinityChanges]:
-        """Return the entries that are new since the last call, oldest generation first."""
+        """Return the entries added since the last call, oldest generation first."""
         taken = [part for part in self._changes if part.entries or part.replicas or part.forgotten]
         newest = self._changes[-1]
         self._changes = [AffinityChanges(newest.generation, newest.began)]
@@ -239,13 +240,13 @@ class AffinityMemory:
         return taken
 
     def batches(self, changes: Sequence[AffinityChanges]) -> Iterator[AffinityBatch]:
-        """Yield changes for other pickers."""
+        """Yield changes in batches for other pickers."""
         entries = [number for part in changes for number in part.entries]
         for start in range(0, len(entries), 3 * MAX_BATCH):
             yield self._batch(entries[start : start + 3 * MAX_BATCH])
 
     def all_batches(self) -> Iterator[AffinityBatch]:
-        """Yield all entries, older ones first, for a new picker. The memory may change between batches."""
+        """Yield all entries for a new picker, older entries first. The memory may change between two batches."""
         for known in (self._others.old, self._others.young, self._old, self._young):
             keys = tuple(known)
             for start in range(0, len(keys), MAX_BATCH // MAX_HOLDERS):
@@ -263,7 +264,7 @@ class AffinityMemory:
         """Accept another picker's entries.
 
         If both pickers have chosen a replica for a session at the same time, the other picker's choice wins if this
-        picker `yields`, which must be true for exactly one of them.
+        picker `yields`. Exactly one of the two must yield.
         """
         self._turn(now)
         self._has_others = True
@@ -295,7 +296,7 @@ class AffinityMemory:
         return frozenset(key for part in parts for key in part.entries[::3])
 
     def restore(self, saved: Sequence[AffinityChanges]) -> None:
-        """Load saved entries into an empty memory, oldest generation first.
+        """Load saved entries, oldest generation first, into an empty memory.
 
         Later entries replace earlier ones with the same key.
         """
@@ -359,18 +360,18 @@ class AffinityMemory:
 
 @cache
 def stored_depths(length: int) -> Sequence[int]:
-    """Return the numbers of the blocks to store for a prompt of `length` blocks, including the last block."""
+    """Return the indexes of the blocks to store for a prompt of `length` blocks, including the last block."""
     depths = [depth for depth in range(1, length + 1) if depth <= 8 or depth % (1 << (depth.bit_length() - 3)) == 0]
     return depths if not length or depths[-1] == length else [*depths, length]
 
 
 def _numbers(key: int, entry: _Entry) -> list[int]:
-    """Return an entry as triples of a key, the number of a replica, and the tokens."""
+    """Return an entry as triples of key, replica number and tokens."""
     if isinstance(entry, _Session):
         return [key, entry.holder, entry.tokens]
     return [number for holder in reversed(entry) for number in (key, holder, BLOCK)]
 
 
 def _session_key(features: Features) -> int:
-    """Return the key of a session. A session belongs to one tenant in one pool."""
+    """Return a session's key. A session belongs to one tenant in one pool."""
     return hash((features.pool, features.tenant, features.session))

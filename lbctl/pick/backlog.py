@@ -1,4 +1,4 @@
-"""The prompts at one replica that its engine has not computed yet, in the order in which they were sent.
+"""The prompts sent to one replica that its engine has not computed yet, in the order in which they were sent.
 
 Engines compute prompts in the order of arrival and count first tokens. Each reported count gives the number of the
 oldest prompts that are computed, regardless of the picker that sent them. Prompts of other pickers are therefore in the
@@ -25,9 +25,9 @@ its length usually takes."""
 _FIRST_BYTE_TTL = 30.0
 """Seconds after a replica's last first byte for which its proxies are expected to report more."""
 _PEER_DELAY = 0.1
-"""Seconds after which another picker's message about a prompt has arrived."""
+"""Seconds after which another picker's message about a prompt is assumed to have arrived."""
 REPORT_TTL = 60.0
-"""Seconds without a report of first tokens after which the picker assumes that the engine does not count them."""
+"""Seconds without a first-token report after which the picker assumes that the engine does not count first tokens."""
 
 
 @dataclass(slots=True, eq=False)
@@ -35,20 +35,20 @@ class Prompt:
     """A prompt that was sent to the replica."""
 
     tokens: int
-    """Length of the prompt in tokens, excluding tokens in the replica's cache."""
+    """Length of the prompt in tokens, excluding tokens cached by the replica."""
     sent: float
     """Time at which the prompt was sent, in seconds."""
     is_own: bool = True
     """Whether this picker sent the prompt."""
     length: PromptLength | None = EMPTY
-    """Length of the prompt estimated from its content, including tokens in the replica's cache; None if unknown."""
+    """Prompt length estimated from the content, including tokens cached by the replica; None if unknown."""
     read: bool = False
     """Whether the prompt has left the backlog."""
     may_be_unread: bool = False
     """Whether `reading` includes the prompt."""
 
     def is_sent(self, at: float) -> bool:
-        """Return whether the prompt may have been sent up to `at`."""
+        """Return whether the prompt may have been sent by the time `at`."""
         return self.sent <= (at if self.is_own else at + _PEER_DELAY)
 
 
@@ -73,7 +73,7 @@ class _Speed:
 
 
 class Backlog:
-    """The prompts of one replica. Times are seconds on one clock."""
+    """One replica's prompts. Times are in seconds on one clock."""
 
     __slots__ = (
         "_counted", "_credit", "_first_at", "_firsts", "_heard", "_is_followed", "_read_by", "_reading",
@@ -82,12 +82,13 @@ class Backlog:
 
     def __init__(self) -> None:
         self.tokens = 0
-        """Total tokens of the prompts in the backlog."""
+        """Total number of tokens in the backlog's prompts."""
         self._waiting: deque[Prompt] = deque()
         self._counted: float | None = None
         self._heard = -inf
         self._credit: list[Prompt] = []
-        """Prompts removed because their requests have begun or ended. The engine's next count includes them."""
+        """Number of prompts removed because their requests have begun or ended. The engine's next count includes
+        them."""
         self._firsts: deque[tuple[float, Prompt]] = deque()
         """First-byte times that the engine's last count did not include, with their prompts."""
         self._speed = _Speed()
@@ -109,7 +110,7 @@ class Backlog:
         return self._counted is not None
 
     def add(self, tokens: int, now: float, is_own: bool = True, length: PromptLength | None = EMPTY) -> Prompt:
-        """Add a prompt that is being sent now."""
+        """Add a prompt that is about to be sent."""
         prompt = Prompt(tokens, now, is_own, length)
         self._waiting.append(prompt)
         if self._is_followed and tokens:
@@ -176,15 +177,16 @@ class Backlog:
     ) -> list[PromptLength] | None:
         """Remove as many of the oldest prompts as the engine has counted since the last report.
 
-        `now`: the time at which the request for the report started. `duration`: the duration of this request. `ttft`:
-        mean time to the first token of these prompts, if the engine reports it. All times are in seconds.
+        `now`: start time of the report request. `duration`: duration of that request. `ttft`: mean time to first token
+        for these prompts, if the engine reports it. All times are in seconds.
 
-        The engine's count includes `_credit`: requests that have ended or begun since then and have already been
-        removed. The rest of `_credit` is halved each time, because the engine never counts a request without a first
-        token. The count does not include prompts that were sent after the report.
+        The engine's count includes the `_credit` requests, which have ended or begun since the last report and have
+        already been removed. The remaining `_credit` is halved each time, because the engine never counts a request
+        that did not produce a first token. The count excludes prompts sent after the report.
 
-        Return the lengths of the counted prompts. The result is None for the first report, after a restart, and if the
-        engine has counted a prompt of unknown length or more prompts than pickers have sent.
+        Return the lengths of the counted prompts, or None if they are unknown. They are unknown for the first report,
+        after a restart, and if the engine has counted a prompt of unknown length or more prompts than the pickers have
+        sent.
         """
         before, self._counted, self._heard = self._counted, first_tokens, now
         if before is None:
@@ -211,13 +213,13 @@ class Backlog:
         return self._speed.value
 
     def before(self, at: float) -> int:
-        """Return the number of tokens in the prompts sent up to `at`."""
+        """Return the number of tokens in the prompts sent by the time `at`."""
         return sum(prompt.tokens for prompt in self._waiting if prompt.sent <= at and not prompt.read)
 
     def limit(self, prompts: int, before: float) -> None:
-        """Remove the oldest of other pickers' prompts sent before `before`, until at most `prompts` of that age remain.
+        """Remove the oldest prompts that other pickers sent before `before`, until at most `prompts` of them remain.
 
-        `prompts` is the number of requests that the engine reports.
+        `prompts` is the number of requests reported by the engine.
         """
         old = [prompt for prompt in self._waiting if prompt.sent < before and not prompt.read]
         others = [prompt for prompt in old if not prompt.is_own]
@@ -225,7 +227,7 @@ class Backlog:
             self.remove(prompt)
 
     def expire(self, now: float) -> None:
-        """Remove other pickers' prompts while the engine does not report first tokens."""
+        """Remove other pickers' prompts if the engine does not report first tokens."""
         if now - self._heard > REPORT_TTL:
             self._counted = None
             self._credit.clear()

@@ -1,9 +1,9 @@
-"""The work in flight at each replica: requests, and prompt tokens that have been sent there but not computed yet.
+"""The work in flight at each replica: requests, and prompt tokens that have been sent but not computed yet.
 
-The books are exact and current for this picker's own requests: `started`, `first_token`, `first_byte` and `finished`
-update them immediately. Engine reports (`reconcile`) and other pickers' counts (`merge`) correct them, and requests
-whose end was never reported are removed by age. Counts never go below zero, and a report never removes a request that
-is still running. Times are passed as arguments, in seconds on one clock.
+For this picker's own requests, the books are exact and current: `started`, `first_token`, `first_byte` and `finished`
+update them immediately. They are corrected by engine reports (`reconcile`) and other pickers' counts (`merge`), and
+requests whose end is never reported are removed once they are too old. Counts never go below zero, and a report never
+removes a request that is still running. Times are passed as arguments, in seconds on one clock.
 """
 
 from __future__ import annotations
@@ -17,49 +17,51 @@ from lbctl.pick.backlog import Backlog, Prompt
 from lbctl.pick.prompt import EMPTY, PromptLength
 
 REQUEST_TOKENS = 30
-"""Cost of a request in addition to its unread prompt, in tokens: it takes part in every engine step."""
+"""Cost of a request in addition to its uncomputed prompt, in tokens, because the request takes part in every engine
+step."""
 MAX_AGE = 900.0
-"""Seconds after which a request whose end was not reported is removed."""
+"""Seconds after which a request is removed if its end has not been reported."""
 PEER_TTL = 2.0
-"""Seconds without a message from another picker after which its counts are removed."""
+"""Seconds without a message after which another picker's counts are removed."""
 _SETTLED = 5.0
-"""Age in seconds below which a request may be missing from an engine's report."""
+"""Age in seconds up to which a request may be missing from an engine's report."""
 _MAX_SILENCE = 60.0
-"""Seconds without an engine report after which the engine's limit and its unknown requests are forgotten."""
+"""Seconds without an engine report after which the engine's limit and its unknown requests are discarded."""
 _STEP = 0.25
-"""A request sent less than this many seconds before a report may only be waiting for the engine's next step."""
+"""A request sent less than this many seconds before a report may simply be waiting for the engine's next step."""
 _MAX_ROWS = 64
-"""Maximum number of cached rows. A pool has one for each combination of tier, proxy location and allowed regions."""
+"""Maximum number of cached rows. A pool has one row for each combination of tier, proxy location and allowed
+regions."""
 _MAX_PROMPTS = 100
-"""Maximum number of prompts that one message adds. If a message contains more, they count as this number of longer
+"""Maximum number of prompts that one message can add. If a message contains more, they are counted as this many longer
 prompts."""
 
 
 class Count(NamedTuple):
-    """One picker's requests at a replica."""
+    """One picker's requests to a replica."""
 
     requests: int
     """Requests that have not ended."""
     unread: int
-    """Prompt tokens of these requests that the engine has not computed yet."""
+    """Prompt tokens in these requests that the engine has not computed yet."""
     sent: int = 0
-    """Total number of requests since the picker started to count."""
+    """Number of requests sent since the picker started counting."""
     sent_tokens: int = 0
-    """Prompt tokens of all requests in `sent` that the engine had to compute."""
+    """Prompt tokens in all `sent` requests that the engine had to compute."""
     cached_tokens: int = 0
-    """Prompt tokens of all requests in `sent` that the picker expected to be in the engine's caches."""
+    """Prompt tokens in all `sent` requests that the picker expected the engine to have cached."""
     sent_ascii: int = 0
-    """Tokens of the ASCII characters of all these prompts, as estimated without learned factors."""
+    """Tokens for the ASCII characters in all these prompts, estimated without learned factors."""
     sent_han: int = 0
-    """Tokens of the Chinese characters of all these prompts."""
+    """Tokens for the Chinese characters in all these prompts."""
     sent_other: int = 0
-    """Tokens of the other characters of all these prompts."""
+    """Tokens for all other characters in these prompts."""
     sent_parts: int = 0
-    """Tokens of the parts without text of all these prompts."""
+    """Tokens for the non-text parts of all these prompts."""
 
 
 Counts = Mapping[str, Mapping[str, Count]]
-"""Maps each pool and replica to the counts of one picker."""
+"""Maps each pool and replica to one picker's counts."""
 _NOTHING = Count(0, 0)
 
 
@@ -76,15 +78,15 @@ class ReplicaLoad:
     requests: int = 0
     """This picker's requests that have not ended."""
     others_requests: float = 0.0
-    """Number of requests from other pickers and unknown clients."""
+    """Number of requests from other pickers and from unknown clients."""
     in_flight: float = 0.0
     """Total number of requests at the replica."""
     work: float = 0.0
     """Total work at the replica, in tokens."""
     engine_limit: int | None = None
-    """Number of requests that the engine runs at once; None if it does not report that it is full."""
+    """Number of requests that the engine runs concurrently; None if it has not reported being full."""
     recent: float = 0.0
-    """Requests sent just before the engine's last report, which may only be waiting for its next step."""
+    """Requests sent just before the engine's last report, which may simply be waiting for its next step."""
     _backlog: Backlog = field(default_factory=Backlog)
     _sent: int = 0
     _sent_tokens: int = 0
@@ -94,7 +96,7 @@ class ReplicaLoad:
     _peer_requests: int = 0
     _peer_unread: int = 0
     _peer_cached_tokens: int = 0
-    """Cached tokens that other pickers have expected since this picker first heard from them."""
+    """Cached tokens that other pickers have expected since this picker first received a message from them."""
     _unknown: float = 0.0
     _reported_at: float = -inf
     """Time of the engine's last report."""
@@ -108,7 +110,7 @@ class ReplicaLoad:
 
     @property
     def expected_cached(self) -> int:
-        """Prompt tokens that this picker and the others have so far expected to find in the engine's caches."""
+        """Prompt tokens that this and other pickers have so far expected the engine to have cached."""
         return self._cached_tokens + self._peer_cached_tokens
 
     @property
@@ -122,7 +124,7 @@ class ReplicaLoad:
         return sum(count.sent for count in self._peers.values())
 
     def oldest(self, now: float) -> float:
-        """Return the time at which this picker's oldest request was sent; `now` if none is in flight."""
+        """Return the time at which this picker's oldest request in flight was sent; `now` if none is in flight."""
         flight = next(iter(self._flights.values()), None)
         return now if flight is None else flight.prompt.sent
 
@@ -136,17 +138,17 @@ class ReplicaLoad:
         return self._backlog.reading_speed
 
     def unread_before(self, at: float) -> int:
-        """Return the tokens of `unread` that were sent up to `at`."""
+        """Return the number of `unread` tokens sent by the time `at`."""
         return self._backlog.before(at)
 
     def sent_between(self, begin: float, end: float) -> float:
-        """Return an estimate of the requests in flight that this and other pickers sent during this time."""
+        """Return an estimate of the number of requests in flight that this and other pickers sent in this interval."""
         own = sum(begin < flight.prompt.sent <= end for flight in self._flights.values())
         return own * self.picked / self.requests if own else 0.0
 
     @property
     def speed(self) -> float:
-        """Prompt tokens per second until the first token, averaged over the last minutes; 0 if unknown."""
+        """Prompt tokens per second before the first token, averaged over the last few minutes; 0 if unknown."""
         return self._backlog.speed
 
     def count(self) -> Count:
@@ -163,7 +165,10 @@ class ReplicaLoad:
         self.work = unread + REQUEST_TOKENS * self.in_flight
 
     def _report(self, peer: str, now: float, count: Count, *, is_known: bool) -> None:
-        """Replace the counts of another picker. `is_known`: whether this picker has received an earlier message."""
+        """Replace another picker's counts.
+
+        `is_known`: whether this picker has received a message from the other picker before.
+        """
         before = self._peers.get(peer)
         if before == count:
             return
@@ -174,15 +179,15 @@ class ReplicaLoad:
         if before is not None:
             self._peer_cached_tokens += max(0, count.cached_tokens - before.cached_tokens)
             self._add(before, count, now)
-        elif is_known and count.sent <= _MAX_PROMPTS:  # its earlier messages did not name this replica
+        elif is_known and count.sent <= _MAX_PROMPTS:  # its earlier messages did not mention this replica
             self._add(_NOTHING, count, now)
         self._refresh()
 
     def _add(self, before: Count, count: Count, now: float) -> None:
-        """Add the prompts that another picker has sent since `before`, assuming that they all have the same length.
+        """Add the prompts that another picker has sent since `before`, assuming that all have the same length.
 
-        Pickers of earlier versions do not send the lengths. Until the engine counts first tokens, `_peer_unread` has
-        the tokens, and the prompts only keep their place in the order.
+        Older picker versions do not send the lengths. Until the engine counts first tokens, the tokens are in
+        `_peer_unread`, and the prompts only keep their place in the order.
         """
         number = min(count.sent - before.sent, _MAX_PROMPTS)
         if number > 0:
@@ -200,7 +205,7 @@ class ReplicaLoad:
 
 
 class Books:
-    """The work in flight at every replica, by pool and name."""
+    """The work in flight at every replica, keyed by pool and name."""
 
     def __init__(self) -> None:
         self._loads: dict[str, dict[str, ReplicaLoad]] = {}
@@ -209,22 +214,22 @@ class Books:
         """Maps each other picker to the time of its last message."""
         self._rows: dict[int, tuple[Sequence[str], list[ReplicaLoad]]] = {}
         """Maps the `id` of a sequence of names to the names and their loads. The `id` stays valid because the names are
-        kept."""
+        kept alive."""
 
     def __len__(self) -> int:
-        """Number of this picker's requests in flight."""
+        """Return the number of this picker's requests in flight."""
         return len(self._flights)
 
     def __contains__(self, request: str) -> bool:
-        """Return whether a request of this picker is in flight."""
+        """Return whether one of this picker's requests is in flight."""
         return request in self._flights
 
     def loads(self, pool: str) -> dict[str, ReplicaLoad]:
-        """Return the loads of a pool's replicas by name; a replica without load may be absent."""
+        """Return the loads of a pool's replicas by name; replicas without load may be absent."""
         return self._loads.setdefault(pool, {})
 
     def load(self, pool: str, replica: str) -> ReplicaLoad:
-        """Return the load of a replica. The method returns the same object until the replica is removed."""
+        """Return a replica's load. The same object is returned until the replica is removed."""
         loads = self.loads(pool)
         load_of_replica = loads.get(replica)
         if load_of_replica is None:
@@ -232,9 +237,9 @@ class Books:
         return load_of_replica
 
     def row(self, pool: str, names: Sequence[str]) -> list[ReplicaLoad]:
-        """Return the loads of these replicas, in this order.
+        """Return the loads of these replicas in the given order.
 
-        The list is cached for the next call with the same object.
+        The list is cached and reused if the next call passes the same object.
         """
         kept = self._rows.get(id(names))
         if kept is None:
@@ -247,10 +252,10 @@ class Books:
         self, request: str, pool: str, replica: str, tokens: float, now: float, cached_tokens: float = 0.0,
         length: PromptLength = EMPTY,
     ) -> None:  # fmt: skip
-        """Count a request that was sent to a replica.
+        """Record a request that was sent to a replica.
 
-        `tokens` and `cached_tokens`: prompt tokens that the engine has to compute, and prompt tokens expected in its
-        caches. `length`: length of the whole prompt, without learned factors.
+        `tokens` and `cached_tokens`: prompt tokens that the engine has to compute, and prompt tokens that it is
+        expected to have cached. `length`: length of the entire prompt, without learned factors.
         """
         self.finished(request)
         load, count = self.load(pool, replica), max(0, round(tokens))
@@ -265,10 +270,10 @@ class Books:
         load._refresh()
 
     def first_token(self, request: str) -> None:
-        """Count a prompt as computed because its response has begun.
+        """Record that a prompt has been computed, because its response has begun.
 
-        This has no effect if the engine itself counts first tokens, because response headers may precede the first
-        token.
+        This has no effect if the engine counts first tokens itself, because response headers may arrive before the
+        first token.
         """
         flight = self._flights.get(request)
         if flight is not None and not flight.load._backlog.is_counted:
@@ -276,14 +281,14 @@ class Books:
             flight.load._refresh()
 
     def first_byte(self, request: str, now: float) -> None:
-        """Count a prompt as computed because its response body has begun with the first token."""
+        """Record that a prompt has been computed, because the response body has begun with the first token."""
         flight = self._flights.get(request)
         if flight is not None:
             flight.load._backlog.first_byte(flight.prompt, now)
             flight.load._refresh()
 
     def finished(self, request: str) -> None:
-        """Remove a request that has ended for any reason. Unknown requests are ignored."""
+        """Remove a request that has ended, for whatever reason. Unknown requests are ignored."""
         flight = self._flights.pop(request, None)
         if flight is None:
             return
@@ -304,15 +309,16 @@ class Books:
         progressed_at: float = inf,
         duration: float = 0.0,
     ) -> list[PromptLength] | None:
-        """Correct a replica's counts with its engine's report from the time `taken`.
+        """Correct a replica's counts using its engine's report from the time `taken`.
 
-        None means that a value is unknown. `first_tokens` is the engine's cumulative count of first tokens, and `ttft`
-        their mean time since the last report, in seconds. `duration` is the number of seconds after `taken` at which
-        the report ended. `progressed_at` is the time of its last progress, which `running` and `waiting` refer to: an
-        engine does not update them during a long step. Requests in excess of the reported number in two consecutive
-        measurements count as ended. Pass each measurement only once.
+        None means that a value is unknown. `first_tokens` is the engine's cumulative first-token count, and `ttft` is
+        the mean time to first token since the last report, in seconds. `duration` is the time from `taken` until the
+        report was complete, in seconds. `progressed_at` is the time of the engine's last progress. `running` and
+        `waiting` refer to this time, because an engine does not update them during a long step. If two consecutive
+        measurements report fewer requests than counted, the excess requests are treated as ended. Pass each measurement
+        only once.
 
-        Return the lengths of the prompts computed by the engine since the last report; None if unknown.
+        Return the lengths of the prompts that the engine has computed since the last report; None if unknown.
         """
         load = self.load(pool, replica)
         load._reported_at = taken
@@ -326,13 +332,14 @@ class Books:
     def learn_limit(
         self, pool: str, replica: str, running: float | None, waiting: float, taken: float, *, has_full_cache: bool
     ) -> None:
-        """Learn from a report how many requests an engine runs at once.
+        """Learn from a report how many requests an engine runs concurrently.
 
-        The engine runs as many as it can if more requests wait in it than were sent just before the report. If only its
-        cache is full, its current requests are the initial limit. Some engines count reusable blocks as used, and
-        therefore always report a full cache. After that, each report adds one to a limit that has been reached, because
-        an engine may run more short requests than long ones. Below half of it, the limit is forgotten. `running`: None
-        if the engine does not report it. `taken`: time of the report. docs/develop/picking-study.md has measurements.
+        The engine is at its limit if more requests are waiting in it than were sent just before the report. If only its
+        cache is full, the number of running requests becomes the initial limit. Some engines count reusable blocks as
+        used and therefore always report a full cache. After that, each report at the limit raises it by one, because an
+        engine may be able to run more short requests than long ones. If fewer than half of the limit are in flight, the
+        limit is discarded. `running`: None if the engine does not report it. `taken`: time of the report.
+        docs/develop/picking-study.md has measurements.
         """
         load = self.load(pool, replica)
         if running is None:
@@ -348,7 +355,7 @@ class Books:
             load.engine_limit = None
 
     def _compare(self, load: ReplicaLoad, reported: float, before: float) -> None:
-        """Correct the counts with the reported number of requests, which includes all requests sent before `before`."""
+        """Correct the counts using the reported number of requests, which includes all requests sent by `before`."""
         load._backlog.limit(int(reported), before)
         load._unknown = max(0.0, reported - load.requests - load._peer_requests)
         settled = [request for request, flight in load._flights.items() if flight.prompt.sent < before]
@@ -358,7 +365,7 @@ class Books:
         load._excess = excess
 
     def expire(self, now: float) -> None:
-        """Remove requests too old to still be running, and the counts of pickers that have stopped sending them."""
+        """Remove requests that are too old to be still running, and the counts of pickers that no longer send any."""
         old = []
         for request, flight in self._flights.items():
             if now - flight.prompt.sent <= MAX_AGE:
@@ -378,14 +385,14 @@ class Books:
             load._refresh()
 
     def snapshot(self) -> dict[str, dict[str, Count]]:
-        """Return this picker's own counts, for the other pickers."""
+        """Return this picker's own counts to send to other pickers."""
         return {
             pool: {name: load.count() for name, load in loads.items() if load._sent}
             for pool, loads in self._loads.items()
         }
 
     def expected_cached(self) -> dict[str, dict[str, int]]:
-        """Map each pool and replica to the prompt tokens that all pickers have so far expected in its caches."""
+        """Map each pool and replica to the prompt tokens that all pickers have so far expected it to have cached."""
         return {
             pool: {name: load.expected_cached for name, load in loads.items() if load.expected_cached}
             for pool, loads in self._loads.items()
@@ -404,7 +411,7 @@ class Books:
         self._heard[peer] = now
 
     def keep(self, pools: Mapping[str, frozenset[str]]) -> None:
-        """Remove the loads of replicas that are in no pool and have no requests in flight."""
+        """Remove the loads of replicas that are not in any pool and have no requests in flight."""
         self._rows.clear()
         for pool, loads in list(self._loads.items()):
             names = pools.get(pool, frozenset())

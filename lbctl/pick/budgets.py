@@ -1,7 +1,7 @@
-"""Budgets of prompt tokens: how many prompt tokens a tenant may send per period.
+"""Prompt-token budgets: how many prompt tokens a tenant may send per period.
 
-A budget refills continuously, up to the tokens of one period. A request is admitted while its budget is positive, and
-its whole prompt is charged. Therefore, a prompt may exceed the rest of the budget, and later requests wait until the
+A budget refills continuously, up to one period's tokens. A request is admitted while its budget is positive, and is
+charged for its entire prompt. A prompt may therefore exceed the remaining budget. Later requests then wait until the
 budget is positive again.
 """
 
@@ -11,7 +11,8 @@ from collections.abc import Hashable, Iterable
 from typing import NamedTuple
 
 MAX_BUDGETS = 20_000
-"""Maximum number of budgets, because clients may choose the key. The least recently used one is dropped first."""
+"""Maximum number of budgets. The limit is needed because clients may choose the key. The least recently used budget is
+dropped first."""
 
 
 class Budget(NamedTuple):
@@ -20,7 +21,7 @@ class Budget(NamedTuple):
     key: Hashable
     """Requests with the same key share the budget."""
     tokens: float
-    """Tokens (> 0) in a period."""
+    """Tokens per period (> 0)."""
     period: float
     """Length of the period, in seconds."""
 
@@ -42,11 +43,11 @@ class Budgets:
         return len(self._balances)
 
     def wait(self, budgets: Iterable[Budget], now: float) -> float:
-        """Return the seconds until all of a request's budgets are positive; 0.0 if they already are."""
+        """Return the number of seconds until all of a request's budgets are positive; 0.0 if they already are."""
         return max((_wait(budget, self._balance(budget, now)) for budget in budgets), default=0.0)
 
     def charge(self, budgets: Iterable[Budget], tokens: float, now: float) -> None:
-        """Charge an admitted prompt to all of its budgets."""
+        """Charge an admitted prompt to all of the request's budgets."""
         for budget in budgets:
             balance = self._balance(budget, now)
             self._balances.pop(budget.key, None)
@@ -63,5 +64,5 @@ class Budgets:
 
 
 def _wait(budget: Budget, balance: float) -> float:
-    """Return the seconds until the balance is positive."""
+    """Return the number of seconds until the balance is positive."""
     return 0.0 if balance > 0 else max(0.001, -balance * budget.period / budget.tokens)

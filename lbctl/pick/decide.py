@@ -1,4 +1,4 @@
-"""The decision: which replica gets a request.
+"""Decides which replica gets a request.
 
 The picker chooses the eligible replica with the least expected wait. The wait is the replica's uncomputed prompt tokens
 plus the request's own tokens, minus the tokens in its cache, divided by its rate. A cache counts only while the
@@ -23,20 +23,22 @@ from lbctl.pick.table import Candidate, PoolTable, Tier
 
 Reason = Literal["session", "prefix", "load", "session_busy", "prefix_busy", "session_gone", "full", "none"]
 ALTERNATIVES = 3
-"""Maximum number of replicas in a result: the choice, and replicas for retries."""
+"""Maximum number of replicas in a result: the choice and the alternatives for retries."""
 DELAY = 7.0
-"""Upper bound on the weight of cached tokens beyond the wait that they save: elsewhere, they would delay other
+"""Upper bound on the value of cached tokens beyond the wait that they save: at another replica, they would delay other
 requests."""
 SLACK = 2.0
-"""Number of prompts of this length by which a replica may exceed the bound and still get the request for its cache.
+"""Number of prompts of this length by which a replica may exceed the bound and still get the request because of its
+cache.
 
-Without this slack, the bound drives requests away from their caches at every small fluctuation.
+Without this slack, every small fluctuation in load would drive requests away from their caches.
 """
 SESSION_TOKENS = 1000.0
-"""A shorter session counts as this many tokens for the bound and for its cache, so that short sessions do not move
-either."""
+"""Shorter sessions are treated as having this many tokens, both for the bound and for the cache, so that they do not
+move between replicas either."""
 SLACK_REQUESTS = 8.0
-"""Number of requests in flight by which a replica may exceed the bound, because all their prompts may be cached."""
+"""Number of requests in flight by which a replica may exceed the bound, because their prompts may be entirely
+cached."""
 ADAPTER_TOKENS = 2000.0
 """Cost of loading an adapter that another replica may already have, in tokens."""
 _RESERVE, _MIN_PLACES = 32, 8
@@ -53,19 +55,19 @@ _PLACES = 64
 
 
 class RandomSource(Protocol):
-    """Source of randomness for choosing between equal replicas, for example `random.Random`."""
+    """Source of randomness for choosing among equal replicas, for example `random.Random`."""
 
     def random(self) -> float:
         """Return a number in the half-open interval [0, 1)."""
 
 
 class PickResult(NamedTuple):
-    """The result of a decision."""
+    """Result of a decision."""
 
     ordered: tuple[Candidate, ...]
-    """The choice, followed by the replicas for retries; empty if no replica is fit."""
+    """The chosen replica, followed by the alternatives for retries; empty if no replica is fit."""
     reason: Reason
-    """Why the first replica was chosen.
+    """Reason why the first replica was chosen.
 
     - `session`, `prefix`: its cache contains the session or a prefix of the prompt.
     - `load`: no cache does, and it has the least expected wait.
@@ -75,36 +77,37 @@ class PickResult(NamedTuple):
     - `none`: no replica is fit.
     """
     scores: tuple[float, ...]
-    """Expected wait at each of `ordered`: tokens divided by the replica's rate."""
+    """Expected wait at each replica in `ordered`: tokens divided by the replica's rate."""
     tokens: float
-    """Prompt tokens that the chosen replica has to compute, for the books."""
+    """Prompt tokens that the chosen replica has to compute, as recorded in the books."""
 
 
 @dataclass(slots=True)
 class Consideration:
-    """The fit replicas and the factors of the decision for each, in parallel sequences."""
+    """The fit replicas and the decision factors for each, in parallel sequences."""
 
     tier: Tier
     """The replicas."""
     works: list[float]
     """Work in flight at each replica, in tokens."""
     rates: list[float]
-    """Rate of each replica, relative to the others, including slow start."""
+    """Rate of each replica relative to the others, including slow start."""
     waits: list[float]
-    """Expected wait at each replica without any cache.
+    """Expected wait at each replica if nothing is cached.
 
-    Tokens in flight are divided by the rate during slow start, and the request's own tokens by the full rate. So slow
-    start limits the work in flight at a replica, but an idle replica gets requests immediately. If the request's own
-    tokens were divided by the reduced rate, no request would go there under light load before slow start ends.
+    Tokens in flight are divided by the rate during slow start, but the request's own tokens are divided by the full
+    rate. Slow start therefore limits the work in flight at a replica, but an idle replica gets requests immediately. If
+    the request's own tokens were divided by the reduced rate, the replica would not get any requests under light load
+    until slow start ended.
     """
     in_flight: list[float]
-    """Requests in flight at each replica; empty if no cache is known to help."""
+    """Requests in flight at each replica; empty if no cache is known to be useful."""
     saved: dict[int, float]
-    """Maps each replica index to the number of the request's tokens that its cache may contain."""
+    """Maps each replica's index to the number of the request's tokens that its cache may contain."""
     credited: list[int]
-    """Indexes of the replicas whose cache counts; the other replicas in `saved` are too loaded."""
+    """Indexes of the replicas whose cache is credited; the other replicas in `saved` are too heavily loaded."""
     home: str | None
-    """The replica that last served the request's session, whether or not it is in the tier."""
+    """The replica that most recently served the request's session, even if it is not in the tier."""
 
     @property
     def total_rate(self) -> float:
@@ -112,7 +115,7 @@ class Consideration:
         return self.tier.total_rate if self.rates is self.tier.rates else sum(self.rates)
 
     def scores(self) -> list[float]:
-        """Return the values that the decision compares: the waits minus the value of caches."""
+        """Return the values that the decision compares: the expected waits minus the value of the caches."""
         if not self.credited:
             return self.waits
         scores, elsewhere = self.waits.copy(), self.waits.index(min(self.waits))
@@ -121,14 +124,15 @@ class Consideration:
         return scores
 
     def _worth(self, index: int, elsewhere: int) -> float:
-        """Return the value of a replica's cache if the request would otherwise go to the replica `elsewhere`.
+        """Return the value of a replica's cache, given that the request would otherwise go to the replica `elsewhere`.
 
-        A cached token saves its own wait at this replica and a delay at the other one. The delay is the time that an
-        average replica needs for the token, for each request at the other replica, scaled by this replica's slow start.
-        A session continues where its last request was, so its cache is credited with the whole delay. Any other
-        prompt's prefix may be shared by many requests: once the other replica has computed it, it can take similar
-        requests. Therefore, the fewer requests the other replica has for each request at this replica, the less the
-        cache counts: by the square, chosen by simulation (docs/develop/decisions/0067).
+        A cached token saves its own wait at this replica and a delay at the other replica. The delay is the time an
+        average replica needs to compute the token, multiplied by the number of requests at the other replica and scaled
+        by this replica's slow-start factor. A session continues where its last request was served, so its cache is
+        credited with the full delay. Any other prompt's prefix may be shared by many requests: once the other replica
+        has computed it, that replica can take similar requests. The fewer requests the other replica has per request at
+        this replica, the less the cache is credited. The ratio is squared, as chosen by simulation
+        (docs/develop/decisions/0067).
         """
         tokens, delayed = self._at_least(index, self.saved[index]), DELAY
         if self.tier.names[index] != self.home:
@@ -141,7 +145,10 @@ class Consideration:
         return (self.in_flight[index] + 1) / self.rates[index]
 
     def slack(self, index: int, own: float) -> float:
-        """Return the number of tokens by which a replica's work may exceed the bound. `own` is the request's length."""
+        """Return the number of tokens by which a replica's work may exceed the bound.
+
+        `own` is the length of the request.
+        """
         return SLACK * self._at_least(index, own)
 
     def _at_least(self, index: int, tokens: float) -> float:
@@ -286,7 +293,7 @@ def _engine_is_full(load: ReplicaLoad, leaves_reserve: bool) -> bool:
 def consider(
     features: Features, table: PoolTable, tier: Tier, books: Books, affinity: AffinityMemory, now: float
 ) -> Consideration:
-    """Return the factors of the decision for each replica of the tier."""
+    """Return the decision factors for each replica in the tier."""
     loads = books.row(features.pool, tier.names)
     works = [load.work for load in loads]
     rates = table.rates(tier, now)
@@ -312,7 +319,7 @@ def consider(
 
 
 def _within_bound(view: Consideration, own: float, bound: float, loads: Sequence[ReplicaLoad]) -> Iterator[int]:
-    """Yield the indexes of the replicas that may get a request of `own` tokens because of their caches."""
+    """Yield the indexes of the replicas that may get a request of `own` tokens on account of their caches."""
     share = bound / view.total_rate
     work, in_flight = share * (sum(view.works) + own), share * (sum(view.in_flight) + 1)
     for index in view.saved:
@@ -328,15 +335,15 @@ def _within_bound(view: Consideration, own: float, bound: float, loads: Sequence
 def _is_congested(candidate: Candidate, load: ReplicaLoad) -> bool:
     """Return whether requests are waiting in an engine for capacity, or its KV cache is full.
 
-    Requests sent just before its report may only be waiting for its next step. With long prompts, half of a busy
-    engine's reports contain such requests. Prefixes would then move to other replicas, whose caches do not contain
-    them.
+    Requests sent just before the engine's report may simply be waiting for its next step. With long prompts, half of a
+    busy engine's reports include such requests. Treating them as congestion would move prefixes to replicas that have
+    not cached them.
     """
     return candidate.has_full_cache or (candidate.queue or 0.0) > load.recent
 
 
 def _some_have_room(tier: Tier, loads: Sequence[ReplicaLoad]) -> bool:
-    """Return whether at least one replica is known to have neither a queue nor a full KV cache."""
+    """Return whether at least one replica is known to have no queue and room in its KV cache."""
     return any(
         item.queue is not None and not _is_congested(item, load)
         for item, load in zip(tier.candidates, loads, strict=True)

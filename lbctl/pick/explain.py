@@ -1,6 +1,6 @@
-"""Explanation of a decision: the request's features, the factors of the decision for each replica, and the choice.
+"""Explains a decision: the request's features, the decision factors for each replica, and the choice.
 
-The explanation uses the decision's own functions, so that the two always agree.
+The explanation is computed by the same functions as the decision, so the two always agree.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lbctl.pick.waiting import Position
 
 @dataclass(frozen=True, slots=True)
 class CandidateRow:
-    """One replica in a decision."""
+    """One replica considered in a decision."""
 
     name: str
     """Name of the replica."""
@@ -31,19 +31,19 @@ class CandidateRow:
     eligible: bool
     """Whether the request may go to the replica."""
     reason: str
-    """The reason why the request may not go to the replica; empty if it may."""
+    """Reason why the request may not go to the replica; empty if it may."""
     rate: float | None
     """Rate of the replica relative to the others, including slow start; None if the replica is not eligible."""
     ramp: float
-    """The factor of slow start in `rate`, from 0 to 1."""
+    """The slow-start factor included in `rate`, from 0 to 1."""
     work: float | None
-    """Work in flight at the replica, in tokens; None if it is not eligible."""
+    """Work in flight at the replica, in tokens; None if the replica is not eligible."""
     cached: float | None
-    """Number of the request's tokens that the replica's cache may contain; None if none are known."""
+    """Number of the request's tokens that the replica may have cached; None if none are known."""
     counted: bool
-    """Whether the replica's cache counts, because its load is within the bound."""
+    """Whether the replica's cache is credited because its load is within the bound."""
     wait: float | None
-    """Expected wait without the cache; None if it is not eligible.
+    """Expected wait if nothing is cached; None if the replica is not eligible.
 
     The wait is the tokens in flight divided by the rate, plus the request's own tokens divided by the rate without slow
     start.
@@ -59,17 +59,17 @@ class Explanation:
     reason: Reason
     """The decision's reason; `full` if the request would have to wait or would be rejected."""
     choices: tuple[str, ...]
-    """The replicas that the decision chooses from at random; usually only one."""
+    """The replicas among which the decision chooses at random; usually only one."""
     features: Features
-    """Features read from the request."""
+    """Features extracted from the request."""
     candidates: tuple[CandidateRow, ...]
     """All replicas of the pool, best first."""
     queue: Position | None = None
-    """Place of the request in the pool's queue; None if it would not have to wait."""
+    """The request's position in the pool's queue; None if it would not have to wait."""
 
 
 class _First:
-    """Random source that always selects the first of equal replicas; `explain` finds the others by their scores."""
+    """Random source that selects the first of several equal replicas. `explain` finds the others by their scores."""
 
     def random(self) -> float:
         return 0.0
@@ -99,7 +99,7 @@ def explain_wait(explanation: Explanation, position: Position, policy: QueuePoli
 
 
 def tenant_routes(routes: Iterable[Route], pool: str) -> tuple[str, ...]:
-    """Return the names of a pool's routes whose requests have a tenant."""
+    """Return the names of the pool's routes whose requests have a tenant."""
     return tuple(
         route.name
         for route in routes
@@ -194,7 +194,7 @@ def _adapter_sentence(
     chosen: list[str], view: Consideration, scores: Sequence[float], features: Features, affinity: AffinityMemory,
     now: float,
 ) -> str:  # fmt: skip
-    """Return a sentence about the request's adapter if it made the difference; otherwise empty."""
+    """Return a sentence about the request's adapter if it affected the decision; otherwise return an empty string."""
     holders = affinity.with_adapter(features, now)
     if not holders:
         return ""
@@ -251,10 +251,10 @@ def _counted(count: int, noun: str) -> str:
 
 
 def explained_request(policy: PickPolicy, session: str | None, body: bytes) -> tuple[Mapping[str, list[str]], bytes]:
-    """Return the headers and the body of a request whose first session key has the value `session`.
+    """Return the headers and body of a request whose first session key has the value `session`.
 
-    A session key in the body is written only if `body` is empty; otherwise `body` stays as it is. Raises ValueError if
-    the policy has no session keys.
+    A session key in the body is added only if `body` is empty; otherwise `body` is returned unchanged. Raises
+    ValueError if the policy has no session keys.
     """
     if session is None:
         return {}, body

@@ -1,7 +1,7 @@
-"""Features of a request that the decision uses: its session, its prompt's prefix, and its size.
+"""Features of a request that determine the decision: its session, its prompt's prefix, and its size.
 
-All input comes from a client and is untrusted: unreadable fields are absent, long keys are replaced by a hash, and
-`BODY_LIMIT` bounds the work.
+All input comes from a client and is untrusted: unreadable fields are treated as absent, long keys are replaced with a
+hash, and `BODY_LIMIT` bounds the work.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lbctl.pick.prompt import EMPTY, PromptLength
 from lbctl.pick.table import PoolTable
 
 BODY_LIMIT = 64 * 1024
-"""Maximum number of body bytes to read. The rest of a longer body has no effect."""
+"""Maximum number of bytes of the body to read. Bytes beyond this limit have no effect."""
 _MAX_KEY = 128
 
 
@@ -26,34 +26,35 @@ class Features(NamedTuple):
     """Features of one request."""
 
     pool: str
-    """The pool chosen by the proxy's routes."""
+    """The pool selected by the proxy's routes."""
     session: str | None = None
-    """Value of the first session key found in the request. Long values are replaced by a hash."""
+    """Value of the first session key present in the request. Long values are replaced with a hash."""
     prefix: tuple[int, ...] = ()
     """Chain hashes of the prompt's prefix.
 
-    The n-th hash covers the first n blocks, the pool, the tenant, the model and the adapter.
+    The n-th hash covers the first n blocks as well as the pool, tenant, model and adapter.
     """
     body_bytes: int = 0
-    """Length of the whole body, as far as it is known."""
+    """Length of the entire body, as far as it is known."""
     prompt_tokens: float = 0.0
-    """Estimated length of the prompt in tokens, corrected by the pool's learned factors."""
+    """Estimated length of the prompt in tokens, corrected with the pool's learned factors."""
     model: str | None = None
     """The model named in the body."""
     adapter: str | None = None
-    """The LoRA adapter of the pool's model named in the request."""
+    """The LoRA adapter that the request names, if the pool's model has it."""
     subset: frozenset[str] | None = None
-    """The addresses (`ip:port`) that the proxy allows; None: any, empty: none."""
+    """Addresses (`ip:port`) that the proxy allows; None allows any, and an empty set allows none."""
     regions: frozenset[str] = frozenset()
-    """The regions that the route allows (data residency); empty: any."""
+    """Regions that the route allows (data residency); empty allows any."""
     place: Place = NOWHERE
-    """Location of the querying proxy, for the pool's `locality`."""
+    """Location of the querying proxy, used for the pool's `locality`."""
     tenant: str = ""
-    """The tenant that sends the request; empty if the route has none. Tenants do not share the affinity memory."""
+    """The tenant that sent the request; empty if the route does not define tenants. Tenants do not share affinity
+    entries."""
     session_key: str | None = None
-    """Name of the session key found in the request: a header, or a field such as `$.user`."""
+    """Name of the session key present in the request: a header, or a field such as `$.user`."""
     length: PromptLength = EMPTY
-    """Length of the prompt estimated from its content, without the learned factors."""
+    """Prompt length estimated from the content, without learned factors."""
 
 
 def read(
@@ -70,9 +71,9 @@ def read(
 ) -> Features:
     """Return the features of a request.
 
-    `headers` have lowercase names. `body` is the beginning of the body, or all of it. `body_length` is the length of
-    the whole body, or None if it is unknown. `tenant` is the name that the proxy authenticated. `factors` correct the
-    prompt's length. Client input never raises an exception.
+    `headers` must have lowercase names. `body` is the complete body or its beginning. `body_length` is the length of
+    the entire body, or None if it is unknown. `tenant` is the tenant name authenticated by the proxy. `factors` correct
+    the prompt length. Client input never raises an exception.
     """
     policy = table.policy
     length = max(len(body), body_length or 0)
@@ -105,7 +106,7 @@ def read(
 def _session(
     policy: PickPolicy, headers: Mapping[str, Sequence[str]], document: Mapping[str, object]
 ) -> tuple[str, str] | tuple[None, None]:
-    """Return the value and the name of the first session key found in the request."""
+    """Return the value and name of the first session key present in the request."""
     for key in policy.session:
         value = next(iter(headers.get(key.header, ())), "") if key.header else _field(document, key.body)
         if value:
@@ -114,7 +115,7 @@ def _session(
 
 
 def _field(document: Mapping[str, object], path: str) -> str:
-    """Return the text or number at `path` (for example `$.metadata.user`); empty if there is none."""
+    """Return the string or number at `path` (for example `$.metadata.user`) as a string; empty if there is none."""
     value: object = document
     for step in _steps(path):
         value = value.get(step) if isinstance(value, dict) else None

@@ -1,8 +1,8 @@
 """Corrections to estimated prompt lengths, learned per pool from the engines' counters.
 
-An engine counts a prompt's tokens when it counts the first token of the response. So the tokens counted between two
-reports belong to the prompts that left the backlog in between. A Kalman filter per pool compares their number with the
-estimates, and finds a factor for each kind of content.
+An engine adds a prompt's tokens to its counter when it counts the response's first token. The tokens counted between
+two reports therefore belong to the prompts that left the backlog in between. A Kalman filter per pool compares this
+number with the estimates and derives a factor for each kind of content.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lbctl.pick.prompt import EMPTY, MAX_PROMPT_TOKENS, PromptLength
 
 
 class Factors(NamedTuple):
-    """A factor for each part of a `PromptLength`."""
+    """A correction factor for each part of a `PromptLength`."""
 
     ascii: float = 1.0
     """Counted tokens per estimated token, for `PromptLength.ascii`."""
@@ -30,27 +30,27 @@ class Factors(NamedTuple):
 UNLEARNED = Factors()
 _MIN, _MAX = 0.5, 2.0
 _PROMPTS = 3
-"""Minimum number of prompts that are compared together. Most of such small groups contain no unknown prompt."""
+"""Minimum number of prompts that are compared together. Most groups of this size do not contain an unknown prompt."""
 _DEVIATIONS = (0.2, 0.4, 0.4, 0.5)
-"""Standard deviations of the factors before anything is learned."""
+"""Standard deviations of the factors before anything has been learned."""
 _ERROR = 0.1
-"""Standard deviation of the part of an estimate's error that the factors do not explain."""
+"""Standard deviation of the estimation error that the factors do not explain."""
 _DRIFT = 0.003
-"""Standard deviation of the change of a factor between two comparisons."""
+"""Standard deviation of a factor's change between two comparisons."""
 _MISMATCHED, _MIN_MISMATCHED, _MAX_MISMATCHED = 2.0, 0.02, 1000.0
-"""First value of `_Filter._mismatched`, and its bounds. If all comparisons are rejected because the right factors are
-far from 1, it grows until some are used."""
+"""Initial value of `_Filter._mismatched`, followed by its bounds. If all comparisons are rejected because the true
+factors are far from 1, it grows until some comparisons are used."""
 _AFTER_USE, _AFTER_REJECTION = 0.8, 1.1
-"""Relative change of `_Filter._mismatched` after a comparison is used or rejected."""
+"""Relative change to `_Filter._mismatched` after a comparison is used or rejected."""
 _KNOWN = 0.2
-"""Assumed share of comparisons without an unknown prompt."""
+"""Assumed share of comparisons that do not contain an unknown prompt."""
 _MIN_PROBABILITY = 0.1
-"""A comparison is rejected if the probability that it contains no unknown prompt is lower. It must be less than
-`_KNOWN`: with a large `_Filter._mismatched`, the error shows nothing."""
+"""A comparison is rejected if its probability of containing no unknown prompt is lower than this. The value must be
+less than `_KNOWN`, because the error is not informative when `_Filter._mismatched` is large."""
 
 
 def tokens(length: PromptLength, factors: Factors) -> float:
-    """Return the corrected length of a prompt in tokens, at most `MAX_PROMPT_TOKENS`."""
+    """Return a prompt's corrected length in tokens, at most `MAX_PROMPT_TOKENS`."""
     ascii_tokens, han, other, parts = length
     by_ascii, by_han, by_other, by_parts = factors
     corrected = ascii_tokens * by_ascii + han * by_han + other * by_other + parts * by_parts
@@ -70,16 +70,16 @@ class LearnedLengths:
         return UNLEARNED if known is None else known.factors
 
     def learned(self) -> dict[str, Factors]:
-        """Map each pool to its factors, for pools whose engines count prompt tokens."""
+        """Map each pool whose engines count prompt tokens to its factors."""
         return {pool: known.factors for pool, known in self._filters.items()}
 
     def computed(
         self, pool: str, replica: str, prompts: Sequence[PromptLength] | None, prompt_tokens: float | None
     ) -> None:
-        """Compare the prompts that left a replica's backlog with its engine's cumulative count of prompt tokens.
+        """Compare the prompts that left a replica's backlog with its engine's cumulative prompt-token count.
 
-        `prompts` is None if these prompts are unknown, for example after a restart or if clients do not use a picker.
-        `prompt_tokens` is None if the engine does not count them.
+        `prompts` is None if the prompts are unknown, for example after a restart or if some clients do not use a
+        picker. `prompt_tokens` is None if the engine does not count prompt tokens.
         """
         window = self._windows.get((pool, replica))
         if window is None or prompts is None or prompt_tokens is None or prompt_tokens < window.began:
@@ -94,7 +94,7 @@ class LearnedLengths:
             self._windows[pool, replica] = _Window(prompt_tokens)
 
     def keep(self, pools: Mapping[str, frozenset[str]]) -> None:
-        """Forget pools and replicas that are not in `pools`, which maps each pool to its replicas."""
+        """Forget pools and replicas that are not in `pools`, a map from each pool to its replicas."""
         self._filters = {pool: known for pool, known in self._filters.items() if pool in pools}
         self._windows = {key: window for key, window in self._windows.items() if key[1] in pools.get(key[0], ())}
 
@@ -102,7 +102,7 @@ class LearnedLengths:
 class _Window:
     """Consecutive prompts at one replica.
 
-    `began`: the engine's count of prompt tokens before the first of them. `squares`: the sum of their squared lengths.
+    `began`: the engine's prompt-token count before the first of these prompts. `squares`: sum of their squared lengths.
     """
 
     __slots__ = ("began", "length", "prompts", "squares")
@@ -121,14 +121,15 @@ class _Window:
 
 
 class _Filter:
-    """A Kalman filter whose state is one pool's factors."""
+    """A Kalman filter whose state consists of one pool's factors."""
 
     def __init__(self) -> None:
         self.factors = UNLEARNED
         self._mismatched = _MISMATCHED
-        """Number of prompts in a comparison that may differ from the prompts that the engine has counted.
+        """Number of prompts by which a comparison may differ from the prompts that the engine has counted.
 
-        The engine may count a prompt one report earlier or later, or a prompt from a client that does not use a picker.
+        The engine may count a prompt one report earlier or later, or may count a prompt from a client that does not use
+        a picker.
         """
         self._covariance = [
             [deviation**2 if row == column else 0.0 for column in range(len(_DEVIATIONS))]
@@ -136,7 +137,7 @@ class _Filter:
         ]
 
     def learn(self, window: _Window, counted: float) -> None:
-        """Correct the factors with the number of tokens that an engine counted for the prompts of a window."""
+        """Correct the factors using the number of tokens that an engine counted for a window's prompts."""
         length = window.length
         covariances = [_product(row, length) for row in self._covariance]
         variance = window.squares * (_ERROR**2 + self._mismatched / window.prompts)
@@ -164,14 +165,14 @@ def _product(first: Sequence[float], second: Sequence[float]) -> float:
 
 
 def _probability(error: float, known: float, unknown: float) -> float:
-    """Return the probability that a comparison with this error contains no unknown prompt.
+    """Return the probability that a comparison with this error does not contain an unknown prompt.
 
-    `known` and `unknown` are the variances of the error without and with an unknown prompt.
+    `known` and `unknown` are the error's variances without and with an unknown prompt.
     """
     without, with_one = _KNOWN * _density(error, known), (1 - _KNOWN) * _density(error, unknown)
     return without / (without + with_one) if with_one else 0.0
 
 
 def _density(error: float, variance: float) -> float:
-    """Return the normal density of an error, multiplied by a constant."""
+    """Return the normal density of an error, up to a constant factor."""
     return exp(-error * error / (2 * variance)) / sqrt(variance)

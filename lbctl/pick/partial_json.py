@@ -1,9 +1,9 @@
-"""Parser for JSON that may be truncated: it keeps everything before the cut and never raises an exception.
+"""Parser for possibly truncated JSON: keeps everything before the cut and never raises an exception.
 
-The picker sees only the beginning of a long body. The standard library parses a complete text in one step. If it
-rejects the text, this module keeps the complete members and the beginning of the last one. The work is bounded: the
-parser descends at most `_MAX_DEPTH` levels and reads the text once per level. The parser keeps at most `_MAX_ITEMS`
-items of a truncated list or object.
+The picker receives only the beginning of a long body. The standard library parses a complete document in one step. If
+that fails, this module keeps the complete members and the beginning of the last one. The work is bounded: the parser
+descends at most `_MAX_DEPTH` levels and scans the text once per level. It keeps at most `_MAX_ITEMS` items of a
+truncated list or object.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 from json.decoder import scanstring  # type: ignore[attr-defined]  # undocumented, but used by the stdlib's own parser
 
 _MAX_DEPTH = 5
-"""Depth of a message part: the body, its messages, a message, its content, a part."""
+"""Depth of a message part: body, messages, message, content, part."""
 _MAX_ITEMS = 1024
 _SPACE = re.compile(r"[ \t\r\n]*")
 _DECODER = json.JSONDecoder()
@@ -35,7 +35,10 @@ def _skip(text: str, index: int) -> int:
 
 
 def _value(text: str, index: int, depth: int) -> tuple[object, int | None]:
-    """Return the value that starts at `index` and the position of its end. For a truncated value, the end is None."""
+    """Return the value that starts at `index` and the position at which it ends.
+
+    For a truncated value, the end is None.
+    """
     try:
         return _DECODER.raw_decode(text, index)
     except _UNREADABLE:
@@ -85,7 +88,7 @@ def _after_comma(text: str, end: int | None) -> int | None:
 
 
 def _cut_string(text: str, index: int) -> str:
-    """Return the truncated string that starts at `index`, without an incomplete escape sequence at its end."""
+    """Return the truncated string that starts at `index`, without an incomplete escape sequence at the end."""
     for lost in range(7):
         try:
             return str(scanstring(text[: len(text) - lost] + '"', index, False)[0])

@@ -1,8 +1,8 @@
-"""A prompt's length, and its prefix as a chain of block hashes like those in engines' prefix caches.
+"""A prompt's length, and its prefix as a chain of block hashes similar to those in engines' prefix caches.
 
-Each hash covers its block and all preceding blocks. If the first n blocks of two requests are equal, so are their first
-n hashes, even if one of the bodies is truncated. Hashes have 64 bits and include a process secret (`hash`), so that a
-client cannot construct a prompt with another prompt's hash.
+Each hash covers its block and all preceding blocks. If the first n blocks of two requests are equal, then so are their
+first n hashes, even if one of the bodies is truncated. Hashes are 64 bits long and depend on a process secret (`hash`),
+so that a client cannot construct a prompt whose hash collides with another prompt's.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import NamedTuple
 from lbctl.ir.pools import Prefix
 
 _OTHER_PART = 1000
-"""Assumed length of a message part without text (for example an image), in tokens."""
+"""Assumed length, in tokens, of a message part without text, such as an image."""
 _BYTES_PER_TOKEN = 4
-"""Assumed for bodies that cannot be read."""
+"""Assumed ratio for bodies that cannot be read."""
 _BITS = {
     string.ascii_lowercase: 0b10000010,
     string.ascii_uppercase: 0b10010000,
@@ -24,63 +24,64 @@ _BITS = {
     "\n\r\t": 0b00100101,
     " ": 0,
 }
-"""Bits for the classes of ASCII characters. All other ASCII characters have the bits `_SIGN`.
+"""Bits that identify classes of ASCII characters. All other ASCII characters have the `_SIGN` bits.
 
-Tokenizers split text where the character class changes, and merge characters of one class. So a character costs `_BIT`
-tokens for each of its bits that the preceding character does not have. docs/develop/picking-study.md describes how the
-bits were chosen.
+Tokenizers split text where the character class changes, and merge characters of the same class. A character therefore
+costs `_BIT` tokens for each of its bits that the preceding character does not have. How the bits were chosen is
+described in docs/develop/picking-study.md.
 """
 _SIGN = 0b01000001
 _BIT, _UPPER_CASE = 0.484, 0.05
-"""Tokens of a new bit, and the additional tokens of an upper-case letter."""
+"""Tokens per new bit, and additional tokens per uppercase letter."""
 _FURTHER_BYTE, _KOREAN = 0.365, 0.12
-"""Tokens per UTF-8 byte after a character's first one, and the additional tokens for a Korean character."""
+"""Tokens per UTF-8 byte after a character's first byte, and additional tokens per Korean character."""
 _MAX_BYTES_PER_TOKEN = 16
-"""Limits the effect of text in which the class of characters never changes."""
+"""Limits the effect of text in which the character class never changes."""
 _FURTHER_BYTES = bytes(range(0x80, 0xC0))
-"""Bytes of UTF-8 that are not the first byte of a character."""
+"""UTF-8 bytes that are not the first byte of a character."""
 _NOT_HAN, _NOT_HANGUL = (bytes({*range(256)} - {*firsts}) for firsts in (range(0xE4, 0xEA), range(0xEA, 0xEE)))
-"""All bytes except the first bytes of Chinese and Korean characters. Japanese also has Chinese characters."""
+"""All bytes except the first bytes of Chinese and Korean characters. Japanese text also contains Chinese characters."""
 _CLASSES = bytes(
     next((bits for characters, bits in _BITS.items() if chr(code) in characters), _SIGN if code < 128 else 0)
     for code in range(256)
 )
 _SAMPLE, _PIECE = 1536, 128
-"""Maximum number of characters that are examined, and the length of the pieces that form this sample."""
+"""Maximum number of characters examined, and the length of the pieces that make up this sample."""
 _UPPER_CASE_BITS = int.from_bytes(b"\x10" * _SAMPLE, "little")
-"""Only upper-case letters have this bit and the one three bits above it."""
+"""Only uppercase letters have both this bit and the bit three positions above it."""
 MAX_PROMPT_TOKENS = 131_072
 """Upper bound on an estimated prompt length, in tokens."""
 _PARTS_OF_PROMPTS = ("system", "instructions", "prompt", "input", "messages")
-"""Members of a body that form the prompt, in the order in which engines concatenate them."""
+"""Members of a body that make up the prompt, in the order in which engines concatenate them."""
 _MAX_VALUES, _MAX_LEVELS = 4096, 8
-"""Maximum number of values in a prompt (a token ID is a value) and maximum depth of the values. APIs use six levels."""
+"""Maximum number of values in a prompt (each token ID is a value), and maximum nesting depth of the values. Real APIs
+use six levels."""
 Document = dict[str, object]
 
 
 class PromptLength(NamedTuple):
-    """Estimated length of a prompt in tokens, by kinds of content that tokenizers count differently."""
+    """Estimated length of a prompt in tokens, broken down by kinds of content that tokenizers treat differently."""
 
     ascii: float = 0.0
-    """ASCII characters, and bodies that were not read."""
+    """ASCII characters, and bodies that could not be read."""
     han: float = 0.0
-    """Chinese characters, also in Japanese text."""
+    """Chinese characters, including those in Japanese text."""
     other: float = 0.0
-    """Other characters outside ASCII."""
+    """Other non-ASCII characters."""
     parts: float = 0.0
-    """Parts without text, for example images."""
+    """Parts without text, such as images."""
 
 
 EMPTY = PromptLength()
 
 
 class PromptTexts(NamedTuple):
-    """The texts of a prompt, in order."""
+    """A prompt's texts, in order."""
 
     counted: list[str]
     """Texts used to estimate the prompt's length."""
     distinguished: list[str]
-    """Texts by which caches distinguish prompts, up to the limit; they include roles, and URLs or data of other
+    """Texts that caches use to distinguish prompts, up to the limit; they include roles, and the URLs or data of other
     parts."""
     others: int
     """Number of parts without text."""
@@ -89,7 +90,7 @@ class PromptTexts(NamedTuple):
 
 
 def texts(document: Document, limit: int) -> PromptTexts:
-    """Return the texts of the prompt. `PromptTexts.distinguished` ends once it has `limit` characters."""
+    """Return a prompt's texts. `PromptTexts.distinguished` stops at `limit` characters."""
     counted: list[str] = []
     distinguished: list[str] = []
     others, length = 0, 0
@@ -110,7 +111,7 @@ def texts(document: Document, limit: int) -> PromptTexts:
                 left.append((value["content"], depth + 1))
         elif value is not None:
             own = f"{value} "
-            text = " a" if isinstance(value, int) else None  # a token id: a word
+            text = " a" if isinstance(value, int) else None  # a token ID: counted as one word
         if text is not None:
             counted.append(text)
         if own is not None and length < limit:
@@ -120,9 +121,9 @@ def texts(document: Document, limit: int) -> PromptTexts:
 
 
 def chain(found: PromptTexts, seed: str, rules: Prefix) -> tuple[int, ...]:
-    """Return the hash of each complete block of the prompt's prefix, which covers all preceding blocks.
+    """Return the hash of each complete block of the prompt's prefix; each hash covers all preceding blocks.
 
-    `seed` distinguishes prompts that do not share a cache: prompts for different pools, tenants, models or adapters.
+    `seed` distinguishes prompts that cannot share a cache: prompts for different pools, tenants, models or adapters.
     """
     block, value = rules.block, hash(seed)
     beginning = "".join(found.distinguished).encode("utf-8", "replace")[: block * rules.blocks]
@@ -136,8 +137,8 @@ def chain(found: PromptTexts, seed: str, rules: Prefix) -> tuple[int, ...]:
 def length(found: PromptTexts | None, body: bytes, body_length: int) -> PromptLength:
     """Return an estimate of the prompt's length. No part of the estimate exceeds `MAX_PROMPT_TOKENS`.
 
-    `body` is the beginning of the body that `found` was read from, and `body_length` is the length of the whole body.
-    The rest of a body is assumed to resemble the texts before it.
+    `body` is the beginning of the body from which `found` was read, and `body_length` is the length of the entire body.
+    The rest of the body is assumed to resemble the part that was read.
     """
     text = "".join(found.counted) if found is not None and found.complete else None
     is_whole = len(body) == body_length
@@ -152,7 +153,7 @@ def length(found: PromptTexts | None, body: bytes, body_length: int) -> PromptLe
 
 
 def _tokens_of(text: str) -> tuple[float, float, float]:
-    """Return the tokens of ASCII characters, of Chinese characters, and of other characters."""
+    """Return the number of tokens for ASCII characters, for Chinese characters, and for other characters."""
     sample = _sample(text)
     data = sample.encode("utf-8", "replace")
     firsts = data if len(data) == len(sample) else data.translate(None, _FURTHER_BYTES)
@@ -171,7 +172,7 @@ def _tokens_of(text: str) -> tuple[float, float, float]:
 
 
 def _sample(text: str) -> str:
-    """Return equally spaced pieces of a long text."""
+    """Return evenly spaced pieces of a long text."""
     if len(text) <= _SAMPLE:
         return text
     last = len(text) - _PIECE
@@ -179,9 +180,9 @@ def _sample(text: str) -> str:
 
 
 def _part(value: Document, is_needed: bool) -> tuple[str | None, str | None, bool]:
-    """Return three values for a message or message part, without its `content`:
+    """Return three values for a message or message part, ignoring its `content`:
 
-    its text, its text in `PromptTexts.distinguished` (None unless it `is_needed`), and whether it is a part without
+    its text, its text for `PromptTexts.distinguished` (None unless it `is_needed`), and whether it is a part without
     text.
     """
     has_content, text = "content" in value, value.get("text")

@@ -1,7 +1,7 @@
-"""The picker's view of replicas: a `PoolTable` for each pool, with a `Candidate` for each replica.
+"""The picker's view of replicas: one `PoolTable` per pool, with one `Candidate` per replica.
 
-The control plane composes the tables from the state that it sends to proxies. The picker itself does not decide which
-replicas are fit. The only exception is the limit on requests in flight, because only the picker's own books contain
+The control plane builds the tables from the same state that it sends to proxies. The picker itself does not decide
+which replicas are fit. The only exception is the limit on requests in flight, because only the picker itself knows
 their number.
 """
 
@@ -16,54 +16,55 @@ from lbctl.ir.locality import NOWHERE, Place, distance
 from lbctl.ir.pools import Locality, PickPolicy, Pool, SlowStart, relief
 
 KV_FULL = 0.95
-"""Used share of a KV cache above which an engine has to preempt requests or queue new ones."""
+"""Share of the KV cache in use above which an engine has to preempt requests or queue new ones."""
 _MIN_FACTOR = 1e-3
-"""Minimum factor of slow start, also with `min_weight: 0%`: a factor of 0 would make expected waits infinite."""
+"""Minimum slow-start factor, even with `min_weight: 0%`, because a factor of 0 would make expected waits infinite."""
 _SPILL_BELOW = 70.0
-"""If a smaller percentage of a priority's replicas is fit, the next priority helps, unless `locality` sets another
-percentage."""
+"""If fewer than this percentage of a priority's replicas are fit, the next priority is used too, unless `locality` sets
+another percentage."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One replica in the control plane's view. Unknown signals are None, never 0."""
+    """One replica as seen by the control plane. Unknown signals are None, never 0."""
 
     name: str
     """Name of the replica, unique in its pool."""
     address: str
-    """`ip:port`, with IPv6 in brackets, as proxies and gateways write it."""
+    """`ip:port`, with IPv6 addresses in brackets, as proxies and gateways write it."""
     weight: float = 1.0
-    """Weight determined by the weighting strategy, on the scale of the pool's capacities; 0: no requests."""
+    """Weight set by the weighting strategy, on the scale of the pool's capacities; 0 means no requests."""
     fit: bool = True
     """Whether the replica may get requests."""
     reason: str = ""
-    """The reason why the replica is not fit, for display; empty if it is fit."""
+    """Reason why the replica is not fit, for display; empty if it is fit."""
     priority: int = 0
-    """0 is preferred; replicas with higher numbers are standbys."""
+    """0 is the preferred priority; replicas with higher numbers are standbys."""
     region: str | None = None
-    """Region of the replica; None: outside every region."""
+    """Region of the replica; None if it is not in a region."""
     zone: str | None = None
-    """Zone within the region."""
+    """Zone of the replica within the region."""
     queue: float | None = None
     """Requests waiting in the engine, as of the last scrape."""
     kv: float | None = None
-    """Used share of the KV cache, 0 to 1, as of the last scrape."""
+    """Share of the KV cache in use, from 0 to 1, as of the last scrape."""
     speed: float | None = None
-    """Measured correction of `weight`; 1.0: none. None if `weight` already includes it or nothing is measured."""
+    """Measured correction to `weight`; 1.0 means no correction. None if the correction is already included in `weight`
+    or nothing has been measured."""
     limit: int | None = None
-    """Maximum number of requests in flight at this replica; None: no limit."""
+    """Maximum number of requests in flight at this replica; None if unlimited."""
     started: float | None = None
-    """Time at which the replica began to get requests, on the clock of the picker's `now`; None: before any slow
-    start."""
+    """Time at which the replica began to get requests, on the same clock as the picker's `now`; None if it began before
+    any slow start."""
 
     @property
     def rate(self) -> float:
-        """Rate of the replica relative to the other replicas, without slow start."""
+        """Rate of the replica relative to the others, without slow start."""
         return self.weight * (self.speed or 1.0)
 
     @property
     def has_full_cache(self) -> bool:
-        """Whether its KV cache is known to be full."""
+        """Return whether the replica's KV cache is known to be full."""
         return self.kv is not None and self.kv >= KV_FULL
 
 
@@ -72,19 +73,19 @@ class Tier:
 
     def __init__(self, candidates: Iterable[Candidate], capacity: float) -> None:
         self.candidates = tuple(candidates)
-        """The replicas. All are fit."""
+        """The tier's replicas. All of them are fit."""
         self.names = [item.name for item in self.candidates]
         """The names of the replicas."""
         self.rates = [item.rate for item in self.candidates]
-        """Rate of each replica, relative to the others, without slow start."""
+        """Rate of each replica relative to the others, without slow start."""
         self.total_rate = sum(self.rates)
         """Sum of the rates."""
         self.capacity = capacity
-        """Sum of the rates if all replicas of its ranks were fit."""
+        """Sum of the rates if all replicas with these ranks were fit."""
         self.ramping = [index for index, item in enumerate(self.candidates) if item.started is not None]
         """Indexes of the replicas that may be in slow start."""
         self.limits = [(place, item.limit) for place, item in enumerate(self.candidates) if item.limit is not None]
-        """Indexes of the replicas with a limit on requests in flight, and the limits."""
+        """Indexes of the replicas with a limit on requests in flight, each with its limit."""
 
     @cached_property
     def places(self) -> dict[str, int]:
@@ -94,7 +95,7 @@ class Tier:
 
 @dataclasses.dataclass(frozen=True)
 class PoolTable:
-    """The replicas of one pool, and the rules for picking from it."""
+    """One pool's replicas and the rules for picking among them."""
 
     pool: str
     policy: PickPolicy
@@ -102,22 +103,22 @@ class PoolTable:
     candidates: tuple[Candidate, ...]
     """All replicas of the pool, including unfit ones, sorted by name."""
     model: str | None = None
-    """Name of the pool's model; None if the fleet does not name one."""
+    """Name of the pool's model; None if the fleet does not specify one."""
     adapters: frozenset[str] = frozenset()
     """The names that clients use to request the model's LoRA adapters."""
     locality: Locality | None = None
-    """Preference for replicas near the proxy; None: no preference."""
+    """Preference for replicas close to the proxy; None if there is no preference."""
     slow_start: SlowStart | None = None
-    """Slow start of new replicas; None: they get their full share immediately."""
+    """Slow start for new replicas; None if they get their full share immediately."""
     stalled_after: float | None = None
-    """Seconds without progress after which deep health ejects a replica; None: it never does."""
+    """Seconds without progress after which the deep health check ejects a replica; None if it never does."""
     _tiers: dict[tuple[Place, frozenset[str]], tuple[Tier, ...]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
     @classmethod
     def of(cls, pool: Pool, candidates: Iterable[Candidate]) -> PoolTable:
-        """Return the table for a pool that uses the algorithm `pick`."""
+        """Return the table for a pool that uses the `pick` algorithm."""
         assert pool.balance.pick is not None, f"the pool {pool.name} has another algorithm"
         return cls(
             pool=pool.name,
@@ -133,8 +134,8 @@ class PoolTable:
     def rates(self, tier: Tier, now: float) -> list[float]:
         """Return the rates of a tier's replicas including slow start; `tier.rates` itself if none may be in slow start.
 
-        If slow start would leave too little of the tier's capacity in use, all replicas in slow start get more, in
-        proportion to what they lack.
+        If slow start would leave too little of the tier's capacity in use, all replicas in slow start get a higher
+        rate, in proportion to what they lack.
         """
         if self.slow_start is None or not tier.ramping:
             return tier.rates
@@ -149,7 +150,7 @@ class PoolTable:
         return [rate + part * (full - rate) for rate, full in zip(rates, tier.rates, strict=True)]
 
     def ramps(self, now: float) -> dict[str, float]:
-        """Return the fit replicas in slow start, each with the factor below 1 on its rate."""
+        """Return the fit replicas in slow start, each with the factor (below 1) applied to its rate."""
         return {
             name: rate / full
             for tier in self.tiers(NOWHERE, frozenset())
@@ -159,14 +160,14 @@ class PoolTable:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """The names of all replicas."""
+        """Names of all replicas."""
         return frozenset(item.name for item in self.candidates)
 
     def tiers(self, place: Place, regions: frozenset[str]) -> tuple[Tier, ...]:
-        """Return the fit replicas as tiers in order of use, for a proxy at `place`.
+        """Return the fit replicas as tiers, in order of use by a proxy at `place`.
 
-        The replicas of one tier are used together: the nearest replicas of the lowest priority, and also the next
-        replicas if too few of the nearest ones are fit. All replicas are in one of `regions`; empty: any region.
+        The replicas in a tier are used together: the nearest replicas of the lowest priority, plus the next ones if too
+        few of the nearest are fit. All replicas are in one of `regions`; if `regions` is empty, in any region.
         """
         key = (place, regions)
         if key not in self._tiers:
@@ -174,7 +175,7 @@ class PoolTable:
         return self._tiers[key]
 
     def rank(self, candidate: Candidate, place: Place) -> tuple[int, int]:
-        """Return a replica's (priority, distance). Replicas with the lowest rank are used first."""
+        """Return a replica's priority and distance. Replicas with the lowest rank are used first."""
         if self.locality is None:
             return candidate.priority, 0
         return candidate.priority, distance(self.locality.prefer, place, Place(candidate.region, candidate.zone))

@@ -1,4 +1,4 @@
-"""The order in which waiting requests get replicas.
+"""The order in which waiting requests are assigned to replicas.
 
 A request of a higher priority goes first. After `MAX_PASSED` such requests, a request of a lower priority goes, so that
 no priority starves. Within a priority, the flows (for example tenants) share the replicas in proportion to their
@@ -10,7 +10,8 @@ share therefore goes first. Source: P. Goyal, H. M. Vin, H. Cheng, Start-time Fa
 Some places of each replica are a reserve for flows below their share and for higher priorities, so that these seldom
 wait for the end of another request. Other requests leave the reserve free only while such requests arrive.
 
-A lane contains the requests that may go to the same replicas. If a lane is full, requests of other lanes can still go.
+A lane contains the requests that are eligible for the same replicas. If a lane is full, requests in other lanes can
+still be served.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ from math import inf
 from typing import Any, NamedTuple, TypeVar
 
 PRIORITIES = ("high", "normal", "low")
-"""Priorities, the highest first."""
+"""Priorities, highest first."""
 MAX_PASSED = 9
-"""Number of requests of higher priorities that go while a priority waits, before a request of that priority goes."""
+"""Number of higher-priority requests that may be served while a lower priority is waiting, before one of its requests
+is served."""
 PASSES = (float(MAX_PASSED),) * len(PRIORITIES)
-"""`MAX_PASSED` for each priority."""
+"""`MAX_PASSED` per priority."""
 
 CREDIT = 20_000.0
 """Tokens, divided by the weight, by which a flow that begins to wait may be behind the others. It then goes first."""
@@ -37,77 +39,78 @@ _RESERVE_CREDIT = CREDIT / 2
 """Credit above which the reserve is meant for a flow. With less, the shares of busy flows only differ by chance."""
 
 MAX_FINISHES = 4_000
-"""Upper bound on the remembered ends of flows, because clients may choose the flow. The earliest ends matter least."""
+"""Maximum number of flow ends to remember. The limit is needed because clients may choose the flow. The earliest ends
+are the least important."""
 
 _MAX_OUTDATED = 100
-"""Number of outdated entries in a heap above which they are removed, even if none of them is at the top."""
+"""Number of outdated heap entries above which they are removed, even if none of them is at the top."""
 
 _Found = TypeVar("_Found")
 
 
 class WaitingRequest(NamedTuple):
-    """A request that waits for a replica."""
+    """A request that is waiting for a replica."""
 
     id: str
     flow: str
-    """Requests of one flow go in the order of their arrival."""
+    """Requests in one flow are served in order of arrival."""
     priority: int
     """Index in `PRIORITIES`."""
     cost: float
-    """Work of the request, in tokens."""
+    """Work required by the request, in tokens."""
     since: float
-    """Time at which the request arrived, in seconds."""
+    """Arrival time of the request, in seconds."""
     lane: Hashable = None
 
 
 class Position(NamedTuple):
-    """The place of a request that would begin to wait now."""
+    """The position that a request would have if it began to wait now."""
 
     requests: int
-    """Requests that would go before it."""
+    """Number of requests that would be served before it."""
     flows: int
-    """Number of flows to which they belong."""
+    """Number of flows that these requests belong to."""
     seconds: float | None
-    """Estimated wait; None if no request has left the queue in the last minute."""
+    """Estimated wait in seconds; None if no request has left the queue in the last minute."""
     rejected: bool = False
-    """Whether the request would be rejected instead, because too many requests wait."""
+    """Whether the request would be rejected instead, because too many requests are waiting."""
 
 
 @dataclass(slots=True)
 class _Flow:
-    """The waiting requests of one flow, at least one."""
+    """One flow's waiting requests; at least one."""
 
     start: float
-    """Start tag of its next request."""
+    """Start tag of the flow's next request."""
     entry: int
-    """Number of the flow's entry in the heap of its priority."""
+    """Number of the flow's entry in the heap for its priority."""
     lanes: dict[Hashable, dict[str, WaitingRequest]] = field(default_factory=dict)
-    """Maps each lane to its requests by ID, the oldest first."""
+    """Maps each lane to its requests by ID, oldest first."""
     length: int = 0
-    """Number of the flow's requests."""
+    """Number of requests in the flow."""
 
     def heads(self) -> list[WaitingRequest]:
-        """Return the oldest request of each lane, the oldest first."""
+        """Return each lane's oldest request, oldest first."""
         heads = [next(iter(requests.values())) for requests in self.lanes.values()]
         return heads if len(heads) == 1 else sorted(heads, key=lambda item: item.since)
 
 
 class _Level:
-    """The waiting requests of one priority."""
+    """The waiting requests at one priority."""
 
     def __init__(self) -> None:
         self.flows: dict[str, _Flow] = {}
         self.passed = 0
-        """Number of requests of higher priorities that have gone since the last request of this priority."""
+        """Number of higher-priority requests served since the last request at this priority."""
         self._order: list[tuple[float, int, str]] = []
-        """Heap of (start tag, number, flow). An entry is outdated unless its flow has the same number."""
+        """Heap of (start tag, number, flow). An entry is outdated unless its number matches the flow's."""
         self._number = 0
         self._virtual = 0.0
         """Start tag of the last request that went; 0 since the queue was empty."""
         self._finishes: dict[str, float] = {}
         """Maps each flow to the end of its last request; only ends after `_virtual` minus `CREDIT` matter."""
         self._by_length: dict[int, dict[str, None]] = {}
-        """Maps each number of waiting requests to the flows with this number."""
+        """Maps each number of waiting requests to the flows that have that number."""
 
     def add(self, request: WaitingRequest) -> None:
         flow = self.flows.get(request.flow)
@@ -128,7 +131,7 @@ class _Level:
         return self._virtual - (self.start(flow) if waiting is None else waiting.start)
 
     def heads(self) -> Iterator[WaitingRequest]:
-        """Yield the oldest request of each flow and lane, in the order of the flows. The queue must not change."""
+        """Yield the oldest request in each flow and lane, in flow order. The queue must not change during iteration."""
         while not self._is_current(self._order[0]):
             heapq.heappop(self._order)
         first = self._order[0]
@@ -139,7 +142,7 @@ class _Level:
                     yield from self.flows[entry[2]].heads()
 
     def take(self, request: WaitingRequest, weight: float) -> None:
-        """Remove a request that leaves the queue now."""
+        """Remove a request that is leaving the queue."""
         flow = self.flows[request.flow]
         self._virtual = max(self._virtual, flow.start)
         finish = self._finishes[request.flow] = flow.start + request.cost / weight
@@ -167,7 +170,7 @@ class _Level:
             self._finishes.clear()
 
     def largest(self, weights: Mapping[str, float]) -> tuple[float, str]:
-        """Return the number of requests of the largest flow, relative to its weight, and the flow."""
+        """Return the number of requests in the largest flow, relative to its weight, and the flow itself."""
         sizes = [(flow.length / weight, name) for name, weight in weights.items() if (flow := self.flows.get(name))]
         for length in sorted(self._by_length, reverse=True):
             unweighted = next((name for name in self._by_length[length] if name not in weights), None)
@@ -177,12 +180,12 @@ class _Level:
         return max(sizes)
 
     def weight(self, weights: Mapping[str, float]) -> float:
-        """Return the sum of the weights of its flows."""
+        """Return the sum of the flows' weights."""
         weighted = [weight for flow, weight in weights.items() if flow in self.flows]
         return len(self.flows) - len(weighted) + sum(weighted)
 
     def before(self, flow: str, weights: Mapping[str, float]) -> dict[str, int]:
-        """Map each flow to the number of its requests that go before a new request of `flow`.
+        """Map each flow to the number of its requests that would be served before a new request in `flow`.
 
         `weights` maps each flow to its weight.
         """
@@ -217,7 +220,7 @@ class _Level:
 
 
 class FairQueue:
-    """The waiting requests of a pool."""
+    """A pool's waiting requests."""
 
     def __init__(self) -> None:
         self._levels = tuple(_Level() for _ in PRIORITIES)
@@ -231,7 +234,7 @@ class FairQueue:
         """Time of the last request for which the reserve is meant."""
 
     def __len__(self) -> int:
-        """Number of waiting requests."""
+        """Return the number of waiting requests."""
         return len(self._requests)
 
     def __contains__(self, request: str) -> bool:
@@ -240,16 +243,16 @@ class FairQueue:
 
     @property
     def flows(self) -> Mapping[str, int]:
-        """Maps each flow to the number of its waiting requests."""
+        """Map each flow to its number of waiting requests."""
         return self._flows
 
     @property
     def priorities(self) -> Mapping[str, int]:
-        """Maps each priority to the number of its waiting requests."""
+        """Map each priority to its number of waiting requests."""
         return {name: self._priorities[index] for index, name in enumerate(PRIORITIES)}
 
     def weights(self, weights: Mapping[str, float]) -> tuple[float, ...]:
-        """Return the sum of the weights of the flows that wait, for each of `PRIORITIES`."""
+        """Return, for each of `PRIORITIES`, the sum of the weights of the waiting flows."""
         return tuple([level.weight(weights) for level in self._levels])
 
     def add(self, request: WaitingRequest) -> None:
@@ -262,7 +265,7 @@ class FairQueue:
         self._count(request, 1)
 
     def waits(self, lane: Hashable) -> bool:
-        """Return whether a request of this lane waits."""
+        """Return whether any request in this lane is waiting."""
         return lane in self._lanes
 
     def next(
@@ -296,7 +299,7 @@ class FairQueue:
         self.take(request, weight)
 
     def take(self, request: WaitingRequest, weight: float = 1.0) -> None:
-        """Remove a request that leaves the queue now. `weight`: the share of its flow, relative to the other flows."""
+        """Remove a request that is leaving the queue. `weight` is its flow's share relative to the other flows."""
         self._levels[request.priority].take(request, weight)
         for level in self._levels[request.priority + 1 :]:
             if level.flows:
@@ -304,7 +307,7 @@ class FairQueue:
         self._forget(request)
 
     def remove(self, request: str) -> WaitingRequest | None:
-        """Remove a request that no longer waits. Return it; None if it did not wait."""
+        """Remove a request that has stopped waiting. Return the request, or None if it was not waiting."""
         removed = self._requests.get(request)
         if removed is not None:
             self._levels[removed.priority].remove(removed)
@@ -312,11 +315,11 @@ class FairQueue:
         return removed
 
     def displaced(self, flow: str, priority: int, weights: Mapping[str, float]) -> WaitingRequest | None:
-        """Return the request of a full queue that a new one displaces; None if the new one cannot wait.
+        """Return the request that a new request displaces from a full queue; None if the new request cannot wait.
 
-        The displaced request is the newest request of the largest flow, relative to its weight, of the lowest priority
-        that waits. So a flow cannot keep others out of the queue. `weights` maps each flow to its weight, if it is not
-        1.
+        The displaced request is the newest request in the largest flow, relative to its weight, at the lowest priority
+        that has waiting requests. A flow therefore cannot keep others out of the queue. `weights` maps each flow whose
+        weight is not 1 to its weight.
         """
         lowest = max((index for index, level in enumerate(self._levels) if level.flows), default=-1)
         if priority > lowest:
@@ -332,7 +335,7 @@ class FairQueue:
         return max(newest, key=lambda item: item.since)
 
     def overdue(self, since: float) -> list[WaitingRequest]:
-        """Return the requests that have waited since `since` or longer, the oldest first."""
+        """Return the requests that have been waiting since `since` or earlier, oldest first."""
         overdue = []
         for request in self._requests.values():
             if request.since > since:
@@ -341,7 +344,7 @@ class FairQueue:
         return overdue
 
     def before(self, flow: str, priority: int, weights: Mapping[str, float]) -> tuple[int, int]:
-        """Return the number of requests that go before a new request, unless more arrive, and of their flows."""
+        """Return how many requests would be served before a new one, unless more arrive, and from how many flows."""
         counts = Counter(self._levels[priority].before(flow, weights))
         for level in self._levels[:priority]:
             counts.update({name: item.length for name, item in level.flows.items()})
@@ -409,7 +412,7 @@ def _work(flow: _Flow) -> float:
 
 
 def _started_by(flow: _Flow, tag: float, weight: float) -> int:
-    """Return the number of requests of a flow whose start tags are at most `tag`."""
+    """Return the number of requests in a flow whose start tags are at most `tag`."""
     start, count = flow.start, 0
     requests = sorted((item for lane in flow.lanes.values() for item in lane.values()), key=lambda item: item.since)
     for request in requests:

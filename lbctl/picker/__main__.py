@@ -1,7 +1,7 @@
 """`python -m lbctl.picker FD UDP PARENT`: the picker as a child of `lbctl serve`.
 
-FD is the file descriptor of the socket to the parent, and UDP is the file descriptor of the datagram socket. PARENT is
-the process ID of the parent, which is 1 in a container.
+FD is the file descriptor of the socket connected to the parent, and UDP is the file descriptor of the datagram socket.
+PARENT is the parent's process ID, which is 1 in a container.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Controls access to the picker: rejects queries without its key, and requests from web pages.
+"""Controls access to the picker: rejects queries that lack its key, and requests sent by web pages.
 
-Proxies send the key with each query, so that another user of the machine cannot query the picker. A browser adds the
-`Origin` of a page to most requests. It sends the name and the port of the page as `Host`, even if foreign DNS resolves
-that name to this machine. Proxies do not send `Origin`. The `Host` header of a proxy is the name of its upstream or the
-host that the client sent, without the port of the picker.
+Proxies send the key with each query, so that other users of the machine cannot query the picker. Browsers add the
+page's `Origin` to most requests. They send the page's host name and port as `Host`, even if a third party's DNS
+resolves that name to this machine. Proxies do not send an `Origin` header. A proxy's `Host` header is the name of its
+upstream or the host sent by the client, without the picker's port.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ _LOG_INTERVAL = 60.0
 
 
 class QuestionKey:
-    """The key of one picker, from the control plane. Without a key, every query is admitted."""
+    """A picker's key, received from the control plane. Without a key, every query is admitted."""
 
     def __init__(self) -> None:
         self.value = ""
-        """The key; empty if there is none."""
+        """The key; empty if none is set."""
         self.refused = 0
         """Number of rejected queries."""
         self._logged_at = float("-inf")
 
     def set(self, value: str) -> None:
-        """From now on, admit only queries with this key; empty: every query."""
+        """From now on, admit only queries with this key; if it is empty, admit every query."""
         self.value = value
 
     def admits(self, given: str, proxy: str = "") -> bool:
-        """Return whether a query with the key `given` is admitted. `proxy` is the name that the proxy reports."""
+        """Return whether to admit a query that has the key `given`. `proxy` is the name reported by the proxy."""
         if not self.value or hmac.compare_digest(given.encode("utf-8", "replace"), self.value.encode()):
             return True
         self.refused += 1
@@ -53,7 +53,7 @@ class QuestionKey:
 
 
 def is_of_web_page(headers: Mapping[str, Sequence[str]], bind: Address, *, by_proxy: bool) -> bool:
-    """Return whether a web page sent a request to a listener at `bind`.
+    """Return whether a web page sent the request that arrived at a listener at `bind`.
 
     `by_proxy`: whether proxies query the request's path.
     """

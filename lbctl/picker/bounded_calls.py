@@ -1,11 +1,12 @@
-"""Limits for the calls of all gRPC services of the picker.
+"""Limits on the calls to all of the picker's gRPC services.
 
-Each service is registered as if its calls were bidirectional streams, which makes no difference to clients. Therefore,
-a call's messages are read only when it has its turn, and a client that does not read its responses is disconnected.
+Each service is registered as if its calls were bidirectional streams, which clients cannot distinguish. A call's
+messages are therefore read only when it is the call's turn, and a client that does not read its responses is
+disconnected.
 
-`UnfinishedQuestions` limits the number of gateway queries that wait for their body, and the bytes that they buffer. At
-a limit, it ends the oldest query of the connection with the most queries. If a query ends without a response, the
-gateway forwards the request as if there were no picker.
+`UnfinishedQuestions` limits the number of gateway queries whose body is incomplete and the bytes that they buffer. When
+a limit is reached, it ends the oldest query on the connection with the most queries. If a query ends without a
+response, the gateway forwards the request as if it did not use a picker.
 """
 
 from __future__ import annotations
@@ -29,35 +30,36 @@ from lbctl.xds.protocol.shares import Shares
 from lbctl.xds.protocol.unread_messages import UnreadMessages
 
 MAX_MESSAGE = 5 << 18
-"""Upper bound on a message, in bytes: a proxy buffers at most 1 MiB of a body, and slightly more while the body
-arrives."""
+"""Upper bound on a message's size in bytes: a proxy buffers at most 1 MiB of a body, and slightly more while the body
+is arriving."""
 MAX_READING = 12
-"""Maximum number of calls that wait for their first message at once."""
+"""Maximum number of calls whose first message may be read at the same time."""
 _MAX_WAITING = 4_096
-"""Maximum number of calls that wait for their turn, which allows for bursts from gateways. `unread` limits their
-bytes."""
+"""Maximum number of calls waiting for their turn; high enough for bursts from gateways. `unread` limits the number of
+bytes that they hold."""
 FIRST_TIMEOUT = 5.0
-"""Seconds from the start of a call to the end of its first message."""
+"""Seconds from the start of a call until its first message must be complete."""
 _READ_TIMEOUT = 30.0
-"""Seconds within which a client must read a message sent to it."""
+"""Seconds within which a client must read a message that was sent to it."""
 MAX_QUESTIONS = 1_024
-"""Maximum number of queries that wait for their body at once, because gRPC buffers a part of a message for each."""
+"""Maximum number of queries that may wait for their body at the same time, because gRPC buffers part of a message for
+each."""
 MAX_HELD_BYTES = 16 << 20
 BODY_TIMEOUT = 60.0
-"""Seconds within which the part of a query's body that the picker reads must arrive."""
+"""Seconds within which the part of a query's body that the picker needs must arrive."""
 
 
 class BoundedContext:
-    """The context of a call, with bounded reads and writes. The context decodes messages for the service."""
+    """A call's context, with bounded reads and writes. It decodes messages for the service."""
 
     def __init__(
         self, context: Any, client: Client, call: Call, calls: BoundedCalls, decode: Callable[[bytes], Any] | None
     ) -> None:
         self.client = client
-        """The connection of the call."""
+        """The call's connection."""
         self.call = call
         self.last_size = 0
-        """The length of the last message, in bytes."""
+        """Length of the last message, in bytes."""
         self._context = context
         self._calls = calls
         self._decode = decode or bytes
@@ -68,7 +70,7 @@ class BoundedContext:
         return getattr(self._context, name)
 
     async def read(self) -> Any:
-        """Return the next message, or gRPC's EOF marker."""
+        """Return the next message, or gRPC's EOF marker at the end."""
         if self._has_read:
             message = await self._context.read()
         else:
@@ -86,9 +88,9 @@ class BoundedContext:
         await self.call.write(message)
 
     async def messages(self) -> AsyncIterator[Any]:
-        """Yield the messages of the client.
+        """Yield the client's messages.
 
-        The generator keeps no reference to a message while it waits for the next one.
+        The generator does not keep a reference to a message while it waits for the next one.
         """
         while True:
             message = await self.read()
@@ -104,7 +106,7 @@ class BoundedContext:
 
 
 class BoundedCalls:
-    """The calls of a server. `handler` wraps the handler of a service, so that its calls are bounded."""
+    """A server's calls. `handler` wraps a service's handler so that its calls are bounded."""
 
     def __init__(self, reading: int = MAX_READING) -> None:
         self.first = FirstMessages(reading, _MAX_WAITING)
@@ -113,11 +115,11 @@ class BoundedCalls:
         self.unread = UnreadMessages(self.clients)
 
     def clients(self) -> Collection[Client]:
-        """Return the clients that have open calls."""
+        """Return the clients that have calls open."""
         return self._clients.keys()
 
     def handler(self, service: grpc.GenericRpcHandler) -> grpc.GenericRpcHandler:
-        """Return a handler that bounds the calls of the service."""
+        """Return a handler that bounds the service's calls."""
         return _BoundedService(service, self._serve)
 
     async def _serve(self, method: Any, _: object, context: Any) -> None:
@@ -143,17 +145,17 @@ class _BoundedService(grpc.GenericRpcHandler):
         self._serve = serve
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
-        """Return the handler of a method; None if the service does not have the method."""
+        """Return a method's handler; None if the service does not have the method."""
         method = self._service.service(handler_call_details)
         return None if method is None else grpc.stream_stream_rpc_method_handler(partial(self._serve, method))
 
 
 class _MalformedError(Exception):
-    """A message cannot be decoded as a message of the service."""
+    """A message cannot be decoded as a message for the service."""
 
 
 def _decoded(message: bytes, decode: Callable[[bytes], Any]) -> Any:
-    """Return the decoded message. Raises _MalformedError, which keeps no reference to the message."""
+    """Return the decoded message. Raises _MalformedError, which does not keep a reference to the message."""
     with suppress(DecodeError):
         return decode(message)
     del message
@@ -161,7 +163,7 @@ def _decoded(message: bytes, decode: Callable[[bytes], Any]) -> Any:
 
 
 async def _answered(method: Any, context: BoundedContext) -> Status | None:
-    """Serve a call. Return the status with which to end the call; None if it ended normally."""
+    """Serve a call. Return the status with which to end the call, or None if it ended normally."""
     try:
         await _answer(method, context)
     except _MalformedError:
@@ -172,7 +174,7 @@ async def _answered(method: Any, context: BoundedContext) -> Status | None:
 
 
 async def _answer(method: Any, context: BoundedContext) -> None:
-    """Serve a call with its service's method."""
+    """Serve a call using the service's method."""
     encode = method.response_serializer or bytes
     if method.stream_stream is not None:
         await method.stream_stream(context.messages(), context)
@@ -191,23 +193,23 @@ async def _answer(method: Any, context: BoundedContext) -> None:
 
 
 def _failed(error: BaseException) -> None:
-    """Log the exception of a task of a call. The call itself does not depend on the task."""
+    """Log an exception raised by one of a call's tasks. The call itself is not affected."""
     log.warn("a call to the picker could not be closed", why=error)
 
 
 class UnfinishedQuestions:
-    """The calls whose query has begun but is not complete."""
+    """Calls whose query has begun but is not complete yet."""
 
     def __init__(self, most: int = MAX_QUESTIONS, held: int = MAX_HELD_BYTES) -> None:
         self._max_questions, self._max_held = most, held
         self._calls: Shares[Call] = Shares()
         self._held: dict[Call, int] = {}
-        """Maps each call to the bytes of its query."""
+        """Maps each call to the number of bytes in its query."""
         self._held_bytes = 0
         self._timers: dict[Call, asyncio.TimerHandle] = {}
 
     def add(self, client: Hashable, call: Call, size: int) -> None:
-        """Add bytes to the query of a client's call. The first bytes begin the query."""
+        """Add bytes to the query in a client's call. The first bytes start the query."""
         if call not in self._held:
             if len(self._calls) >= self._max_questions:
                 self._end_one(f"more than {self._max_questions} picker requests are waiting for their body")
@@ -221,7 +223,7 @@ class UnfinishedQuestions:
             self._end_one(f"picker requests waiting for their body take more than {self._max_held >> 20} MiB")
 
     def leave(self, client: Hashable, call: Call) -> None:
-        """Record that the query of a call is complete, or that the call has ended."""
+        """Record that a call's query is complete, or that the call has ended."""
         if self._calls.discard(client, call):
             self._held_bytes -= self._held.pop(call)
             self._timers.pop(call).cancel()

@@ -1,4 +1,4 @@
-"""The link of a picker that is a child of `lbctl serve`: it receives lines of tables and sends a report per second."""
+"""The link of a picker that is a child of `lbctl serve`: receives tables as lines and sends one report per second."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class SocketLink:
         self._writer: asyncio.StreamWriter | None = None
 
     async def settings(self) -> Mapping[str, Any]:
-        """Read and return the values of the first line. Raises WireError."""
+        """Read the first line and return its values. Raises WireError."""
         self._reader, self._writer = await asyncio.open_connection(sock=self._connection, limit=wire.MAX_LINE_BYTES)
         return wire.parse(await self._reader.readline())
 
     async def run(self, follower: TableFollower, service: PickService) -> None:
-        """Apply lines and send reports until the control plane closes the link or ends. Raises WireError."""
+        """Apply lines and send reports until the control plane closes the link or exits. Raises WireError."""
         loop = asyncio.get_running_loop()
         works = {"tables": self._apply(follower, service), "reports": self._report(service)}
         try:
@@ -45,7 +45,7 @@ class SocketLink:
             await self._close()
 
     async def fail(self, why: str) -> None:
-        """Report why this process ends. Call `settings` first."""
+        """Report why this process is exiting. Call `settings` before calling this method."""
         assert self._writer is not None, "the settings were read"
         self._writer.write(wire.line("failed", why=why))
         await self._close()
@@ -76,7 +76,7 @@ class SocketLink:
 
 
 def _explained(service: PickService, values: Mapping[str, Any]) -> bytes:
-    """Return the response line to an `explain` line, without an explanation if that line is invalid."""
+    """Return the response to an `explain` line; it has no explanation if the line is invalid."""
     try:
         return explanation_line(service, values)
     except wire.WireError:
@@ -84,7 +84,7 @@ def _explained(service: PickService, values: Mapping[str, Any]) -> bytes:
 
 
 def explanation_line(service: PickService, values: Mapping[str, Any]) -> bytes:
-    """Return the response line to a line of kind `explain`, without an explanation if the decision fails.
+    """Return the response to a line of kind `explain`; it has no explanation if the decision fails.
 
     Raises WireError if the line cannot be read.
     """
@@ -99,7 +99,7 @@ def explanation_line(service: PickService, values: Mapping[str, Any]) -> bytes:
 
 
 def report(service: PickService, reported: int = 0) -> bytes:
-    """Return a report line: the counts since the start, and all samples after the first `reported` ones."""
+    """Return a report line with the counts since the start and all samples after the first `reported` ones."""
     statistics = service.statistics
     return reports.line(
         PickerReport(

@@ -1,8 +1,8 @@
-"""One TCP connection of a proxy to the picker, whatever protocol it uses: reading, time limits, and backpressure.
+"""A TCP connection from a proxy to the picker, for any protocol: reading, timeouts, and backpressure.
 
-The first byte identifies the protocol: a SPOP frame begins with the high byte of its length, which is 0, and HTTP
-begins with a letter. Therefore, both protocols share one port. `connection_limits` limits the number of connections and
-the bytes that they hold.
+The first byte identifies the protocol: a SPOP frame begins with the high byte of its length, which is 0, whereas HTTP
+begins with a letter. This lets both protocols share one port. `connection_limits` limits the number of connections and
+the number of bytes that they buffer.
 """
 
 from __future__ import annotations
@@ -20,33 +20,35 @@ from lbctl.picker.connection_limits import ConnectionLimits
 from lbctl.xds.protocol.connection import Client
 
 _WITHDRAWN = 1.0
-"""Seconds after a response during which a reset of its connection means that the proxy did not read it."""
+"""If the connection is reset within this many seconds after a response, the proxy has not read the response."""
 QUESTION_TIMEOUT = 10.0
-"""Seconds allowed from the connection to its first request, and from the first byte of a request to its last."""
+"""Seconds from the connection to its first request, and from a request's first byte to its last, after which the
+connection is closed."""
 IDLE_TIMEOUT = 60.0
-"""Seconds between requests on a connection."""
+"""Maximum time between requests on a connection, in seconds."""
 _CHUNK_BYTES = 64 << 10
-"""Maximum number of bytes to read at once."""
+"""Maximum number of bytes read at once."""
 
 
 class Reply(NamedTuple):
-    """Response to the first request in a buffer."""
+    """Response to the first request in the buffer."""
 
     data: bytes
-    """The bytes to send."""
+    """Bytes to send."""
     length: int
-    """The bytes of the request."""
+    """Length of the request in bytes."""
     keep: bool = True
     """Whether the connection stays open."""
     withdraw: Callable[[], None] | None = None
-    """Called if the connection ends with the response unread, because the proxy gave up on the query. None: nothing."""
+    """Called if the connection ends before the response is read, because the proxy gave up on the query. None if there
+    is nothing to call."""
 
 
 class Later:
-    """Deferred response to the first request in a buffer.
+    """Deferred response to the first request in the buffer.
 
-    `length`: the bytes of the request. `blocks`: whether the connection serves no other request until then. `withdraw`
-    is called if the connection ends before the response.
+    `length`: length of the request in bytes. `blocks`: whether the connection serves no other requests until then.
+    `withdraw` is called if the connection ends before the response.
     """
 
     __slots__ = ("blocks", "length", "send", "withdraw")
@@ -56,7 +58,7 @@ class Later:
         self.blocks = blocks
         self.withdraw: Callable[[], None] = _ignore
         self.send: Callable[[Reply], None] = _ignore
-        """Sends the response. The connection sets it once the request waits."""
+        """Sends the response. Set by the connection once the request is waiting."""
 
 
 def _ignore(*_: object) -> None:
@@ -64,32 +66,33 @@ def _ignore(*_: object) -> None:
 
 
 class MalformedError(Exception):
-    """A request cannot be read. The message gives the reason."""
+    """A request is malformed. The message states the reason."""
 
 
 class WireProtocol(Protocol):
-    """The protocol of one connection."""
+    """A connection's protocol."""
 
     def respond(self, received: bytearray) -> Reply | Later | int:
-        """Return the response to the first request.
+        """Return the response to the first request in the buffer.
 
-        While the request is incomplete, return its minimum length in bytes. Raises MalformedError.
+        If the request is incomplete, return its minimum length in bytes. Raises MalformedError.
         """
 
     def rejection(self, error: MalformedError) -> bytes:
-        """Return the bytes to send to a client before its connection is closed."""
+        """Return the bytes to send to a client before closing its connection."""
 
 
 class PickerConnection(asyncio.BufferedProtocol):
-    """One connection. `limits` is shared by all connections of a listener.
+    """One connection. `limits` is shared by all of a listener's connections.
 
-    `choose` returns the protocol for the first byte that a client sends.
+    `choose` returns the protocol that matches the first byte sent by the client.
     """
 
     _chunk = memoryview(bytearray(_CHUNK_BYTES))
-    """Buffer for the event loop's reads. All connections share it, because each copies its part immediately.
+    """Buffer for the event loop to read into. It is shared by all connections, because each copies its data
+    immediately.
 
-    For an ordinary protocol, the loop allocates 256 KiB for each read, which may cost more than a pick.
+    With an ordinary protocol, the loop would allocate 256 KiB for each read, which can cost more than a pick.
     """
 
     def __init__(self, choose: Callable[[int], WireProtocol], limits: ConnectionLimits) -> None:
@@ -99,41 +102,44 @@ class PickerConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
         self._needed = 0
-        """Minimum length, in bytes, of the request that begins in `_received`."""
+        """Minimum length, in bytes, of the request at the start of `_received`."""
         self._is_paused = False
-        """Whether responses are suspended until the client has read the previous ones."""
+        """Whether responses are paused until the client has read the previous ones."""
         self._loop = asyncio.get_running_loop()
         self._deadline = 0.0
-        """Time, on the loop's clock, at which the connection is closed if the client sends nothing."""
+        """Time, on the loop's clock, at which the connection is closed if the client has not sent anything."""
         self._timer: asyncio.TimerHandle | None = None
-        """Fires at or before the deadline: a response moves the deadline but not the timer."""
+        """Fires at or before the deadline: a response moves the deadline but does not reset the timer."""
         self._withdraw: Callable[[], None] | None = None
-        """`Reply.withdraw` of the newest response."""
+        """`Reply.withdraw` for the newest response."""
         self._answered_at = 0.0
         self._ended_unread = False
-        """Whether the client closed the connection before it received the response."""
+        """Whether the client closed the connection before receiving the response."""
         self._is_incomplete = False
-        """Whether a request has begun and is not complete."""
+        """Whether a request has begun but is not complete."""
         self._later: set[Later] = set()
-        """Responses that follow later."""
+        """Responses that will be sent later."""
         self._is_blocked = False
-        """Whether no other request is served until one of them is sent."""
+        """Whether other requests must wait until one of these responses is sent."""
 
     @property
     def client(self) -> Client | None:
-        """The host and the port of the client; None once the connection is closed."""
+        """The client's host and port; None once the connection is closed."""
         peer = self._transport.get_extra_info("peername") if self._transport is not None else None
         return (normal_host(peer[0]), peer[1]) if peer else None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Serve the connection."""
+        """Start serving the connection."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._limits.enter(self)
         self._wait(QUESTION_TIMEOUT)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection. A client that closes the connection with an unread response resets it."""
+        """Remove the connection.
+
+        If a client closes the connection without reading a response, the connection is reset.
+        """
         self._limits.leave(self)
         self._received.clear()
         if self._timer is not None:
@@ -144,12 +150,12 @@ class PickerConnection(asyncio.BufferedProtocol):
             self._withdraw()
 
     def eof_received(self) -> None:
-        """Record whether the client received the response: it may also close a connection that it no longer needs."""
+        """Record whether the client got the response, because clients also close connections that they do not need."""
         self._leave_queue()
         self._ended_unread = self._transport is not None and _is_unread(self._transport)
 
     def get_buffer(self, _: int) -> memoryview:
-        """Return the buffer for the client's next bytes."""
+        """Return the buffer for the next bytes from the client."""
         return self._chunk
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -162,7 +168,7 @@ class PickerConnection(asyncio.BufferedProtocol):
         self._limits.note_held(self, len(self._received))
 
     def pause_writing(self) -> None:
-        """Stop reading and responding, because the client does not read its responses."""
+        """Stop reading and responding, because the client is not reading its responses."""
         self._is_paused = True
         if self._transport is not None:
             self._transport.pause_reading()
@@ -210,7 +216,7 @@ class PickerConnection(asyncio.BufferedProtocol):
             self._send(Reply(self._protocol.rejection(error), 0, keep=False))
 
     def _defer(self, later: Later) -> None:
-        """Keep the connection open until the response to its first request follows."""
+        """Keep the connection open until the response to its first request is sent."""
         self._later.add(later)
         self._is_blocked = later.blocks
         later.send = lambda reply: self._send_later(later, reply)
@@ -219,7 +225,7 @@ class PickerConnection(asyncio.BufferedProtocol):
         self._limits.note_waiting(self, is_waiting=True)
 
     def _leave_queue(self) -> None:
-        """Withdraw the waiting requests, because the connection ends."""
+        """Withdraw the waiting requests, because the connection has ended."""
         waiting, self._later = self._later, set()
         for later in waiting:
             later.send = _ignore
@@ -230,7 +236,7 @@ class PickerConnection(asyncio.BufferedProtocol):
         self._later.discard(later)
         self._is_blocked = False
         if self._transport.is_closing():
-            self._loop.call_soon(later.withdraw)  # the proxy does not get the response
+            self._loop.call_soon(later.withdraw)  # the proxy will not get the response
             return
         self._send(reply)
         self._limits.note_waiting(self, is_waiting=bool(self._later))
@@ -262,7 +268,7 @@ class PickerConnection(asyncio.BufferedProtocol):
 
 
 def _is_unread(transport: asyncio.Transport) -> bool:
-    """Return whether the peer has not acknowledged all bytes that were sent to it."""
+    """Return whether any of the bytes sent to the peer have not been acknowledged yet."""
     connection = transport.get_extra_info("socket")
     if connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
         return True

@@ -1,8 +1,9 @@
-"""Limits on the HTTP connections of a picker's listener, and on the bytes of incomplete queries that they buffer.
+"""Limits on the number of HTTP connections to a listener, and on the bytes of incomplete queries that they buffer.
 
-At a limit, the picker closes the connection that has gone longest without a response. Therefore, clients that only keep
-connections open, or that never complete their queries, cannot lock proxies out: a proxy gets its response right after
-it connects. Connections whose request waits in a queue are neither closed nor counted: the queue limits their number.
+When a limit is reached, the picker closes the connection that has gone longest without a response. Clients that merely
+keep connections open, or never complete their queries, therefore cannot lock out proxies: a proxy gets its response as
+soon as it connects. Connections whose request is waiting in a queue are neither closed nor counted, because the queue
+limits their number.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from lbctl.xds.protocol.connection import Client
 
 MAX_CONNECTIONS = 4_096
 MAX_HELD_BYTES = 16 << 20
-"""Maximum number of bytes of incomplete queries, across all connections of a listener."""
+"""Maximum total size of incomplete queries across all of a listener's connections, in bytes."""
 _DESCRIPTORS = 4
-"""Divisor of the process's file descriptor limit, for the connections of one listener."""
+"""The process's file descriptor limit is divided by this number to get the limit for one listener's connections."""
 
 
 class Closable(Protocol):
@@ -24,28 +25,28 @@ class Closable(Protocol):
 
     @property
     def client(self) -> Client | None:
-        """The host and the port of the client; None once the connection is closed."""
+        """The client's host and port; None once the connection is closed."""
 
     def close(self) -> None:
         """Close the connection."""
 
 
 class ConnectionLimits:
-    """The connections of one listener."""
+    """One listener's connections."""
 
     def __init__(self, connections: int | None = None, held: int = MAX_HELD_BYTES) -> None:
-        """`connections`: by default `MAX_CONNECTIONS`, or a quarter of the file descriptors if that is less."""
+        """`connections` defaults to `MAX_CONNECTIONS`, or to a quarter of the file descriptors if that is less."""
         self._max_connections = connections or _max_connections()
         self._max_held = held
         self._held: dict[Closable, int] = {}
-        """Maps each connection to the number of bytes that it buffers. The connection that has gone longest without a
-        response comes first."""
+        """Maps each connection to the number of bytes that it is buffering. The connection that has gone longest
+        without a response comes first."""
         self._held_bytes = 0
         self._waiting: set[Closable] = set()
-        """Connections whose request waits in a queue."""
+        """Connections whose request is waiting in a queue."""
 
     def clients(self) -> set[Client]:
-        """Return the clients with served connections: their TLS handshakes are complete."""
+        """Return the clients whose connections are being served, with their TLS handshakes complete."""
         served = (*self._held, *self._waiting)
         return {client for item in served if (client := item.client) is not None}
 
@@ -56,7 +57,7 @@ class ConnectionLimits:
         self._held[new] = 0
 
     def note_held(self, connection: Closable, size: int) -> None:
-        """Record how many bytes the connection buffers."""
+        """Record how many bytes the connection is buffering."""
         if (before := self._held.get(connection)) is None or before == size:
             return
         self._held[connection] = size
@@ -65,12 +66,12 @@ class ConnectionLimits:
             self._close_oldest_holder()
 
     def note_answer(self, connection: Closable) -> None:
-        """Record that the connection got a response."""
+        """Record that the connection has received a response."""
         if (size := self._held.pop(connection, None)) is not None:
             self._held[connection] = size
 
     def note_waiting(self, connection: Closable, *, is_waiting: bool) -> None:
-        """Record whether a request of the connection waits in a queue."""
+        """Record whether one of the connection's requests is waiting in a queue."""
         if is_waiting:
             self._waiting.add(connection)
             self._held_bytes -= self._held.pop(connection, 0)

@@ -1,8 +1,8 @@
-"""Receiver that reads all available datagrams at once and then pauses for a few milliseconds.
+"""Receives all available datagrams at once and then pauses for a few milliseconds.
 
-An asyncio datagram endpoint reads only one datagram per iteration, whereas an iteration responds to every connection
-that has sent a query. Under load, reports of ended requests arrived faster than they were read, and the kernel dropped
-three out of four. The pause saves one iteration per report, and lets queries go first.
+An asyncio datagram endpoint reads only one datagram per loop iteration, whereas each iteration responds to every
+connection that has sent a query. Under load, reports of ended requests arrived faster than they were read, and the
+kernel dropped three out of every four. The pause saves one iteration per report and gives queries precedence.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from lbctl.ir.address import Address
 _BUFFER = 4 << 20
 """Size of the receive buffer, in bytes, if the system allows it."""
 _PAUSE = 0.005
-"""Seconds between reads. Until the next read, the picker counts requests that have ended as in flight."""
+"""Seconds between two reads. Until the next read, the picker still counts requests that have ended as in flight."""
 _MAX_BATCH = 1_000
-"""Number of datagrams after which the event loop turns to its other work."""
+"""Number of datagrams after which the event loop gets to do its other work."""
 _MAX_DATAGRAM_BYTES = 64 << 10
-"""Upper bound on the length of a datagram, in bytes."""
+"""Maximum size of a datagram in bytes."""
 
 
 def bound(address: Address) -> socket.socket:
-    """Return a socket that receives datagrams at the address. Raises OSError."""
+    """Return a socket bound to the address, for receiving datagrams. Raises OSError."""
     receiving = socket.socket(socket.AF_INET6 if ":" in address.host else socket.AF_INET, socket.SOCK_DGRAM)
     try:
         receiving.setblocking(False)
@@ -37,7 +37,7 @@ def bound(address: Address) -> socket.socket:
 
 
 class DatagramReceiver:
-    """Calls `take` with the content of each datagram from a socket (see `bound`).
+    """Calls `take` with the contents of each datagram received from a socket (see `bound`).
 
     The receiver requires a running event loop.
     """
@@ -49,7 +49,7 @@ class DatagramReceiver:
         """Port on which the socket listens."""
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        """Fires at the end of a pause; None: the event loop waits for datagrams."""
+        """Fires at the end of a pause; None while the event loop is waiting for datagrams."""
         self._wait()
 
     def close(self) -> None:

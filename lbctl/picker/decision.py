@@ -1,4 +1,4 @@
-"""Decisions by `lbctl.pick`: this module passes the books, the affinity memory and the time to the pure functions."""
+"""Makes decisions with `lbctl.pick`: passes the books, the affinity memory and the time to its pure functions."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from lbctl.picker.wire import EngineSample
 
 
 class PickerDecision(NamedTuple):
-    """Decision for one request."""
+    """The decision for one request."""
 
     ordered: tuple[Candidate, ...]
-    """Replicas in the order in which a proxy should try them; empty: no replica may be picked."""
+    """Replicas in the order in which a proxy should try them; empty if no replica may be picked."""
     reason: str
     """One-word reason; `full` if a request has to wait for one of the replicas."""
     features: Features
-    """Features read from the request."""
+    """Features extracted from the request."""
     tokens: float
-    """Number of prompt tokens that the first replica of `ordered` must compute."""
+    """Number of prompt tokens that the first replica in `ordered` must compute."""
 
 
 class Decider:
-    """The books and the affinity memory of one process. Times are seconds on one clock."""
+    """One process's books and affinity memory. Times are in seconds on one clock."""
 
     def __init__(self, random: Random, affinity: AffinityMemory) -> None:
         self.books = Books()
@@ -61,18 +61,18 @@ class Decider:
         return explain(self.read(table, question), table, self.books, self._affinity, now)
 
     def started(self, request: str, decision: PickerDecision, now: float) -> None:
-        """Record that a request goes to the first replica of a decision."""
+        """Record that a request was sent to a decision's first replica."""
         replica, read = decision.ordered[0].name, decision.features
         cached = read.prompt_tokens - decision.tokens
         self.books.started(request, read.pool, replica, decision.tokens, now, cached, read.length)
         self._affinity.remember(read, replica, now)
 
     def first_token(self, request: str) -> None:
-        """Record that the response to a request has begun."""
+        """Record that the response to a request has started."""
         self.books.first_token(request)
 
     def first_byte(self, request: str, now: float) -> None:
-        """Record that the body of a response has begun."""
+        """Record that a response's body has started."""
         self.books.first_byte(request, now)
 
     def finished(self, request: str) -> None:
@@ -80,9 +80,10 @@ class Decider:
         self.books.finished(request)
 
     def sampled(self, sample: EngineSample, stalled_after: float | None, now: float) -> None:
-        """Correct the books with a report from a replica's engine. An engine that has restarted has lost its cache.
+        """Correct the books using a report from a replica's engine. An engine that has restarted has lost its cache.
 
-        `stalled_after`: seconds without progress after which deep health ejects a replica; None: it never does.
+        `stalled_after` is the time in seconds without progress after which the deep health check ejects a replica; None
+        if it never does.
         """
         if sample.restarted:
             self._affinity.forget(sample.pool, sample.replica)
@@ -96,7 +97,7 @@ class Decider:
         self.stalls.observe(pool, replica, progress, self.books.load(pool, replica), stalled_after)
 
     def learn_limit(self, sample: EngineSample, now: float) -> None:
-        """Learn from an engine's report how many requests it runs at once, for a pool with a queue."""
+        """Learn from an engine's report how many requests it runs concurrently, for a pool with a queue."""
         waiting, taken = (sample.queue or 0.0) - sample.deferred, now - sample.age
         has_full_cache = (sample.kv or 0.0) >= KV_FULL
         self.books.learn_limit(
@@ -104,22 +105,22 @@ class Decider:
         )
 
     def merge(self, peer: str, counts: Counts, now: float) -> None:
-        """Replace the counts of another picker."""
+        """Replace another picker's counts."""
         self.books.merge(peer, counts, now)
 
     def merge_affinity(self, batch: AffinityBatch, now: float, yields: bool) -> None:
-        """Accept entries of another picker's affinity memory."""
+        """Accept entries from another picker's affinity memory."""
         self._affinity.merge(batch, now, yields=yields)
 
     def forget_departed(self, before: PoolTable | None, after: PoolTable | None) -> None:
-        """Forget the replicas that have left a pool."""
+        """Forget the replicas that have left the pool."""
         kept = {item.name for item in after.candidates} if after else set()
         for item in before.candidates if before else ():
             if item.name not in kept:
                 self._affinity.forget(before.pool if before else "", item.name)
 
     def expire(self, pools: dict[str, PoolTable], now: float) -> None:
-        """Remove outdated entries, and the books of replicas that are no longer in a pool."""
+        """Remove outdated entries, and the books of replicas that are not in a pool anymore."""
         names = {name: frozenset(item.name for item in table.candidates) for name, table in pools.items()}
         self.books.expire(now)
         self.books.keep(names)
@@ -127,7 +128,7 @@ class Decider:
         self.stalls.expire(names, now)
 
     def read(self, table: PoolTable, question: PickerQuestion) -> Features:
-        """Return the features of a request."""
+        """Return a request's features."""
         caller = question.caller
         return features.read(
             table, question.headers, question.body, question.body_length,

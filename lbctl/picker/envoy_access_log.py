@@ -1,9 +1,9 @@
-"""Receiver of Envoy's gRPC access log, in which Envoys report that picked requests have ended.
+"""Receives Envoy's gRPC access log, which reports that picked requests have ended.
 
-Each entry carries its pick's ID as a tag. An Envoy opens a stream for each of its workers, and sends its node ID in the
-first message of each stream. If all streams of an Envoy have ended and no new one begins for a short time, the Envoy
-and all its requests count as ended. Any client can send any node ID, so a stream counts only after it has ended a pick
-of that node.
+Each entry has the ID of its pick as a tag. An Envoy opens one stream per worker and sends its node ID in each stream's
+first message. If all of an Envoy's streams have ended and no new stream begins within a short time, the Envoy and all
+its requests are considered ended. Any client can send any node ID, so a stream is taken into account only after it has
+ended one of that node's picks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lbctl.picker.messages import ResponseStart
 _SERVICE, _METHOD = "envoy.service.accesslog.v3.AccessLogService", "StreamAccessLogs"
 _TAG = "x-lbctl-pick-id"
 _GRACE = 2.0
-"""Seconds after the end of an Envoy's last stream after which its requests count as ended."""
+"""Seconds after the end of an Envoy's last stream after which its requests are considered ended."""
 _NOT_REACHED = (
     "upstream_reset_before_response_started{connection_failure",
     "upstream_reset_before_response_started{connection_timeout",
@@ -29,17 +29,17 @@ _NOT_REACHED = (
     "upstream_reset_before_response_started{local_connection_failure",
     "no_healthy_upstream",
 )
-"""Prefixes of the response code details if Envoy itself responds because it could not connect to a replica."""
+"""Prefixes of the response code details when Envoy itself responds because it could not connect to a replica."""
 
 
 class Ending(Protocol):
-    """Receiver of the starts of responses and the ends of requests."""
+    """Receives the starts of responses and the ends of requests."""
 
     def proxy_of(self, pick: str) -> str:
-        """Return the proxy of a request that has not ended; empty if there is none."""
+        """Return the proxy that handles an unfinished request; empty if there is none."""
 
     def answered(self, pick: str, answer: ResponseStart) -> None:
-        """Record that the response to a request has begun."""
+        """Record that the response to a request has started."""
 
     def finished(self, pick: str) -> None:
         """Record that a request has ended."""
@@ -49,16 +49,16 @@ class Ending(Protocol):
 
 
 class EnvoyEnds:
-    """The access log service of a picker."""
+    """A picker's access log service."""
 
     def __init__(self, service: Ending) -> None:
         self._service = service
         self._streams: Counter[str] = Counter()
-        """Maps each node ID to the number of its open streams that have ended one of its picks."""
+        """Maps each node ID to the number of open streams that have ended one of its picks."""
         self._leaving: dict[str, asyncio.TimerHandle] = {}
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """Return the handler of the service."""
+        """Return the service's handler."""
         method = grpc.stream_unary_rpc_method_handler(
             self._stream,
             request_deserializer=StreamAccessLogsMessage.FromString,
@@ -76,7 +76,7 @@ class EnvoyEnds:
                         counts = True
                         self._opened(node)
                     self._ended(entry)
-                message = entry = None  # they may be large, and the next message may never come
+                message = entry = None  # they may be large, and the next message may never arrive
         finally:
             if counts:
                 self._closed(node)
@@ -110,7 +110,7 @@ class EnvoyEnds:
 
 
 def _pick(entry: Any) -> str:
-    """Return the ID of an entry's pick; empty if it has none."""
+    """Return the pick ID in an entry; empty if there is none."""
     return str(entry.common_properties.custom_tags.get(_TAG, ""))
 
 

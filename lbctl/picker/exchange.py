@@ -1,9 +1,9 @@
-"""Exchange of requests in flight and of affinity memories between pickers that serve the same pools.
+"""Exchanges requests in flight and affinity memories between pickers that serve the same pools.
 
-Each picker opens a stream to every other picker that the control plane knows. It sends its counts up to twenty times
-per second when they have changed, and otherwise once per second to confirm them. Messages are not acknowledged: lost
-counts are replaced 50 ms later. If a picker cannot be reached, the sender retries, and that picker's requests are
-unknown until it succeeds. A second stream sends the changes of the affinity memory (`shared_memory`).
+Each picker opens a stream to every other picker listed by the control plane. It sends its counts up to twenty times per
+second when they change, and otherwise once per second as confirmation. Messages are not acknowledged, because lost
+counts are replaced 50 ms later. If a picker cannot be reached, the sender retries. Until it succeeds, the other picker
+does not know about the sender's requests. A second stream sends changes to the affinity memory (`shared_memory`).
 """
 
 from __future__ import annotations
@@ -26,27 +26,28 @@ from lbctl.runtime import log
 from lbctl.runtime.guard import Guard
 
 INTERVAL = 0.05
-"""Seconds between checks of whether the picker's own counts have changed."""
+"""Seconds between checks for changes in the picker's own counts."""
 _REPEAT = 1.0
-"""Seconds after which unchanged counts are sent again."""
+"""Seconds after which unchanged counts are resent."""
 _PAUSE = 1.0
-"""Seconds before the next attempt to reach an unreachable picker."""
+"""Seconds before the next attempt to reach a picker that was unreachable."""
 _TELLING = 2
-"""Number of failed attempts after which the reason is logged, because a new picker may not listen yet."""
+"""Number of failed attempts after which the reason is logged. The first failures are not logged because a new picker
+may not be listening yet."""
 _SERVICE, _METHOD = "lbctl.picker.Exchange", "Counts"
 _MAX_COUNTS = 100_000
-"""Maximum number of replicas that a message may name."""
+"""Maximum number of replicas in a message."""
 _MAX_REQUESTS, _MAX_TOKENS = 1_000_000, 10**15
-"""Upper bounds on the counts of a replica. A message with larger counts is invalid."""
+"""Upper bounds on a replica's counts. A message with larger counts is invalid."""
 _NORMAL = PRIORITIES.index("normal")
 
 
 class Exchange:
-    """The exchange of one picker.
+    """One picker's exchange with the others.
 
-    `counts` returns its counts, and `merge` accepts the ID and the counts of another picker. `demands` returns the
-    requests that wait at this picker. `merge_demands` accepts the ID and the demands of another picker, and whether
-    that picker is the first of two equal pickers.
+    `counts` returns the picker's own counts, and `merge` accepts another picker's ID and counts. `demands` returns the
+    requests waiting at this picker. `merge_demands` accepts another picker's ID and demands, and whether that picker
+    takes precedence in a tie.
     """
 
     def __init__(
@@ -69,9 +70,9 @@ class Exchange:
         self._merge_demands = merge_demands
         self._tasks: dict[tuple[str, str], tuple[asyncio.Task[NoReturn], ...]] = {}
         self._peer_ids: frozenset[str] = frozenset()
-        """IDs of the other pickers. Messages of other senders are ignored."""
+        """IDs of the other pickers. Messages from any other sender are ignored."""
         self._failures: Counter[str] = Counter()
-        """Maps each address to the number of attempts since the picker was last reached."""
+        """Maps each address to the number of failed attempts since the picker was last reached."""
         self._copying: asyncio.Task[NoReturn] | None = None
 
     @property
@@ -80,7 +81,10 @@ class Exchange:
         return len(self._tasks)
 
     def follow(self, peers: Mapping[str, str]) -> None:
-        """From now on, exchange counts and memories with these pickers. The keys are IDs, and the values addresses."""
+        """From now on, exchange counts and affinity memories with these pickers.
+
+        The keys are IDs, and the values are addresses.
+        """
         others = {name: address for name, address in peers.items() if name != self.own}
         wanted = set(others.items())
         self._peer_ids = frozenset(others)
@@ -126,9 +130,9 @@ class Exchange:
             await asyncio.sleep(_PAUSE)
 
     async def _send(self, address: str) -> None:
-        """Send the counts until the other picker ends the stream.
+        """Send counts until the other picker ends the stream.
 
-        The method writes the messages itself: gRPC would hide an exception in an iterator of messages, because it only
+        The method writes the messages itself, because gRPC hides exceptions raised by a message iterator and only
         cancels the call. Raises grpc.RpcError.
         """
         loop = asyncio.get_running_loop()
@@ -151,7 +155,7 @@ class Exchange:
     # ── Receiving ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """Return the handler of the service."""
+        """Return the service's handler."""
         methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
             _METHOD: grpc.stream_unary_rpc_method_handler(self._receive)
         }
@@ -167,18 +171,18 @@ class Exchange:
                 self._merge_demands(sender, demands, sender < self.own)
                 self._merge(sender, counts)
                 del counts, demands
-            del message, parsed  # they may be large, and the next message may never come
+            del message, parsed  # they may be large, and the next message may never arrive
         return b""
 
 
 def message_of(sender: str, counts: Counts, demands: Demands) -> bytes:
-    """Return the message of a picker with this ID.
+    """Return the message sent by a picker with this ID.
 
-    Expected cached tokens and the lengths of prompts have their own keys, because earlier versions require exactly four
-    numbers for each replica. lbctl 1.0 sends and requires three lengths with the key `lengths`, so the key of the four
-    lengths has another name. Pickers do not learn from the prompts of a picker of the other version. Earlier versions
-    read `waiting`, the sum of the weights of the flows that wait, as their number. They ignore `shares`, which contains
-    these weights by priority, and the tag.
+    Expected cached tokens and prompt lengths have separate keys, because earlier versions require exactly four numbers
+    per replica. lbctl 1.0 sends and requires three lengths under the key `lengths`, so the four lengths are sent under
+    a different key. Pickers do not learn from prompts sent by pickers of the other version. Earlier versions interpret
+    `waiting`, the sum of the weights of the waiting flows, as the number of these flows. They ignore the tag and
+    `shares`, which contains these weights by priority.
     """
     rows = {pool: {name: count[:4] for name, count in replicas.items()} for pool, replicas in counts.items()}
     cached = {
@@ -198,7 +202,7 @@ def message_of(sender: str, counts: Counts, demands: Demands) -> bytes:
 
 
 def parse(message: bytes) -> tuple[str, Counts, Demands] | None:
-    """Return the ID of the sender, its counts and its demands; None if this is not a valid message."""
+    """Return the sender's ID, its counts and its demands; None if the message is invalid."""
     try:
         values: Any = json.loads(message)
         cached, prompts, shares = (values.get(key, {}) for key in ("cached", "prompts", "shares"))
@@ -221,7 +225,7 @@ def parse(message: bytes) -> tuple[str, Counts, Demands] | None:
 
 
 def _counts(row: Sequence[object], cached_tokens: object, lengths: Sequence[object]) -> Count:
-    """Return the counts of a replica. Raises TypeError or ValueError if they are not valid."""
+    """Return a replica's counts. Raises TypeError or ValueError if they are invalid."""
     requests, *tokens = row
     if (len(tokens), len(lengths)) != (3, 4):
         raise ValueError
@@ -232,10 +236,10 @@ def _counts(row: Sequence[object], cached_tokens: object, lengths: Sequence[obje
 
 
 def _demand(flows: object, share: Sequence[object] | None) -> Demand:
-    """Return the requests that wait for a pool. Raises TypeError or ValueError if they are not valid.
+    """Return the requests waiting for a pool. Raises TypeError or ValueError if they are invalid.
 
-    `share`: None if the sender has an earlier version. The flows of that sender count as flows of normal priority with
-    the weight 1.
+    `share` is None if the sender runs an earlier version. That sender's flows are treated as flows of normal priority
+    with weight 1.
     """
     number = _count(flows, _MAX_REQUESTS)
     if share is None:
@@ -247,12 +251,12 @@ def _demand(flows: object, share: Sequence[object] | None) -> Demand:
 
 
 def _count(value: object, most: int) -> int:
-    """Return the value as a number of requests. Raises ValueError if it is not a valid count."""
+    """Return the value as a number of requests. Raises ValueError if it is not a valid number of requests."""
     return int(_number(value, most))
 
 
 def _number(value: object, most: int) -> float:
-    """Return the value as a number. Raises ValueError if it is not valid."""
+    """Return the value as a number. Raises ValueError if it is not a valid number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
         raise ValueError
     return value

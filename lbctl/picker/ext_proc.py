@@ -1,8 +1,9 @@
-"""One stream of Envoy's external processing: it maps the messages of one HTTP request to responses, without any I/O.
+"""One Envoy external-processing stream: maps the messages for one HTTP request to responses, without any I/O.
 
-Kubernetes gateways query the picker through this protocol. They send the whole body as a stream that the picker must
-send back in pieces (`FULL_DUPLEX_STREAMED`), or its buffered beginning, or no body. They do not name a pool, and expect
-the responses of the endpoint picker protocol: 503 if no replica is ready, 429 if all replicas are full.
+Kubernetes gateways use this protocol to query the picker. They send the whole body as a stream that the picker must
+send back in pieces (`FULL_DUPLEX_STREAMED`), its buffered beginning, or no body at all. They do not specify a pool, and
+they expect the responses defined by the endpoint picker protocol: 503 if no replica is ready, and 429 if all replicas
+are full.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from google.protobuf.struct_pb2 import Struct
 from lbctl.picker.messages import MAX_BODY_BYTES, Caller, PickerAnswer, PickerQuestion, ResponseStart
 
 DESTINATION = "x-gateway-destination-endpoint"
-"""Name of the header, and key of the metadata, with the addresses of the chosen replicas."""
+"""Name of both the header and the metadata key that contain the addresses of the chosen replicas."""
 _SERVED = "x-gateway-destination-endpoint-served"
 _SUBSET = "x-gateway-destination-endpoint-subset"
 _NAMESPACE, _SUBSET_NAMESPACE = "envoy.lb", "envoy.lb.subset_hint"
 _CHUNK = 62_000
-"""Maximum number of bytes of a body in one response, so that a message stays below the 64 KiB limit of gateways."""
+"""Maximum number of body bytes in one response, so that each message stays below the gateways' 64 KiB limit."""
 _HELD = (ProcessingMode.BUFFERED, ProcessingMode.BUFFERED_PARTIAL)
 _DUPLEX = ProcessingMode.FULL_DUPLEX_STREAMED
 _CONTINUE = {
@@ -34,20 +35,20 @@ _CONTINUE = {
 
 
 class Picking(Protocol):
-    """The part of the picker that a stream uses."""
+    """The part of the picker that streams use."""
 
     def pick(self, question: PickerQuestion) -> PickerAnswer:
         """Return the replicas for a request, in the order in which a proxy should try them."""
 
     def answered(self, pick: str, answer: ResponseStart) -> None:
-        """Record that the response to a request has begun."""
+        """Record that the response to a request has started."""
 
     def finished(self, pick: str) -> None:
         """Record that a request has ended."""
 
 
 class ProcessorStream:
-    """The state of one stream."""
+    """One stream's state."""
 
     def __init__(self, picking: Picking) -> None:
         self._picking = picking
@@ -56,17 +57,17 @@ class ProcessorStream:
         self._headers: dict[str, list[str]] = {}
         self._subset: frozenset[str] | None = None
         self._held: list[bytes] | None = None
-        """Pieces of the body that wait until the replica is chosen; None if nothing waits."""
+        """Pieces of the body that are held until the replica is chosen; None if nothing is held."""
         self._held_bytes = 0
         self._pick = ""
 
     @property
     def is_asking(self) -> bool:
-        """Whether the stream waits for the body before it chooses the replica."""
+        """Whether the stream is waiting for the body before choosing the replica."""
         return self._held is not None
 
     def receive(self, request: ProcessingRequest) -> Sequence[bytes]:
-        """Return the encoded responses to a message."""
+        """Return the encoded responses to the message."""
         match request.WhichOneof("request"):
             case "request_headers":
                 return self._request_headers(request)
@@ -123,7 +124,7 @@ class ProcessorStream:
         return self._release(end=end) if end or self._held_bytes >= MAX_BODY_BYTES else []
 
     def _release(self, *, end: bool) -> Sequence[bytes]:
-        """Choose the replica and send back the part of the body that has been waiting.
+        """Choose the replica and send back the part of the body that was held.
 
         `end`: whether this is the whole body.
         """
@@ -137,7 +138,7 @@ class ProcessorStream:
         length = len(body) if whole and body else max(len(body), _content_length(self._headers))
         question = PickerQuestion(Caller(None), self._headers, body, length, self._subset)
         picked = self._picking.pick(question)
-        self.end()  # only the last pick of a stream counts
+        self.end()  # only the last pick in a stream counts
         self._pick, self._headers = picked.id, {}
         if picked.addresses:
             return _chosen(kind, ",".join(picked.addresses))
@@ -156,7 +157,7 @@ class ProcessorStream:
 
 
 def _subset_of(request: ProcessingRequest) -> frozenset[str] | None:
-    """Return the addresses that the gateway allows; None if it does not send this hint."""
+    """Return the addresses that the gateway allows; None if the gateway does not send this hint."""
     metadata = request.metadata_context.filter_metadata
     if _SUBSET_NAMESPACE not in metadata:
         return None
@@ -170,7 +171,7 @@ def _subset_of(request: ProcessingRequest) -> frozenset[str] | None:
 
 
 def _answer(request: ProcessingRequest) -> ResponseStart:
-    """Return the replica that responds, as given in the gateway's metadata."""
+    """Return the replica that sent the response, as given in the gateway's metadata."""
     metadata = request.metadata_context.filter_metadata
     fields = metadata[_NAMESPACE].fields if _NAMESPACE in metadata else {}
     return ResponseStart(fields[_SERVED].string_value if _SERVED in fields else "")
@@ -182,7 +183,7 @@ def _content_length(headers: dict[str, list[str]]) -> int:
 
 
 def _chosen(kind: str, destination: str) -> bytes:
-    """Return the response with the replicas in the metadata and in a header, because gateways use either of them."""
+    """Return the response that names the replicas both in the metadata and in a header, because gateways use either."""
     option = {
         "header": {"key": DESTINATION, "raw_value": destination.encode()},
         "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
@@ -203,7 +204,10 @@ def _refused(status: int) -> bytes:
 
 
 def _chunks(kind: str, body: bytes, *, end: bool) -> Iterator[bytes]:
-    """Yield a body as responses of a bidirectional stream. If only its end is new, yield one response without bytes."""
+    """Yield a body as bidirectional-stream responses.
+
+    If only the end of the body is new, yield one response without any bytes.
+    """
     starts = range(0, len(body), _CHUNK) if body else range(1)
     for start in starts:
         piece = {"body": body[start : start + _CHUNK], "end_of_stream": end and start + _CHUNK >= len(body)}

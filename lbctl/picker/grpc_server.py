@@ -1,9 +1,9 @@
-"""The gRPC server of the picker: external processing for gateways, health checks, and services of other modules.
+"""The picker's gRPC server: external processing for gateways, health checks, and other modules' services.
 
-Each HTTP request of a gateway is a stream. An invalid message ends its stream with an error, and the gateway then
-forwards the request without a picked replica; other streams continue. Streams above the limit are rejected in the same
-way, as are all streams while the picker is not ready. `bounded_calls` limits the bytes that streams hold before their
-replica is chosen.
+Each HTTP request from a gateway is one stream. An invalid message ends its stream with an error, and the gateway then
+forwards the request without a picked replica. Other streams continue. Streams above the limit, and all streams while
+the picker is not ready, are rejected in the same way. `bounded_calls` limits the number of bytes that streams buffer
+until their replica is chosen.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_STREAMS = 20_000
 _OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE),
     ("grpc.per_message_decompression", 0),  # proxies do not compress messages, and a small message may become large
-    ("grpc.http2.bdp_probe", 0),  # otherwise the window grows for clients that send fast
+    ("grpc.http2.bdp_probe", 0),  # otherwise, the window grows for clients that send quickly
     ("grpc.http2.lookahead_bytes", 16 << 10),
     ("grpc.max_concurrent_streams", MAX_STREAMS),
     ("grpc.server.max_pending_requests", MAX_STREAMS),
@@ -44,17 +44,20 @@ _OPTIONS = (
 
 
 class CannotBindError(Exception):
-    """The picker cannot listen on an address. The message contains the reason."""
+    """The picker cannot listen on an address. The message states the reason."""
 
 
 class GrpcServer:
-    """Server for external processing and health checks on one address."""
+    """Server for external processing and health checks at one address."""
 
     def __init__(
         self, picking: Picking, health: PickerHealth, credentials: ServerCredentials | None,
         *more: grpc.GenericRpcHandler, key: QuestionKey | None = None,
     ) -> None:  # fmt: skip
-        """`more`: handlers of other services on the same port. `key`: key for external processing; None: no key."""
+        """`more` contains handlers for other services on the same port.
+
+        `key` is the key for external processing; None if no key is required.
+        """
         self._picking = picking
         self._health = health
         self._credentials = credentials
@@ -68,7 +71,7 @@ class GrpcServer:
         """Number of open streams."""
 
     async def start(self, bind: Address, *, shares_port: bool = False) -> int:
-        """Listen, and return the port. `shares_port`: whether the parent process also binds the port.
+        """Start listening and return the port. `shares_port`: whether the parent process has the port bound too.
 
         Raises CannotBindError.
         """
@@ -90,7 +93,7 @@ class GrpcServer:
         return port
 
     async def stop(self, grace: float) -> None:
-        """Reject new streams, and end the open ones within `grace` seconds."""
+        """Reject new streams, and end open streams within `grace` seconds."""
         for watch in self._watches:
             watch.cancel()
         if self._server is not None:
@@ -127,7 +130,7 @@ class GrpcServer:
 
 
 def _key_of(context: BoundedContext) -> str:
-    """Return the key in the metadata of a stream; empty if there is none."""
+    """Return the key in a stream's metadata; empty if there is none."""
     values = (value for name, value in context.invocation_metadata() or () if name == HEADER)
     value = next(values, "")
     return value if isinstance(value, str) else ""

@@ -1,7 +1,7 @@
 """The gRPC health service for the service names that Envoys and gateways check.
 
-Each message has only one field, so this module decodes and encodes the messages itself: `service` is field 1 of a
-request, `status` is field 1 of a response.
+Each message has a single field, so this module decodes and encodes the messages itself: `service` is field 1 of the
+request, and `status` is field 1 of the response.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _FIELD = b"\x0a"
 
 
 class PickerHealth:
-    """The health service. `ready` returns whether replicas can be picked; liveness does not depend on it."""
+    """The gRPC health service. `ready` returns whether replicas can be picked; liveness does not depend on it."""
 
     def __init__(self, ready: Callable[[], bool], changed: Callable[[], AsyncIterator[None]]) -> None:
         """`changed` yields when the result of `ready` may have changed, for `Watch` streams."""
@@ -26,7 +26,7 @@ class PickerHealth:
         self._changed = changed
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """Return the handler of the service."""
+        """Return the service's handler."""
         methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
             "Check": grpc.unary_unary_rpc_method_handler(self._check),
             "Watch": grpc.unary_stream_rpc_method_handler(self._watch),
@@ -54,7 +54,7 @@ class PickerHealth:
 
 
 def _name(request: bytes) -> str:
-    """Return the service name of a request. A name of 128 bytes or more counts as unknown."""
+    """Return the service name in a request. Names of 128 bytes or more are treated as unknown."""
     if not request:
         return ""
     if request[:1] != _FIELD or len(request) != 2 + request[1]:

@@ -1,24 +1,24 @@
-"""The HTTP interface of the picker, and the datagrams with which HAProxy and nginx report the end of a request.
+"""The picker's HTTP interface, and the datagrams in which HAProxy and nginx report that a request has ended.
 
-nginx sends `POST /pick/POOL` with the beginning of the client's body, or `GET /pick/POOL`. Both queries have the
-client's headers, and `?regions=EU,US&region=EU&zone=a` with the regions that the route allows and the location of the
-proxy. The response is 200 with a replica's name and the ID of the pick, or 204 without a replica. If the request has to
-wait in the queue of its pool, the response is 401. nginx then asks again with `wait=1`, and gets the response later. If
-the request is rejected, the response is 403 with `x-lbctl-refused`: the seconds after which the client should try
-again. If the request has left another pool for its fallback, `x-lbctl-left` is the ID of its pick there, whose prompt
-is then not charged. A datagram with the ID ends the pick. HAProxy 2.6 and later use SPOP instead (`spop`); a
-configuration of an earlier lbctl also sends the ID (`x-lbctl-pick-id`, a UUID).
+nginx sends `POST /pick/POOL` with the beginning of the client's body, or `GET /pick/POOL`. Both queries contain the
+client's headers and `?regions=EU,US&region=EU&zone=a`, with the regions that the route allows and the proxy's location.
+The response is 200 with a replica's name and the pick ID, or 204 if there is no replica. If the request has to wait in
+its pool's queue, the response is 401. nginx then queries again with `wait=1` and gets the response later. If the
+request is rejected, the response is 403, with the number of seconds after which the client should retry in
+`x-lbctl-refused`. If the request has left another pool for its fallback, `x-lbctl-left` is the ID of its pick in that
+pool, whose charge for the prompt is then refunded. A datagram that contains the ID ends the pick. HAProxy 2.6 and later
+use SPOP instead (`spop`). Configurations from earlier lbctl versions also send the ID (`x-lbctl-pick-id`, a UUID).
 
-A query needs the picker's key (`x-lbctl-pick-key`) unless TLS admits the proxy. Without the key, the response is 403,
-or 503 for an Envoy.
+Queries require the picker's key (`x-lbctl-pick-key`) unless TLS authenticates the proxy. If the key is missing, the
+response is 403, or 503 for an Envoy.
 
-Envoys query `/envoy` with the client's method, and with headers for the pool and the other fields. The response is 200,
-with the addresses of the replicas to try and the ID of the pick, or with neither: Envoy forwards any other response
-below 500 to its client. The response is 429 if the request is rejected. If the request has to wait, the response
-contains its ID and `x-lbctl-must-wait`, and Envoy queries `/envoy/wait` with this ID. The response to this second query
-follows later. Envoys of lbctl 1.0 do not send `x-lbctl-asks-again`, so the response to their only query follows later.
-Envoy's access log reports the end (`envoy_access_log`). If the client disconnects or Envoy stops waiting, Envoy closes
-the connection of its query, which withdraws the pick.
+Envoys query `/envoy` with the client's method and with headers that contain the pool and the other fields. The response
+is 200, either with the addresses of the replicas to try and the pick ID, or with neither. Envoy would forward any other
+response below 500 to its client. The response is 429 if the request is rejected. If the request has to wait, the
+response contains its ID and `x-lbctl-must-wait`, and Envoy then queries `/envoy/wait` with this ID. The response to
+this second query is sent later. Envoys configured by lbctl 1.0 do not send `x-lbctl-asks-again`, so the response to
+their only query is delayed instead. Envoy's access log reports when the request ends (`envoy_access_log`). If the
+client disconnects or Envoy stops waiting, Envoy closes the query's connection, which withdraws the pick.
 """
 
 from __future__ import annotations
@@ -49,28 +49,28 @@ _ENVOY_HEADERS = (
     "x-lbctl-pool", "x-lbctl-proxy", "x-lbctl-regions", "x-lbctl-region", "x-lbctl-zone", "x-lbctl-busy", _TENANT,
     "x-lbctl-priority", "x-lbctl-route",
 )  # fmt: skip
-"""Headers that describe an Envoy and its route."""
+"""Headers that describe the querying Envoy and its route."""
 _STRUCTURED = re.compile(
     rb'<[0-9]{1,3}>1 (?:[!-~]{1,255} ){5}\[lbctl@0 [^\]]{1,400}? end="([^"]{2})"[^\]]{0,500}?'
     rb' retries="(\+?)[0-9]{1,10}" pick="([0-9a-z-]{0,48})"\]'
 )
 _LATE = "late-"
-"""Prefix of a pick's ID if the proxy did not wait for the pick."""
+"""Prefix of a pick ID when the proxy did not wait for the pick."""
 _NO_CONNECTION = (b"SC", b"sC")
-"""Termination states in HAProxy's report of a request that no replica accepted."""
+"""Termination states that HAProxy reports for a request that no replica accepted."""
 _UNREACHED, _MOVED = ResponseStart(by_replica=False), ResponseStart(moved=True)
 
 
 class HttpApi:
-    """Handler of the HTTP requests. `metrics` returns the page of the picker's own metrics.
+    """Handles the HTTP requests. `metrics` returns the page with the picker's own metrics.
 
-    `local` maps further paths to functions from a body to a response, only for clients on this machine. They need
-    `POST`. `bind` is the address of the listener for them; None: TLS with client certificates excludes requests from
-    web pages.
+    `local` maps additional paths, served only to clients on this machine, to functions that take a body and return a
+    response. These paths require `POST`. `bind` is the address of the listener that serves them. It is None if TLS with
+    client certificates already excludes requests from web pages.
 
-    Queries and `local` paths need the `key`; None: TLS or the caller authenticates the clients.
+    Queries and `local` paths require the `key`. It is None if TLS or the caller authenticates the clients.
 
-    Envoy's health check reads `/ready`, and its cluster expects the text that this class returns.
+    Envoy's health check requests `/ready`, and its cluster configuration expects the text that this class returns.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class HttpApi:
         by_envoy = path in (_ENVOY, _ENVOY_WAIT)
         by_proxy = by_envoy or path in (_FIRST_BYTE, _READY) or path.startswith(PICK_PATH)
         if self._bind is not None and is_of_web_page(request.headers, self._bind, by_proxy=by_proxy):
-            return HttpAnswer(500 if by_envoy else 403)  # Envoy forwards a response below 500
+            return HttpAnswer(500 if by_envoy else 403)  # Envoy forwards responses below 500
         if by_envoy:
             answer = self._answer_envoy if path == _ENVOY else self._answer_envoy_later
             return answer(request) if self._is_admitted(request) else HttpAnswer(503)
@@ -114,7 +114,7 @@ class HttpApi:
         return HttpAnswer(404)
 
     def _is_admitted(self, request: HttpRequest) -> bool:
-        """Return whether a request has the required key."""
+        """Return whether a request contains the required key."""
         if self._key is None:
             return True
         return self._key.admits(_header(request, HEADER), _header(request, "x-lbctl-proxy"))
@@ -153,7 +153,7 @@ class HttpApi:
         return HttpAnswer(200, headers={_ID: pick, _MUST_WAIT: "1"}, withdraw=partial(self._service.drop_ticket, pick))
 
     def _answer_envoy_later(self, request: HttpRequest) -> HttpAnswer | HttpWait:
-        """Return the response to a second query, in which the request waits."""
+        """Return the response to a second query, during which the request waits."""
         pick = _header(request, _ID)
         ticket = self._service.claim_ticket(pick)
         if ticket.answer is not None:
@@ -173,7 +173,7 @@ class HttpApi:
         return HttpWait(begin)
 
     def _waited_answer(self, picked: PickerAnswer) -> HttpAnswer:
-        """Return nginx's response to a query with `wait=1`. nginx closes its connection if the client disconnects."""
+        """Return nginx's response to a query with `wait=1`. nginx closes the connection if the client disconnects."""
         return _nginx_answer(picked)._replace(withdraw=partial(self._service.finished, picked.id))
 
     def _envoy_answer(self, picked: PickerAnswer) -> HttpAnswer:
@@ -191,17 +191,17 @@ def _nginx_answer(picked: PickerAnswer) -> HttpAnswer:
     if not picked.names:
         return HttpAnswer(401) if picked.must_wait else _NOTHING
     headers = {"x-lbctl-pick": picked.names[0], _ID: picked.id}
-    return HttpAnswer(200, b"", headers)  # nginx closes the connection of an `auth_request` with a body
+    return HttpAnswer(200, b"", headers)  # nginx closes the connection of an `auth_request` whose response has a body
 
 
 def _rejection(picked: PickerAnswer) -> dict[str, str]:
-    """Return the headers for the proxy if the request is rejected, by the queue of its pool or by a limit."""
+    """Return the headers for the proxy if the request is rejected by its pool's queue or by a limit."""
     full = {_FULL: "1"} if picked.full else {}
     return {_REFUSED: str(picked.refused), **full}
 
 
 class RequestEnds:
-    """Parser of the log lines that report the end of a pick. The parser counts lines that it cannot parse."""
+    """Parses the log lines that report the end of a pick. Lines that cannot be parsed are counted."""
 
     def __init__(self, service: PickService) -> None:
         self._service = service
@@ -209,7 +209,7 @@ class RequestEnds:
         """Number of datagrams that could not be parsed."""
 
     def received(self, data: bytes) -> None:
-        """End the pick whose ID is in a datagram."""
+        """End the pick whose ID is in the datagram."""
         end = _end(data) if len(data) <= _MAX_DATAGRAM_BYTES else None
         if end is None:
             self.malformed += 1
@@ -230,23 +230,23 @@ class RequestEnds:
 class _End(NamedTuple):
     """The end of a request.
 
-    `pick` is the ID of its pick, empty if it had none. `unreached`: whether the proxy could not reach the picked
-    replica. `left` is the ID of its pick in the pool that it left for the fallback, because no replica of the pool was
-    reached; empty if it did not leave a pool.
+    `pick` is the ID of its pick; empty if it had none. `unreached`: whether the proxy could not reach the picked
+    replica. `left` is the ID of its pick in the pool that it left for the fallback because none of the pool's replicas
+    could be reached; empty if it did not leave a pool.
     """
 
     pick: str
     unreached: bool
     left: str = ""
     moved: bool = False
-    """Whether another replica got the request, because the picked replica was busy or could not be reached."""
+    """Whether the request went to another replica because the picked replica was busy or could not be reached."""
 
 
 def _end(data: bytes) -> _End | None:
-    """Return the end of a request from a syslog line; None if the line cannot be parsed.
+    """Return the request end reported in a syslog line; None if the line cannot be parsed.
 
-    HAProxy reports the end in the structured data in front of the access log, nginx in a JSON object. HAProxy adds a
-    plus sign to its number of retries if a server other than the first got the request.
+    HAProxy reports the end in the structured data before the access log entry, and nginx in a JSON object. HAProxy adds
+    a plus sign to its retry count if the request went to a server other than the first.
     """
     if match := _STRUCTURED.match(data):
         state, redispatched, pick = match.groups()
@@ -268,7 +268,7 @@ def _envoy_caller(
     pool: str, proxy: str, regions: str, region: str, zone: str, busy: str, tenant: str, priority: str,
     route: str,
 ) -> Caller:  # fmt: skip
-    """Return the caller of an Envoy's query, from the values of `_ENVOY_HEADERS`."""
+    """Return the caller for an Envoy's query, from the values of `_ENVOY_HEADERS`."""
     allowed, place = frozenset(item for item in regions.split(",") if item), Place(region or None, zone or None)
     return Caller(
         pool, proxy, allowed, place, leaves_busy=busy == "1", tenant=tenant, priority=priority_named(priority),
@@ -277,10 +277,10 @@ def _envoy_caller(
 
 
 def _header(request: HttpRequest, name: str) -> str:
-    """Return the first value of a header; empty if the request does not have it."""
+    """Return the first value of a header; empty if the request does not contain it."""
     return request.headers.get(name, [""])[0]
 
 
 def _body_length(request: HttpRequest) -> int:
-    """Return the length of the client's whole body, if the proxy knows it."""
+    """Return the length of the client's entire body, if the proxy knows it."""
     return body_length(_header(request, "x-lbctl-body-length"), request.body)

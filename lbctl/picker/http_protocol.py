@@ -1,8 +1,8 @@
-"""A small HTTP/1 server protocol for the queries of the proxies.
+"""A minimal HTTP/1 server protocol for queries from proxies.
 
-It supports only the requests that proxies send: a head of at most 64 KiB, a body with a length, and one request after
-another on a connection. Any other input gets a 500, and the connection is closed. The proxy then falls back to
-`otherwise`.
+It supports only the requests that proxies send: headers of at most 64 KiB, a body with a known length, and requests
+sent one after another on a connection. Any other input gets a 500 response, and the connection is closed. The proxy
+then falls back to `otherwise`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class HttpRequest(NamedTuple):
     target: str
     """Path and query string, as sent."""
     headers: Mapping[str, list[str]]
-    """Maps each lowercase name to its values."""
+    """Maps each lowercase name to that header's values."""
     body: bytes
 
 
@@ -38,12 +38,13 @@ class HttpAnswer(NamedTuple):
     status: int
     body: bytes = b""
     headers: Mapping[str, str] = MappingProxyType({})
-    """Additional headers, whose values are printable ASCII."""
+    """Additional headers; their values must be printable ASCII."""
     withdraw: Callable[[], None] | None = None
-    """Called if the connection ends with the response unread, because the proxy gave up on the query. None: nothing."""
+    """Called if the connection ends before the response is read, because the proxy gave up on the query. None if there
+    is nothing to call."""
 
     def encoded(self, *, keep: bool) -> bytes:
-        """Return the bytes of the response. `keep`: whether the connection stays open."""
+        """Return the response as bytes. `keep`: whether the connection stays open."""
         lines = [_STATUS_LINES[self.status], *[f"{name}: {value}\r\n" for name, value in self.headers.items()]]
         if self.status != HTTPStatus.NO_CONTENT:
             lines.append(f"content-length: {len(self.body)}\r\n")
@@ -52,10 +53,10 @@ class HttpAnswer(NamedTuple):
 
 
 class HttpWait(NamedTuple):
-    """A response that follows later."""
+    """A response that is sent later."""
 
     begin: Callable[[Callable[[HttpAnswer], None]], Callable[[], None]]
-    """Called with a callback for the response. The call returns a function that withdraws the request."""
+    """Called with a callback for the response. It returns a function that withdraws the request."""
 
 
 class HttpProtocol:
@@ -65,9 +66,9 @@ class HttpProtocol:
         self._handle = handle
 
     def respond(self, received: bytearray) -> Reply | Later | int:
-        """Return the response to the first request.
+        """Return the response to the first request in the buffer.
 
-        While the request is incomplete, return its minimum length in bytes. Raises MalformedError.
+        If the request is incomplete, return its minimum length in bytes. Raises MalformedError.
         """
         parsed = parse(received)
         if isinstance(parsed, int):
@@ -83,17 +84,17 @@ class HttpProtocol:
         return later
 
     def rejection(self, error: MalformedError) -> bytes:
-        """Return a response with the reason.
+        """Return a response that states the reason.
 
-        The status is 500, because an Envoy forwards a lower status to its client.
+        The status is 500, because Envoy forwards responses with a lower status to its client.
         """
         return HttpAnswer(500, f"{error}\n".encode()).encoded(keep=False)
 
 
 def parse(received: bytearray) -> tuple[HttpRequest, bool, int] | int:
-    """Return the first request, whether its connection stays open, and the request's length in bytes.
+    """Return the first request, whether its connection stays open, and the length of the request in bytes.
 
-    While the request is incomplete, return its minimum length in bytes. Raises MalformedError.
+    If the request is incomplete, return its minimum length in bytes. Raises MalformedError.
     """
     end = received.find(b"\r\n\r\n", 0, MAX_HEAD_BYTES)
     if end < 0:

@@ -1,11 +1,11 @@
-"""The command line and the environment of the picker's process.
+"""The command line and environment of the picker process.
 
-gRPC reads the environment when it is loaded. With its event engine, gRPC passes each read and write of a connection to
-another thread. Without the engine, the thread that waits for events does this itself, which saves a tenth of a pick's
-CPU time.
+gRPC reads the environment when it is loaded. With its event engine, gRPC passes every read and write on a connection to
+another thread. Without it, the thread that waits for events does this work itself, which saves a tenth of a pick's CPU
+time.
 
-The keys of the affinity memory are Python hashes. The seed of these hashes is also in the environment, so that a
-restarted picker can use the previous picker's memory.
+The keys of the affinity memory are Python hashes. The hash seed is also set in the environment, so that a restarted
+picker can use the previous picker's memory.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from lbctl.base.errors import reason_of
 from lbctl.runtime import log
 
 _RESTARTED = "LBCTL_PICKER_RESTARTED"
-"""Variable that marks a process that has replaced an earlier one."""
+"""Environment variable that marks a process that has already restarted itself."""
 _DEFAULTS = {"GRPC_EXPERIMENTS": "-event_engine_listener"}
 
 
 def environment(key: str = "") -> dict[str, str]:
     """Return the environment of this process, plus the variables that a picker needs.
 
-    `key` is the key for queries, from which the seed of hashes is derived; empty: the seed is random.
+    `key` is the key for queries, from which the hash seed is derived; if it is empty, the seed is random.
     """
     seed = hashlib.blake2b(key.encode(), digest_size=4, person=b"picker-memory").digest()
     variables = {"PYTHONHASHSEED": str(int.from_bytes(seed, "big"))} if key else {}
@@ -35,8 +35,8 @@ def environment(key: str = "") -> dict[str, str]:
 def use_seed(key: str) -> None:
     """Restart this process with the same command line and the key's seed, unless it already has this seed.
 
-    This happens at most once, and only before the picker has tables. Without the seed, the picker cannot use other
-    pickers' entries.
+    This happens at most once, and only before the picker has tables. Without the seed, the picker cannot use entries
+    from other pickers.
     """
     variables = environment(key)
     if not key or os.environ.get("PYTHONHASHSEED") == variables["PYTHONHASHSEED"]:
@@ -54,5 +54,5 @@ def use_seed(key: str) -> None:
 
 
 def command(link: int, datagrams: int) -> tuple[str, ...]:
-    """Return the command line of a picker that is a child of this process and inherits these file descriptors."""
+    """Return the command line for a picker that runs as a child of this process and inherits these file descriptors."""
     return (sys.executable, "-m", "lbctl.picker", str(link), str(datagrams), str(os.getpid()))

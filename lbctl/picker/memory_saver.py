@@ -1,7 +1,8 @@
-"""Saves a picker's affinity memory in a thread, because picks must not wait for a disk.
+"""Saves a picker's affinity memory in a separate thread, because picks must not wait for a disk.
 
-While a write lasts, new entries wait in memory. If it lasts longer than `RESPONSE_TIMEOUT`, the picker reports that its
-memory is not saved. The thread is a daemon, so that the process can end during a write that never returns.
+New entries wait in memory during a write. If a write takes longer than `RESPONSE_TIMEOUT`, the picker reports that its
+memory is not being saved. The thread is a daemon thread, so that the process can exit during a write that never
+returns.
 """
 
 from __future__ import annotations
@@ -18,38 +19,38 @@ from lbctl.picker.saved_memory import SavedMemory
 from lbctl.runtime import log
 
 RESPONSE_TIMEOUT = 5.0
-"""Seconds of a write after which the memory counts as not saved."""
+"""Duration of a write, in seconds, after which the memory is reported as not saved."""
 MAX_WAITING_NUMBERS = 3_000_000
-"""Maximum number of integers in the waiting changes: three for each entry of a full memory."""
+"""Maximum number of integers in the waiting changes: three per entry of a full memory."""
 _MAX_PARTS = 600
-"""Maximum number of changes that wait for a slow disk: one minute's worth."""
+"""Maximum number of changes that wait for a slow disk: one minute's worth of changes."""
 _GENERATIONS = 2
 """Number of generations that have a file."""
 _NO_RESPONSE = "the disk does not respond"
 
 
 class MemorySaver:
-    """Saves changes in `files`, one write at a time. After a failed write, only its entries are lost."""
+    """Saves changes to `files`, one write at a time. If a write fails, only the entries in that write are lost."""
 
     def __init__(self, files: SavedMemory) -> None:
         self._files = files
         self._waiting: list[AffinityChanges] = []
-        """Changes whose write has not begun."""
+        """Changes that have not started to be written."""
         self._writing: asyncio.Future[None] | None = None
         self._written: Sequence[AffinityChanges] = ()
-        """The changes of the write in progress."""
+        """Changes in the current write."""
         self._log = log.LastingFailure("the picker saves its memory again")
         self.failure = ""
-        """Why the memory is not saved; empty if it is."""
+        """Reason why the memory is not being saved; empty if it is being saved."""
 
     def add(self, changes: Iterable[AffinityChanges]) -> None:
-        """Save these changes with the next write. If too many wait, their entries are dropped."""
+        """Save these changes in the next write. If too many changes are waiting, their entries are dropped."""
         self._waiting += changes
         if len(self._waiting) > _MAX_PARTS or sum(map(_numbers, self._waiting)) > MAX_WAITING_NUMBERS:
             self._waiting = _without_entries(self._waiting)
 
     async def write(self) -> None:
-        """Write all changes, or continue to wait for the write in progress, for `RESPONSE_TIMEOUT` at most."""
+        """Write all changes, or continue to wait for the current write, for at most `RESPONSE_TIMEOUT`."""
         if self._writing is None:
             if not self._waiting:
                 return
@@ -71,7 +72,7 @@ class MemorySaver:
             self._log.succeeded()
 
     async def finish(self, seconds: float) -> None:
-        """Write all changes, for this number of seconds at most."""
+        """Write all changes, taking at most this many seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 if self._writing is not None:
@@ -88,9 +89,9 @@ def _numbers(part: AffinityChanges) -> int:
 
 
 def _without_entries(changes: Iterable[AffinityChanges]) -> list[AffinityChanges]:
-    """Return changes without entries, one for each generation that has a file.
+    """Return changes without entries, one per generation that has a file.
 
-    Later entries need the numbers of replicas.
+    They are kept because later entries refer to the replica numbers.
     """
     kept: dict[int, AffinityChanges] = {}
     for part in changes:
@@ -101,7 +102,7 @@ def _without_entries(changes: Iterable[AffinityChanges]) -> list[AffinityChanges
 
 
 def _in_thread(call: Callable[[], None]) -> asyncio.Future[None]:
-    """Call the function in a daemon thread. Return a future for its end."""
+    """Call the function in a daemon thread. Return a future that completes when it returns."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[None] = loop.create_future()
 

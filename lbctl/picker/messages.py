@@ -1,4 +1,4 @@
-"""The queries to the picker and its responses, independent of the protocol."""
+"""Queries to the picker and the picker's responses, independent of the protocol."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from typing import NamedTuple
 from lbctl.ir.locality import Place
 
 MAX_BODY_BYTES = 256 << 10
-"""Upper bound on the bytes of a body that the picker reads."""
+"""Maximum number of bytes of a body that the picker reads."""
 _ANYWHERE = Place()
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A proxy and its route, as the proxy reports them."""
+    """A proxy and its route, as reported by the proxy."""
 
     pool: str | None
-    """Pool that the request goes to; None for a gateway, which does not know pools."""
+    """Pool that the request is for; None for gateways, which do not know about pools."""
     proxy: str = ""
-    """Name of the proxy; empty if it does not send one."""
+    """Name of the proxy; empty if the proxy does not send it."""
     regions: frozenset[str] = frozenset()
-    """The regions that the route allows; empty: any."""
+    """Regions that the route allows; empty allows any."""
     place: Place = _ANYWHERE
     """Location of the proxy."""
     leaves_busy: bool = False
     """Whether the request is retried on another replica if the picked one is busy."""
     tenant: str = ""
-    """Tenant that the proxy authenticated; empty if the route has none."""
+    """Tenant authenticated by the proxy; empty if the route does not define tenants."""
     priority: str = "normal"
-    """Priority of the route: high, normal or low."""
+    """Priority of the route: `high`, `normal` or `low`."""
     route: str = ""
-    """Name of the route, if it has limits that the picker enforces; otherwise empty."""
+    """Name of the route if it has limits that the picker enforces; otherwise empty."""
     waits: bool = False
-    """Whether the proxy waits for a replica. A proxy that does not wait asks again if the request has to wait."""
+    """Whether the proxy waits for a replica. A proxy that does not wait queries again if the request has to wait."""
 
 
 class PickerQuestion(NamedTuple):
@@ -43,26 +43,26 @@ class PickerQuestion(NamedTuple):
     caller: Caller
     """The querying proxy and its route."""
     headers: Mapping[str, list[str]]
-    """Maps each lowercase name to its values."""
+    """Maps each lowercase name to that header's values."""
     body: bytes
     """The beginning of the body."""
     body_length: int
-    """Length of the whole body in bytes, if it is known."""
+    """Length of the entire body in bytes, if known."""
     subset: frozenset[str] | None = None
-    """Allowed addresses of the replica; None: any."""
+    """Replica addresses that are allowed; None allows any."""
     id: str = ""
-    """ID by which the proxy will report the end of the request; empty: the picker chooses the ID."""
+    """ID that the proxy will use to report the end of the request; if it is empty, the picker chooses the ID."""
     client: str = ""
-    """Address of the client, for queues by client; empty if the proxy does not send it."""
+    """Client address, used for per-client queues; empty if the proxy does not send it."""
     left: str = ""
-    """ID of the request's pick in the pool that it left for its fallback; empty if it has left none."""
+    """ID of the request's pick in the pool that it left for its fallback; empty if it has not left a pool."""
 
 
 class PickerAnswer(NamedTuple):
-    """The response. Without names, the proxy falls back to `otherwise`."""
+    """The response. If it does not name a replica, the proxy falls back to `otherwise`."""
 
     id: str = ""
-    """ID of the pick, for the report of its end; empty without a replica."""
+    """Pick ID for reporting the end of the request; empty if no replica was picked."""
     names: tuple[str, ...] = ()
     """Names of the replicas, in the order in which the proxy should try them."""
     addresses: tuple[str, ...] = ()
@@ -70,17 +70,18 @@ class PickerAnswer(NamedTuple):
     full: bool = False
     """Whether no replica is named because all ready replicas are full."""
     refused: int = 0
-    """Seconds after which the client should try again, if the request is rejected; 0: it is not rejected."""
+    """Seconds after which the client should retry if the request is rejected; 0 if it is not rejected."""
     must_wait: bool = False
-    """Whether the request has to wait in the queue of its pool."""
+    """Whether the request has to wait in its pool's queue."""
 
 
 class ResponseStart(NamedTuple):
-    """The start of the response to a request."""
+    """The start of a response."""
 
     served: str = ""
-    """Address of the replica that responds; empty if the proxy does not report it."""
+    """Address of the replica that sent the response; empty if the proxy does not report it."""
     by_replica: bool = True
-    """Whether a replica responds; False if the proxy could not reach any."""
+    """Whether a replica sent the response; False if the proxy could not reach any."""
     moved: bool = False
-    """Whether a replica other than the picked one responds, if the proxy reports this instead of the address."""
+    """Whether the response came from a replica other than the picked one, if the proxy reports this instead of the
+    address."""

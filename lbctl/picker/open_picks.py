@@ -1,10 +1,10 @@
-"""Picks whose end was never reported:
+"""Detects picks whose end was never reported.
 
-HAProxy and nginx report the ends of requests in datagrams, and datagrams may be lost.
+HAProxy and nginx report the ends of requests in datagrams, which may be lost.
 
-If a proxy reports the number of its requests at each replica, the picker ends its picks in excess of that number,
-oldest first. A report may be older than a request, and a request may end between two reports. Therefore only picks that
-are some seconds old count, and only the excess that two consecutive reports confirm.
+If a proxy reports how many requests it has at each replica, the picker ends the picks in excess of that number, oldest
+first. A report may be older than a request, and a request may end between two reports. Therefore, only picks that are
+at least a few seconds old are considered, and only an excess confirmed by two consecutive reports.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lbctl.pick.table import Candidate
 from lbctl.picker.wire import ProxySample
 
 _SETTLED = 5.0
-"""Seconds within which a request may be missing from a proxy's report."""
+"""Age in seconds up to which a request may be missing from a proxy's report."""
 _Place = tuple[str, str, str]
 """(proxy, pool, replica)."""
 
@@ -26,28 +26,28 @@ class OpenPick(NamedTuple):
 
     pool: str
     ordered: tuple[Candidate, ...]
-    """Replicas of the response."""
+    """Replicas named in the response."""
     at: float
     """Time of the pick, in seconds on the service's clock."""
     proxy: str = ""
-    """The querying proxy; empty if it did not send its name."""
+    """The querying proxy; empty if it did not send a name."""
     leaves_busy: bool = False
     """Whether the request is retried on another replica if the first one is busy."""
     refund: Callable[[], None] = lambda: None
-    """Adds its prompt to its budgets again."""
+    """Refunds its prompt to its budgets."""
 
 
 class LostEnds:
-    """Detector of requests whose end was never reported.
+    """Detects requests whose end was never reported.
 
-    The detector remembers the excess picks of the previous report.
+    It remembers the excess picks from the previous report.
     """
 
     def __init__(self) -> None:
         self._excess: dict[_Place, int] = {}
 
     def of(self, picks: Mapping[str, OpenPick], samples: Iterable[ProxySample], now: float) -> list[str]:
-        """Return the IDs of the picks that have ended. `picks` must be sorted by their times."""
+        """Return the IDs of the picks that have ended. `picks` must be sorted by time."""
         reported = {(item.proxy, item.pool, item.replica): item.requests for item in samples}
         ended: list[str] = []
         for place, names in _settled(picks, reported, now).items():

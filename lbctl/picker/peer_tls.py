@@ -1,4 +1,4 @@
-"""TLS for the connections to other pickers, whose certificates come from the same authority."""
+"""TLS for connections to other pickers, whose certificates are issued by the same authority."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from lbctl.ir.proxies import ServerTls
 
 @dataclass(frozen=True, slots=True)
 class PeerTls:
-    """The credentials for other pickers."""
+    """The credentials for connecting to other pickers."""
 
     credentials: grpc.ChannelCredentials
     name: str
-    """Name that their certificates must contain; empty: the IP address at which they listen."""
+    """Name that the other pickers' certificates must contain; if it is empty, they must contain the IP address at which
+    the picker listens."""
 
     @classmethod
     def of(cls, tls: ServerTls | None) -> PeerTls | None:
-        """Return the picker's credentials from these files; None if its connections are not mutually verified.
+        """Return the picker's credentials from these files; None if its connections do not use mutual TLS.
 
-        Pods share one certificate, which cannot contain their IP addresses. So if the picker's own certificate contains
-        no IP address, the certificates of the other pickers must contain its first DNS name.
+        Pods share one certificate, which cannot contain their IP addresses. Therefore, if the picker's own certificate
+        does not contain an IP address, the other pickers' certificates must contain this certificate's first DNS name.
         """
         if tls is None or tls.client_ca is None:
             return None
@@ -37,7 +38,7 @@ class PeerTls:
 
 
 def _shared_name(certificate: bytes) -> str:
-    """Return the first DNS name in a certificate without IP addresses, otherwise an empty string."""
+    """Return the first DNS name in a certificate that contains no IP addresses; otherwise return an empty string."""
     from cryptography import x509
 
     try:

@@ -1,8 +1,8 @@
-"""A picker process: its servers, and the link to the control plane that sends it tables.
+"""A picker process: its servers, and the link to the control plane from which it receives tables.
 
-A child of `lbctl serve` inherits a socket for its link, and ends when that socket is closed. So even if `serve` is
-killed, no picker is left behind with an old table. A picker on another machine keeps its tables while the control plane
-is unreachable. Picks never wait for the link, because they only need data in memory.
+A child of `lbctl serve` inherits a socket for this link and exits when the socket is closed. As a result, no picker is
+left running with an old table, even if `serve` is killed. A picker on another machine keeps its tables while the
+control plane is unreachable. Picks never wait for the link, because they only use data in memory.
 """
 
 from __future__ import annotations
@@ -53,17 +53,16 @@ if TYPE_CHECKING:
     from lbctl.xds.protocol.credentials import ServerCredentials
 
 _GRACE = 1.0
-"""Seconds that open streams get to end when the process stops, and then the last write of the memory."""
+"""Seconds that open streams, and then the last write of the memory, are given to finish when the process stops."""
 _SWEEP = 10.0
 _READY_POLL = 0.1
 _QUEUE_INTERVAL = 0.05
-"""Seconds between checks of the queues for requests that have waited too long, and for replicas whose suspicion
-has ended."""
+"""Seconds between checks for queued requests that have waited too long and for replicas whose suspicion has ended."""
 _BACKLOG = 4_096
-"""Maximum number of connections that wait to be accepted. nginx connects for each request that has to wait."""
+"""Maximum number of connections waiting to be accepted. nginx opens a connection for each request that has to wait."""
 
 Link = Callable[[TableFollower, PickService], Coroutine[Any, Any, None]]
-"""Coroutine function that passes lines to the follower until the process should end."""
+"""Coroutine function that passes lines to the follower until the process should exit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,20 +70,21 @@ class PickerEndpoints:
     """Addresses that a picker listens on."""
 
     bind: Address
-    """Address of gRPC."""
+    """Address for gRPC."""
     tls: ServerTls | None = None
-    """TLS for gRPC and for HTTP beyond loopback; None: plaintext connections."""
+    """TLS for gRPC, and for HTTP on non-loopback addresses; None for plaintext connections."""
     datagrams: socket.socket | None = None
-    """Socket for datagrams from a parent process, which also reserves the other ports; None: there is no parent."""
+    """Datagram socket inherited from a parent process, which also reserves the other ports; None if the process has no
+    parent."""
 
     @property
     def http(self) -> Address:
-        """Address of HTTP, SPOP and the datagrams."""
+        """Address for HTTP, SPOP and datagrams."""
         return picker_http(self.bind)
 
     @property
     def remote_http(self) -> Address | None:
-        """Address of HTTP for Envoys on other machines; None if the picker serves only this machine."""
+        """Address for HTTP from Envoys on other machines; None if the picker serves only this machine."""
         return picker_http_remote(self.bind)
 
 
@@ -95,11 +95,11 @@ class PickerProcess:
         self, places: PickerEndpoints, link: Link, own: str, *,
         is_alone: bool = False, memory: Path | None = None, pool: str | None = None,
     ) -> None:  # fmt: skip
-        """`own` is the ID of this process among other pickers.
+        """`own` is this process's ID among the pickers.
 
-        `is_alone`: whether it runs without `serve` as its parent, and therefore reads reports over HTTP. `memory`: the
-        directory with the saved affinity memory; None: it is not saved. `pool`: the only pool to serve; None: all
-        pools. Raises CannotBindError.
+        `is_alone`: whether it runs without a parent `serve` process and therefore serves its reports over HTTP.
+        `memory` is the directory in which the affinity memory is saved; None if it is not saved. `pool` is the only
+        pool to serve; None to serve all pools. Raises CannotBindError.
         """
         self._places = places
         self._link = link
@@ -131,7 +131,7 @@ class PickerProcess:
         self._ends = RequestEnds(self.service)
 
     async def run(self) -> int:
-        """Serve until a signal arrives or the link ends, and return the exit code. Raises CannotBindError."""
+        """Serve until a signal arrives or the link ends, then return the exit code. Raises CannotBindError."""
         loop = asyncio.get_running_loop()
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -205,7 +205,7 @@ class PickerProcess:
         while True:
             await asyncio.sleep(_SWEEP)
             self.service.sweep()
-            self._certificate.renew()  # gRPC reads the same files, and logs if they are not usable
+            self._certificate.renew()  # gRPC reads the same files and logs an error if they are not usable
 
     async def _serve_queues(self) -> None:
         while True:
@@ -219,7 +219,7 @@ class PickerProcess:
             self._take_changes()
 
     def _take_changes(self) -> None:
-        """Send new entries to other pickers, and queue them for saving."""
+        """Send new entries to the other pickers and queue them for saving."""
         changes = self._affinity.take_changes()
         self._shared.publish(changes)
         if self._saver is not None:
@@ -245,7 +245,7 @@ class PickerProcess:
 
 
 def _saver_of(directory: Path, memory: AffinityMemory) -> MemorySaver:
-    """Restore a memory from a directory, and return its saver."""
+    """Restore a memory from a directory and return a saver for it."""
     files = SavedMemory(directory, time.monotonic(), time.time())
     if count := files.restore(memory, time.monotonic()):
         log.event("the picker has restored its memory", entries=count)
@@ -255,7 +255,7 @@ def _saver_of(directory: Path, memory: AffinityMemory) -> MemorySaver:
 def connections(
     api: HttpApi, limits: ConnectionLimits | None = None, spop: SpopApi | None = None
 ) -> Callable[[], PickerConnection]:
-    """Return a function that creates the connections of one listener. With `spop`, they also accept SPOP."""
+    """Return a function that creates one listener's connections. If `spop` is set, they also accept SPOP."""
     shared, http = limits or ConnectionLimits(), HttpProtocol(api.handle)
 
     def protocol(first_byte: int) -> WireProtocol:
@@ -265,12 +265,12 @@ def connections(
 
 
 def local_paths(service: PickService) -> Mapping[str, Callable[[bytes], bytes]]:
-    """Map each path to the handler of its body, for use when a `serve` on this machine is not the parent."""
+    """Map each path to the function that handles its body, for use if the parent is not a `serve` on this machine."""
     return {wire.REPORT_PATH: lambda _: report(service), wire.EXPLAIN_PATH: partial(_explained, service)}
 
 
 def _explained(service: PickService, body: bytes) -> bytes:
-    """Return the explanation of a decision as a line, or a line of kind `failed` if `body` cannot be read."""
+    """Return a line that explains a decision, or a line of kind `failed` if `body` cannot be read."""
     try:
         return explanation_line(service, {"number": 0, **wire.parse(body)})
     except wire.WireError as error:

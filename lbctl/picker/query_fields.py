@@ -1,4 +1,4 @@
-"""The fields of a query that have the same format in SPOP (HAProxy) and in HTTP (nginx)."""
+"""The query fields that have the same format in SPOP (HAProxy) and HTTP (nginx)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lbctl.pick.waiting import PRIORITIES
 from lbctl.picker.messages import Caller
 
 PICK_PATH = "/pick/"
-"""Path of a query, excluding the name of the pool."""
+"""Path of a query, without the pool name."""
 MAX_CALLERS = 512
 """Maximum number of cached combinations of proxy, route and tenant."""
 _PICK_ID = re.compile("[0-9a-f-]{36}")
@@ -19,7 +19,10 @@ _PICK_ID = re.compile("[0-9a-f-]{36}")
 
 @lru_cache(MAX_CALLERS)
 def caller(target: str, proxy: str, tenant: str) -> Caller:
-    """Return the caller. In the path and query `target`, names are percent-encoded but commas are not."""
+    """Return the caller.
+
+    In `target`, which is a path and query string, names are percent-encoded but commas are not.
+    """
     path, _, query = target.partition("?")
     values = {key: value for key, _, value in (part.partition("=") for part in query.split("&"))}
     regions = frozenset(unquote(item) for item in values.get("regions", "").split(",") if item)
@@ -33,15 +36,15 @@ def caller(target: str, proxy: str, tenant: str) -> Caller:
 
 
 def priority_named(text: str) -> str:
-    """Return the priority with this name; `normal` if there is none."""
+    """Return the priority with this name, or `normal` if there is no such priority."""
     return text if text in PRIORITIES else "normal"
 
 
 def pick_id(text: str) -> str:
-    """Return the ID that a proxy chose for the pick; empty if `text` is not a UUID."""
+    """Return the pick ID chosen by a proxy; empty if `text` is not a UUID."""
     return text if _PICK_ID.fullmatch(text) else ""
 
 
 def body_length(text: str, beginning: bytes) -> int:
-    """Return the length of the client's whole body: the number in `text`, or else the length of `beginning`."""
+    """Return the length of the client's entire body: the number in `text`, or else the length of `beginning`."""
     return (int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else 0) or len(beginning)

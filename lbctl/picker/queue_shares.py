@@ -1,15 +1,15 @@
-"""Decides how several pickers share a pool's replicas while requests wait at more than one picker.
+"""Decides how several pickers share a pool's replicas when requests are waiting at more than one picker.
 
-A picker learns of a free place at a replica from another picker's next message. So a picker whose own requests fill the
-replicas could give each free place to its own next request, and the other pickers' requests would wait forever.
-Therefore, all pickers order themselves in the same way, and a free place belongs to the first picker in this order. The
-other pickers leave the place to it for a short time.
+A picker learns that another picker's request has freed a slot from that picker's next message. A picker whose own
+requests fill the replicas could therefore give every free slot to its own next request, and requests at the other
+pickers would wait forever. To prevent this, all pickers sort themselves in the same order, and a free slot belongs to
+the first picker in this order. The other pickers leave the slot to it for a short time.
 
-Each picker's share of the places follows from the priorities and weights of the flows (for example tenants) that wait
-there. Pickers are ordered by the number of their requests in flight relative to their share, plus their tag. The tag of
-a picker is the number of places that it has taken relative to its share, as in start-time fair queueing. So a picker
-whose share is less than one place gets this place from time to time. The tags differ by at most about one place: a
-pause of a picker earns it no credit, and longer requests do not cost it more places.
+Each picker's share of the slots is determined by the priorities and weights of the flows (for example tenants) waiting
+there. The order is based on each picker's number of requests in flight relative to its share, plus its tag. A picker's
+tag is the number of slots that it has taken relative to its share, as in start-time fair queueing. This way, a picker
+whose share is less than one slot gets a slot from time to time. The tags differ by at most about one slot: a picker
+earns no credit while it pauses, and longer requests do not cost it additional slots.
 """
 
 from __future__ import annotations
@@ -22,49 +22,49 @@ from lbctl.pick.books import PEER_TTL
 from lbctl.pick.waiting import MAX_PASSED
 
 _TURN = 0.15
-"""Seconds for which a free place is left to each picker that is earlier in the order: three times their message
-interval."""
+"""Seconds for which a free slot is left to each picker earlier in the order: three times the message interval."""
 _PAUSE, _MAX_PAUSE = 1.0, 8.0
-"""Seconds during which no place is left to the other pickers after they did not use a place, because their requests
-need other replicas.
+"""Seconds during which no slot is left to the other pickers after they did not use one because their requests need
+other replicas.
 
 The pause doubles each time, up to the second value.
 """
 ANNOUNCED = 0.055
-"""Seconds after which all pickers know that requests wait at this one: a message interval, and a margin."""
+"""Seconds after which all pickers know that requests are waiting at this one: a message interval plus a margin."""
 _MIN_SHARE = 1e-6
 _MAX_TAG = 1e12
-"""Maximum tag. A picker whose tag reaches this value starts again at 0, because the other pickers reject tags above
+"""Maximum tag. When a picker's tag reaches this value, it restarts at 0, because other pickers reject tags above
 1e15."""
 _MAX_LEAD = 0.9
-"""Places by which a tag may be ahead of another one. The value is less than one, so that a picker with its share in
-flight immediately reuses the place of a request that ends."""
+"""Maximum number of slots by which one tag may be ahead of another. The value is less than one, so that a picker whose
+requests in flight match its share immediately reuses the slot of a request that ends."""
 _DIGITS = 6
-"""Digits to which pickers compare their order, because they add the same numbers in a different sequence."""
+"""Number of digits to which pickers compare their order, because they add the same numbers in different sequences."""
 
 
 class Demand(NamedTuple):
-    """The requests that wait for a pool at one picker."""
+    """The requests waiting for a pool at one picker."""
 
     weights: tuple[float, ...]
-    """Sum of the weights of the flows that wait, for each of `PRIORITIES`."""
+    """Sum of the weights of the waiting flows, for each of `PRIORITIES`."""
     tag: float | None = None
-    """Number of places that the picker has taken relative to its share; None: its version does not send it."""
+    """Number of slots that the picker has taken relative to its share; None if its version does not send this
+    number."""
 
 
 Demands = Mapping[str, Demand]
-"""Maps each pool to the requests that wait for it; pools with an empty queue are absent."""
+"""Maps each pool to the requests waiting for it; pools with an empty queue are absent."""
 
 
 class _Peer(NamedTuple):
-    """The last message of another picker."""
+    """Another picker's last message."""
 
     heard: float
     demands: Demands
     precedes: bool
-    """Whether that picker is the first of two equal pickers."""
+    """Whether that picker takes precedence in a tie."""
     requests: Mapping[str, int]
-    """Maps each pool to the number of its requests in flight."""
+    """Maps each pool to the number of the picker's requests in flight."""
 
 
 class QueueShares:
@@ -72,17 +72,17 @@ class QueueShares:
 
     def __init__(self) -> None:
         self._peers: dict[str, _Peer] = {}
-        """The other pickers with waiting requests."""
+        """The other pickers that have waiting requests."""
         self._tags: dict[str, float] = {}
         """Maps each pool to this picker's tag."""
         self._left: dict[str, dict[str, tuple[float, int]]] = {}
-        """Maps each pool and replica to the time since which a free place has been left to the other pickers, and to
-        `sent` at that time."""
+        """Maps each pool and replica to the time since which a free slot has been left to the other pickers, and to the
+        value of `sent` at that time."""
         self._paused: dict[str, tuple[float, float]] = {}
-        """Maps each pool to the end and length of the pause in which no place is left to the others."""
+        """Maps each pool to the end and length of the pause during which no slot is left to the other pickers."""
 
     def merge(self, peer: str, demands: Demands, now: float, *, precedes: bool) -> None:
-        """Replace the requests that wait at another picker. `precedes`: whether it is the first of two equal ones."""
+        """Replace the requests waiting at another picker. `precedes`: whether that picker takes precedence in a tie."""
         waiting = {pool: demand for pool, demand in demands.items() if any(demand.weights)}
         if waiting:
             self._peers[peer] = _Peer(now, waiting, precedes, {})
@@ -90,18 +90,18 @@ class QueueShares:
             self._peers.pop(peer, None)
 
     def merge_requests(self, peer: str, requests: Mapping[str, int]) -> None:
-        """Replace the numbers of another picker's requests in flight, by pool. `merge` precedes."""
+        """Replace another picker's numbers of requests in flight, by pool. Call `merge` first."""
         if peer in self._peers:
             self._peers[peer] = self._peers[peer]._replace(requests=requests)
 
     def demand(self, pool: str, weights: tuple[float, ...]) -> Demand:
-        """Return the requests that wait for a pool at this picker, for the other pickers."""
+        """Return the requests waiting for a pool at this picker, to send to the other pickers."""
         return Demand(weights, self._tags.get(pool, 0.0))
 
     def is_contested(self, pool: str, now: float) -> bool:
-        """Return whether other pickers may need a free place of a pool.
+        """Return whether other pickers may need a free slot in a pool.
 
-        Otherwise, no place is left to the other pickers.
+        If not, no slot is left to them.
         """
         until, _ = self._paused.get(pool, (0.0, 0.0))
         if now >= until and self._others(pool, now):
@@ -110,11 +110,11 @@ class QueueShares:
         return False
 
     def takes(self, pool: str, weights: tuple[float, ...], requests: int, replica: str, sent: int, now: float) -> bool:
-        """Return whether this picker takes a contested place. A place that this picker takes counts as taken.
+        """Return whether this picker takes a contested slot. If it does, the slot is recorded as taken.
 
-        `weights`: sum of the weights of the flows that wait at this picker, by priority. `requests`: number of this
-        picker's requests at the pool's replicas. `replica` has the place, and the other pickers have so far sent `sent`
-        requests there.
+        `weights` is the sum of the weights of the flows waiting at this picker, by priority. `requests` is the number
+        of this picker's requests at the pool's replicas. `replica` has the free slot, and the other pickers have so far
+        sent `sent` requests to it.
         """
         others = self._others(pool, now)
         own, *shares = _shares([weights, *(peer.demands[pool].weights for peer in others)])
@@ -136,28 +136,28 @@ class QueueShares:
         return True
 
     def passes(self, pool: str, weights: tuple[float, ...], now: float) -> tuple[float, ...]:
-        """Return the number of requests of higher priorities after which a request of each priority goes.
+        """Return, for each priority, the number of higher-priority requests after which one of its requests is served.
 
-        The priorities that wait at other pickers count too. `weights`: sum of the weights of this picker's flows that
-        wait, by priority.
+        Priorities with requests waiting at other pickers are included. `weights` is the sum of the weights of this
+        picker's waiting flows, by priority.
         """
         places = _places([weights, *(peer.demands[pool].weights for peer in self._others(pool, now))])
         own = [each * weight for each, weight in zip(places, weights, strict=True)]
         return tuple([sum(own[:index]) / part if part and any(own[:index]) else inf for index, part in enumerate(own)])
 
     def full(self, pool: str) -> None:
-        """Record that no place is free, for example because another picker took it."""
+        """Record that no slot is free, for example because another picker took it."""
         if self._left.pop(pool, None) is not None:
             self._paused.pop(pool, None)
 
     def forget(self, pool: str) -> None:
-        """Forget a pool that no longer has a queue."""
+        """Forget a pool that does not have a queue anymore."""
         self._tags.pop(pool, None)
         self._left.pop(pool, None)
         self._paused.pop(pool, None)
 
     def _leaves(self, pool: str, replica: str, sent: int, seconds: float, now: float) -> bool:
-        """Return whether a free place is left to the others, for `seconds` after their last request to the replica."""
+        """Return whether a free slot is left to the others, for `seconds` after their last request to the replica."""
         left = self._left.setdefault(pool, {})
         since, before = left.setdefault(replica, (now, sent))
         if before != sent:
@@ -171,22 +171,22 @@ class QueueShares:
         return False
 
     def _others(self, pool: str, now: float) -> list[_Peer]:
-        """Return the other pickers with requests that wait for a pool."""
+        """Return the other pickers that have requests waiting for a pool."""
         for name in [name for name, peer in self._peers.items() if now - peer.heard > PEER_TTL]:
             del self._peers[name]
         return [peer for peer in self._peers.values() if pool in peer.demands]
 
 
 def _shares(weights: Sequence[Sequence[float]]) -> list[float]:
-    """Return the share of each picker, from the weights of its waiting flows by priority."""
+    """Return each picker's share, based on the weights of its waiting flows by priority."""
     places = _places(weights)
     return [max(_MIN_SHARE, sum(a * b for a, b in zip(places, own, strict=True))) for own in weights]
 
 
 def _places(weights: Sequence[Sequence[float]]) -> list[float]:
-    """Return the share of a flow with the weight 1 for each priority, from the weights at each picker by priority.
+    """Return, for each priority, the share of a flow with weight 1, based on each picker's weights by priority.
 
-    As within a single picker, the highest priority that waits gets `MAX_PASSED` places for each place of another
+    As within a single picker, the highest waiting priority gets `MAX_PASSED` slots for each slot given to another
     priority.
     """
     sums = [max(total, _MIN_SHARE) if (total := sum(priority)) else 0.0 for priority in zip(*weights, strict=True)]
@@ -196,11 +196,11 @@ def _places(weights: Sequence[Sequence[float]]) -> list[float]:
 
 
 def _bounded(tag: float, own: float, others: Sequence[tuple[float, float]]) -> float:
-    """Return a tag that is neither too far behind nor too far ahead of the others.
+    """Return a tag that is neither too far behind nor too far ahead of the other tags.
 
-    `others`: the shares and tags of the other pickers. A picker that has taken few places has at most the credit for
-    about one place. The others' tags are up to one message old, while this picker may take many places. So its lead is
-    limited, relative to the smaller share.
+    `others`: the other pickers' shares and tags. A picker that has taken few slots gets credit for at most about one
+    slot. The other tags are up to one message old, and this picker may take many slots in that time. Its lead is
+    therefore limited, relative to the smaller share.
     """
     if others:
         total = sum(share for share, _ in others)

@@ -1,6 +1,6 @@
-"""The requests waiting at this picker, by pool, and the responses that they will get.
+"""The requests waiting at this picker, by pool, and the responses that they will receive.
 
-`lbctl.pick.waiting` decides which request goes next, and `PickService` whether a replica has room for it.
+`lbctl.pick.waiting` decides which request is next, and `PickService` decides whether a replica has room for it.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from lbctl.picker.statistics import MAX_TENANTS, OTHER, QueueStatistics
 Respond = Callable[[PickerAnswer], None]
 """Sends the response to a request that has been waiting."""
 _MAX_FLOW = 128
-"""Maximum length of a flow's name, because a client chooses the value of a header."""
+"""Maximum length of a flow name. The limit is needed because a client chooses the header value."""
 _RELEASES = 64
-"""Number of released requests from which the rate is computed."""
+"""Number of released requests used to compute the rate."""
 _MAX_RETRY_AFTER = 60
 _Found = TypeVar("_Found")
 
 
 class Held(NamedTuple):
-    """A waiting request, with the data that its pick needs."""
+    """A waiting request, with the data needed to pick a replica for it."""
 
     request: WaitingRequest
     features: Features
     caller: Caller
     respond: Respond
     refund: Callable[[], None] = lambda: None
-    """Called if the request gets no replica."""
+    """Called if the request is not given a replica."""
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class _PoolQueue:
     order: FairQueue = field(default_factory=FairQueue)
     _released: float = 0.0
     _busy: float = 0.0
-    """Seconds during which requests waited, up to `_since`; like `_released`, it is halved from time to time."""
+    """Seconds during which requests were waiting, up to `_since`; periodically halved, like `_released`."""
     _since: float = 0.0
 
     def hold(self, held: Held) -> None:
@@ -70,7 +70,7 @@ class _PoolQueue:
 
 
 class Queues:
-    """The queues of all pools. `statistics` maps each pool to its counts, which this class updates.
+    """The queues for all pools. `statistics` maps each pool to its counts, which this class updates.
 
     Times are in seconds.
     """
@@ -78,17 +78,17 @@ class Queues:
     def __init__(self, statistics: dict[str, QueueStatistics]) -> None:
         self._statistics = statistics
         self._queues: dict[str, _PoolQueue] = {}
-        """Maps each pool to its queue, if it is not empty or was not empty before."""
+        """Maps each pool to its queue, if it has or has had waiting requests."""
         self._pools: dict[str, str] = {}
-        """Maps the ID of each waiting request to its pool."""
+        """Maps each waiting request's ID to its pool."""
 
     def __len__(self) -> int:
-        """Number of waiting requests."""
+        """Return the number of waiting requests."""
         return len(self._pools)
 
     @property
     def pools(self) -> list[str]:
-        """The pools with waiting requests."""
+        """The pools that have waiting requests."""
         return [pool for pool, queue in self._queues.items() if queue.held]
 
     def has_waiting(self, pool: str) -> bool:
@@ -97,15 +97,15 @@ class Queues:
         return queue is not None and bool(queue.held)
 
     def oldest(self, pool: str) -> float:
-        """Return the time since which the oldest waiting request of a pool has waited."""
+        """Return the time since which the pool's oldest waiting request has been waiting."""
         return next(iter(self._queues[pool].held.values())).request.since
 
     def weights(self, pool: str, policy: QueuePolicy) -> tuple[float, ...]:
-        """Return the sum of the weights of a pool's flows that wait, for each of `PRIORITIES`."""
+        """Return, for each of `PRIORITIES`, the sum of the weights of a pool's waiting flows."""
         return self._queues[pool].order.weights(dict(policy.weights))
 
     def tenants(self, pool: str) -> dict[str, int]:
-        """Map each of the `MAX_TENANTS` largest tenants to its waiting requests; other tenants count as `OTHER`."""
+        """Map each of the `MAX_TENANTS` largest tenants to its waiting requests; the others are counted as `OTHER`."""
         held = self._queues.get(pool, _PoolQueue()).held.values()
         waiting = Counter(tenant for item in held if (tenant := item.caller.tenant))
         counts = dict(waiting.most_common(MAX_TENANTS))
@@ -113,7 +113,7 @@ class Queues:
         return {**counts, OTHER: counts.get(OTHER, 0) + others} if others else counts
 
     def waits(self, pool: str, lane: object) -> bool:
-        """Return whether a pool's requests are waiting for the replicas of this lane."""
+        """Return whether any of a pool's requests are waiting for the replicas in this lane."""
         queue = self._queues.get(pool)
         return queue is not None and queue.order.waits(lane)
 
@@ -125,7 +125,7 @@ class Queues:
         return self._displaced(queue, policy, question) is not None
 
     def make_room(self, pool: str, policy: QueuePolicy, question: PickerQuestion, now: float) -> None:
-        """If the queue is full, reject the request that a new one displaces. `may_wait` has returned True."""
+        """If the queue is full, reject the request that a new request displaces. `may_wait` must have returned True."""
         queue = self._queues.get(pool)
         if queue is None or len(queue.held) < policy.max_requests:
             return
@@ -136,7 +136,7 @@ class Queues:
             held.respond(self.refuse(pool, policy, now))
 
     def add(self, held: Held) -> None:
-        """Let a request wait. An earlier request with the same ID falls back to `otherwise`."""
+        """Add a request to the queue. If an earlier request has the same ID, it falls back to `otherwise`."""
         pool, request = held.features.pool, held.request
         if (earlier := self._pools.get(request.id)) is not None:
             self.send_on(self._queues[earlier].held[request.id])
@@ -162,7 +162,7 @@ class Queues:
         self._queues[pool].order.pass_by(request, dict(policy.weights).get(request.flow, 1.0))
 
     def release(self, held: Held, policy: QueuePolicy, now: float) -> None:
-        """Remove a request that has been given a replica."""
+        """Remove a request that has been assigned a replica."""
         pool, request = held.features.pool, held.request
         queue = self._queues[pool]
         queue.order.take(request, dict(policy.weights).get(request.flow, 1.0))
@@ -171,19 +171,19 @@ class Queues:
         self._statistics[pool].released(now - request.since, held.caller.tenant)
 
     def send_on(self, held: Held) -> None:
-        """Release a request without a replica, so that its proxy falls back to `otherwise`."""
+        """Release a request without assigning a replica, so that its proxy falls back to `otherwise`."""
         self._remove(held.features.pool, held.request.id)
         held.refund()
         held.respond(PickerAnswer())
 
     def dismiss_proxy(self, proxy: str) -> None:
-        """Release the waiting requests of a proxy that has probably ended, without a replica."""
+        """Release, without a replica, the waiting requests from a proxy that has probably exited."""
         for queue in list(self._queues.values()):
             for held in [held for held in queue.held.values() if held.caller.proxy == proxy]:
                 self.send_on(held)
 
     def withdraw(self, request: str) -> bool:
-        """Remove a request whose client has left. Return whether it was waiting."""
+        """Remove a request whose client has disconnected. Return whether it was waiting."""
         pool = self._pools.get(request)
         if pool is None:
             return False
@@ -192,7 +192,7 @@ class Queues:
         return True
 
     def expire(self, pool: str, policy: QueuePolicy, now: float) -> None:
-        """Reject a pool's requests that have waited too long."""
+        """Reject the pool's requests that have waited too long."""
         queue = self._queues[pool]
         for request in queue.order.overdue(now - policy.max_wait / 1000):
             held = self._remove(pool, request.id)
@@ -201,12 +201,12 @@ class Queues:
             held.respond(PickerAnswer(full=True, refused=self.retry_after(pool, policy, now)))
 
     def refuse(self, pool: str, policy: QueuePolicy, now: float) -> PickerAnswer:
-        """Return the response to a request that cannot wait because too many others do."""
+        """Return the response to a request that cannot wait because too many others are waiting."""
         self._of(pool).refused_full += 1
         return PickerAnswer(full=True, refused=self.retry_after(pool, policy, now))
 
     def dismiss(self, pool: str) -> None:
-        """Release all waiting requests of a pool without a replica, so that the proxies fall back to `otherwise`."""
+        """Release all requests waiting for a pool without a replica, so that the proxies fall back to `otherwise`."""
         queue = self._queues.pop(pool, None)
         if queue is None:
             return
@@ -217,14 +217,14 @@ class Queues:
         self._note(pool, _PoolQueue())
 
     def retry_after(self, pool: str, policy: QueuePolicy, now: float) -> int:
-        """Return an estimate of the seconds until the current waiting requests have left the queue, from 1 to 60."""
+        """Return an estimate of the seconds until all currently waiting requests have left the queue, from 1 to 60."""
         queue = self._queues.get(pool, _PoolQueue())
         rate = queue.rate(now)
         seconds = len(queue.held) / rate if rate else policy.max_wait / 1000
         return min(max(1, ceil(seconds)), _MAX_RETRY_AFTER)
 
     def position(self, pool: str, policy: QueuePolicy, question: PickerQuestion, now: float) -> Position:
-        """Return the place that a request would get if it started to wait now."""
+        """Return the position that a request would get if it began to wait now."""
         queue = self._queues.get(pool, _PoolQueue())
         flow, priority = flow_of(policy, question), priority_of(policy, question)
         count, flows = queue.order.before(flow, priority, dict(policy.weights))
@@ -258,23 +258,23 @@ class Queues:
 def waiting_request(
     policy: QueuePolicy, features: Features, question: PickerQuestion, pick: str, now: float
 ) -> WaitingRequest:
-    """Return a request that starts to wait under the ID `pick`."""
+    """Return a request that begins to wait under the ID `pick`."""
     cost, lane = features.prompt_tokens + REQUEST_TOKENS, lane_of(features)
     return WaitingRequest(pick, flow_of(policy, question), priority_of(policy, question), cost, now, lane)
 
 
 def lane_of(features: Features) -> tuple[object, ...]:
-    """Return the values that determine which of a pool's replicas a request may go to."""
+    """Return the values that determine which of the pool's replicas a request may go to."""
     return features.place, features.regions, features.subset
 
 
 def flow_of(policy: QueuePolicy, question: PickerQuestion) -> str:
-    """Return the flow of a request. With the order `fifo`, all requests form one flow."""
+    """Return the flow that a request belongs to. With the `fifo` order, all requests form a single flow."""
     return "" if policy.order == "fifo" else sharer(policy.by, policy.header, question)
 
 
 def sharer(by: str, header: str, question: PickerQuestion) -> str:
-    """Return the value shared by requests that share a turn in the queue or a budget."""
+    """Return the value that identifies requests sharing a turn in the queue or a budget."""
     match by:
         case "tenant":
             return question.caller.tenant
@@ -287,7 +287,7 @@ def sharer(by: str, header: str, question: PickerQuestion) -> str:
 
 
 def priority_of(policy: QueuePolicy, question: PickerQuestion) -> int:
-    """Return the index of a request's priority: its route's, or a priority that its tenant may choose."""
+    """Return the index of a request's priority, which is the route's or may be chosen by its tenant."""
     caller = question.caller
     priority = PRIORITIES.index(caller.priority)
     highest = dict(policy.priority_tenants).get(caller.tenant) if caller.tenant else None

@@ -1,6 +1,6 @@
-"""The tables of one picker, built from the control plane's lines.
+"""A picker's tables, built from the lines that the control plane sends.
 
-If no more lines arrive, the last tables stay in use.
+If the lines stop arriving, the last tables stay in use.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ _MAX_NAMED = 10
 
 
 class TableFollower:
-    """Applies lines to the tables, and calls a function for each change.
+    """Applies lines to the tables and calls a function for each change.
 
-    - `changed`: a pool's name and its new table; None if the pool left.
-    - `sampled`: a new report of an engine.
-    - `peers`: the pickers, as id → address.
-    - `assigned`: new reports of proxies.
+    - `changed`: a pool's name and its new table, or None if the pool has left.
+    - `sampled`: a new report from an engine.
+    - `peers`: the pickers, as a map from IDs to addresses.
+    - `assigned`: new reports from proxies.
     - `keyed`: the key for queries.
 
-    `pool`: the only pool whose tables are used; None: all pools.
+    `pool`: the only pool whose tables are used; None to use all pools' tables.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class TableFollower:
         self._pool = pool
         self._tables: dict[str, PoolTable] = {}
         self._other_pools: set[str] = set()
-        """Names of the pools whose tables are not used."""
+        """Names of the pools whose tables are ignored."""
         self._beginning: set[str] | None = None
         """Pools in the first set of tables on a new connection; None once the set is complete."""
 
@@ -77,7 +77,7 @@ class TableFollower:
                 self._note(kind, values)
 
     def _note(self, kind: str, values: Mapping[str, Any]) -> None:
-        """Apply a line that does not contain tables."""
+        """Apply a line that does not contain a table."""
         match kind:
             case "samples":
                 for sample in wire.samples_of(values):
@@ -89,7 +89,7 @@ class TableFollower:
             case "key":
                 self._keyed(wire.key_of(values))
             case _:
-                pass  # a newer control plane may send more
+                pass  # a newer control plane may send other kinds
 
     def _begin(self, values: Mapping[str, Any]) -> None:
         if values.get("format") != wire.FORMAT:
@@ -120,7 +120,7 @@ class TableFollower:
             self._changed(pool, None)
 
     def _end_of_beginning(self) -> None:
-        """Drop the pools of an earlier connection that this connection does not have."""
+        """Drop pools from an earlier connection that have not appeared on this connection."""
         for pool in self._tables.keys() - (self._beginning if self._beginning is not None else self._tables.keys()):
             self._remove(pool)
         self._beginning = None

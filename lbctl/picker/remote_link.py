@@ -1,7 +1,8 @@
-"""The link of a picker on another machine: it subscribes to the tables of `lbctl serve` through its HTTP API.
+"""The link of a picker on another machine, which subscribes to the tables through the HTTP API of `lbctl serve`.
 
-While the control plane is unreachable, the picker continues with its last tables. The picker still avoids replicas that
-fail in the meantime, because proxies report that they cannot reach them. Pauses between attempts grow and have jitter.
+While the control plane is unreachable, the picker continues to use its last tables. It still avoids replicas that fail
+in the meantime, because proxies report when they cannot reach them. The pauses between attempts increase and have
+jitter.
 """
 
 from __future__ import annotations
@@ -32,34 +33,35 @@ from lbctl.xds.protocol.allocator import return_large_pieces
 
 _PATH = "/api/v1/picks/tables"
 _CONNECT, _SILENT = 5.0, 45.0
-"""Timeouts in seconds for connecting and for silence. The control plane sends a byte at least every 15 seconds."""
+"""Connection timeout, and timeout without any data, both in seconds. The control plane sends a byte at least every 15
+seconds."""
 _FIRST_PAUSE, _MAX_PAUSE = 0.5, 10.0
 _KEY_TIMEOUT = 2.0
-"""Seconds that a starting picker waits for its key before it listens."""
+"""Seconds that a starting picker waits for its key before it begins to listen."""
 _DATA = b"data: "
 _FORBIDDEN, _MAX_REASON = 403, 4096
-"""Status of the response to a token without the required role, and the maximum length of its reason in bytes."""
+"""Response status for a token without the required role, and maximum length of the reason in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControlPlane:
-    """The control plane that a picker subscribes to for its tables."""
+    """The control plane from which a picker receives its tables."""
 
     url: str
-    """URL of its API."""
+    """URL of the control plane's API."""
     token: Callable[[], str]
-    """Returns the token for its API; empty: no token is sent."""
+    """Returns the token for the API; if it is empty, no token is sent."""
     ca: str | None = None
-    """Path of the CA bundle to verify its certificate; None: system CAs."""
+    """Path of the CA bundle used to verify the certificate; None for the system CAs."""
 
 
 def run(
     places: PickerEndpoints, control_plane: ControlPlane, memory: Path | None = None, pool: str | None = None
 ) -> int:
-    """Run a picker with this control plane's tables until a signal ends it. Return its exit code.
+    """Run a picker with tables from this control plane until a signal ends it. Return its exit code.
 
-    `memory`: the directory for its affinity memory; None: the memory is not saved. `pool`: the only pool to serve;
-    None: all pools.
+    `memory` is the directory for the affinity memory; None if the memory is not saved. `pool` is the only pool to
+    serve; None to serve all pools.
     """
     handler = log.start(sys.stderr)
     raise_limit()
@@ -81,16 +83,17 @@ async def _run(places: PickerEndpoints, control_plane: ControlPlane, memory: Pat
 
 
 class UnusableAuthorityError(Exception):
-    """The CA bundle cannot be used. The message gives the reason."""
+    """The CA bundle is not usable. The message states the reason."""
 
 
 class RemoteLink:
-    """Subscription to one control plane. The subscription reconnects when the stream ends."""
+    """Subscription to a control plane. It reconnects when the stream ends."""
 
     def __init__(self, control_plane: ControlPlane, own: str, address: str) -> None:
-        """`own` and `address` are this picker's ID and address for the other pickers.
+        """`own` and `address` are the ID and address under which other pickers know this picker.
 
-        If there is no token, or the token may not join, it only receives the tables. Raises UnusableAuthorityError.
+        Without a token, or if the token does not allow joining, it only receives the tables. Raises
+        UnusableAuthorityError.
         """
         self._query = {"id": own, "address": address}
         self._control_plane = control_plane
@@ -101,7 +104,7 @@ class RemoteLink:
             raise UnusableAuthorityError(f"--tls-ca: {control_plane.ca}: {reason_of(error)}") from None
 
     async def key(self) -> str:
-        """Return the picker key; empty if the control plane does not send one right away."""
+        """Return the picker key; empty if the control plane does not send one immediately."""
         with suppress(aiohttp.ClientError, OSError, TimeoutError, wire.WireError, _RefusedError):
             async with asyncio.timeout(_KEY_TIMEOUT):
                 async for line in self._lines(self._query if self._control_plane.token() else {}, is_logged=False):
@@ -113,7 +116,7 @@ class RemoteLink:
         return ""
 
     async def run(self, follower: TableFollower, service: PickService) -> None:
-        """Apply the lines of the control plane until the task is cancelled."""
+        """Apply the control plane's lines until the task is cancelled."""
         pause, is_away = _FIRST_PAUSE, False
         while True:
             try:
@@ -130,9 +133,9 @@ class RemoteLink:
             pause = min(2 * pause, _MAX_PAUSE)
 
     async def _joined_lines(self, service: PickService) -> AsyncIterator[bytes]:
-        """Yield the lines of one stream, limited to the tables if the token may not join.
+        """Yield the lines of one stream, limited to tables if the token does not allow joining.
 
-        Raises the exceptions of aiohttp and _RefusedError.
+        Raises aiohttp's exceptions and _RefusedError.
         """
         try:
             if self._control_plane.token():
@@ -149,12 +152,12 @@ class RemoteLink:
                     why=str(error),
                 )
             self._has_warned = True
-        service.joined()  # there will be no list of other pickers
+        service.joined()  # no list of other pickers will arrive
         async for line in self._lines({}):
             yield line
 
     async def _lines(self, query: Mapping[str, str], *, is_logged: bool = True) -> AsyncIterator[bytes]:
-        """Yield the lines of one stream. Raises the exceptions of aiohttp and _RefusedError.
+        """Yield the lines of one stream. Raises aiohttp's exceptions and _RefusedError.
 
         `is_logged`: whether the connection is logged.
         """
@@ -181,7 +184,7 @@ class RemoteLink:
 
 
 class _RefusedError(Exception):
-    """The control plane rejects the request for tables. The message gives the reason."""
+    """The control plane has rejected the request for tables. The message states the reason."""
 
     def __init__(self, status: int, reason: str) -> None:
         self.status = status
@@ -189,7 +192,7 @@ class _RefusedError(Exception):
 
 
 async def _reason_of(response: aiohttp.ClientResponse) -> str:
-    """Return the reason in a response from the control plane; empty if it does not contain one."""
+    """Return the reason given in a response from the control plane; empty if there is none."""
     try:
         reason = json.loads(await response.content.read(_MAX_REASON))["error"]
     except (ValueError, LookupError, TypeError, RecursionError):

@@ -1,4 +1,4 @@
-"""The report of a picker about its decisions, and its line on the link to the control plane."""
+"""A picker's report about its decisions, and the line that carries it over the link to the control plane."""
 
 from __future__ import annotations
 
@@ -20,41 +20,42 @@ from lbctl.picker.statistics import (
 
 @dataclass(frozen=True, slots=True)
 class PickerReport:
-    """A picker's counts since its start, and its samples since the previous report."""
+    """A picker's counts since it started, and its samples since the previous report."""
 
     reasons: tuple[tuple[str, str, int], ...] = ()
-    """Triples of pool, reason and number of decisions."""
+    """Triples of pool, reason, and number of decisions."""
     times: Mapping[str, DurationHistogram] = field(default_factory=dict)
-    """Maps each pool to the durations of decisions."""
+    """Maps each pool to the durations of its decisions."""
     finished: Mapping[str, int] = field(default_factory=dict)
     """Maps each pool to the number of picked requests that have ended."""
     lost: Mapping[str, int] = field(default_factory=dict)
-    """Maps each pool to the number of ended requests whose end was not reported."""
+    """Maps each pool to the number of ended requests whose end was never reported."""
     open: int = 0
     """Number of picked requests that have not ended."""
     open_by_pool: Mapping[str, int] = field(default_factory=dict)
     """Maps each pool to the number of its picked requests that have not ended."""
     expected_cached: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """Maps each pool and replica to the prompt tokens that all pickers have so far expected in its engine's caches."""
+    """Maps each pool and replica to the prompt tokens that all pickers have so far expected the engine to have
+    cached."""
     sampled: int = 0
     """Number of samples since the start."""
     samples: tuple[DecisionSample, ...] = ()
     """The latest samples, newest last."""
     unsaved: str = ""
-    """The reason why the affinity memory cannot be saved; empty if it can be."""
+    """Reason why the affinity memory cannot be saved; empty if it can be saved."""
     lengths: Mapping[str, Factors] = field(default_factory=dict)
-    """Maps each pool to the learned correction factors for prompt lengths."""
+    """Maps each pool to its learned correction factors for prompt lengths."""
     queues: Mapping[str, QueueStatistics] = field(default_factory=dict)
-    """Maps each pool to the counts of its queue, if it has one."""
+    """Maps each pool that has a queue to the queue's counts."""
     waiting_tenants: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """Maps each pool and tenant to the number of waiting requests; pools without waiting requests are absent."""
+    """Maps each pool and tenant to the number of waiting requests; pools with no waiting requests are absent."""
     stalled: Mapping[str, list[str]] = field(default_factory=dict)
-    """Maps each pool to the replicas that are not picked because their engines make no progress; pools without any are
-    absent."""
+    """Maps each pool to the replicas that are not picked because their engines are not making progress; pools without
+    such replicas are absent."""
 
 
 def line(report: PickerReport) -> bytes:
-    """Return the line of a report."""
+    """Return the line that contains a report."""
     return wire.line(
         "report",
         reasons=list(map(list, report.reasons)),
@@ -67,7 +68,7 @@ def line(report: PickerReport) -> bytes:
         sampled=report.sampled,
         samples=[asdict(item) for item in report.samples],
         unsaved=report.unsaved,
-        factors=report.lengths,  # 1.0 rejects four numbers under `lengths`
+        factors=report.lengths,  # lbctl 1.0 rejects four numbers under `lengths`
         queues={pool: _queue(counts) for pool, counts in report.queues.items()},
         waiting_tenants=report.waiting_tenants,
         stalled=report.stalled,
@@ -75,7 +76,7 @@ def line(report: PickerReport) -> bytes:
 
 
 def report_of(values: Mapping[str, Any]) -> PickerReport:
-    """Return the report of a line of kind `report`. Raises WireError."""
+    """Return the report in a line of kind `report`. Raises WireError."""
     try:
         return PickerReport(
             reasons=tuple((pool, reason, count) for pool, reason, count in values["reasons"]),

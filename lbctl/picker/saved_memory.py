@@ -1,11 +1,11 @@
-"""A picker's affinity memory in two files, so that a restarted picker recognises sessions and prompts.
+"""Saves a picker's affinity memory in two files, so that a restarted picker recognises sessions and prompts.
 
-Each file has one generation (`lbctl.pick.affinity`). New entries are appended every `INTERVAL`, and a new generation
-replaces the older file. An incomplete line, written by a process that was killed, is ignored. `memory_saver` writes
-without delaying picks.
+Each file contains one generation (`lbctl.pick.affinity`). New entries are appended every `INTERVAL`. When a new
+generation begins, it replaces the older file. An incomplete line left by a killed process is ignored. `memory_saver`
+performs the writes without delaying picks.
 
-Keys are Python hashes with a secret seed (`lbctl.picker.launch`), so the files do not contain sessions or prompts.
-Files with another seed or from another version of Python are ignored.
+Keys are Python hashes with a secret seed (`lbctl.picker.launch`), so the files do not reveal sessions or prompts. Files
+written with a different seed or Python version are ignored.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lbctl.pick.affinity import TTL, AffinityChanges, AffinityMemory
 from lbctl.runtime import log
 
 INTERVAL = 0.1
-"""Seconds between writes. A picker that is killed loses the entries since the last write."""
+"""Seconds between writes. If a picker is killed, it loses the entries added since the last write."""
 READ_TIMEOUT = 5.0
 """Seconds for which a starting picker waits for the files."""
 _FORMAT = 1
@@ -29,22 +29,25 @@ _NAMES = ("memory-0.jsonl", "memory-1.jsonl")
 
 
 class SavedMemory:
-    """The files in `directory`, which only this user can read. `write` may block.
+    """The files in `directory`, which only this user can access. `write` may block.
 
-    `monotonic` and `wall` are the current time on the memory's clock and in seconds since the epoch.
+    `monotonic` and `wall` are the current time on the memory's clock and the current time in seconds since the epoch.
     """
 
     def __init__(self, directory: Path, monotonic: float, wall: float) -> None:
         self.directory = directory
         self._offset = wall - monotonic
-        """The wall clock minus the memory's clock, in seconds."""
+        """Offset of the wall clock from the memory's clock, in seconds."""
         self._generation = -1
-        """The generation in the most recently written file; -1: none."""
+        """Generation in the most recently written file; -1 if there is none."""
         self._may_end_within_line = True
         """Whether the newest file may end with an incomplete line."""
 
     def restore(self, memory: AffinityMemory, now: float) -> int:
-        """Add the saved entries to an empty memory. Return their number: 0 if the disk does not respond."""
+        """Load the saved entries into an empty memory.
+
+        Return the number of entries, which is 0 if the disk does not respond.
+        """
         try:
             parts = within(READ_TIMEOUT, self._parts)
         except TimeoutError:
@@ -57,7 +60,7 @@ class SavedMemory:
         return len(memory)
 
     def write(self, changes: Sequence[AffinityChanges]) -> None:
-        """Append changes, oldest generation first. Raises OSError; a part of them may then be missing."""
+        """Append the changes, oldest generation first. Raises OSError; some of the changes may then be missing."""
         try:
             for part in changes:
                 self._append(part)
@@ -88,12 +91,12 @@ class SavedMemory:
         self._generation, self._may_end_within_line = max(part.generation, self._generation), False
 
     def _remove_files(self) -> None:
-        """Remove files that were not restored, because their numbers of replicas have another meaning."""
+        """Remove files that were not restored, because their replica numbers have a different meaning."""
         for name in _NAMES:
             (self.directory / name).unlink(missing_ok=True)
 
     def _parts(self) -> list[AffinityChanges]:
-        """Return the content of the files, oldest generation first."""
+        """Return the contents of the files, oldest generation first."""
         parts = [part for name in _NAMES if (part := self._read(self.directory / name)) is not None]
         return sorted(parts, key=lambda part: part.generation)
 
@@ -121,14 +124,14 @@ class SavedMemory:
 
 
 def _numbers(values: list[Any]) -> list[int]:
-    """Return the values. Raises ValueError if one of them is not an integer."""
+    """Return the values. Raises ValueError if any of them is not an integer."""
     if not all(type(item) is int for item in values):
         raise ValueError
     return values
 
 
 def hash_version() -> int:
-    """Return a value that changes whenever the seed or the Python version changes the keys of entries."""
+    """Return a value that changes whenever the seed or the Python version changes the entries' keys."""
     return hash(("lbctl", hash(b"picker")))
 
 

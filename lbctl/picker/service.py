@@ -1,4 +1,4 @@
-"""One process's picker service: it picks replicas for queries, using the tables, the books and the affinity memory.
+"""A process's picker service: picks replicas for queries using the tables, the books and the affinity memory.
 
 All methods run in one event loop, so each decision takes all earlier decisions into account. If a pool has no table or
 no available replica, the response is empty, and the proxy falls back to `otherwise`.
@@ -33,23 +33,23 @@ from lbctl.picker.wire import EngineSample, ProxySample
 from lbctl.runtime import log
 
 _LOG_INTERVAL = 60.0
-"""Minimum time between two log lines about failed picks, in seconds."""
+"""Minimum time between log lines about failed picks, in seconds."""
 _OWN_ID = 16
-"""Length of a pick ID that the picker chose. IDs that proxies choose are longer."""
+"""Length of the pick IDs that the picker chooses. IDs chosen by proxies are longer."""
 _MAX_ENDED, _LATE = 10_000, 60.0
-"""Maximum number and age (in seconds) of remembered ends that arrived before their queries.
+"""Maximum number, and maximum age in seconds, of remembered ends that arrived before their queries.
 
-This happens if a client disconnects immediately, or if a picker that hung reads its sockets in a different order.
+This happens if a client disconnects immediately, or if a picker that was hung reads its sockets in a different order.
 """
 MAX_ADDRESSES = 4
 """Maximum number of replicas in a response."""
 
 
 class PickService:
-    """The picker service of one process. `clock` returns seconds. `affinity` is empty, or has been restored.
+    """One process's picker service. `clock` returns the time in seconds. `affinity` is either empty or restored.
 
-    `is_joining`: whether it is not ready, and picks no replica, until `joined` is called. Other pickers would adopt its
-    choices, which it makes without knowing the sessions yet.
+    `is_joining`: whether the service remains unready, and does not pick any replicas, until `joined` is called.
+    Otherwise, other pickers would adopt choices that it makes before it knows the sessions.
     """
 
     def __init__(
@@ -64,18 +64,18 @@ class PickService:
         self.tables: dict[str, PoolTable] = {}
         self._is_joining = is_joining
         self.unsaved = ""
-        """The reason why the affinity memory could not be saved; empty if it was saved or is not saved at all."""
+        """Reason why the affinity memory could not be saved; empty if it was saved or is not saved at all."""
         self._clock = clock
         self._decider = Decider(generator or random.Random(), AffinityMemory() if affinity is None else affinity)
         self.suspects = Suspects(self._decider.stalls.avoided)
-        """Replicas that are temporarily not picked."""
+        """Replicas that are temporarily not being picked."""
         self._open: dict[str, OpenPick] = {}
         self._lost_ends = LostEnds()
         self._ended: dict[str, float] = {}
-        """Maps the ID of each pick, chosen by a proxy, whose end arrived before its query to the time of the end."""
+        """Maps the proxy-chosen ID of each pick whose end arrived before its query to the time of the end."""
         self._logged_at = float("-inf")
         self.queues = Queues(self.statistics.queues)
-        """The requests that wait for a replica."""
+        """Requests waiting for a replica."""
         self._tickets = Tickets()
         self._shares = QueueShares()
         self._budgets = Budgets()
@@ -83,7 +83,7 @@ class PickService:
 
     @property
     def is_ready(self) -> bool:
-        """Whether replicas can be picked with the affinity memory of the other pickers."""
+        """Return whether replicas can be picked using the other pickers' affinity memory."""
         return bool(self.tables) and not self._is_joining
 
     def joined(self) -> None:
@@ -92,27 +92,27 @@ class PickService:
 
     @property
     def open_picks(self) -> int:
-        """Number of picked requests that have not ended."""
+        """Number of picked requests that have not ended yet."""
         return len(self._open)
 
     @property
     def open_by_pool(self) -> Counter[str]:
-        """Maps each pool to the number of its picked requests that have not ended."""
+        """Maps each pool to the number of picked requests that have not ended yet."""
         return Counter(entry.pool for entry in self._open.values())
 
     @property
     def stalled(self) -> dict[str, list[str]]:
-        """The replicas that are not picked because their engines make no progress, by pool; without empty pools."""
+        """Maps each pool to its replicas, if any, that are not picked because their engines are not making progress."""
         found = {pool: sorted(self.suspects.stalled(table)) for pool, table in self.tables.items()}
         return {pool: names for pool, names in found.items() if names}
 
     @property
     def lengths(self) -> dict[str, Factors]:
-        """Maps each pool to the learned correction factors for prompt lengths, if its engines count prompt tokens."""
+        """Maps each pool whose engines count prompt tokens to its learned correction factors for prompt lengths."""
         return self._decider.lengths.learned()
 
     def set_table(self, pool: str, table: PoolTable | None) -> None:
-        """From now on, use this table for the pool; None: the pool has left."""
+        """From now on, use this table for the pool; None means that the pool has left."""
         self._decider.forget_departed(self.tables.get(pool), table)
         if table is None:
             self.tables.pop(pool, None)
@@ -128,7 +128,7 @@ class PickService:
         self._release(pool)
 
     def sampled(self, sample: EngineSample) -> None:
-        """Correct the books with a report from a replica's engine."""
+        """Correct the books using a report from a replica's engine."""
         table = self.tables.get(sample.pool)
         if table is not None:
             self._decider.sampled(sample, table.stalled_after, self._clock())
@@ -139,15 +139,15 @@ class PickService:
             self._release(sample.pool)
 
     def assigned(self, samples: Sequence[ProxySample]) -> None:
-        """End the picks in excess of the requests that the proxies report."""
+        """End picks in excess of the requests that the proxies report."""
         self._end(self._lost_ends.of(self._open, samples, self._clock()))
 
     def counts(self) -> Counts:
-        """Return this picker's counts, for the other pickers."""
+        """Return this picker's counts to send to other pickers."""
         return self._decider.books.snapshot()
 
     def demands(self) -> Demands:
-        """Return the requests that wait at this picker, for the other pickers."""
+        """Return the requests waiting at this picker, to send to other pickers."""
         return {
             pool: self._shares.demand(pool, self.queues.weights(pool, policy))
             for pool in self.queues.pools
@@ -155,18 +155,18 @@ class PickService:
         }
 
     def merge_demands(self, peer: str, demands: Demands, precedes: bool) -> None:
-        """Replace the requests that wait at another picker. `merge` follows.
+        """Replace the requests waiting at another picker. `merge` must be called next.
 
-        `precedes`: whether the other picker gets a place to which both are equally entitled.
+        `precedes`: whether the other picker gets a slot to which both are equally entitled.
         """
         self._shares.merge(peer, demands, self._clock(), precedes=precedes)
 
     def expected_cached(self) -> Mapping[str, Mapping[str, int]]:
-        """Map each pool and replica to the prompt tokens that all pickers have so far expected in its caches."""
+        """Map each pool and replica to the prompt tokens that all pickers have so far expected it to have cached."""
         return self._decider.books.expected_cached()
 
     def merge(self, peer: str, counts: Counts) -> None:
-        """Replace another picker's counts for the replicas that this picker knows."""
+        """Replace another picker's counts for the replicas known to this picker."""
         accepted = {
             pool: {name: count for name, count in replicas.items() if name in table.names}
             for pool, replicas in counts.items()
@@ -178,7 +178,7 @@ class PickService:
         self.serve_queues()
 
     def merge_affinity(self, batch: AffinityBatch, yields: bool) -> None:
-        """Accept another picker's affinity entries for the replicas that this picker knows.
+        """Accept another picker's affinity entries for the replicas known to this picker.
 
         `yields`: whether the other picker's choice wins if both choose a replica for a session at the same time.
         """
@@ -190,9 +190,9 @@ class PickService:
         self._decider.merge_affinity(AffinityBatch(known, batch.entries), self._clock(), yields)
 
     def pick(self, question: PickerQuestion) -> PickerAnswer:
-        """Return the replicas for a request in the order in which a proxy should try them; none after an error.
+        """Return the replicas for a request, in the order in which a proxy should try them; return none after an error.
 
-        A response with `must_wait` has none, because all replicas are full: `wait` may follow.
+        A response with `must_wait` names no replicas, because all of them are full; the caller may then call `wait`.
         """
         started = time.perf_counter()
         try:
@@ -204,9 +204,9 @@ class PickService:
             return PickerAnswer()
 
     def wait(self, question: PickerQuestion, respond: Respond) -> str:
-        """Queue a request for which `pick` has just returned `must_wait`. Return its id.
+        """Queue a request for which `pick` has just returned `must_wait`. Return its ID.
 
-        `respond` gets the response later, unless `finished` is called first.
+        `respond` is called with the response later, unless `finished` is called first.
         """
         table = self._table(question)
         assert table is not None
@@ -219,26 +219,26 @@ class PickService:
         return pick
 
     def issue_ticket(self, question: PickerQuestion) -> str:
-        """Queue a request like `wait`. Return its ID, with which the proxy asks for the response."""
+        """Queue a request as `wait` does. Return its ID, which the proxy uses to query for the response."""
         ticket = Ticket(self._clock())
         pick = self.wait(question, ticket.respond)
         self._tickets.add(pick, ticket)
         return pick
 
     def claim_ticket(self, pick: str) -> Ticket:
-        """Return the ticket of a request, whose response is now sent or follows.
+        """Return a request's ticket, whose response is sent now or later.
 
-        Without a ticket, for example after a restart of the picker, the proxy falls back to `otherwise`.
+        If the ticket is unknown, for example after the picker has restarted, the proxy falls back to `otherwise`.
         """
         return self._tickets.claim(pick) or Ticket(self._clock(), PickerAnswer())
 
     def drop_ticket(self, pick: str) -> None:
-        """Withdraw a request unless its proxy has asked for the response."""
+        """Withdraw a request unless its proxy has queried for the response."""
         if self._tickets.claim(pick) is not None:
             self.finished(pick)
 
     def serve_queues(self) -> None:
-        """Reject requests that have waited too long, and assign replicas to as many of the others as possible."""
+        """Reject requests that have waited too long, and assign replicas to as many of the rest as possible."""
         for pick in self._tickets.expired(self._clock()):
             self.finished(pick)
         for pool in self.queues.pools:
@@ -248,12 +248,12 @@ class PickService:
             self._release(pool)
 
     def dismiss_waiting(self) -> None:
-        """Release all waiting requests without a replica, because the picker is ending."""
+        """Release all waiting requests without a replica, because the picker is shutting down."""
         for pool in self.queues.pools:
             self.queues.dismiss(pool)
 
     def position(self, question: PickerQuestion) -> Position | None:
-        """Return the place that a request would get in the queue; None if it would not have to wait."""
+        """Return the position that a request would get in the queue; None if it would not have to wait."""
         table = self._table(question)
         if table is None or table.policy.queue is None:
             return None
@@ -278,16 +278,16 @@ class PickService:
         return explain_wait(explanation, position, policy)
 
     def share_budgets(self, pickers: int) -> None:
-        """Use an equal part of each budget of prompt tokens, because this number of pickers charge it."""
+        """Use an equal share of each prompt-token budget, because this many pickers charge it."""
         self._pickers = pickers
 
     def proxy_of(self, pick: str) -> str:
-        """Return the proxy of a request that has not ended; empty if there is none."""
+        """Return the proxy that handles an unfinished request; empty if there is none."""
         entry = self._open.get(pick)
         return "" if entry is None else entry.proxy
 
     def answered(self, pick: str, answer: ResponseStart) -> None:
-        """Record that the response to a request has begun."""
+        """Record that the response to a request has started."""
         entry = self._open.get(pick)
         if entry is None:
             return
@@ -302,7 +302,7 @@ class PickService:
         self._decider.first_token(pick)
 
     def first_byte(self, pick: str) -> None:
-        """Record that the body of a successful response has begun."""
+        """Record that the body of a successful response has started."""
         self._decider.first_byte(pick, self._clock())
         entry = self._open.get(pick)
         if entry is not None:
@@ -327,7 +327,7 @@ class PickService:
             self.finished(pick)
 
     def sweep(self) -> None:
-        """Forget picks whose end was never reported, and the state of replicas that have left."""
+        """Remove picks whose end was never reported, and the state of replicas that have left."""
         now = self._clock()
         oldest = now - MAX_AGE
         self._decider.expire(self.tables, now)
@@ -336,7 +336,7 @@ class PickService:
         self._ended = {pick: at for pick, at in self._ended.items() if now - at < _LATE}
 
     def _end(self, picks: Sequence[str]) -> None:
-        """End picks whose end was not reported."""
+        """End picks whose end was never reported."""
         for pick in picks:
             self.statistics.lost[self._open[pick].pool] += 1
             self.finished(pick)
@@ -381,7 +381,7 @@ class PickService:
         return self.queues.goes_at_once(table.pool, policy, question, now)
 
     def _charge(self, table: PoolTable, question: PickerQuestion, request: Features, now: float) -> Callable[[], None]:
-        """Charge a request's prompt to its budgets. Return a function that refunds it."""
+        """Charge a request's prompt to its budgets. Return a function that refunds the charge."""
         if not table.policy.token_limits:
             return _nothing
         budgets, tokens = self._budgets_of(table, question), request.prompt_tokens
@@ -389,14 +389,14 @@ class PickService:
         return lambda: self._budgets.charge(budgets, -tokens, self._clock())
 
     def _refund(self, pick: str) -> None:
-        """Refund the prompt of a request that has left the pool of this pick for its fallback."""
+        """Refund the prompt of a request that has left this pick's pool for its fallback."""
         entry = self._open.get(pick)
         if entry is not None:
             self._open[pick] = entry._replace(refund=_nothing)
             entry.refund()
 
     def _budgets_of(self, table: PoolTable, question: PickerQuestion) -> list[Budget]:
-        """Return the budgets that a request uses."""
+        """Return the budgets that apply to a request."""
         route = question.caller.route
         return [
             Budget((limit, sharer(limit.by, limit.header, question)), limit.tokens / self._pickers, limit.period / 1000)
@@ -408,7 +408,7 @@ class PickService:
         """Return the response to a request that has to wait."""
         assert table.policy.queue is not None
         if self._ended.pop(question.id, None) is not None:
-            return PickerAnswer(full=True)  # its client has already left
+            return PickerAnswer(full=True)  # its client has already disconnected
         if not self.queues.may_wait(table.pool, table.policy.queue, question):
             return self.queues.refuse(table.pool, table.policy.queue, now)
         return PickerAnswer(full=True, must_wait=True)
@@ -456,9 +456,9 @@ class PickService:
         return True
 
     def _takes_place(self, decision: PickerDecision, weights: tuple[float, ...], now: float) -> bool:
-        """Return whether this picker takes a contested place. If not, it leaves the place to other pickers.
+        """Return whether this picker takes a contested slot. If not, the slot is left to other pickers.
 
-        `weights`: sum of the weights of this picker's flows that wait, by priority.
+        `weights` is the sum of the weights of this picker's waiting flows, by priority.
         """
         pool, replica = decision.features.pool, decision.ordered[0].name
         if now - self.queues.oldest(pool) < ANNOUNCED:
@@ -469,9 +469,9 @@ class PickService:
 
     @staticmethod
     def _id(question: PickerQuestion) -> str:
-        """Return the ID of a request.
+        """Return a request's ID.
 
-        The ID cannot be guessed, so that a client cannot end another client's request.
+        The ID cannot be guessed, so that clients cannot end other clients' requests.
         """
         return question.id or secrets.token_hex(_OWN_ID // 2)
 
@@ -482,7 +482,10 @@ class PickService:
             log.failure("a pick failed; the proxy falls back to `otherwise`")
 
     def _table(self, question: PickerQuestion) -> PoolTable | None:
-        """Return the table of the pool. A gateway without a pool gets the table whose replicas it allows."""
+        """Return the pool's table.
+
+        A gateway that does not specify a pool gets the table that contains the replicas it allows.
+        """
         pool = question.caller.pool
         if pool is not None:
             return self.tables.get(pool)

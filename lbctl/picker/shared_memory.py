@@ -1,10 +1,10 @@
-"""The affinity memory that several pickers share: a replica chosen by one picker counts for the others, too.
+"""Shares the affinity memory among several pickers, so that all of them prefer a replica chosen by one of them.
 
-Each picker sends its new entries to every other picker, at most every `saved_memory.INTERVAL`. A new picker copies the
-whole memory of another picker before it is ready. Entries for an unreachable picker wait, up to a limit.
+Each picker sends its new entries to every other picker, at most every `saved_memory.INTERVAL`. A new picker copies
+another picker's entire memory before it becomes ready. Entries for an unreachable picker are queued, up to a limit.
 
-A message is a JSON line followed by integers of 64 bits, three for each entry. Keys are hashes with a secret seed
-(`lbctl.picker.launch`), so messages do not contain sessions or prompts. Entries with another seed are ignored.
+A message is a JSON line followed by 64-bit integers, three per entry. Keys are hashes with a secret seed
+(`lbctl.picker.launch`), so messages do not reveal sessions or prompts. Entries with a different seed are ignored.
 """
 
 from __future__ import annotations
@@ -26,30 +26,31 @@ from lbctl.runtime import log
 
 _SERVICE, _CHANGES, _TABLE = "lbctl.picker.Affinity", "Changes", "Table"
 _WAITING = 100
-"""Maximum number of messages that wait for one picker: ten seconds' worth of changes."""
+"""Maximum number of messages queued for one picker: ten seconds' worth of changes."""
 _CHECK = 1.0
-"""Seconds after which a stream without entries is checked."""
+"""Seconds without entries after which a stream is checked."""
 JOIN_TIMEOUT = 5.0
 """Seconds for which a new picker tries to copy another picker's memory. After this time, it becomes ready without the
 memory."""
 _FIRST_TIMEOUT = 1.0
 """Seconds within which another picker must send the first part of its memory."""
 _PAUSE = 0.1
-"""Seconds before a new picker asks the others again."""
+"""Seconds before a new picker queries the others again."""
 _REFUSALS = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNIMPLEMENTED)
-"""Statuses of pickers whose memory cannot be used."""
+"""Statuses returned by pickers whose memory cannot be used."""
 _ACCEPTED = "lbctl-accepted"
-"""Metadata by which a picker accepts another picker's entries. Until then, entries wait at the sender."""
+"""Metadata with which a picker signals that it accepts another picker's entries. Until then, the sender queues the
+entries."""
 _UNKNOWN = "this is not the id of another picker"
 _INTEGER = 8
 Accept = Callable[[AffinityBatch, bool], None]
 
 
 class SharedMemory:
-    """The memory of the picker with the ID `own`.
+    """The memory of the picker whose ID is `own`.
 
-    `accept` merges a batch; its argument states whether this picker yields. `joined` is called once another picker's
-    memory has been copied, or if no other picker is known.
+    `accept` merges a batch; its argument indicates whether this picker yields. `joined` is called once another picker's
+    memory has been copied, or if no other pickers are known.
     """
 
     def __init__(self, own: str, memory: AffinityMemory, accept: Accept, joined: Callable[[], None]) -> None:
@@ -59,15 +60,15 @@ class SharedMemory:
         self._joined = joined
         self._peers: Mapping[str, str] = {}
         self._waiting: dict[str, deque[bytes]] = {}
-        """Maps each address to the messages for this picker."""
+        """Maps each address to the messages queued for that picker."""
         self._news: dict[str, asyncio.Event] = {}
         self._different: set[str] = set()
-        """IDs of the pickers with different hashes that have already been logged."""
+        """IDs of the pickers with different hashes for which a message has already been logged."""
         self._copying: set[str] = set()
-        """IDs of the pickers that are copying this memory."""
+        """IDs of the pickers that are currently copying this memory."""
 
     def follow(self, peers: Mapping[str, str]) -> None:
-        """From now on, share the memory with these other pickers, which are given as a map from IDs to addresses."""
+        """From now on, share the memory with these pickers, given as a map from IDs to addresses."""
         self._peers = peers
         addresses = set(peers.values())
         for address in self._waiting.keys() - addresses:
@@ -93,7 +94,7 @@ class SharedMemory:
     async def send(self, channel: grpc.aio.Channel, address: str) -> None:
         """Send new entries until the other picker ends the stream.
 
-        If the other picker has an older version of lbctl, the method waits until it is cancelled.
+        If the other picker runs an older version of lbctl, the method waits until it is cancelled.
         """
         method: grpc.aio.StreamUnaryMultiCallable[bytes, bytes] = channel.stream_unary(f"/{_SERVICE}/{_CHANGES}")
         call = method()
@@ -108,7 +109,7 @@ class SharedMemory:
             await asyncio.Event().wait()
 
     async def _status(self, call: grpc.aio.StreamUnaryCall[bytes, bytes]) -> grpc.StatusCode | None:
-        """Return the status of a call that ends; None if it does not end."""
+        """Return the status of a call that has ended; None if it has not ended."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_CHECK):
                 return await call.code()
@@ -129,9 +130,9 @@ class SharedMemory:
     # ── Copying ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def copy(self, channel: Callable[[str], grpc.aio.Channel]) -> None:
-        """Copy the memory of one of the other pickers. If all attempts fail, retry until `JOIN_TIMEOUT`.
+        """Copy another picker's memory. If all attempts fail, retry until `JOIN_TIMEOUT` has passed.
 
-        Then wait until cancelled, because guards restart a task that ends.
+        Then wait to be cancelled, because a guard restarts tasks that end.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(JOIN_TIMEOUT):
@@ -173,7 +174,7 @@ class SharedMemory:
     # ── Receiving ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """Return the handler of the service."""
+        """Return the service's handler."""
         methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
             _CHANGES: grpc.stream_unary_rpc_method_handler(self._receive),
             _TABLE: grpc.unary_stream_rpc_method_handler(self._send_all),
@@ -192,7 +193,7 @@ class SharedMemory:
             is_accepted = True
             self._merge(*parsed)
             del parsed
-            del message  # it may be large, and the next message may never come
+            del message  # it may be large, and the next message may never arrive
         return b""
 
     async def _send_all(self, request: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> AsyncIterator[bytes]:
@@ -207,12 +208,12 @@ class SharedMemory:
         try:
             for batch in self._memory.all_batches():
                 yield encode(self.own, batch)
-                await asyncio.sleep(0)  # picks come first
+                await asyncio.sleep(0)  # picks take precedence
         finally:
             self._copying.discard(parsed[0])
 
     def merge(self, message: bytes) -> int:
-        """Merge the entries of a message from another picker, and return their number; 0 if they cannot be used."""
+        """Merge the entries in a message from another picker and return their number; 0 if they are not usable."""
         parsed = parse(message)
         return self._merge(*parsed) if parsed is not None and parsed[0] in self._peers else 0
 
@@ -238,7 +239,7 @@ def encode(sender: str, batch: AffinityBatch) -> bytes:
 
 
 def parse(message: bytes) -> tuple[str, int, AffinityBatch] | None:
-    """Return the sender's ID, the version of its hashes, and the batch; None if the message is invalid."""
+    """Return the sender's ID, its hash version, and the batch; None if the message is invalid."""
     head, _, data = message.partition(b"\n")
     try:
         values: Any = json.loads(head)

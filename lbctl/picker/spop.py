@@ -1,19 +1,20 @@
-"""The SPOP interface of the picker, which HAProxy queries on the port where other proxies use HTTP.
+"""The picker's SPOP interface, which HAProxy queries on the same port as the HTTP interface that other proxies use.
 
-A NOTIFY frame is one query. `lbctl.targets.haproxy.pick` writes its arguments:
+Each NOTIFY frame is one query. Its arguments are configured by `lbctl.targets.haproxy.pick`:
 
-- the picker's `key`, and the name of the `proxy`
-- `target`: path and query string of the same query over HTTP
-- `id`: the id of the pick
-- `headers`: names of session headers, separated by spaces, and then a `value` for each, which may be empty
-- the `tenant`, the address of the `client`, the beginning of the `body`, and the `length` of the whole body
+- the picker's `key`, and the `proxy` name
+- `target`: path and query string of the equivalent HTTP query
+- `id`: the pick ID
+- `headers`: names of session headers, separated by spaces, followed by a `value` for each, which may be empty
+- the `tenant`, the `client` address, the beginning of the `body`, and the `length` of the entire body
 
-The ACK sets the variable `replica`. The ACK sets no variable if HAProxy should fall back to `otherwise`. If the request
-waits in the queue of its pool, the ACK follows later. If the queue rejects the request, the ACK sets `refused`: the
-seconds after which the client should try again. HAProxy reports the end of a request in a datagram
+The ACK sets the `replica` variable. If HAProxy should fall back to `otherwise`, the ACK sets no variables. If the
+request has to wait in its pool's queue, the ACK is sent later. If the queue rejects the request, the ACK sets `refused`
+to the number of seconds after which the client should retry. HAProxy reports the end of a request in a datagram
 (`http_api.RequestEnds`).
 
-HAProxy's health check is a HELLO, which the picker accepts once it has tables. Only an SPOP agent passes this check.
+HAProxy's health check sends a HELLO, which the picker accepts once it has tables. Only a SPOP agent can pass this
+check.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ from lbctl.picker.service import PickService
 from lbctl.picker.spop_frames import Value
 
 MAX_FRAME_BYTES = 1 << 20
-"""Upper bound on a frame without its length field, in bytes."""
+"""Maximum size of a frame without its length field, in bytes."""
 FIRST_BYTE = 0
-"""The first byte of each frame: the high byte of its length."""
+"""First byte of each frame, which is the high byte of its length."""
 _VERSION, _MIN_FRAME_BYTES = b"2.0", 256
 _NORMAL, _INVALID, _NOT_READY = 0, 4, 99
-"""Status codes of SPOP."""
+"""SPOP status codes."""
 
 
 class SpopApi:
-    """Handler of the queries, which need the `key`."""
+    """Handles queries, which must contain the `key`."""
 
     def __init__(self, service: PickService, key: QuestionKey) -> None:
         self._service = service
@@ -51,7 +52,7 @@ class SpopApi:
         return self._service.is_ready
 
     def question(self, arguments: Sequence[tuple[bytes, Value]]) -> PickerQuestion | None:
-        """Return the query with these arguments; None if it does not have the key."""
+        """Return the query with these arguments; None if it does not contain the key."""
         fields = {name: value for name, value in arguments if name != b"value"}
         values = [value for name, value in arguments if name == b"value"]
         names = _text(fields.get(b"headers")).split()
@@ -65,7 +66,7 @@ class SpopApi:
         return self._service.pick(question)
 
     def wait(self, question: PickerQuestion, respond: Callable[[PickerAnswer], None]) -> Callable[[], None]:
-        """Let a request wait, and return a function that withdraws it. `respond` gets the response later."""
+        """Queue a request and return a function that withdraws it. `respond` is called with the response later."""
         return partial(self._service.finished, self._service.wait(question, respond))
 
 
@@ -77,9 +78,9 @@ class SpopProtocol:
         self._is_accepted = False
 
     def respond(self, received: bytearray) -> Reply | Later | int:
-        """Return the response to the first frame.
+        """Return the response to the first frame in the buffer.
 
-        While the frame is incomplete, return its minimum length in bytes. Raises MalformedError.
+        If the frame is incomplete, return its minimum length in bytes. Raises MalformedError.
         """
         if len(received) < spop_frames.LENGTH_BYTES:
             return spop_frames.LENGTH_BYTES
@@ -99,7 +100,7 @@ class SpopProtocol:
         raise MalformedError("this frame is not expected here")
 
     def rejection(self, error: MalformedError) -> bytes:
-        """Return the frame that ends the connection."""
+        """Return the frame that closes the connection."""
         return spop_frames.disconnect(_INVALID, str(error))
 
     def _answer(self, frame: spop_frames.Frame, end: int) -> Reply | Later:
@@ -107,7 +108,7 @@ class SpopProtocol:
         answer = PickerAnswer() if question is None else self._api.pick(question)
         if question is None or not answer.must_wait:
             return Reply(spop_frames.ack(frame, _variables(answer)), end)
-        frame = frame._replace(payload=b"")  # it may wait for long
+        frame = frame._replace(payload=b"")  # it may have to wait for a long time
         later = Later(end, blocks=False)
         later.withdraw = self._api.wait(
             question, lambda answer: later.send(Reply(spop_frames.ack(frame, _variables(answer)), end))
@@ -149,10 +150,10 @@ def _variables(answer: PickerAnswer) -> tuple[tuple[bytes, bytes], ...]:
 
 
 def _client(value: Value) -> str:
-    """Return a name of a client by its address, which HAProxy sends as text or as the bytes of an IP address."""
+    """Return the client's name based on its address, which HAProxy sends as text or as the bytes of an IP address."""
     return value.decode("latin-1") if isinstance(value, bytes) else ""
 
 
 def _text(value: Value) -> str:
-    """Return the value as text; empty if it is not a string."""
+    """Return the value if it is a string; otherwise return an empty string."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else ""

@@ -1,7 +1,7 @@
-"""The frames of SPOP 2.0, the Stream Processing Offload Protocol with which HAProxy queries agents.
+"""The frames of SPOP 2.0, the Stream Processing Offload Protocol that HAProxy uses to query agents.
 
-A frame consists of its length in 4 bytes, a type, 4 bytes of flags, a stream ID and a frame ID, and a payload. Numbers
-are varints: one byte below 240; otherwise 4 bits, followed by 7 bits in each further byte. Source: HAProxy's
+A frame consists of a 4-byte length, a type, 4 bytes of flags, a stream ID, a frame ID, and a payload. Numbers are
+varints: one byte if below 240; otherwise 4 bits followed by 7 bits in each additional byte. Source: HAProxy's
 doc/SPOE.txt, section 3.
 """
 
@@ -16,7 +16,7 @@ from lbctl.picker.connection import MalformedError
 HAPROXY_HELLO, HAPROXY_DISCONNECT, NOTIFY = 1, 2, 3
 AGENT_HELLO, AGENT_DISCONNECT, ACK = 101, 102, 103
 _FINISHED = 1
-"""Flag of a frame that is not fragmented."""
+"""Flag of an unfragmented frame."""
 _NULL, _BOOLEAN, _UINT32, _STRING, _BINARY = 0, 1, 3, 8, 9
 _INTEGERS, _IP_BYTES = (2, 3, 4, 5), {6: 4, 7: 16}
 _SET_VAR, _SET_VAR_ARGUMENTS, _TRANSACTION = 1, 3, 2
@@ -24,8 +24,7 @@ _HEAD = struct.Struct(">BI")
 _LENGTH = struct.Struct(">I")
 LENGTH_BYTES = _LENGTH.size
 MAX_VALUES = 255
-"""Maximum number of values in a frame, which is also the limit for a message. The values are read before the key is
-checked."""
+"""Maximum number of values in a frame; this also limits a message. The values are read before the key is checked."""
 
 Value = bytes | int | bool | None
 
@@ -35,20 +34,20 @@ class Frame(NamedTuple):
 
     kind: int
     stream: int
-    """The ID of the stream in HAProxy."""
+    """HAProxy's ID for the stream."""
     id: int
     payload: bytes
 
 
 def length(received: bytearray) -> int:
-    """Return the length of the first frame, excluding its length field. `received` contains at least this field."""
+    """Return the first frame's length, excluding its length field. `received` must contain at least this field."""
     size: int
     (size,) = _LENGTH.unpack_from(received)
     return size
 
 
 def read(data: bytes) -> Frame:
-    """Return a frame parsed from the bytes after its length field. Raises MalformedError."""
+    """Parse a frame from the bytes that follow its length field. Raises MalformedError."""
     try:
         kind, flags = _HEAD.unpack_from(data)
         if not flags & _FINISHED:
@@ -61,12 +60,12 @@ def read(data: bytes) -> Frame:
 
 
 def values(payload: bytes) -> dict[bytes, Value]:
-    """Return the items of a HELLO or DISCONNECT frame. Raises MalformedError."""
+    """Return the items in a HELLO or DISCONNECT frame. Raises MalformedError."""
     return dict(_pairs(payload, 0, None)[0])
 
 
 def arguments(payload: bytes) -> list[tuple[bytes, Value]]:
-    """Return the named arguments of a NOTIFY frame that contains one message, in order. Raises MalformedError."""
+    """Return the named arguments of a NOTIFY frame that contains a single message, in order. Raises MalformedError."""
     try:
         _, at = _string(payload, 0)
         found, at = _pairs(payload, at + 1, payload[at])
@@ -78,19 +77,19 @@ def arguments(payload: bytes) -> list[tuple[bytes, Value]]:
 
 
 def hello(max_frame_size: int) -> bytes:
-    """Return the frame with which an agent accepts a connection: several queries at a time, and no fragments."""
+    """Return the frame with which an agent accepts a connection, with several concurrent queries but no fragments."""
     items = ((b"version", b"2.0"), (b"max-frame-size", max_frame_size), (b"capabilities", b"pipelining"))
     return _frame(AGENT_HELLO, 0, 0, b"".join(_encoded(name) + _typed(value) for name, value in items))
 
 
 def disconnect(status: int, message: str) -> bytes:
-    """Return the frame with which an agent ends a connection. `status` is a SPOP status code; 0: normal."""
+    """Return the frame with which an agent closes a connection. `status` is a SPOP status code; 0 means normal."""
     items = ((b"status-code", status), (b"message", message.encode("ascii", "replace")))
     return _frame(AGENT_DISCONNECT, 0, 0, b"".join(_encoded(name) + _typed(value) for name, value in items))
 
 
 def ack(frame: Frame, variables: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Return the response to a NOTIFY frame, which sets variables of the transaction."""
+    """Return the response to a NOTIFY frame; it sets transaction variables."""
     actions = (
         bytes((_SET_VAR, _SET_VAR_ARGUMENTS, _TRANSACTION)) + _encoded(name) + _typed(value)
         for name, value in variables
@@ -104,7 +103,7 @@ def _frame(kind: int, stream: int, number: int, payload: bytes) -> bytes:
 
 
 def _pairs(data: bytes, at: int, count: int | None) -> tuple[list[tuple[bytes, Value]], int]:
-    """Return `count` names with their values (all of them if None), and the position after them."""
+    """Return `count` names with their values (all if `count` is None), and the position after them."""
     pairs: list[tuple[bytes, Value]] = []
     try:
         while at < len(data) if count is None else len(pairs) < count:

@@ -1,4 +1,4 @@
-"""Statistics of the picker: decisions by pool and reason, their durations, and samples of them."""
+"""The picker's statistics: decisions by pool and reason, their durations, and samples of them."""
 
 from __future__ import annotations
 
@@ -10,73 +10,73 @@ from dataclasses import dataclass, field
 from lbctl.pick.waiting import PRIORITIES
 
 BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1)
-"""Upper bounds of the histogram's buckets, in seconds."""
+"""Upper bounds of the histogram buckets, in seconds."""
 WAIT_BOUNDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-"""Upper bounds of the buckets for queue waits, in seconds."""
+"""Upper bounds of the buckets for the time spent in queues, in seconds."""
 MAX_TENANTS = 20
-"""Maximum number of tenants per pool whose waits are counted individually. All others count as `OTHER`."""
+"""Maximum number of tenants per pool whose waits are reported individually. All others are grouped as `OTHER`."""
 OTHER = "other"
 _SAMPLES = 200
 _SAMPLE_INTERVAL = 0.1
-"""Minimum time between two samples, in seconds."""
+"""Minimum time between samples, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionSample:
-    """One decision. The sample contains no data sent by a client."""
+    """One decision. The sample does not contain any data sent by a client."""
 
     at: float
     """Time of the decision, in seconds since the epoch."""
     pool: str
     replica: str | None
-    """The picked replica; None if there was none."""
+    """The picked replica; None if none was picked."""
     reason: str
-    """Reason for this replica."""
+    """Reason for choosing this replica."""
     seconds: float
-    """Duration of the decision."""
+    """Duration of the decision in seconds."""
     session: bool
     """Whether the request has a session key."""
     blocks: int
-    """Number of prompt blocks that were looked up."""
+    """Number of prompt blocks looked up."""
     tokens: float
-    """Estimated length of its prompt."""
+    """Estimated prompt length in tokens."""
     proxy: str
-    """The querying proxy; empty if it did not send its name."""
+    """The querying proxy; empty if it did not send a name."""
 
 
 @dataclass(slots=True)
 class DurationHistogram:
-    """Histogram of durations, plus a last bucket without an upper bound."""
+    """Histogram of durations; the last bucket has no upper bound."""
 
     bounds: tuple[float, ...] = BOUNDS
     """Upper bounds of the buckets, in seconds."""
     counts: list[int] = field(default_factory=list)
-    """Count of each bucket."""
+    """Number of durations in each bucket."""
     total: float = 0.0
     """Sum of the durations, in seconds."""
 
     def __post_init__(self) -> None:
-        """Start with empty buckets."""
+        """Initialize the buckets with zeros."""
         self.counts = self.counts or [0] * (len(self.bounds) + 1)
 
     def add(self, seconds: float) -> None:
-        """Count one duration."""
+        """Add a duration."""
         self.counts[bisect_left(self.bounds, seconds)] += 1
         self.total += seconds
 
 
 @dataclass(slots=True)
 class TenantWaits:
-    """The waits of one tenant's requests that were given a replica."""
+    """Waits of one tenant's requests that were assigned a replica."""
 
     requests: int = 0
     seconds: float = 0.0
-    """Sum of the waits."""
+    """Sum of the waits, in seconds."""
 
 
 @dataclass(slots=True)
 class QueueStatistics:
-    """Counts of a pool's queue since the start of the process."""
+    """A pool's queue counts since the process started."""
 
     waiting: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(PRIORITIES, 0))
     """Maps each priority to the number of requests currently waiting."""
@@ -87,12 +87,12 @@ class QueueStatistics:
     left: int = 0
     """Requests whose clients left while waiting."""
     waits: DurationHistogram = field(default_factory=lambda: DurationHistogram(WAIT_BOUNDS))
-    """Waits of the requests that were given a replica."""
+    """Waits of the requests that were assigned a replica."""
     tenants: dict[str, TenantWaits] = field(default_factory=dict)
     """Maps each tenant, and `OTHER`, to its waits."""
 
     def released(self, seconds: float, tenant: str) -> None:
-        """Count a request that was given a replica after waiting."""
+        """Count a request that was assigned a replica after waiting."""
         self.waits.add(seconds)
         if not tenant:
             return
@@ -104,22 +104,22 @@ class QueueStatistics:
 
 
 class Statistics:
-    """Counts since the start of the process."""
+    """Counts since the process started."""
 
     def __init__(self) -> None:
         self.reasons: Counter[tuple[str, str]] = Counter()
         """Maps each (pool, reason) pair to the number of decisions. Pools without a table are counted under an empty
         name."""
         self.times: dict[str, DurationHistogram] = {}
-        """Maps each pool to the durations of decisions."""
+        """Maps each pool to the durations of its decisions."""
         self.finished: Counter[str] = Counter()
         """Maps each pool to the number of picked requests that have ended."""
         self.lost: Counter[str] = Counter()
-        """Maps each pool to the number of ended requests whose end was not reported."""
+        """Maps each pool to the number of ended requests whose end was never reported."""
         self.queues: dict[str, QueueStatistics] = {}
-        """Maps each pool to the counts of its queue, if it has one."""
+        """Maps each pool that has a queue to the queue's counts."""
         self.task_failures: Counter[str] = Counter()
-        """Maps each task to the number of failures."""
+        """Maps each task to its number of failures."""
         self.sampled = 0
         """Number of samples since the start."""
         self._samples: deque[DecisionSample] = deque(maxlen=_SAMPLES)
@@ -131,13 +131,13 @@ class Statistics:
         self.times.setdefault(pool, DurationHistogram()).add(seconds)
 
     def forget(self, pool: str) -> None:
-        """Drop the decision counts of a pool that has left."""
+        """Drop the decision counts for a pool that has left."""
         self.times.pop(pool, None)
         for key in [key for key in self.reasons if key[0] == pool]:
             del self.reasons[key]
 
     def task_failed(self, task: str) -> None:
-        """Count a task's failure."""
+        """Count a failure of a task."""
         self.task_failures[task] += 1
 
     def wants_sample(self, at: float) -> bool:
@@ -145,19 +145,19 @@ class Statistics:
         return at - self._sampled_at >= _SAMPLE_INTERVAL
 
     def sample(self, sample: DecisionSample) -> None:
-        """Add a sample, dropping the oldest one if there are too many."""
+        """Add a sample and drop the oldest one if there are too many."""
         self._sampled_at = sample.at
         self.sampled += 1
         self._samples.append(sample)
 
     def samples_after(self, number: int) -> list[DecisionSample]:
-        """Return the samples after the first `number` that are still available."""
+        """Return the samples after the first `number`, as far as they are still available."""
         new = min(max(self.sampled - number, 0), len(self._samples))
         return list(self._samples)[len(self._samples) - new :]
 
 
 def page(statistics: Statistics, gauges: Mapping[str, float]) -> bytes:
-    """Return the counts and gauges, given by name, in the Prometheus text format."""
+    """Return the counts, and the gauges by name, in the Prometheus text format."""
     return "".join(_lines(statistics, gauges)).encode()
 
 

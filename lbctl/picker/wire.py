@@ -1,18 +1,18 @@
-"""The picker's tables as JSON lines: whole pools first, then their changes.
+"""The picker's tables as JSON lines: first whole pools, then changes to them.
 
-The `kind` of a line is one of these:
+A line has one of these values of `kind`:
 
-- `pool`: a whole table
-- `changes`: replicas that are new or different, and names of replicas that left
-- `gone`: a pool that left
-- `samples`: new reports of engines
-- `proxies`: new reports of proxies
+- `pool`: an entire table
+- `changes`: replicas that are new or changed, and names of replicas that have left
+- `gone`: a pool that has left
+- `samples`: new reports from engines
+- `proxies`: new reports from proxies
 - `peers`: all pickers
 - `key`: the key for queries
 - `ready`: the end of the first complete set
 
-A replica is a list in the order of the fields of `Candidate`. Times are sent as ages, because the clocks of two
-machines differ.
+A replica is a list whose items are in the order of `Candidate`'s fields. Times are sent as ages, because different
+machines' clocks differ.
 """
 
 from __future__ import annotations
@@ -29,48 +29,48 @@ from lbctl.pick.waiting import PRIORITIES
 from lbctl.picker.messages import Caller, PickerQuestion
 
 FORMAT = 4
-"""Version of this format. A picker compares it with its own."""
+"""Version of this format. A picker compares this number with its own."""
 REPORT_PATH, EXPLAIN_PATH = "/report", "/explain"
-"""HTTP paths of a picker on loopback, for its newest report and for the explanation of a decision, as lines."""
+"""HTTP paths on a loopback picker: for its newest report, and for the explanation of a decision. Both return lines."""
 _MAX_LENGTH = 2**53
-"""Upper bound on the length of a body, in bytes."""
+"""Upper bound on a body length in bytes."""
 MAX_LINE_BYTES = 256 << 20
-"""Upper bound on a line, in bytes. The longest line is a pool of many thousands of replicas."""
+"""Maximum length of a line in bytes. The longest lines contain a pool with many thousands of replicas."""
 _NAMES = tuple(item.name for item in fields(Candidate))
 _STARTED = _NAMES.index("started")
 
 
 class EngineSample(NamedTuple):
-    """Report from a replica's engine at the last scrape. Unknown values are None."""
+    """A replica engine's report at the last scrape. Unknown values are None."""
 
     pool: str
     replica: str
     running: float | None
-    """Requests that the engine is running."""
+    """Number of requests that the engine is running."""
     queue: float | None
-    """Requests that are waiting in the engine."""
+    """Number of requests waiting in the engine."""
     first_tokens: float | None
-    """Number of first tokens since the start of the engine."""
+    """Number of first tokens since the engine started."""
     restarted: bool
     """Whether the engine has restarted since the previous sample."""
     age: float = 0.0
-    """Seconds since the beginning of the scrape."""
+    """Seconds since the scrape began."""
     progress: float | None = None
-    """A number that changes with each step of the engine."""
+    """A number that changes with every engine step."""
     ttft: float | None = None
-    """Mean time to the first token since the previous sample, in seconds."""
+    """Mean time to first token since the previous sample, in seconds."""
     prompt_tokens: float | None = None
-    """Number of tokens of the prompts in `first_tokens`, including tokens found in a cache."""
+    """Number of tokens in the prompts counted in `first_tokens`, including tokens found in a cache."""
     duration: float = 0.0
-    """Duration of the request for the metrics page, in seconds."""
+    """Duration of the metrics-page request, in seconds."""
     deferred: float = 0.0
-    """Requests of `queue` that wait for an adapter or a transfer, not for capacity."""
+    """Number of requests in `queue` that are waiting for an adapter or a transfer, not for capacity."""
     kv: float | None = None
-    """Used share of the KV cache, 0 to 1."""
+    """Share of the KV cache in use, from 0 to 1."""
 
 
 class ProxySample(NamedTuple):
-    """Number of requests of a proxy at a replica."""
+    """Number of requests that a proxy has at a replica."""
 
     proxy: str
     """Name of the proxy."""
@@ -81,7 +81,7 @@ class ProxySample(NamedTuple):
 
 
 class WireError(Exception):
-    """A line is not in this format. The message contains the reason."""
+    """A line does not have this format. The message states the reason."""
 
 
 def line(kind: str, **values: object) -> bytes:
@@ -90,7 +90,7 @@ def line(kind: str, **values: object) -> bytes:
 
 
 def parse(text: bytes) -> Mapping[str, Any]:
-    """Return the values of a line. Raises WireError."""
+    """Return the values in a line. Raises WireError."""
     try:
         values = json.loads(text)
     except (ValueError, RecursionError):
@@ -104,7 +104,7 @@ def parse(text: bytes) -> Mapping[str, Any]:
 
 
 def whole(table: PoolTable, now: float) -> bytes:
-    """Return the line of a whole pool. `now` is on the clock of `started`."""
+    """Return the line for an entire pool. `now` is on the same clock as `started`."""
     return line(
         "pool",
         pool=table.pool,
@@ -119,7 +119,7 @@ def whole(table: PoolTable, now: float) -> bytes:
 
 
 def changes(before: PoolTable, after: PoolTable, now: float) -> bytes | None:
-    """Return the line of the differences; None if there are none, the whole pool if more than its replicas differ."""
+    """Return the line with the differences; None if there are none, the whole pool if more than its replicas differ."""
     if replace(before, candidates=()) != replace(after, candidates=()):
         return whole(after, now)
     earlier = {item.name: item for item in before.candidates}
@@ -131,7 +131,7 @@ def changes(before: PoolTable, after: PoolTable, now: float) -> bytes | None:
 
 
 def table_of(values: Mapping[str, Any], now: float) -> PoolTable:
-    """Return the table of a line of kind `pool`. Raises WireError."""
+    """Return the table in a line of kind `pool`. Raises WireError."""
     try:
         return PoolTable(
             values["pool"],
@@ -148,7 +148,7 @@ def table_of(values: Mapping[str, Any], now: float) -> PoolTable:
 
 
 def changed_table(table: PoolTable, values: Mapping[str, Any], now: float) -> PoolTable:
-    """Return the table with the changes of a line of kind `changes`. Raises WireError."""
+    """Return the table after applying the changes in a line of kind `changes`. Raises WireError."""
     try:
         changed = {item.name: item for item in _candidates(values["changed"], now)}
         left = frozenset(values["left"])
@@ -159,13 +159,13 @@ def changed_table(table: PoolTable, values: Mapping[str, Any], now: float) -> Po
 
 
 def samples(new: Iterable[EngineSample]) -> bytes | None:
-    """Return the line of these samples; None if there are none."""
+    """Return the line with these samples; None if there are none."""
     rows = list(map(list, new))
     return line("samples", samples=rows) if rows else None
 
 
 def samples_of(values: Mapping[str, Any]) -> Iterator[EngineSample]:
-    """Yield the samples of a line of kind `samples`. Raises WireError."""
+    """Yield the samples in a line of kind `samples`. Raises WireError."""
     try:
         yield from (EngineSample(*row) for row in values["samples"])
     except (LookupError, TypeError) as error:
@@ -173,13 +173,13 @@ def samples_of(values: Mapping[str, Any]) -> Iterator[EngineSample]:
 
 
 def proxy_samples(new: Iterable[ProxySample]) -> bytes | None:
-    """Return the line of these reports of proxies; None if there are none."""
+    """Return the line with these proxy reports; None if there are none."""
     rows = list(map(list, new))
     return line("proxies", samples=rows) if rows else None
 
 
 def proxy_samples_of(values: Mapping[str, Any]) -> list[ProxySample]:
-    """Return the samples of a line of kind `proxies`. Raises WireError."""
+    """Return the samples in a line of kind `proxies`. Raises WireError."""
     try:
         return [ProxySample(*row) for row in values["samples"]]
     except (LookupError, TypeError) as error:
@@ -187,7 +187,7 @@ def proxy_samples_of(values: Mapping[str, Any]) -> list[ProxySample]:
 
 
 def peers_of(values: Mapping[str, Any]) -> Mapping[str, str]:
-    """Return the pickers of a line of kind `peers`, as a map from IDs to addresses. Raises WireError."""
+    """Return the pickers in a line of kind `peers`, as a map from IDs to addresses. Raises WireError."""
     peers = values.get("peers")
     if not isinstance(peers, dict) or not all(isinstance(item, str) for item in peers.values()):
         raise WireError("the list of pickers is not in the format of this version of lbctl")
@@ -195,7 +195,7 @@ def peers_of(values: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 def key_of(values: Mapping[str, Any]) -> str:
-    """Return the key of a line of kind `key`. Raises WireError."""
+    """Return the key in a line of kind `key`. Raises WireError."""
     return _text(values, "key")
 
 
@@ -216,7 +216,7 @@ def question(asked: PickerQuestion, number: int = 0) -> bytes:
 
 
 def question_of(values: Mapping[str, Any]) -> PickerQuestion:
-    """Return the query of a line of kind `explain`. Raises WireError."""
+    """Return the query in a line of kind `explain`. Raises WireError."""
     pool, place, body = _text(values, "pool"), values.get("place"), _text(values, "body")
     headers, length, tenant = values.get("headers"), values.get("length"), values.get("tenant", "")
     if not isinstance(place, list) or len(place) != 2 or not all(item is None or _is_text(item) for item in place):
@@ -234,7 +234,7 @@ def question_of(values: Mapping[str, Any]) -> PickerQuestion:
 
 
 def _text(values: Mapping[str, Any], key: str) -> str:
-    """Return a text value of a line. Raises WireError."""
+    """Return a string value from a line. Raises WireError."""
     value = values.get(key)
     if not isinstance(value, str) or not _is_text(value):
         raise WireError(f"{key}: not a text")
@@ -246,7 +246,7 @@ def _are_texts(value: object) -> bool:
 
 
 def _is_text(value: object) -> bool:
-    """Return whether a value is text that UTF-8 can encode. UTF-8 cannot encode lone surrogates."""
+    """Return whether a value is a string that can be encoded as UTF-8. UTF-8 cannot encode lone surrogates."""
     return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
 
 

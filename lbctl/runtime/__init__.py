@@ -1,1 +1,1 @@
-"""Components that all processes share: logging, long-lived tasks, limits and outgoing connections."""
+"""Components shared by all processes: logging, long-lived tasks, limits and outgoing connections."""

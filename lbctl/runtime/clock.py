@@ -1,8 +1,8 @@
-"""A clock for deadlines that does not jump when the machine's clock is set.
+"""A clock for deadlines that does not jump when the machine's clock is changed.
 
-The ends of overrides and drains, and the steps of rollouts, are saved as seconds since the epoch, so that they survive
-a restart. While the process is running, they must not happen early, even if the machine's clock is changed. After a
-restart, the machine's clock is used again.
+The times at which overrides and drains end and rollouts advance are saved as seconds since the epoch, so that they
+survive a restart. While the process is running, they must not be reached early, even if the machine's clock is changed.
+After a restart, the machine's clock is used again.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections.abc import Callable
 from lbctl.runtime import log
 
 _TOLERANCE = 2.0
-"""Changes of the machine's clock up to this many seconds are followed immediately.
+"""Changes to the machine's clock of up to this many seconds are followed immediately.
 
 An NTP client slews a clock by less than a thousandth of the time between two calls.
 """
 
 
 def _since_boot() -> float:
-    """Return the seconds since the machine booted, including the time that it was suspended."""
+    """Return the number of seconds since the machine booted, including time during which it was suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -37,7 +37,7 @@ class SteadyClock:
         self._reported = 0.0
 
     def now(self) -> float:
-        """Return the time. A jump of the machine's clock is logged once and not followed."""
+        """Return the time. A jump in the machine's clock is logged once and is not followed."""
         elapsed = self._elapsed()
         jump = self._wall() - elapsed - self._offset
         if abs(jump) <= _TOLERANCE:

@@ -1,4 +1,4 @@
-"""Raises the limit on open file descriptors, and logs at most once a minute that they are exhausted."""
+"""Raises the limit on open file descriptors, and logs at most once per minute that they are exhausted."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from lbctl.base.errors import reason_of
 from lbctl.runtime import log
 
 _SOFT_LIMIT = 65_536
-"""This limit is enough for thousands of Envoys. A higher limit would cost memory: children inherit it, and HAProxy
-reserves memory for each descriptor."""
+"""This limit is enough for thousands of Envoys. A higher limit would cost memory, because child processes inherit it
+and HAProxy reserves memory for each descriptor."""
 _LOG_INTERVAL = 60.0
 """Seconds between log lines."""
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -30,7 +30,7 @@ def raise_limit() -> None:
 class AcceptErrors:
     """An event-loop exception handler that limits log lines about connections that cannot be accepted.
 
-    Without the handler, the loop would log an error for every connection in its backlog.
+    Without this handler, the loop would log an error for every connection in its backlog.
     """
 
     def __init__(self) -> None:

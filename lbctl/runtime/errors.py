@@ -4,23 +4,23 @@ from __future__ import annotations
 
 
 class BadRequestError(Exception):
-    """A request to the API is invalid. The message gives the reason."""
+    """A request to the API is invalid. The message states the reason."""
 
 
 class NotSavedError(Exception):
-    """A request to the API was not carried out, because its effect cannot be saved. The message gives the reason."""
+    """An API request was not performed because its effect could not be saved. The message states the reason."""
 
 
 class CannotListenError(Exception):
-    """An address to listen on is not permitted or already in use. The reason has been logged."""
+    """An address to listen on is not permitted or is already in use. The reason has been logged."""
 
 
 class MissingPathError(Exception):
-    """A path of the fleet does not exist or is not accessible to this user, and no fleet is published.
+    """A path in the fleet does not exist or is not accessible to this user, and no fleet is published.
 
     The reason has been logged.
     """
 
 
 class UnknownStateError(Exception):
-    """The section `control` cannot be read, so the state directory is unknown. The reason has been logged."""
+    """The `control` section cannot be read, so the state directory is unknown. The reason has been logged."""

@@ -1,7 +1,8 @@
-"""Keeps long-lived tasks running: a failed task is logged with its name, counted, and restarted with back-off.
+"""Keeps long-lived tasks running: a failed task is logged by name, counted, and restarted with back-off.
 
-An asyncio task that raises dies silently until it is awaited. Every control-plane task that should live as long as the
-process therefore runs through `Guard.keep`. Exceptions listed as `fatal` end the process with a non-zero exit code.
+An asyncio task that raises an exception fails silently until it is awaited. Every control plane task that should run as
+long as the process therefore runs through `Guard.keep`. Exceptions listed as `fatal` end the process with a nonzero
+exit code.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ Work = Callable[[], Awaitable[None]]
 
 
 def _uncounted(_task: str) -> None:
-    """Do nothing with a failure, for tests and commands without metrics."""
+    """Ignore a failure, for tests and commands without metrics."""
 
 
 def _unannounced(_seconds: float) -> None:
-    """Do nothing when a task restarts."""
+    """Ignore a task's restart."""
 
 
 _AGAIN = 3.0
@@ -36,11 +37,11 @@ _AGAIN = 3.0
 
 
 async def end_tasks(tasks: Iterable[asyncio.Task[Any]], again: float | None = None) -> None:
-    """Cancel tasks and wait until they have ended. Errors that the tasks raise are ignored.
+    """Cancel tasks and wait until they have ended. Exceptions raised by the tasks are ignored.
 
-    A task is cancelled again if it continues: a client library that is connecting at that moment may mistake the first
-    cancellation for a failure of its connection, and swallow it. `again` is the number of seconds until the next
-    cancellation; tasks with no work to finish need fewer than the default.
+    A task that continues is cancelled again, because a client library that is connecting at that moment may mistake the
+    first cancellation for a connection failure and swallow it. `again` is the number of seconds until the next
+    cancellation; tasks that have no work to finish need less than the default.
     """
     ending = set(tasks)
     while ending:
@@ -62,7 +63,7 @@ async def until_one_ends(tasks: Collection[asyncio.Task[Any]]) -> None:
 
 
 class Guard:
-    """Calls `failed` with the task's name on each failure, and `started` when it begins to keep a task.
+    """Calls `failed` with the task's name on each failure, and `started` when it begins to keep a task running.
 
     `fatal` exceptions are raised and end the process.
     """
@@ -76,7 +77,10 @@ class Guard:
         expected: tuple[type[Exception], ...] = (),
         started: Callable[[str], None] = _uncounted,
     ) -> None:
-        """Create a guard without tasks. `expected` exceptions are logged with their message but without a traceback."""
+        """Create a guard without any tasks.
+
+        `expected` exceptions are logged with their message but without a traceback.
+        """
         self._failed = failed
         self._fatal = fatal
         self._first_pause = first_pause
@@ -87,9 +91,9 @@ class Guard:
     async def keep(
         self, task: str, work: Work, restarts_in: Callable[[float], None] = _unannounced, **fields: str
     ) -> NoReturn:
-        """Run `work` until it is cancelled, and restart it whenever it raises or returns.
+        """Run `work` until it is cancelled, restarting it whenever it raises an exception or returns.
 
-        `task` is a fixed name that becomes a metric label; `fields` distinguish several instances in the log.
+        `task` is a fixed name that becomes a metric label; `fields` distinguish between several instances in the log.
         `restarts_in` is called after each failure with the seconds until the next start. Raises fatal exceptions.
         """
         self._started(task)

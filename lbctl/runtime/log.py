@@ -1,7 +1,7 @@
-"""The log of the control plane: one line per event on standard error, as `time level message key=value …`, in UTC.
+"""The control plane's log: one line per event on standard error, in the form `time level message key=value …`, in UTC.
 
 Each event is a single line: non-printable characters are escaped, and the traceback of an lbctl error is one value. The
-content of key files, tokens and certificates is never logged.
+contents of key files, tokens and certificates are never logged.
 """
 
 from __future__ import annotations
@@ -21,13 +21,16 @@ from lbctl.base.urls import without_user
 _LEVELS = {"WARNING": "warn", "CRITICAL": "error"}
 _SEVERITIES: dict[Severity, int] = {"error": logging.ERROR, "warning": logging.WARNING, "note": logging.INFO}
 _BARE = re.compile(r"[!#-<>-~]+", re.ASCII)
-"""Pattern of a value that needs no quotes."""
+"""Pattern for values that do not need quotes."""
 _REMINDER = 300.0
-"""Seconds between log lines about a lasting failure."""
+"""Seconds between log lines about an ongoing failure."""
 
 
 def start(stream: TextIO) -> logging.Handler:
-    """Log lbctl's events, and warnings and errors from libraries, to `stream`. Pass the returned handler to `stop`."""
+    """Log lbctl's events, as well as warnings and errors from libraries, to `stream`.
+
+    Pass the returned handler to `stop`.
+    """
     handler = logging.StreamHandler(stream)
     handler.setFormatter(_Lines())
     root = logging.getLogger()
@@ -58,7 +61,7 @@ def error(message: str, **fields: object) -> None:
 
 
 def failure(message: str, **fields: object) -> None:
-    """Log an error in lbctl itself, with the traceback of the exception being handled."""
+    """Log an error in lbctl itself, with the traceback of the exception that is being handled."""
     logging.getLogger("lbctl.serve").error("%s", message, extra={"fields": fields}, exc_info=True)
 
 
@@ -69,7 +72,7 @@ def findings(diagnostics: Iterable[Diagnostic]) -> None:
 
 
 class LastingFailure:
-    """Logs a failure of a repeated operation: when it begins, every five minutes while it lasts, and when it ends.
+    """Logs a repeated operation's failure: when it begins, every five minutes while it continues, and when it ends.
 
     A failure with a different message is logged immediately. `clock` returns seconds.
     """

@@ -1,4 +1,4 @@
-"""Splits long computations on the event loop into short turns, so that updates to the proxies are not delayed."""
+"""Splits long computations on the event loop into short turns, so that updates to proxies are not delayed."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from typing import TypeVar
 T = TypeVar("T")
 
 _TURN, _PAUSE = 0.001, 0.004
-"""Maximum seconds of work in one turn of the event loop, excluding the turn's last step, and seconds of pause after it.
+"""Maximum time in seconds spent working in one turn of the event loop, excluding the turn's last step, and the pause
+after it in seconds.
 
-A push to a proxy takes several turns. Without the pause, each of them could wait for a part of the work.
+A push to a proxy takes several turns. Without the pause, each of them might have to wait for part of the work.
 """
 
 
 async def in_turns(steps: Generator[object, None, T]) -> tuple[T, float]:
-    """Run the generator to its end; yielded values are ignored.
+    """Run the generator to completion; yielded values are ignored.
 
-    Return the generator's return value, and the seconds of work excluding pauses.
+    Return the generator's return value and the seconds of work, excluding pauses.
     """
     worked = 0.0
     while True:

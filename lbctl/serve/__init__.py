@@ -1,4 +1,4 @@
-"""The control plane: watches the files, configures the proxies, and reports its state.
+"""The control plane: watches the files, configures the proxies, and reports their state.
 
-`app` wires its parts together.
+`app` connects its parts.
 """

@@ -1,9 +1,9 @@
-"""The process of `lbctl serve`: it starts, runs until a signal arrives, and shuts down cleanly.
+"""The `lbctl serve` process: starts, runs until it receives a signal, and shuts down cleanly.
 
-At the start, the process locks the state (a second process waits for the lock) and reads the files. If the files are
-invalid, it publishes the last valid fleet from the state. Only then does it listen for proxies, so that no proxy ever
-gets an incomplete fleet. SIGHUP makes it read the files again, and SIGTERM ends it. `wiring` creates the parts that run
-here.
+At startup, the process locks the state (a second process waits for the lock) and reads the files. If the files are
+invalid, it publishes the last valid fleet from the saved state. Only then does it start listening for proxies, so that
+no proxy ever gets an incomplete fleet. On SIGHUP, it rereads the files; on SIGTERM, it exits. `wiring` creates the
+parts that run in the process.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ from lbctl.xds.protocol.node_status import NodeStatus
 __all__ = ["App", "Options", "run"]
 
 _MAX_SHUTDOWN = 9.5
-"""Seconds until the process exits after the first signal, even if a task still hangs."""
+"""Seconds after the first signal within which the process exits, even if a task is still hanging."""
 _DRAIN_POLL = 1.0
-"""Maximum seconds between two checks of the drain deadlines."""
+"""Maximum time between two checks of drain deadlines, in seconds."""
 _SWITCH_INTERVAL = 0.001
-"""Maximum time in seconds for which a thread that reads files may block the serving thread. Python's default is
+"""Maximum time in seconds for which a thread that is reading files may block the serving thread. Python's default is
 0.005."""
 
 
 def run(options: Options) -> int:
-    """Run the control plane until it ends, log to standard error, and return the exit code."""
+    """Run the control plane until it exits, log to standard error, and return the exit code."""
     handler = log.start(sys.stderr)
     raise_limit()
     return_large_pieces()
@@ -166,7 +166,7 @@ class App:
         self._services = services
         await services.reconciler.start(saved.fleet, partial(self._open_endpoints, services))
         gc.freeze()
-        # A reload creates many objects, and the fleet that it replaces is freed without a collection.
+        # A reload creates many objects, and the fleet that it replaces is freed without a garbage collection.
         gc.set_threshold(max(gc.get_threshold()[0], gc.get_freeze_count() // 2), *gc.get_threshold()[1:])
         gc.enable()
         if services.live.served is None:
@@ -182,9 +182,9 @@ class App:
         return services
 
     async def _store(self, source: FleetSource | None) -> StateStore:
-        """Return the store that the options select. Raises StoreError.
+        """Return the store selected by the options. Raises StoreError.
 
-        A dry run stores nothing, because another process may be using the state.
+        A dry run does not store anything, because another process may be using the state.
         """
         if self._options.dry_run:
             return MemoryStore()
@@ -251,7 +251,7 @@ class App:
             await self._reload_and_retry(services)
 
     async def _reload_and_retry(self, services: Services) -> None:
-        """Read the files, and send resources that Envoys have rejected again."""
+        """Reload the files and resend resources that Envoys have rejected."""
         await self._reload(services)
         offered_again, last_reload = self._endpoints.retry_rejected(), services.reconciler.last_reload
         result = last_reload.result if last_reload else None

@@ -1,4 +1,4 @@
-"""Joins the other members of this process's control plane: opens their store and registers a name in it."""
+"""Joins this process to its control plane: opens the members' store and registers a name in it."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from lbctl.store.open import answered, open_shared
 from lbctl.store.sqlite import DATABASE
 
 _MARKER = "shared"
-"""The file in the state directory that marks this machine as a member."""
+"""File in the state directory that marks this machine as a member."""
 _RETRY = 1.0
 """Seconds between attempts to connect to the store."""
 
 
 def check_state_is_known(options: Options, section: ControlSection) -> None:
-    """Raise UnknownStateError if the fleet may set a state directory, but that setting cannot be read.
+    """Raise UnknownStateError if the fleet may set a state directory but that setting cannot be read.
 
-    With the default directory, this process would be a separate control plane that lacks the last valid fleet and the
+    With the default directory, this process would be a separate control plane without the last valid fleet and the
     drains.
     """
     if options.state is not None or options.dry_run:
@@ -52,10 +52,10 @@ def check_state_is_known(options: Options, section: ControlSection) -> None:
 
 
 async def shared_store(options: Options, source: FleetSource | None) -> Shared | None:
-    """Return the store that the fleet names; None if this machine's state directory is used. Raises StoreError.
+    """Return the store that the fleet specifies; None if this machine's state directory is used. Raises StoreError.
 
-    A member whose files are unreadable waits until they are readable: with a separate state, it would decide
-    independently.
+    A member whose files are unreadable waits until they are readable, because it would make independent decisions with
+    a separate state.
     """
     chosen = settings(options, source)
     waits = False
@@ -83,10 +83,10 @@ def _marker(chosen: ServeSettings) -> Path:
 
 
 async def join(shared: Shared) -> None:
-    """Register this member's name in the store, and wait until the store responds. Raises StoreError.
+    """Register this member's name in the store, waiting until the store responds. Raises StoreError.
 
-    A member that has not read the others' records must not serve: it does not know which replicas operators have
-    drained. Until then, proxies keep their configuration.
+    A member that has not read the other members' records must not serve, because it does not know which replicas
+    operators have drained. Until then, proxies keep their configuration.
     """
     try:
         await answered(lambda: check_format(shared.store))
@@ -101,5 +101,5 @@ async def join(shared: Shared) -> None:
 
 
 def _host_name() -> str:
-    """Return this machine's host name as a valid member name."""
+    """Return this machine's host name in the form of a valid member name."""
     return re.sub(r"[^a-z0-9._-]", "-", socket.gethostname().lower())[:63] or "member"

@@ -1,6 +1,7 @@
-"""The settings of `lbctl serve`: the command line overrides `control` of the fleet, which overrides the defaults.
+"""The settings of `lbctl serve`: the command line overrides the fleet's `control`, which overrides the defaults.
 
-`control` is read even if the fleet has errors elsewhere: the control plane must listen somewhere to report them.
+`control` is read even if the fleet has errors elsewhere, because the control plane must listen somewhere in order to
+report them.
 """
 
 from __future__ import annotations
@@ -24,40 +25,39 @@ TOKEN, _API_URL = "api-token", "api-url"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of the command line.
+    """The command-line options.
 
-    If `state`, `xds_bind`, `api_bind` or `picker_bind` is None, the fleet decides.
+    If `state`, `xds_bind`, `api_bind` or `picker_bind` is None, the fleet determines the value.
     """
 
     paths: tuple[str, ...]
-    """The paths of the fleet's files and directories."""
+    """Paths of the fleet's files and directories."""
     state: str | None = None
     xds_bind: Address | None = None
     api_bind: Address | None = None
     picker_bind: Address | None = None
     member: str | None = None
-    """The name of this process among a store's members; None: the fleet defines it, with the host name as the
-    default."""
+    """Name of this process among a store's members; None if the fleet defines it, with the host name as the default."""
     dry_run: bool = False
-    """Whether to make all decisions without sending or saving anything."""
+    """Whether to make all decisions but neither send nor save anything."""
     insecure: bool = False
-    """Whether an endpoint beyond loopback may be used without TLS."""
+    """Whether endpoints beyond loopback may be used without TLS."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServeSettings:
-    """The settings of this process."""
+    """This process's settings."""
 
     control: Control
-    """The `control` section with the options applied. Paths are resolved from the directory of the YAML file."""
+    """The `control` section with the options applied. Paths are resolved relative to the directory of the YAML file."""
     state: Path
     """The state directory."""
     token: Path
-    """The path of the API token file."""
+    """Path of the API token file."""
 
 
 def settings(options: Options, source: FleetSource | None) -> ServeSettings:
-    """Return the settings of this process. If `source` is None, the defaults apply."""
+    """Return this process's settings. If `source` is None, the defaults apply."""
     configured = compile_control(source.fleet.control) if source else Control()
     control = replace(
         configured,
@@ -76,7 +76,7 @@ def settings(options: Options, source: FleetSource | None) -> ServeSettings:
 
 
 def remember_api(state: Path, url: str) -> None:
-    """Write the API's URL to the state directory, for commands on this machine. Raises OSError."""
+    """Write the API's URL to the state directory for use by commands on this machine. Raises OSError."""
     new = state / f"{_API_URL}.new"
     new.unlink(missing_ok=True)
     handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -86,7 +86,7 @@ def remember_api(state: Path, url: str) -> None:
 
 
 def last_api(state: Path) -> str:
-    """Return the API URL of the last `serve` with this state; empty if it cannot be read."""
+    """Return the API URL of the last `serve` process that used this state; empty if it cannot be read."""
     with suppress(OSError, ValueError):
         url = (state / _API_URL).read_text(encoding="utf-8").strip()
         return url if url.startswith(("http://", "https://")) else ""
@@ -94,14 +94,14 @@ def last_api(state: Path) -> str:
 
 
 def make_token(file: Path) -> bool:
-    """Write a new random token that only the owner can read. Returns False if the file exists. Raises OSError."""
+    """Write a new random token that only the owner can read. Return False if the file exists. Raises OSError."""
     with suppress(FileExistsError):
         handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             with os.fdopen(handle, "w", encoding="ascii") as opened:
                 opened.write(secrets.token_urlsafe(32) + "\n")
         except OSError:
-            file.unlink()  # an empty file would be an unusable token, also at the next start
+            file.unlink()  # an empty file would be treated as an unusable token, also at the next start
             raise
         return True
     return False
@@ -135,6 +135,6 @@ def _rooted_store(source: FleetSource | None, store: Store | None) -> Store | No
 
 
 def _rooted(source: FleetSource | None, path: tuple[str, ...], value: str) -> str:
-    """Return the path of a file, resolved from the directory of the YAML file that names it."""
+    """Return a file's path, resolved relative to the directory of the YAML file that names it."""
     node = descend(source.root, path) if source else None
     return str(file_of(source, node)) if source and node is not None else value

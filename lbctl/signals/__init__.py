@@ -1,7 +1,7 @@
-"""Converts metrics pages of replicas and GPUs to signals, each with a unit and an age.
+"""Converts metrics pages from replicas and GPUs to signals, each with a unit and an age.
 
-This package does no I/O and reads no clock. To add a kind of source, add a table in `engines`, in `gpu_exporters` or in
-a new module, a line here, and its name in `lbctl.model.telemetry`.
+This package does no I/O and does not read any clock. To add a kind of source, add a table in `engines`, in
+`gpu_exporters` or in a new module, a line here, and its name in `lbctl.model.telemetry`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ KINDS = _MODULES.names
 
 @cache
 def table(kind: str) -> MetricsTable:
-    """Return the table for this kind, which is imported on first use. Raises UnknownName."""
+    """Return this kind's table, which is imported on first use. Raises UnknownName."""
     module, _, name = _MODULES.get(kind).partition(":")
     metrics_table: MetricsTable = getattr(import_module(module), name or "TABLE")
     return metrics_table

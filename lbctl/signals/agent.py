@@ -1,4 +1,4 @@
-"""Metrics table of `lbctl agent`: signals and counters of its engine under lbctl's names, GPUs under DCGM's names."""
+"""Metrics table for `lbctl agent`: the engine's signals and counters under lbctl's names, GPUs under DCGM's names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prompt tokens that an engine has found in its caches, by source, from the counters on its metrics page."""
+"""Prompt tokens that an engine has found in its caches, by source, according to the counters on its metrics page."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from lbctl.signals.source import SourceReading
 
 SOURCES = ("device", "host", "disk", "external")
-"""Places where cached tokens are stored, fastest first: GPU memory, host memory, a disk, and another store or
+"""Places in which cached tokens are stored, fastest first: GPU memory, host memory, a disk, and another store or
 engine."""
 
 
@@ -18,9 +18,11 @@ class CachedTokens(NamedTuple):
     total: float
     """Prompt tokens found in any cache."""
     by_source: Mapping[str, float]
-    """Maps each source to the prompt tokens found there. The map contains only the sources that the engine reports."""
+    """Maps each source to the number of prompt tokens found there. Only sources that the engine reports are
+    included."""
     origin: tuple[int, ...] = ()
-    """Index of the page, and the number of lines of the total. Counts with different origins cannot be compared."""
+    """Index of the page, and the number of metric lines that make up the total. Counts with different origins cannot be
+    compared."""
 
 
 def cached_tokens(reading: SourceReading, page: int) -> CachedTokens | None:

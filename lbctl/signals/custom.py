@@ -1,7 +1,7 @@
 """`kind: custom`: a metric that the fleet defines by `metric`, its `unit` and the `signal` that it represents.
 
-For `ttft` and `token_latency` the metric may be a histogram: its `_sum` and `_count` are read too. For `throughput`, a
-metric with the unit `tokens` must be a counter, and a metric with the unit `tokens/s` must be a gauge.
+For `ttft` and `token_latency`, the metric may be a histogram: its `_sum` and `_count` are then read. For `throughput`,
+a metric with the unit `tokens` must be a counter, and a metric with the unit `tokens/s` must be a gauge.
 """
 
 from __future__ import annotations

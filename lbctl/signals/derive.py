@@ -1,9 +1,10 @@
-"""Derives signals and evidence from readings of a source: gauges directly, counters as differences of two readings.
+"""Derives signals and evidence from a source's readings: gauges directly, counters as differences of two readings.
 
-Counters restart with the engine. A counter starts a new series if it is smaller than before, or if its number of lines
-differs because an engine was added or a line could not be read. In this case, nothing is derived from the two readings.
-Nothing is divided by 0: a mean requires counts, and an absent value remains absent. For a rate, a counter that was
-absent from the previous page counts as 0, because counters with labels appear with their first event.
+Counters restart when the engine restarts. A counter is considered to start a new series if it is smaller than before,
+or if its number of lines differs because an engine was added or a line could not be read. In this case, nothing is
+derived from the two readings. Nothing is ever divided by 0: a mean requires counts, and an absent value remains absent.
+For a rate, a counter that was absent from the previous page is treated as 0, because counters with labels appear with
+their first event.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class TimedValue:
 
 @dataclass(frozen=True, slots=True)
 class TokenEvidence:
-    """Counts between two readings of an engine that generates tokens."""
+    """Counter increases between two readings from an engine that generates tokens."""
 
     at: float
     """Time of the reading, in seconds."""
@@ -39,23 +40,23 @@ class TokenEvidence:
     itl_seconds: float
     """Sum of the inter-token times, in seconds."""
     decode_tokens: float
-    """Generated tokens per step, on average."""
+    """Mean number of tokens generated per step."""
     prefill_tokens: float
-    """Prompt tokens computed per step, on average."""
+    """Mean number of prompt tokens computed per step."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchEvidence:
-    """Counts between two readings of an engine that works in batches."""
+    """Counter increases between two readings from an engine that processes requests in batches."""
 
     at: float
     """Time of the reading, in seconds."""
     compute_count: float
-    """Number of measured times in the model."""
+    """Number of measurements of the time spent in the model."""
     compute_seconds: float
     """Sum of these times, in seconds."""
     items: float
-    """Inputs per execution, on average."""
+    """Mean number of inputs per execution."""
 
 
 Evidence = TokenEvidence | BatchEvidence
@@ -68,9 +69,9 @@ class DerivedSignals:
     values: Mapping[str, TimedValue]
     """Maps each signal to its value."""
     evidence: Evidence | None = None
-    """Evidence that is new in this reading, if any."""
+    """New evidence in this reading, if any."""
     restarted: bool = False
-    """Whether the counters restarted."""
+    """Whether the counters have restarted."""
     by_steps: bool = False
     """Whether progress changes with each step of the engine, not only when a request ends."""
     moves: int = 0
@@ -82,7 +83,7 @@ def derive(table: MetricsTable, before: SourceReading | None, after: SourceReadi
     quantities = after.quantities
     values = {name: value for name, value in quantities.items() if name in SIGNALS}
     if "cache_found" in quantities and "cache_lookups" in quantities:
-        values.pop("cache_hits", None)  # this gauge covers the engine's whole lifetime; the counters show the present
+        values.pop("cache_hits", None)  # this gauge covers the engine's lifetime; the counters show the present
     moves = _moves(before, after)
     progress, by_steps = _progress(table, quantities, moves)
     if progress is not None:
@@ -100,7 +101,7 @@ def derive(table: MetricsTable, before: SourceReading | None, after: SourceReadi
 
 
 class _CounterDelta:
-    """Growth of each counter between two readings; None if unknown."""
+    """Each counter's increase between two readings; None if unknown."""
 
     def __init__(self, before: SourceReading, after: SourceReading) -> None:
         self._growth = {
@@ -113,7 +114,7 @@ class _CounterDelta:
         return self._growth.get(name)
 
     def ratio(self, numerator: str, denominator: str) -> float | None:
-        """Return the ratio between the growth of two counters; None if the denominator did not grow."""
+        """Return the ratio of two counters' increases; None if the denominator did not increase."""
         growth, base = self(numerator), self(denominator)
         return growth / base if growth is not None and base else None
 
@@ -140,8 +141,8 @@ def _moves(before: SourceReading | None, after: SourceReading) -> int:
 def _progress(table: MetricsTable, quantities: Mapping[str, float], moves: int) -> tuple[float | None, bool]:
     """Return a number that changes when the engine works, and whether it changes with each step.
 
-    Finished requests are not added to steps, because even in a wedged engine, requests end when clients cancel them. A
-    change in cache usage counts as progress only in addition to counters, not by itself.
+    Finished requests are not added to steps, because even a wedged engine's requests end when clients cancel them. A
+    change in cache usage is treated as progress only in addition to counters, not by itself.
     """
     if "progress" in quantities:
         return quantities["progress"], table.heartbeat == "steps"
@@ -178,9 +179,9 @@ def _of_tokens(delta: _CounterDelta, at: float) -> TokenEvidence | None:
 
 
 def computed_tokens(delta: Callable[[str], float | None]) -> float:
-    """Return the number of prompt tokens that the engine computed, 0 if unknown.
+    """Return the number of prompt tokens that the engine computed; 0 if unknown.
 
-    `delta` returns the growth of a counter between two readings, None if unknown. Without a counter of computed tokens,
+    `delta` returns a counter's increase between two readings; None if unknown. Without a counter of computed tokens,
     cached tokens are subtracted from all prompt tokens. An engine may count cached tokens some seconds earlier than the
     prompt, so the difference may be negative; the result is then 0.
     """

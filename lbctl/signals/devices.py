@@ -1,4 +1,4 @@
-"""Selects the lines of a page that belong to one replica, by labels from the fleet and by the replica's GPUs.
+"""Selects the lines of a page that belong to one replica, using labels from the fleet and the replica's GPUs.
 
 Devices are named as in exporters: by an index (`0`), a UUID (`GPU-5fd4…`, with or without `GPU-`), or one of these with
 a GPU instance after a colon (`0:3`: instance 3 of GPU 0, a MIG slice). Without devices, every GPU on the page belongs
@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from lbctl.signals.exposition import Labels
 
 DEVICE = "{device}"
-"""Placeholder in a label's value; each of the replica's devices replaces it."""
+"""Placeholder in a label's value; it is replaced by each of the replica's devices in turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuLabels:
-    """The labels with which an exporter identifies GPUs."""
+    """The labels by which an exporter identifies GPUs."""
 
     names: tuple[str, ...]
     """Labels that contain an index or a UUID, in order of preference."""
@@ -37,7 +37,7 @@ class Selection:
     labels: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Labels, each with the values that select the replica's lines."""
     devices: tuple[str, ...] = ()
-    """The replica's GPUs; empty: all."""
+    """The replica's GPUs; empty selects all."""
 
     @property
     def everything(self) -> bool:

@@ -1,4 +1,4 @@
-"""Metrics tables of engines that need no separate module, each followed by the quirks of its metrics page."""
+"""Metrics tables for engines that do not need a separate module, each followed by the quirks of its metrics page."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ TGI = MetricsTable(
 )
 """Text Generation Inference.
 
-The table has no cache metric, because TGI counts tokens differently for the capacity and for the content of a batch. A
-batch is a step of the engine, so the time in the model is known for each step. TGI counts tokens only when a request
-ends, which averages out over some seconds.
+The table has no cache metric, because TGI counts tokens differently for the capacity and for a batch's content. A batch
+is a step of the engine, so the time in the model is known for each step. TGI counts tokens only when a request ends,
+which averages out over some seconds.
 """
 
 TRTLLM = MetricsTable(
@@ -82,7 +82,7 @@ TRTLLM = MetricsTable(
 """trtllm-serve. Its step metrics are gauges of the last step, and its histograms are updated when a request ends.
 
 Two counters change during a long request: one with each step that processes a prompt, and one with each cache block of
-a response.
+the response.
 """
 
 LMDEPLOY = MetricsTable(

@@ -1,8 +1,8 @@
 """Extracts the wanted lines from a metrics page, and ignores the rest.
 
-A model server's page has hundreds of lines, but only about a dozen of them matter. Only lines that begin with a wanted
-name are parsed: with the OpenMetrics grammar if the page ends with `# EOF`, otherwise with the looser grammar of the
-Prometheus text format. Lines that violate the grammar, values that are not finite, non-negative ASCII numbers, and
+A model server's page has hundreds of lines, of which only about a dozen are relevant. Only lines that begin with a
+wanted name are parsed: with the OpenMetrics grammar if the page ends with `# EOF`, otherwise with the looser grammar of
+the Prometheus text format. Lines that violate the grammar, values that are not finite, non-negative ASCII numbers, and
 duplicate series are rejected: their values are unknown, never 0. Types, help texts and timestamps are ignored; the
 caller bounds the size of a page. No pattern here backtracks over spaces, because pages may come from untrusted servers.
 """
@@ -74,7 +74,7 @@ class RefusedLine:
 
 @dataclass(frozen=True, slots=True)
 class MetricsPage:
-    """The wanted lines of a page."""
+    """The relevant lines of a page."""
 
     samples: Mapping[str, tuple[Sample, ...]]
     """Maps each name to its values."""
@@ -83,7 +83,7 @@ class MetricsPage:
 
 
 class MetricsReader:
-    """Reads the lines of given metrics; created once per source, and used for every page."""
+    """Reads the lines of given metrics; created once per source and used for every page."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names = tuple(sorted(set(names)))
@@ -91,7 +91,7 @@ class MetricsReader:
         self._lines = re.compile(rb"\n(" + wanted + rb")" + _NOT_LONGER + rb"([^\n]*+)")
 
     def read(self, page: bytes) -> MetricsPage:
-        """Return the wanted samples of one page, regardless of its other content."""
+        """Return the relevant samples on one page, regardless of its other content."""
         text = b"\n" + page
         lines: list[tuple[bytes, bytes]] = []
         size = 0
@@ -120,7 +120,7 @@ class MetricsReader:
 
 
 def _unique(samples: list[Sample], refused: list[RefusedLine]) -> None:
-    """Remove duplicate series, because it is unknown which value is valid."""
+    """Remove duplicate series, because it is not known which value is valid."""
     keys = [tuple(sorted(sample.labels.items())) for sample in samples]
     if len(set(keys)) == len(keys):
         return
@@ -130,7 +130,7 @@ def _unique(samples: list[Sample], refused: list[RefusedLine]) -> None:
 
 
 def _read(rest: bytes, grammar: re.Pattern[bytes]) -> Sample | RefusedLine:
-    """Parse the rest of a line after the name; return a RefusedLine with the reason if it cannot be read."""
+    """Parse the rest of a line after the name; return a RefusedLine that states the reason if this fails."""
     if len(rest) > MAX_LINE_BYTES:
         return RefusedLine("a line of more than 64 KiB")
     match = grammar.fullmatch(rest)

@@ -47,8 +47,8 @@ DCGM = MetricsTable(
 
 The exporter writes a missing value as a huge integer, which is rejected. `DCGM_FI_DEV_XID_ERRORS` is the code of the
 last error, not a count, and never resets. A GPU's utilisation does not apply to its slices, so
-`DCGM_FI_PROF_GR_ENGINE_ACTIVE` is used for them. The exporter samples every 30 s by default, so its values may be older
-than the scrape.
+`DCGM_FI_PROF_GR_ENGINE_ACTIVE` is used for slices. The exporter samples every 30 s by default, so its values may be
+older than the scrape.
 """
 
 _SMI_REASONS = (

@@ -1,7 +1,7 @@
-"""Merges several sources of one replica into one set of signals: the first source with a fresh value for a signal wins.
+"""Merges a replica's sources into one set of signals: for each signal, the first source with a fresh value wins.
 
 Every signal has its own age. A signal without a value within `stale_after` is unknown; its last value is kept
-separately, for explanations.
+separately for use in explanations.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from lbctl.signals.derive import Evidence, TimedValue
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """A signal's value and its origin."""
+    """A signal's value and where it came from."""
 
     value: float
     """The value, in the unit of the signal."""
     at: float
     """Time of the reading, in seconds."""
     source: int
-    """The index of the signal's source."""
+    """Index of the signal's source."""
 
     def age(self, now: float) -> float:
         """Return the number of seconds since the value was read."""
@@ -30,13 +30,13 @@ class Signal:
 
 @dataclass(frozen=True, slots=True)
 class SourceSignals:
-    """The last value of each signal of one source."""
+    """The last value of each of a source's signals."""
 
     values: Mapping[str, TimedValue] = field(default_factory=dict)
     """Maps each signal to its last value."""
     evidence: Evidence | None = None
-    """The engine's counts between the last two readings; None if there were too few readings, or the source has no
-    counts."""
+    """The engine's counter increases between the last two readings; None if there were too few readings or the source
+    has no counters."""
     xids: tuple[tuple[str, int], ...] = ()
     """(GPU, code) of XID errors."""
     by_steps: bool = False
@@ -45,7 +45,7 @@ class SourceSignals:
 
 @dataclass(frozen=True, slots=True)
 class Signals:
-    """The signals of one replica."""
+    """One replica's signals."""
 
     values: Mapping[str, Signal]
     """Fresh values only."""
@@ -54,7 +54,7 @@ class Signals:
     evidence: Evidence | None = None
     """Fresh evidence from the first source that has any."""
     xids: tuple[tuple[str, int], ...] = ()
-    """(GPU, code) of XID errors as the driver reported them."""
+    """(GPU, code) pairs for XID errors as reported by the driver."""
     by_steps: bool = False
     """Whether progress changes with each step of the engine.
 

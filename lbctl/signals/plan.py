@@ -1,4 +1,4 @@
-"""The scrape plan of a replica: its sources with expanded templates, and filters for its lines.
+"""A replica's scrape plan: its sources with expanded templates, and filters for its lines.
 
 Only `{address}`, `{host}`, `{port}`, `{name}` and `{device}` are replaced, as well as `{agent_port}` in the URL that
 the compiler adds for agents; all other braces belong to the query. An IPv6 host is bracketed if a port may follow it.
@@ -24,7 +24,7 @@ _AGENT_PORT = "{agent_port}"
 
 @dataclass(frozen=True, slots=True)
 class ScrapeSource:
-    """One source of a replica."""
+    """One of a replica's sources."""
 
     kind: str
     """Name of the kind in the registry."""
@@ -35,17 +35,17 @@ class ScrapeSource:
     selection: Selection = ALL_LINES
     """Selects the lines of the page that belong to the replica."""
     query: str = ""
-    """PromQL expression for the kind `prometheus`; otherwise empty."""
+    """PromQL expression for the `prometheus` kind; otherwise empty."""
     signal: str = ""
-    """Signal that the query's value represents; otherwise empty."""
+    """Signal represented by the query's value; otherwise empty."""
     unit: str | None = None
-    """The unit of the query's value; None: the signal's unit."""
+    """Unit of the query's value; None means the signal's unit."""
     key: tuple[str, str] | None = field(default=None, repr=False)
-    """Name and value of the header with the key that the replica requires; None: no key."""
+    """Name and value of the header with the key that the replica requires; None if it does not require one."""
 
     @property
     def display_url(self) -> str:
-        """The URL without secrets, for messages."""
+        """The URL without secrets, for use in messages."""
         return without_values(self.url)
 
 
@@ -58,11 +58,11 @@ class ScrapePlan:
     sources: tuple[ScrapeSource, ...]
     """Sources in order of preference."""
     interval: float
-    """The time between two scrapes."""
+    """Time between two scrapes."""
     timeout: float
     """Maximum duration of a scrape."""
     stale_after: float
-    """Maximum age of a value that is still used."""
+    """Maximum age at which a value is still used."""
     reserves_memory: bool
     """Whether an engine reserves the GPU's memory when it starts, so that free memory is meaningless."""
     together: bool = False
@@ -70,9 +70,9 @@ class ScrapePlan:
 
 
 def scrape_plan(pool: Pool, replica: Replica, key: tuple[str, str] | None = None) -> ScrapePlan | None:
-    """Return the replica's scrape plan; None if the fleet lists no sources for it.
+    """Return the replica's scrape plan; None if the fleet does not list any sources for it.
 
-    `key`: name and value of the header that the replica requires; it is not sent to pages at other addresses.
+    `key`: name and value of a header required by the replica; it is not sent to pages at other addresses.
     """
     telemetry = replica.telemetry or pool.telemetry
     if telemetry is None or not telemetry.sources:

@@ -1,4 +1,4 @@
-"""`kind: prometheus`: the response of Prometheus' HTTP API to an instant query, as one number.
+"""`kind: prometheus`: the Prometheus HTTP API's response to an instant query, as one number.
 
 Several series are combined according to the signal's rule. A result without series, or with NaN, is unknown, not 0. The
 response does not contain the age of a sample, and Prometheus repeats samples for up to five minutes. To exclude old
@@ -17,11 +17,11 @@ from lbctl.signals.signal import plausible
 from lbctl.signals.source import MetricSeries, combine
 
 _MAX_CHARACTERS = 200
-"""Maximum length of a text from the server in a message, in characters."""
+"""Maximum number of characters of a server's text shown in a message."""
 
 
 class NoValueError(Exception):
-    """The response contains no value; the message states the reason."""
+    """The response does not contain a value; the message states the reason."""
 
 
 def value(body: bytes, signal: str, unit: str | None) -> float:

@@ -1,7 +1,7 @@
 """Metrics tables of routers that are used as replicas. A router's page describes all its engines.
 
-Routers count requests until the response ends, including requests that wait in an engine. Requests that wait in SMG or
-in llm-d's picker itself are added, so that `running` includes the `queue` of every router.
+Routers count a request until its response ends, including while it waits in an engine. Requests waiting in SMG or in
+llm-d's picker itself are added, so that `running` includes the `queue` of every router.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Definitions of signals: name, unit, range, and how the lines of several engines or GPUs become one number.
+"""Definitions of signals: name, unit, range, and how several engines' or GPUs' lines are combined into one number.
 
 A page contains *quantities*: gauges, which are already signals, and counters, for which only the difference between two
 pages is meaningful (`signals.derive`). An absent value is unknown, never 0, and a value outside its range is rejected
@@ -25,7 +25,7 @@ class SignalSpec:
     unit: str
     """The unit in which lbctl stores the value."""
     maximum: float
-    """The largest plausible value (exporters write blanks as 2^63)."""
+    """Largest plausible value (exporters write blanks as 2^63)."""
     combine: Combine
     """How the values of several lines are combined into one."""
     description: str
@@ -81,10 +81,10 @@ COUNTERS: Mapping[str, str] = {
     "preempted": "requests preempted",
     "rejected": "requests rejected",
 }
-"""Quantities that only grow; a smaller value than before means a restart."""
+"""Quantities that only increase; a smaller value than before means that the engine has restarted."""
 
 RATES: Mapping[str, str] = {"throughput": "decode_tokens", "preemptions": "preempted", "rejections": "rejected"}
-"""Maps each signal to the counter whose growth per second it represents."""
+"""Maps each signal to the counter whose increase per second it represents."""
 
 UNITS: Mapping[str, tuple[str, float]] = {
     "requests": ("requests", 1.0),
@@ -108,13 +108,13 @@ UNITS: Mapping[str, tuple[str, float]] = {
     "tokens/s": ("tokens/s", 1.0),
     "requests/s": ("requests/s", 1.0),
 }
-"""Maps each unit in a source to lbctl's unit and the conversion factor."""
+"""Maps each unit used by sources to lbctl's unit and the conversion factor."""
 
 
 def plausible(quantity: str, value: float) -> float | None:
     """Return the value if it is valid for the quantity, otherwise None.
 
-    A ratio slightly above 1 becomes 1, because exporters round.
+    A ratio slightly above 1 becomes 1, because exporters round values.
     """
     spec = SIGNALS.get(quantity)
     limit = spec.maximum if spec else _MAX_COUNTER

@@ -1,9 +1,9 @@
-"""Kinds of metrics sources: tables of aliases, and the code that reads a page with them.
+"""Kinds of metrics sources: tables of aliases, and the code that reads pages using these tables.
 
-Each kind's table has its own module. A quantity has an ordered list of series, because names change between versions.
-The first name that a page contains is used. The lines of one series (engines, ranks, models, GPUs) are combined by the
-quantity's rule. If one of them is rejected, a sum or a mean would be wrong, so the quantity is unknown. A maximum or
-minimum of the remaining lines is still used.
+Each kind's table has its own module. A quantity has an ordered list of series, because metric names change between
+versions. The first name found on the page is used. The lines of one series (engines, ranks, models, GPUs) are combined
+by the quantity's rule. If one of them is rejected, a sum or mean would be wrong, so the quantity is unknown. A maximum
+or minimum of the remaining lines is still used.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class MetricSeries:
     also: tuple[str, ...] = ()
     """Other metrics whose lines are added."""
     repeats: tuple[str, ...] = ()
-    """Labels that distinguish lines with the same number (ranks that run in step): only the largest value counts."""
+    """Labels that distinguish lines with the same value (ranks that run in step); only the largest value is used."""
     less: str = ""
     """A metric to subtract, line by line."""
     gone: bool = False
@@ -85,20 +85,20 @@ class MetricsTable:
     series: Mapping[str, tuple[MetricSeries, ...]]
     """Maps each quantity to its aliases, newest first."""
     evidence: Evidence = ""
-    """How the speed at the present batch size is determined; "" if it is unknown.
+    """How the speed at the current batch size is determined; "" if unknown.
 
     `tokens`: inter-token time, and tokens per step; `batches`: time in the model, and inputs per execution.
     """
     no_evidence: str = ""
-    """The reason why the source provides no evidence."""
+    """Reason why the source does not provide evidence."""
     voided_by: str = ""
     """A quantity whose presence shows that this evidence is meaningless for the engine."""
     heartbeat: Heartbeat = ""
     """Whether progress changes with every step of the engine, or only when a request is answered."""
     reserves_memory: bool = False
-    """Whether the engine reserves the GPU's memory when it starts, so that free memory is meaningless."""
+    """Whether the engine reserves the GPU's memory at startup, so that free memory is not a usable signal."""
     running_includes_queue: bool = False
-    """Whether `running` also counts the waiting requests in `queue`."""
+    """Whether `running` also includes the waiting requests in `queue`."""
     gpus: GpuLabels | None = None
     """Labels that identify GPUs on its pages; None if the pages do not identify them."""
     page: str = ""
@@ -109,7 +109,7 @@ class MetricsTable:
     """Remarks for the documentation."""
 
     def names(self) -> frozenset[str]:
-        """Return the names of all metrics that are read."""
+        """Return the names of all metrics that are used."""
         series_names = {name for series in self._all() for name in (*series.metrics, series.less) if name}
         return frozenset(series_names | ({self.gpus.index} if self.gpus and self.gpus.index else set()))
 
@@ -150,7 +150,7 @@ class MetricsTable:
 
 @dataclass(frozen=True, slots=True)
 class _Matches:
-    """A replica's lines of one series."""
+    """A replica's lines in one series."""
 
     values: list[tuple[Labels, float]]
     """(labels, value) of each line."""

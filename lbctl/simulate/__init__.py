@@ -1,1 +1,1 @@
-"""A discrete-event model of engines, proxies and the control loop, used to measure weighting strategies."""
+"""A discrete-event model of engines, proxies and the control loop, used to evaluate weighting strategies."""

@@ -10,14 +10,14 @@ Action = Callable[[float], None]
 
 
 class ActionQueue:
-    """Actions with a due time in seconds. Actions due at the same time run in the order in which they were added."""
+    """Actions with a due time, in seconds. Actions due at the same time run in the order in which they were added."""
 
     def __init__(self) -> None:
         self._queue: list[tuple[float, int, Action]] = []
         self._number = 0
 
     def at(self, time: float, action: Action) -> None:
-        """Schedule an action. If the time is infinite, the action never runs."""
+        """Schedule an action. If the time is infinite, the action is never run."""
         if time != math.inf:
             self._number += 1
             heapq.heappush(self._queue, (time, self._number, action))

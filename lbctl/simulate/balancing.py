@@ -48,9 +48,9 @@ def choose(proxies: ProxyColumns, requests: Requests, settings: RunSettings, req
 
 @jit
 def smooth(proxies: ProxyColumns, settings: RunSettings, base: int, tied: float) -> int:
-    """Return a replica by smooth weighted round robin.
+    """2³² ÷ the golden ratio, which makes a key's second choice independent of its first one.
 
-    `tied`: consider only replicas with this load in `due`; if negative, consider all of them.
+    `tied`: consider only replicas with this load in `due`; if it is negative, consider all replicas.
     """
     total, best = 0.0, NONE
     for replica in range(settings.replicas):
@@ -215,7 +215,7 @@ def has_room(settings: RunSettings, own: int, share: float, active: float) -> bo
 
 @jit
 def slots(settings: RunSettings, share: float, active: float) -> int:
-    """Return the number of requests that Envoy allows a replica to have before the new request."""
+    """Return the number of requests that Envoy allows a replica to have before adding the new request."""
     count: int = max(1, math.ceil(math.ceil(settings.bound * active) * share))
     return count
 

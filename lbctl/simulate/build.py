@@ -26,7 +26,7 @@ def settings(setup: Setup, trace: Trace) -> state.RunSettings:
     """Return the constant settings of a run."""
     pool, policy, chooser = setup.pool, setup.policy, setup.policy.chooser(setup.pool)
     is_queued = chooser == balancing.PICKED and pool.balance.pick is not None and pool.balance.pick.queue is not None
-    limit = replica_limit(pool, 1 if is_queued else setup.proxies)  # the picker counts the requests of all proxies
+    limit = replica_limit(pool, 1 if is_queued else setup.proxies)  # the picker counts all proxies' requests
     breaker = pool.circuit_breaker
     total = min(breaker.max_requests, breaker.max_connections) if pool.protocol == "http1" else breaker.max_requests
     return state.RunSettings(

@@ -1,10 +1,10 @@
-"""Fits the costs of an engine to a live replica's metrics, from differences of its counters between scrapes.
+"""Fits an engine's costs to a live replica's metrics, using the differences between its counters across scrapes.
 
 Between two scrapes, the sum and count of inter-token times give the mean iteration time, and tokens per iteration give
 the number of sequences and prompt tokens. If an engine does not count iterations, the number of sequences is the mean
 number of running sequences in the two scrapes. A sequence's context is estimated from the lengths of the requests that
-ended during the whole observation. The result is the costs that explain these times with the smallest relative error.
-If the load was too uniform to separate the costs, they keep the reference's proportions.
+ended during the entire observation period. The result is the costs that explain these times with the smallest relative
+error. If the load was too uniform to separate the costs, they keep the reference's proportions.
 """
 
 from __future__ import annotations

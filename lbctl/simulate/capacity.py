@@ -20,7 +20,7 @@ _TERM = re.compile(r"\s*(ttft|tpot|total)\s+(p50|p95|p99)\s*<\s*(\S+)\s*|\s*(fai
 
 
 def engines_of(pool: Pool, reference: CostModel, largest: float | None = None) -> tuple[CostModel, ...]:
-    """Return the engine of each replica: `reference` for the capacity `largest`, and the others in proportion.
+    """Return each replica's engine: `reference` for the capacity `largest`, and the others in proportion.
 
     `largest` defaults to the pool's largest capacity.
     """
@@ -29,7 +29,7 @@ def engines_of(pool: Pool, reference: CostModel, largest: float | None = None) -
 
 
 def faster(cost: CostModel, speed: float) -> CostModel:
-    """Return an engine with a different speed and the same cache."""
+    """Return an engine with a different speed but the same cache."""
     return replace(cost, a=cost.a / speed, b=cost.b / speed, c=cost.c / speed, p=cost.p / speed)
 
 
@@ -39,7 +39,7 @@ def _sized(cost: CostModel, speed: float) -> CostModel:
 
 
 def load_of(costs: Sequence[CostModel], trace: Trace) -> float:
-    """Return the offered load Σλ ÷ Σμ. At 1 or more, queues grow without limit under every algorithm.
+    """Return the offered load, Σλ ÷ Σμ. At 1 or more, queues grow without limit under every algorithm.
 
     The result is 0 if all requests arrive at the same time, because the rate is then undefined.
     """
@@ -47,9 +47,9 @@ def load_of(costs: Sequence[CostModel], trace: Trace) -> float:
 
 
 def carried(costs: Sequence[CostModel], trace: Trace) -> float:
-    """Return Σμ: the number of the trace's requests per second that the engines can answer if they are never idle.
+    """Return Σμ, the number of the trace's requests per second that the engines can answer if they are never idle.
 
-    Prompt tokens that an unlimited cache would contain are not counted.
+    Prompt tokens that would be in an unlimited cache are not counted.
     """
     count = len(trace.times)
     prompt, answer = sum(trace.prompts) / count, sum(trace.answers) / count
@@ -71,7 +71,7 @@ class Objective:
     def is_met(self, summary: Summary) -> bool:
         """Return whether the figures of a replay are within the limit.
 
-        A time limit is not met if more requests went unanswered than the percentile allows.
+        A time limit is not met if more requests remained unanswered than the percentile allows.
         """
         if self.figure == "failed":
             return summary.unanswered < self.limit
@@ -104,10 +104,10 @@ def objectives(text: str) -> tuple[Objective, ...]:
 
 
 def largest_rate(meets: Callable[[float], bool], start: float, precision: float = 0.02) -> float | None:
-    """Return the largest multiple of the trace's rate that meets the limits, by bisection.
+    """Return the largest multiple of the trace's rate that meets the limits, found by bisection.
 
-    The result is None if no multiple down to a 64th of `start` meets them. `start` is a multiple near the expected
-    result. `meets` must be false above some multiple. The result is accurate within `precision`.
+    Return None if no multiple down to a 64th of `start` meets them. `start` is a multiple near the expected result.
+    `meets` must be false above some multiple. The result is accurate within `precision`.
     """
     low, high = 0.0, start
     while meets(high):
@@ -142,9 +142,9 @@ def fewest_replicas(meets: Callable[[int], bool], start: int, most: int) -> int 
 def with_replicas(pool: Pool, count: int) -> Pool:
     """Return the pool with `count` replicas: the strongest ones, or copies of all replicas in turn.
 
-    The pool's limits grow in proportion.
+    The pool's limits are scaled in proportion.
 
-    Drained replicas are left out, because neither they nor their copies would get requests.
+    Drained replicas are omitted, because neither they nor their copies would get requests.
     """
     originals = sorted(serving(pool).replicas, key=lambda item: (-item.capacity, item.name))
     replicas = [

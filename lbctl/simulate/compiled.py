@@ -3,7 +3,7 @@
 numba's own variable `NUMBA_DISABLE_JIT=1` runs them as Python too.
 
 The loops use flat, indexable columns: numpy arrays if compiled, arrays of the standard library otherwise. Both kinds of
-column have the same types. The loops draw no random numbers, so both variants give the same results.
+column have the same types. The loops do not draw any random numbers, so both variants give the same results.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 IS_COMPILED = False
 """Whether numba is installed (the extra `simulate`), works, and is enabled."""
 FAILURE = ""
-"""The reason why an installed numba cannot be used; otherwise empty."""
+"""Reason why an installed numba cannot be used; otherwise empty."""
 FLOAT, LONG, INTEGER, NATURAL, SHORT, BYTE = "dqiIhb"
 """Types of columns: 64-bit float; 64-bit, 32-bit, unsigned 32-bit, 16-bit and 8-bit integers."""
 

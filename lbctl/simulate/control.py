@@ -1,7 +1,7 @@
-"""The control loop of `serve` in a simulation: it turns engine samples into weights with the real `control.step`.
+"""The control loop of `serve` in a simulation: converts engine samples to weights using the real `control.step`.
 
-Samples are taken at the telemetry interval and arrive later. Weights reach the proxies immediately, or at the minimum
-interval between reloads.
+Samples are taken at the telemetry interval and arrive with a delay. Weights reach the proxies immediately, or at the
+minimum interval between reloads.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lbctl.simulate.state import DECODE, EngineColumns
 
 
 class EngineReport(NamedTuple):
-    """The metrics from which the picker recognises a full engine."""
+    """The metrics that the picker uses to recognise a full engine."""
 
     running: float
     """Number of requests that the engine is running."""
@@ -53,7 +53,7 @@ class SimulatedControlLoop:
         return self._pool.telemetry.interval / 1000 if self._pool.telemetry else None
 
     def weights(self) -> list[Weight | None]:
-        """Return the weight of each replica; None for a replica that gets no requests."""
+        """Return each replica's weight; None for a replica that does not get requests."""
         unfit = self._out | self._drained
         return [None if name in unfit else self._weights[name] for name in self._names]
 

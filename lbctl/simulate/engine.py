@@ -1,10 +1,10 @@
-"""A model server with continuous batching, one iteration at a time.
+"""A model server with continuous batching, simulated one iteration at a time.
 
 In each iteration, every running sequence generates a token, and prompt tokens are prefilled up to a budget. An
 iteration takes (a + b·sequences + c·context + p·prompt tokens) ÷ speed, with the constants from its `CostModel`.
-Requests beyond the maximum number of sequences or the cache size wait in order. Counters are published at the end of an
-iteration, so a wedged engine's counters freeze. Preemption is not modelled: the cache may overflow while responses
-grow.
+Requests that exceed the maximum number of sequences or the cache size wait in order. Counters are published at the end
+of an iteration, so a wedged engine's counters freeze. Preemption is not modelled, so the cache may overflow while
+responses grow.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class SimulatedRequest:
     blocks: tuple[int, ...] = ()
     """Blocks at the beginning of the prompt, each identified by all content up to its end."""
     cached: int = 0
-    """Number of prompt tokens that were in the engine's prefix cache on admission."""
+    """Number of prompt tokens found in the engine's prefix cache on admission."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ class Engine:
         self._waiting.append(request)
 
     def begin(self, now: float) -> float | None:
-        """Start an iteration and return its end time; None if there is nothing to do."""
+        """Start an iteration and return the time at which it ends; None if there is nothing to do."""
         self._admit()
         if not self._reading and not self._running:
             self.busy = False
@@ -237,7 +237,7 @@ class Engine:
 
 
 def cache_tokens(speed: float, curve: CostModel = CostModel()) -> float:
-    """Return the cache size in tokens: 400k, 180k and 100k for speeds of 5 : 2 : 1."""
+    """Return the cache size in tokens: 400k, 180k and 100k for speeds in the ratio 5 : 2 : 1."""
     return curve.cache * math.pow(speed, 0.86)
 
 

@@ -2,8 +2,8 @@
 
 An iteration generates one token for every running sequence and prefills up to `budget` prompt tokens. Iterations
 without prefill are merged until a response ends, an arrival can be admitted, or the cache is full. If the cache is
-full, the youngest sequence is preempted and prefilled again later, as in vLLM. Prefixes are kept in an 8-way cache with
-LRU replacement. Cached tokens are not prefilled again.
+full, the youngest sequence is preempted and its prompt is prefilled again later, as in vLLM. Prefixes are kept in an
+8-way cache with LRU replacement. Cached tokens are not prefilled again.
 """
 
 from __future__ import annotations

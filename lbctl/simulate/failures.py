@@ -1,7 +1,7 @@
-"""Replicas that die, restart or join: how this affects their engines, and how proxies detect it.
+"""Replicas that die, restart or join: the effect on their engines, and how proxies detect it.
 
-An active check finds a dead replica after `unhealthy_threshold` failures, at a random phase of its interval and for all
-proxies at the same time. A proxy ejects a replica for `ejection_time` after a number of consecutive refused
+An active check detects a dead replica after `unhealthy_threshold` failures, at a random phase of its interval and at
+the same time for all proxies. A proxy ejects a replica for `ejection_time` after a number of consecutive refused
 connections.
 """
 
@@ -54,7 +54,7 @@ def revive(engines: EngineColumns, replica: int) -> None:
 
 
 def waiting_for(requests: Requests, proxies: ProxyColumns, settings: RunSettings, replica: int) -> list[int]:
-    """Remove and return the requests that wait in proxies for this replica only."""
+    """Remove and return the requests waiting in proxies for this replica only."""
     taken = []
     for slot in range(replica, len(proxies.head), settings.replicas) if settings.waits == FOR_ONE else ():
         request = int(proxies.head[slot])
@@ -86,7 +86,7 @@ class Availability:
         self.began: dict[int, float] = {}
         """The times at which replicas in slow start joined or restarted."""
         self.changed = False
-        """Whether something has changed since this was last set to False."""
+        """Whether anything has changed since this was last set to False."""
 
     def is_member(self, replica: int) -> bool:
         """Return whether the replica has joined the pool."""

@@ -37,7 +37,7 @@ def advance(
     """Run all events up to and including a time. Return the time reached.
 
     Returns early at an arrival for which the picker must choose a replica or whose chosen replica is dead (`refused`).
-    While requests wait at the picker, it also returns after each event that matters to the picker.
+    While requests are waiting at the picker, it also returns after each event that is relevant to the picker.
     """
     arrivals = len(requests.arrived)
     progress.refused[0] = -1

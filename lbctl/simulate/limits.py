@@ -1,4 +1,4 @@
-"""Handles a request after a replica has been chosen: the proxy sends, queues or rejects it."""
+"""Handles a request after a replica has been chosen: the proxy sends, queues or rejects the request."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def dispatch(
 ) -> None:
     """Send a request to a replica, queue it, or reject it.
 
-    If the replica is NONE, all replicas are full or the proxy has none.
+    If the replica is NONE, either all replicas are full or the proxy has none.
     """
     proxy = requests.proxy[request]
     base = proxy * settings.replicas
@@ -129,7 +129,7 @@ def release(
     replica: int,
     now: float,
 ) -> None:
-    """Send a proxy's queued requests to a replica that has capacity again."""
+    """Send a proxy's queued requests to a replica that has free capacity again."""
     if settings.waits == NOWHERE or engines.up[replica] == 0:
         return
     slot = proxy * settings.replicas + replica

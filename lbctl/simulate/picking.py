@@ -1,7 +1,7 @@
-"""The picker in a simulation: the decisions and the queue of `lbctl.pick`, with one state for all proxies.
+"""The picker in a simulation: `lbctl.pick`'s decisions and queue, with one state shared by all proxies.
 
-Like the real picker, it learns of a refused connection when the response begins (Envoy) or the request ends (HAProxy
-and nginx). Until then, it counts the request at the replica that it picked.
+Like the real picker, it learns about a refused connection when the response begins (Envoy) or the request ends (HAProxy
+and nginx). Until then, it counts the request as being at the replica that it picked.
 
 A request's tenant in the trace is its flow in the queue, unless the queue has only one flow. The priority in the trace
 is the effective one: the route's, or the one chosen by a tenant that may choose it.
@@ -30,7 +30,7 @@ from lbctl.simulate.setup import Setup
 from lbctl.simulate.trace import Trace
 
 WAITS = -2
-"""Returned if all available replicas are full, so that the request waits at the picker."""
+"""Returned if all available replicas are full, so that the request must wait at the picker."""
 _NORMAL = PRIORITIES.index("normal")
 
 
@@ -39,9 +39,9 @@ class QueueOutcomes:
     """The requests in a run that the queue held or rejected."""
 
     waits: dict[int, float] = field(default_factory=dict)
-    """Maps each request that left the queue for a replica to the seconds that it waited."""
+    """Maps each request that left the queue for a replica to its waiting time in seconds."""
     rejected: dict[int, float] = field(default_factory=dict)
-    """Maps each rejected request to the seconds that it waited."""
+    """Maps each rejected request to its waiting time in seconds."""
     left: set[int] = field(default_factory=set)
     """Requests whose clients left while waiting."""
     has_engine_limits: bool = False
@@ -83,7 +83,7 @@ class SimulatedPicker:
     def use_weights(self, weights: Sequence[Weight | None], began: Mapping[int, float]) -> None:
         """From now on, use these weights.
 
-        A weight of None excludes the replica. `began`: the times at which replicas joined or restarted.
+        A weight of None excludes a replica. `began`: the times at which replicas joined or restarted.
         """
         candidates = tuple(
             _with(item, weight is not None, weight.rate if weight else item.weight, began.get(at))
@@ -114,9 +114,9 @@ class SimulatedPicker:
         return WAITS
 
     def release(self, now: float) -> tuple[int, int] | None:
-        """Remove the next request from the queue if it can proceed.
+        """Remove the next request that can be served from the queue.
 
-        Return it with its replica; None if none can proceed.
+        Return it with its replica; None if no request can be served.
         """
 
         def decide(item: WaitingRequest, leaves_reserve: bool) -> int | None:
@@ -148,7 +148,7 @@ class SimulatedPicker:
         return rejected
 
     def reported(self, reports: Mapping[str, EngineReport], taken: float) -> None:
-        """Learn from the engines' reports at the time `taken` how many requests each engine runs at once."""
+        """Learn from the engines' reports at the time `taken` how many requests each engine runs concurrently."""
         if self._policy is None:
             return
         for name, report in reports.items():

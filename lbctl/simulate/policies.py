@@ -1,4 +1,4 @@
-"""The policies of a simulation: how each proxy implements each `balance.algorithm` and how it uses weights.
+"""A simulation's policies: how each proxy implements each `balance.algorithm` and uses weights.
 
 A hash is looked up among the points of a ring (HAProxy, nginx) or in Envoy's Maglev table, which is represented as a
 ring.
@@ -38,7 +38,7 @@ class Policy:
     convert: _Convert
     """Converts a pool's published weights to the proxy's weights."""
     push_every: float = 0.0
-    """Minimum seconds between two weight changes, because of nginx's reload."""
+    """Minimum time between two weight changes in seconds, because of nginx reloads."""
 
     even_rule: int | None = None
     """Chooser for equal capacities; None if it is the same."""

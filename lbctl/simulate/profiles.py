@@ -1,6 +1,7 @@
-"""Engines by model and GPU, from public measurements: two measured profiles, and MLPerf results relative to them.
+"""Engines by model and GPU, from public measurements: two measured profiles, plus MLPerf results relative to them.
 
-This module contains only data. Each figure has its source and spread. Use `--calibrate` to measure your own replica.
+This module contains only data. Each figure is given with its source and spread. Use `--calibrate` to measure your own
+replica.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Figures for the picker's queue in a replay: waits and rejections, also by tenant and priority."""
+"""Figures for the picker's queue in a replay: waits and rejections, in total and by tenant and priority."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lbctl.simulate.replay import Replay
 from lbctl.simulate.state import DONE
 
 MAX_TENANTS = 20
-"""Maximum number of tenants with individual figures. The tenants with the fewest requests are combined as `OTHER`."""
+"""Maximum number of tenants with individual figures. The tenants with the fewest requests are grouped as `OTHER`."""
 OTHER = "other"
 
 

@@ -1,4 +1,4 @@
-"""Replays a trace against one pool of a fleet with one policy: requests, engines, proxies and the control loop."""
+"""Replays a trace against one of a fleet's pools with one policy: requests, engines, proxies and the control loop."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class _Run:
         self.now = 0.0
 
     def go(self, progress: Callable[[float], None] | None) -> None:
-        """Run until every request has been answered, has failed, or has lost its client."""
+        """Run until every request has been answered or has failed, or its client has disconnected."""
         self._plan()
         self._ends.run(0.0)
         self._push(0.0)
@@ -283,7 +283,7 @@ class _Run:
         for slot, value in before.items():
             weight[slot] = value
         if replica == balancing.NONE and self._setup.policy.repeats and weight[base + tried[-1]] > 0.0:
-            return tried[-1]  # if no other replica has capacity, a redispatch goes to the same one
+            return tried[-1]  # if no other replica has capacity, a redispatch goes to the same replica
         return replica
 
     # ── Events of replicas ───────────────────────────────────────────────────────────────────────────────────────────

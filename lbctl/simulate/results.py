@@ -1,4 +1,4 @@
-"""The figures of a replay: latencies, throughput, utilisation, cache hits, failures."""
+"""A replay's figures: latencies, throughput, utilisation, cache hits, and failures."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Latency:
 class Summary:
     """The figures of one replay.
 
-    Latencies are in seconds. For an unanswered request, the time to first token is its client's patience.
+    Latencies are in seconds. For unanswered requests, the client's patience is used as the time to first token.
     """
 
     policy: str
@@ -51,13 +51,13 @@ class Summary:
     throughput: float
     """Tokens generated per second until the last response."""
     utilisation: dict[str, float]
-    """Maps each replica that is not drained to the fraction of time for which its engine is working."""
+    """Maps each replica that is not drained to the fraction of time during which its engine is working."""
     spread: float
     """Difference between the highest and lowest utilisation."""
     share: dict[str, float]
     """Maps each replica that is not drained to its share of the requests."""
     cache_hits: float | None
-    """Share of prompt tokens found in the prefix cache; None if the trace has no prefixes."""
+    """Share of prompt tokens found in the prefix cache; None if the trace does not contain prefixes."""
     preempted: int
     """Number of sequences that lost their cache and were prefilled again."""
     fleet: str = ""

@@ -37,7 +37,7 @@ _ARRIVAL, _ITERATION, _SCRAPE, _SAMPLES, _PUSH, _JOIN = range(6)
 class SimulationResult:
     """The requests that arrived after the warm-up.
 
-    Times are in seconds. For a client that has given up, its patience is used.
+    Times are in seconds. For a client that has given up, its patience is used instead.
     """
 
     requests: tuple[SimulatedRequest, ...]

@@ -40,7 +40,7 @@ class Scenario:
     delay: float = 1.0
     """Time that a sample takes to arrive."""
     stale_after: float = 15.0
-    """Age after which a sample is no longer used."""
+    """Age at which a sample stops being used."""
     push_every: float = 0.0
     """Minimum time between two changes at the proxies (nginx's reload)."""
     loss: float = 0.0

@@ -117,7 +117,7 @@ class _Rows:
 
 
 class _CellError(ValueError):
-    """A cell's value cannot be used."""
+    """A cell's value is not usable."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -125,7 +125,7 @@ class _CellError(ValueError):
 
 
 class _RowError(ValueError):
-    """A row cannot be used. `column` is a character's column, starting at 1. 0 means the whole row."""
+    """A row is not usable. `column` is a character's column, starting at 1. 0 means the entire row."""
 
     def __init__(self, message: str, column: int = 0, hint: str = "") -> None:
         super().__init__(message)

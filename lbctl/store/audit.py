@@ -1,4 +1,4 @@
-"""The audit log: the actor, action, time and reason of each operation, saved as a hash chain in the state."""
+"""The audit log: the actor, action, time and reason of each operation, saved in the state as a hash chain."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class AuditLog:
 
     @property
     def problem(self) -> str:
-        """The reason why the state cannot be written; empty after a successful write."""
+        """Reason why the state cannot be written; empty after a successful write."""
         return self._state.problem
 
     @property
@@ -35,7 +35,7 @@ class AuditLog:
         return self._state.notes
 
     async def record(self, actor: str, action: str, subject: str, reason: str = "") -> None:
-        """Append a record. Raises NotSavedError: an action that cannot be recorded must not be done."""
+        """Append a record. Raises NotSavedError, because an action that cannot be recorded must not be performed."""
         at = datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         try:
             await self._state.append_audit(at, actor, action, subject, reason)
@@ -53,5 +53,5 @@ class AuditLog:
         return next((item for item in reversed(records) if item.subject == subject), None)
 
     async def records(self) -> tuple[ChainedAuditRecord, ...]:
-        """Return the kept records, oldest first. Raises StoreError."""
+        """Return the retained records, oldest first. Raises StoreError."""
         return await self._state.audit()

@@ -1,4 +1,4 @@
-"""Credentials from the files named in a store's settings: its password, certificates and signing keys.
+"""Credentials from the files named in a store's settings: password, certificates and signing keys.
 
 These credentials are never logged or saved.
 """
@@ -16,11 +16,11 @@ from lbctl.store.interface import UnusableError
 from lbctl.store.signing import Keyring, parse_keys
 
 _MAX_FILE_BYTES = 4096
-"""Maximum size of a file with a password or with keys."""
+"""Maximum size, in bytes, of a file that contains a password or keys."""
 
 
 def password_of(store: Store) -> str | None:
-    """Return the password; None if the store has none. Raises UnusableError if its file cannot be read."""
+    """Return the password; None if the store does not have one. Raises UnusableError if its file cannot be read."""
     if store.password_file is None:
         return None
     try:
@@ -34,7 +34,7 @@ def password_of(store: Store) -> str | None:
 
 
 def tls_of(store: Store) -> ssl.SSLContext:
-    """Return the context that verifies the store's certificate. Raises UnusableError if a file cannot be used."""
+    """Return the TLS context that verifies the store's certificate. Raises UnusableError if a file cannot be used."""
     try:
         context = ssl.create_default_context(cafile=store.ca)
         if store.certificate is not None:
@@ -63,7 +63,7 @@ def read_keyring(store: Store) -> Keyring:
 def _scope(store: Store) -> str:
     """Return an identifier for the control plane.
 
-    The identifier does not change if the store moves to another address.
+    The identifier does not change when the store moves to another address.
     """
     url = urlsplit(store.url)
     return f"{url.netloc}{url.path}" if url.scheme == "kubernetes" else store.key_prefix

@@ -1,9 +1,9 @@
-"""State in an etcd cluster that several control planes share, through its JSON gateway.
+"""State in an etcd cluster shared by several control planes, accessed through etcd's JSON gateway.
 
-Every change is a transaction that compares the leader's epoch and the key's version. The lease and the announcements of
-members are keys that expire with an etcd lease. etcd does not expose its clock, so an epoch is at least this member's
-time in milliseconds. It is also above the last epoch in the store or seen by this member, so that it grows even if the
-data was lost.
+Every change is a transaction that checks the leader's epoch and the key's version. The lease and the members'
+announcements are keys that expire with an etcd lease. etcd does not expose its clock, so an epoch is at least this
+member's time in milliseconds. It is also higher than the last epoch found in the store or seen by this member, so that
+it increases even if the data has been lost.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ from lbctl.store.interface import (
 )
 
 _RESYNC = 5.0
-"""Seconds without an event after which a watch reads all keys again."""
+"""Seconds without an event after which a watch rereads all keys."""
 
 
 class EtcdStore:
     """A SharedStore in etcd.
 
-    `member`: the name of this control plane. `instance`: a text that is unique to this handle.
+    `member`: the name of this control plane. `instance`: a string that is unique to this handle.
     """
 
     def __init__(self, store: Store, member: str, instance: str) -> None:
@@ -62,11 +62,11 @@ class EtcdStore:
         self._entries = self._prefix + "entries/"
         self._client = EtcdClient(store, max(0.5, self._ttl / 4))
         self._epoch = 0
-        """Epoch of this handle's lease; 0 without the lease."""
+        """Epoch of this handle's lease; 0 if it does not have the lease."""
         self._highest = 0
-        """Highest epoch that this handle has read or held."""
+        """Highest epoch that this handle has read or used."""
         self._leases: dict[str, str] = {}
-        """Maps the purpose of an etcd lease to its ID."""
+        """Maps each etcd lease's purpose to its ID."""
 
     @classmethod
     def open(cls, store: Store, member: str, instance: str) -> EtcdStore:
@@ -75,7 +75,7 @@ class EtcdStore:
 
     @property
     def location(self) -> str:
-        """Host and port of the server, and the prefix of the keys."""
+        """The server's host and port, and the prefix of the keys."""
         return f"etcd {self._client.hosts} ({self._prefix.rstrip('/')})"
 
     def notes(self) -> tuple[str, ...]:
@@ -121,7 +121,7 @@ class EtcdStore:
         )
 
     async def renew(self) -> Lease:
-        """Extend the lease. Raises FencedError if the lease is lost."""
+        """Extend the lease. Raises FencedError if the lease has been lost."""
         epoch = self._epoch
         if epoch and await self._keep_alive("leader"):
             holder, rows = await self._holder()
@@ -143,7 +143,7 @@ class EtcdStore:
         return holder[1] if holder else ""
 
     async def usage(self) -> tuple[Usage, ...]:
-        """Return the size of etcd's database, and whether it rejects writes because it is full."""
+        """Return the size of etcd's database, and whether etcd is rejecting writes because it is full."""
         size = await self._client.call("maintenance/status", {}, lambda answer: int(member(answer, "dbSize", str) or 0))
         names = await self._client.call("maintenance/alarm", {"action": "GET"}, _alarms)
         return (Usage("etcd's database", size, problem=", ".join(sorted(names))),)
@@ -176,7 +176,7 @@ class EtcdStore:
         await self._change(key, expected_version, epoch, request)
 
     async def watch(self, *prefixes: str) -> AsyncIterator[KeyChange]:
-        """Yield all entries with one of the prefixes, then every later change."""
+        """Yield all entries with one of the prefixes, and then every later change."""
         current: dict[str, StoreEntry] = {}
         while True:
             entries: list[StoreEntry] = []
@@ -269,7 +269,7 @@ class EtcdStore:
         return self._leases[purpose]
 
     async def _keep_alive(self, purpose: str) -> bool:
-        """Extend an etcd lease. Returns False if it has ended."""
+        """Extend an etcd lease. Return False if it has expired."""
         if purpose not in self._leases:
             return False
         return await self._client.call("lease/keepalive", {"ID": self._leases[purpose]}, _remaining) > 0
@@ -291,7 +291,7 @@ def _lease_id(answer: Answer) -> str:
 
 
 def _remaining(answer: Answer) -> int:
-    """Return the remaining seconds of a lease; 0 if it has expired."""
+    """Return a lease's remaining time in seconds; 0 if it has expired."""
     return int(member(member(answer, "result", dict), "TTL", str) or 0)
 
 

@@ -1,6 +1,7 @@
-"""The calls to etcd's JSON gateway that a store needs. Keys and values are text; numbers are encoded as strings.
+"""The calls to etcd's JSON gateway needed by a store. Keys and values are text; numbers are encoded as strings.
 
-Responses are limited in bytes, depth and time, and their fields must have etcd's types. All other responses are errors.
+Responses are limited in size, depth and time, and their fields must have etcd's types. All other responses are treated
+as errors.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from lbctl.store.interface import StoreError, StoreUnreachableError, UnusableErr
 
 _USER = "root"
 _MAX_SHOWN = 200
-"""Maximum number of characters of a response to include in a message."""
+"""Maximum number of characters of a response included in a message."""
 MAX_ANSWER_BYTES = 48 << 20
-"""Maximum size of a response."""
+"""Maximum size of a response in bytes."""
 MAX_MESSAGE_BYTES = 16 << 20
-"""Maximum size of a watch message."""
+"""Maximum size of a watch message in bytes."""
 _REFUSED = ("authentication failed", "permission denied", "user name is empty", "authentication is not enabled")
 WATCH_TIMEOUT = 60.0
-"""Seconds after which a watch ends, so that a server that sends slowly does not block it."""
+"""Seconds after which a watch ends, so that a slow server does not block it."""
 _EXPIRED = "invalid auth token"
 _BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4})*+(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
 _T = TypeVar("_T")
@@ -61,12 +62,12 @@ class EtcdClient:
     """One member's connections to etcd. The connections are opened at first use, in the event loop that uses them."""
 
     def __init__(self, store: Store, patience: float) -> None:
-        """Create the client without opening a connection. `patience`: timeout of a call in seconds."""
+        """Create the client without opening a connection. `patience`: timeout for a call, in seconds."""
         url = parse_store_url(store.url)
         self.hosts = url.places
         """Servers, for people."""
         self._servers = deque(url.places.split(","))
-        """Servers; the first one is queried."""
+        """The servers; the first one is queried."""
         self._protocol = "https" if url.secure else "http"
         self._tls = tls_of(store) if url.secure else None
         self._store = store
@@ -76,7 +77,9 @@ class EtcdClient:
         self._token = ""
 
     async def call(self, path: str, body: Mapping[str, Any], read: Callable[[Answer], _T]) -> _T:
-        """Return the result of `read` for the response. `read` raises ValueError if the response is not from etcd.
+        """Return the result of `read` for the response.
+
+        `read` must raise ValueError if the response does not come from etcd.
 
         Raises UnusableError, StoreUnreachableError, and StoreError for every other failure.
         """
@@ -147,7 +150,7 @@ class EtcdClient:
         self._token = token
 
     async def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Try the servers one after another until a connection succeeds. Raises StoreError."""
+        """Try the servers one after another until a connection is established. Raises StoreError."""
         for _ in range(len(self._servers) - 1):
             with suppress(_NotConnectedError):
                 return await self._ask(path, body)
@@ -189,7 +192,7 @@ class EtcdClient:
         return self._unreachable(server, f"does not answer: {reason_of(error)}", connected=connected)
 
     def _unreachable(self, server: str, problem: str, *, connected: bool = True) -> StoreError:
-        """Return the error, and switch to the next server, unless another call has already done so."""
+        """Return the error, and switch to the next server unless another call has already done so."""
         if self._servers[0] == server:
             self._servers.rotate(-1)
         reason = f"etcd {server} {problem}"
@@ -204,7 +207,7 @@ class EtcdClient:
 
 
 class _NotConnectedError(StoreUnreachableError):
-    """The connection failed: the server has not received the request, and another server may be tried."""
+    """The connection failed: the server has not received the request, so another server may be tried."""
 
 
 def rows(holder: Answer, key: str = "kvs") -> list[Row]:

@@ -1,7 +1,8 @@
-"""The records of previously published fleets, and of a rollback to one of them.
+"""Records of previously published fleets, and of a rollback to one of them.
 
-An entry states which fleet was published and when. The texts of its YAML files are a separate, compressed record, which
-several entries may share. Every `read_…` raises one of `records.UNREADABLE` for text that its `write_…` did not write.
+An entry states which fleet was published and when. The contents of its YAML files are a separate, compressed record,
+which may be shared by several entries. Every `read_…` raises one of `records.UNREADABLE` for a string that its
+`write_…` did not write.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _MAX_TEXTS = 256 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """The git commit that the files were read from."""
+    """The git commit from which the files were read."""
 
     commit: str = ""
     """Full name of the commit; empty if the files are not in a checkout."""
@@ -35,7 +36,7 @@ class Revision:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """The reason why a fleet is published."""
+    """Reason for publishing a fleet."""
 
     actor: str
     """Name of the token; `lbctl` for the control plane's own actions."""

@@ -1,11 +1,11 @@
-"""The interface of a store for the control plane's state: one leader, and keys that only the leader may write.
+"""The interface for a store of the control plane's state: one leader, and keys that only the leader may write.
 
-A store maps keys to texts. The process that acquires its lease becomes the leader and gets an epoch that no earlier
-leader had. Every write contains that epoch, so that a leader that has unknowingly lost its lease can no longer change
-anything. Every write also contains the version that it replaces (compare-and-set). Keys, certificates and tokens are
+A store maps keys to strings. The process that acquires its lease becomes the leader and gets an epoch that no earlier
+leader had. Every write includes that epoch, so that a leader that has unknowingly lost its lease cannot change
+anything. Every write also includes the version that it replaces (compare-and-set). Keys, certificates and tokens are
 never stored.
 
-`saved.SavedState` is the layer above, which defines the content and its format.
+The layer above is `saved.SavedState`, which defines the contents and their format.
 """
 
 from __future__ import annotations
@@ -15,16 +15,19 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 MAX_EPOCH = 10**15
-"""Maximum epoch. Epochs of shared stores are milliseconds since 1970, or slightly more. Redis counts exactly up to 9
-times this number."""
+"""Maximum epoch. Epochs of shared stores are milliseconds since 1970, or slightly more. Redis can represent numbers
+exactly up to 9 times this number."""
 _MAX_SHOWN = 253
-"""Maximum length of a name or a key in output, in characters."""
+"""Maximum length in characters of a name or key in output."""
 ABSENT = ""
-"""Version of a nonexistent key."""
+"""Version of a key that does not exist."""
 
 
 class StoreError(Exception):
-    """The store cannot be read or written, and the call has no confirmed effect. The message is for the log."""
+    """The store cannot be read or written, and it is not known whether the call had an effect.
+
+    The message is for the log.
+    """
 
 
 class ConflictError(StoreError):
@@ -32,25 +35,25 @@ class ConflictError(StoreError):
 
 
 class FencedError(StoreError):
-    """The epoch of a write or of a renewal differs from the current leader's epoch."""
+    """The epoch in a write or renewal differs from the current leader's epoch."""
 
 
 class StoreUnreachableError(StoreError):
-    """The store does not respond. A later call may succeed."""
+    """The store is not responding. A later call may succeed."""
 
 
 class UnusableError(StoreError):
-    """The store answers but must not be used: a wrong password, another product's keys, a newer version's state."""
+    """The store must not be used: wrong password, another product's keys, or a newer version's state."""
 
 
 class UnwritableError(StoreError):
-    """The disk currently rejects writes, for example because it is full."""
+    """The disk is currently rejecting writes, for example because it is full."""
 
 
 class LeaseHeldError(StoreError):
     """Another process has the lease.
 
-    `holder`: its name. `instance`: the text of its handle, for a shared store; None if unknown.
+    `holder`: its name. `instance`: its handle's string, for a shared store; None if unknown.
     """
 
     def __init__(self, location: str, holder: str, instance: str | None = None) -> None:
@@ -66,17 +69,17 @@ class Lease:
     holder: str
     """Name of the process that has the lease."""
     epoch: int
-    """Fencing number: greater than every earlier leader's epoch."""
+    """Fencing number, which is greater than every earlier leader's epoch."""
     ttl: float | None = None
     """Seconds from the last acquire or renew until the store may give the lease to another process.
 
-    None: the lease is valid for the lifetime of its process.
+    None means that the lease is valid for its process's lifetime.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class StoreEntry:
-    """One key with its value."""
+    """A key and its value."""
 
     key: str
     value: str
@@ -90,29 +93,29 @@ class KeyChange:
 
     key: str
     entry: StoreEntry | None
-    """New entry; None if the key was deleted."""
+    """The new entry; None if the key was deleted."""
 
 
 NEARLY_FULL = 0.75
-"""Share of a limit at which operators are warned."""
+"""Share of a limit above which operators are warned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Usage of a part of a store."""
+    """Usage of one part of a store."""
 
     name: str
-    """Name of the part, for people."""
+    """Name of the part, for display."""
     size: int
     """Current size in bytes."""
     limit: int | None = None
     """Maximum size in bytes; None if the store does not report it."""
     problem: str = ""
-    """The reason why this part of the store currently rejects writes; otherwise empty."""
+    """Reason why this part of the store is currently rejecting writes; otherwise empty."""
 
 
 class StateStore(Protocol):
-    """The store interface that `serve` uses. Every method raises StoreError if the store fails or does not answer.
+    """The store interface used by `serve`. Every method raises StoreError if the store fails or does not respond.
 
     Prefixes are compared character by character; the empty prefix matches every key.
     """
@@ -127,22 +130,25 @@ class StateStore(Protocol):
         ...
 
     async def renew(self) -> Lease:
-        """Extend the lease. Raises FencedError if the lease is lost."""
+        """Extend the lease. Raises FencedError if the lease has been lost."""
         ...
 
     async def release(self) -> None:
-        """Release the lease, if there is one."""
+        """Release the lease, if this handle has it."""
         ...
 
     async def read(self, prefix: str = "") -> tuple[StoreEntry, ...]:
-        """Return a consistent snapshot of all entries with the prefix, sorted by key. Needs no lease."""
+        """Return a consistent snapshot of all entries with the prefix, sorted by key.
+
+        This does not require the lease.
+        """
         ...
 
     async def put(self, key: str, value: str, expected_version: str, epoch: int) -> StoreEntry:
-        """Write one key. When this returns, the value survives a crash of this process.
+        """Write one key. Once the method returns, the value survives a crash of this process.
 
-        `expected_version`: the current version of the key; ABSENT: the key must not exist. Raises FencedError if the
-        epoch is not the current leader's, and ConflictError if the version differs.
+        `expected_version`: the key's current version; ABSENT means that the key must not exist. Raises FencedError if
+        the epoch is not the current leader's, and ConflictError if the version differs.
         """
         ...
 
@@ -151,10 +157,10 @@ class StateStore(Protocol):
         ...
 
     def watch(self, *prefixes: str) -> AsyncIterator[KeyChange]:
-        """Yield all entries with one of the prefixes (without prefixes, all entries), then every later change.
+        """Yield all entries with one of the prefixes (without prefixes, all entries), and then every later change.
 
-        Several changes of a key may be merged into the last one. This does not need the lease, and never ends on its
-        own.
+        Several changes to a key may be merged into the last one. This does not require the lease, and the generator
+        never ends on its own.
         """
         ...
 
@@ -183,8 +189,8 @@ class Presence:
 class SharedStore(StateStore, Protocol):
     """A store that several control planes use at the same time. The lease has a `ttl` and expires.
 
-    `acquire` by the handle that has the lease extends it. An epoch is never assigned twice, even if the store is
-    emptied. `read`, `watch` and `put` do not see announcements.
+    If `acquire` is called by the handle that has the lease, the lease is extended. An epoch is never assigned twice,
+    even if the store is emptied. `read`, `watch` and `put` ignore announcements.
     """
 
     @property
@@ -210,13 +216,13 @@ class SharedStore(StateStore, Protocol):
 
 
 def shown(text: str) -> str:
-    """Format a name or a key from a store for output. The text may be foreign and of any length."""
+    """Format a name or key from a store for output. The string may be written by anyone and may have any length."""
     short = text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
     return short if short.isprintable() else ascii(short)
 
 
 def presences(values: Iterable[tuple[str, str]]) -> tuple[Presence, ...]:
-    """Parse announcements, (member, `INSTANCE VALUE`), skipping those that lbctl did not write."""
+    """Parse announcements, given as (member, `INSTANCE VALUE`), skipping those that were not written by lbctl."""
     parts = ((member, *text.partition(" ")) for member, text in values)
     return tuple(Presence(member, instance, value) for member, instance, space, value in parts if space)
 

@@ -1,8 +1,8 @@
-"""State in the Kubernetes API that several control planes share: a Lease, and ConfigMaps with the values.
+"""State in the Kubernetes API shared by several control planes: a Lease, and ConfigMaps that contain the values.
 
-Kubernetes changes one object at a time, so the epoch is in every ConfigMap. A process that acquires the Lease writes
-its epoch into each ConfigMap before it reads the ConfigMap. A write by an earlier leader then finds a different
-resourceVersion or epoch, and changes nothing. A snapshot is consistent only within each ConfigMap.
+Kubernetes changes one object at a time, so every ConfigMap contains the epoch. A process that acquires the Lease writes
+its epoch to each ConfigMap before reading it. A write by an earlier leader then encounters a different resourceVersion
+or epoch and does not change anything. A snapshot is consistent only within each ConfigMap.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from lbctl.store.kubernetes_lease import EPOCH, KubernetesLease
 from lbctl.store.kubernetes_objects import MEMBERS, PARTS, ConfigMapPart
 
 _RESYNC = 5.0
-"""Seconds without an event after which a watch reads all keys again."""
+"""Seconds without an event after which a watch rereads all keys."""
 _PAUSE = 0.2
-"""Seconds until a watch that has ended is reopened."""
+"""Seconds before a watch that has ended is reopened."""
 _TRIES = 10
-"""Maximum number of attempts to change an object that other clients are also changing."""
+"""Maximum number of attempts to change an object that other clients are changing too."""
 _MAX_NEWS = 16
 """Maximum number of part states that wait for a comparison."""
 _FORGOTTEN = 60.0
-"""Seconds after which the announcement of a former member is deleted."""
+"""Seconds after which a former member's announcement is deleted."""
 _News = tuple[str, tuple[StoreEntry, ...]]
 
 
@@ -65,7 +65,7 @@ class KubernetesStore:
         self._client = ObjectClient(url.netloc, max(0.5, self._ttl / 4))
         self._lease = KubernetesLease(self._client, self._name, member, self.instance, self._ttl, self.location)
         self._claimed = 0
-        """Epoch that this handle has written into all parts; initially 0."""
+        """Epoch that this handle has written to all parts; initially 0."""
         self._parts: dict[str, ConfigMapPart] = {}
         """Last known state of each part."""
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -73,7 +73,7 @@ class KubernetesStore:
 
     @classmethod
     def open(cls, store: Store, member: str, instance: str) -> KubernetesStore:
-        """Return the store at this URL, without a request. Raises UnusableError."""
+        """Return the store at this URL without sending a request. Raises UnusableError."""
         return cls(store, member, instance)
 
     @property
@@ -151,7 +151,7 @@ class KubernetesStore:
         return tuple(Usage(f"ConfigMap {name}", size, objects.MAX_BYTES) for name, size in sizes)
 
     async def _change(self, key: str, value: str | None, expected: str, epoch: int) -> str:
-        """Write or delete a key if epoch and version match, and return the new version."""
+        """Write or delete a key if the epoch and version match, and return the new version."""
         name = objects.part_of(key)
         async with self._turns[name]:
             held = self._parts.pop(name, None)
@@ -171,7 +171,7 @@ class KubernetesStore:
     async def _led_part(self, name: str, epoch: int) -> ConfigMapPart:
         """Return the current ConfigMap.
 
-        If the ConfigMap has been deleted or restored, it gets the leader's epoch again.
+        If the ConfigMap has been deleted or restored, the leader's epoch is written to it again.
         """
         held = await self._part(name)
         if held is None or held.epoch < epoch:
@@ -247,7 +247,7 @@ class KubernetesStore:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _follow(self, part: str, news: asyncio.Queue[_News | StoreError]) -> None:
-        """Report a part's entries now and after each change, until a request fails."""
+        """Report a part's entries initially and after each change, until a request fails."""
         try:
             while True:
                 held = await self._part(part)
@@ -264,7 +264,7 @@ class KubernetesStore:
     # ── The members ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def announce(self, member: str, value: str, ttl: float) -> None:
-        """Announce this process as `member` for `ttl` seconds by the API server's clock."""
+        """Announce this process as `member` for `ttl` seconds on the API server's clock."""
         now = self._client.server_time
         forgotten = {name: None for name, (until, _) in (await self._announced()).items() if until + _FORGOTTEN < now}
         data = {**forgotten, objects.name_of(member): f"{now + ttl:.3f} {self.instance} {value}"}
@@ -282,7 +282,7 @@ class KubernetesStore:
         return presences(sorted(alive))
 
     async def _announced(self) -> dict[str, tuple[float, str]]:
-        """Map each name to (expiry, text), without announcements that lbctl has not written."""
+        """Map each name to its expiry and text, excluding announcements that were not written by lbctl."""
         value = await self._client.get(CONFIG_MAPS, self._object(MEMBERS))
         announced = {}
         for name, text in ((value or {}).get("data") or {}).items():
@@ -299,7 +299,7 @@ class KubernetesStore:
 
 
 def _problem(held: ConfigMapPart, key: str, expected: str, epoch: int) -> StoreError | None:
-    """Return the reason why a key must not be changed, or None."""
+    """Return the reason why a key must not be changed, or None if it may be changed."""
     if held.epoch != epoch:
         return FencedError(f"epoch {epoch} is outdated: the current one is {held.epoch}")
     version = held.entries[key].version if key in held.entries else ABSENT

@@ -1,6 +1,6 @@
-"""The requests to a Kubernetes API server that a store needs: single Leases and ConfigMaps by name.
+"""The Kubernetes API requests needed by a store: individual Leases and ConfigMaps by name.
 
-The cluster is taken from KUBECONFIG, or else from the current pod. Every change is a merge patch with the
+The cluster is taken from KUBECONFIG, or else from the current pod. Every change is a merge patch that includes the
 resourceVersion that it replaces. The patch contains only the differences, and is rejected if the object has been
 changed concurrently.
 """
@@ -44,7 +44,7 @@ _SHAPE = {
 }
 """The parts of a Lease and of a ConfigMap that are used."""
 WATCH_TIMEOUT = 60.0
-"""Seconds after which a watch ends, so that a server that sends slowly does not block it."""
+"""Seconds after which a watch ends, so that a slow server does not block it."""
 Object = Mapping[str, Any]
 
 
@@ -66,7 +66,7 @@ class ObjectClient:
 
     @property
     def server_time(self) -> float:
-        """Return the seconds since the epoch by the API server's clock, taken from its responses."""
+        """Return the API server's time in seconds since the epoch, taken from its responses."""
         return self._api.server_time
 
     async def get(self, collection: str, name: str) -> Object | None:
@@ -90,7 +90,7 @@ class ObjectClient:
     async def patch(self, collection: str, name: str, body: Object) -> Object:
         """Change an object, and return its metadata. `body` contains the expected resourceVersion.
 
-        Raises ConflictError if the object has another resourceVersion or does not exist, and StoreError.
+        Raises ConflictError if the object has a different resourceVersion or does not exist, and StoreError.
         """
         with self._explained(name):
             return await self._api.patch(self._path(collection, name), body, _QUERY, METADATA)
@@ -124,7 +124,7 @@ class ObjectClient:
 
     @contextmanager
     def _explained(self, name: str) -> Iterator[None]:
-        """Raise StoreError instead of the API's errors. The messages of these errors contain no credentials."""
+        """Convert the API's errors to StoreError. Their messages do not contain any credentials."""
         try:
             yield
         except ClusterError as error:

@@ -1,9 +1,9 @@
-"""The Kubernetes Lease of a control plane, with an epoch.
+"""A control plane's Kubernetes Lease, with an epoch.
 
-The expiry of the Lease is determined in the usual Kubernetes way: by this machine's clock since the last observed
-change, not by the times in the Lease. The epoch is an annotation. The epoch is at least the API server's time in
-milliseconds, so that it grows even if the Lease was deleted. Every change contains the resourceVersion that it
-replaces, so that only one of two members succeeds.
+Whether the Lease has expired is determined in the usual Kubernetes way: by this machine's clock since the last observed
+change, not by the times in the Lease. The epoch is an annotation. It is at least the API server's time in milliseconds,
+so that it increases even if the Lease has been deleted. Every change includes the resourceVersion that it replaces, so
+that only one of two members can succeed.
 """
 
 from __future__ import annotations

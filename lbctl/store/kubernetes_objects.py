@@ -1,8 +1,8 @@
-"""How the state is distributed over ConfigMaps, and their format.
+"""How the state is distributed across ConfigMaps, and their format.
 
-A ConfigMap has at most 1 MiB, and every watcher gets the whole object after a change. Therefore, the state is split
-into several ConfigMaps, each with values that change together. A value is stored with its version. The version is the
-resourceVersion that the write has replaced, and therefore never repeats. Long values are compressed.
+A ConfigMap is limited to 1 MiB, and every watcher receives the entire object after each change. The state is therefore
+split into several ConfigMaps, each containing values that change together. A value is stored with its version. The
+version is the resourceVersion that the write replaced, and therefore never repeats. Long values are compressed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MEMBERS = "members"
 _DROPPED = ("audit/", "history/files/", "damaged/")
 """Key prefixes whose oldest entries are deleted if their ConfigMap becomes too large."""
 _SHORT = 1024
-"""Maximum size, in bytes, of a value that is kept as readable text."""
+"""Maximum size, in bytes, of a value that is stored as readable text."""
 _MAX_NAME_LENGTH = 253
 _SAFE = re.compile(r"[A-Za-z0-9-]")
 _EPOCH = re.compile(r"[0-9]{1,20}")

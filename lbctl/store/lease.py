@@ -1,12 +1,12 @@
-"""The right to write to the store and to act.
+"""The right to write to the store and to act as the leader.
 
 `Authority` tracks that right on this process's monotonic clock. A leader that cannot renew its lease stops acting
-before another process can get it, whatever the store or the clock of the machine reports. If the store does not
-respond, the last leader still decides weights and health for its own proxies: these decisions depend on its
-measurements, and do not need the store.
+before another process can acquire it, regardless of what the store or the machine's clock reports. If the store does
+not respond, the last leader continues to decide weights and health for its own proxies, because these decisions depend
+on its measurements and do not require the store.
 
-`LockFile` is the lease of a state directory: only one process at a time can have it, and a killed process releases it
-immediately.
+`LockFile` is a state directory's lease: only one process at a time can hold it, and it is released immediately if the
+process is killed.
 """
 
 from __future__ import annotations
@@ -36,18 +36,21 @@ def elapsed() -> float:
 
 
 class Authority:
-    """The right of this process to decide and to act. `clock`: seconds that also pass while the process is stopped."""
+    """This process's right to make decisions and to act.
+
+    `clock`: seconds that also pass while the process is stopped.
+    """
 
     def __init__(self, clock: Callable[[], float] = elapsed) -> None:
         self.clock = clock
         self.until = -math.inf
         """Clock time at which the right to act ends."""
         self.isolated = False
-        """Whether this process was the last leader and the store does not respond."""
+        """Whether this process was the last leader and the store is not responding."""
 
     @classmethod
     def unlimited(cls) -> Authority:
-        """Return the authority of a process that shares its state with no other process."""
+        """Return the authority for a process that does not share its state with any other process."""
         authority = cls()
         authority.extend(math.inf)
         return authority
@@ -61,12 +64,12 @@ class Authority:
         self.until = -math.inf
 
     def set_isolated(self, isolated: bool) -> None:
-        """Set whether this process was the last leader and the store does not respond."""
+        """Set whether this process was the last leader and the store is not responding."""
         self.isolated = isolated
 
     @property
     def acts(self) -> bool:
-        """Whether this process may change the store and the proxies of this machine."""
+        """Whether this process may modify the store and this machine's proxies."""
         return self.clock() < self.until
 
     @property
@@ -76,9 +79,9 @@ class Authority:
 
 
 class LockFile:
-    """An exclusive `flock` on a directory and on a file in it with the pid of its owner.
+    """An exclusive `flock` on a directory and on a file in it that contains the owner's PID.
 
-    If the file is removed, the lock of the directory remains, so that no second process can get the lock.
+    If the file is removed, the directory remains locked, so that no other process can acquire the lock.
     """
 
     def __init__(self, file: Path) -> None:
@@ -86,7 +89,10 @@ class LockFile:
         self._handle = self._directory = -1
 
     def acquire(self) -> bool:
-        """Try to get the lock. Returns whether this process has it. Raises StoreError if the file cannot be used."""
+        """Try to acquire the lock. Return whether this process now has it.
+
+        Raises StoreError if the file cannot be used.
+        """
         with as_store_error(self._file.parent), ExitStack() as opened:
             directory = os.open(self._file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             opened.callback(os.close, directory)
@@ -99,7 +105,7 @@ class LockFile:
                 return False
             if not _names(self._file, handle):
                 return False
-            with suppress(OSError):  # on a full disk; the pid is only for people
+            with suppress(OSError):  # the disk is full; the PID is only informational
                 os.ftruncate(handle, 0)
                 os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
             opened.pop_all()
@@ -138,7 +144,7 @@ def _lock_directory(handle: int) -> None:
     except BlockingIOError:
         raise
     except OSError:
-        return  # some network file systems lock only files
+        return  # some network file systems can lock only files
 
 
 def open_private(file: Path) -> int:
@@ -159,7 +165,7 @@ def open_private(file: Path) -> int:
 
 @contextmanager
 def as_store_error(directory: Path) -> Iterator[None]:
-    """Convert an OSError inside the block to a StoreError with the operating system's reason.
+    """Convert an OSError raised inside the block to a StoreError that states the operating system's reason.
 
     The error is an UnwritableError if the disk is full.
     """

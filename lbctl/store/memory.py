@@ -1,4 +1,4 @@
-"""An in-memory store, which ends with its process, for `serve --dry-run` and for tests."""
+"""An in-memory store that exists only as long as its process, for `serve --dry-run` and for tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lbctl.store.interface import (
 
 @dataclass(slots=True)
 class SharedMemory:
-    """The content shared by several handles in one process."""
+    """Contents shared by several handles in one process."""
 
     entries: dict[str, StoreEntry] = field(default_factory=dict)
     epoch: int = 0

@@ -1,7 +1,7 @@
 """The records that `serve` saves in its store, and their serialization.
 
 Keys and certificates are never part of a record: a fleet is saved as the texts of its YAML files and of its targets
-files, and refers to other files by path. A record is validated as strictly as a fleet file, because the store may be
+files, and refers to other files by path. Records are validated as strictly as fleet files, because the store may be
 damaged: every `read_…` raises one of `UNREADABLE` for text that its `write_…` did not write.
 """
 
@@ -34,16 +34,16 @@ from lbctl.ir.weight import Weight
 from lbctl.model.load import SourceText
 
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
-"""Exceptions raised while reading a damaged record."""
+"""Exceptions raised when reading a damaged record."""
 MAX_TEXT_VALUES = 5_000_000
-"""Maximum number of JSON values in a record with a fleet's files. The commas and brackets in these files count too."""
+"""Maximum number of JSON values in a record with a fleet's files. Commas and brackets in these files are included."""
 _MAX_NAMED = 10
-"""Maximum number of dropped overrides to name individually."""
+"""Maximum number of dropped overrides that are named individually."""
 
 
 @dataclass(frozen=True, slots=True)
 class SavedFleet:
-    """A fleet in a form that a later process can read again."""
+    """A fleet in a form that a later process can load."""
 
     texts: tuple[SourceText, ...]
     targets: Mapping[str, bytes] = field(default_factory=dict)
@@ -59,15 +59,15 @@ class ChainedAuditRecord:
     """One action, linked to the previous record by its hash."""
 
     number: int
-    """From 1, without gaps."""
+    """Counted from 1, without gaps."""
     at: str
-    """ISO 8601 in UTC with milliseconds."""
+    """Time as an ISO 8601 string in UTC with milliseconds."""
     actor: str
     """Name of the token, or the control plane itself."""
     action: str
     """Name of the action."""
     subject: str
-    """Object of the action."""
+    """Object to which the action was applied."""
     reason: str
     """Reason for the action; may be empty."""
     previous: str

@@ -1,9 +1,9 @@
-"""State in a Redis or Valkey server that several control planes share.
+"""State in a Redis or Valkey server shared by several control planes.
 
 Every change is a single script on the server, which first checks the epoch and the version. All keys share a hash tag,
-so that they are in the same slot of a cluster. A change is announced on a channel. A watch also reads all keys
+so that a cluster stores them in the same slot. A change is announced on a channel. A watch also rereads all keys
 periodically, because channel messages can be lost. A server that fails over asynchronously may lose the last writes.
-Therefore, the leader rewrites its records with every change. An epoch is never assigned twice, because it follows the
+The leader therefore rewrites its records with every change. An epoch is never assigned twice, because it follows the
 server's clock.
 """
 

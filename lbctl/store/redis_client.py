@@ -1,7 +1,7 @@
-"""The connections to a Redis or Valkey server, or to the current primary that Sentinel reports.
+"""The connections to a Redis or Valkey server, or to the current primary as reported by Sentinel.
 
-Sentinels are queried without a user and a password, with the same TLS settings as the server. Responses are limited in
-bytes and time.
+Sentinels are queried without a user name and password, using the same TLS settings as for the server. Responses are
+limited in size and time.
 """
 
 from __future__ import annotations
@@ -135,13 +135,16 @@ async def disconnect(connection: Any) -> None:
 
 
 class _PasswordError(UnusableError, RedisError):
-    """The password cannot be read. The exception is a client error, so that the unusable connection is also closed."""
+    """The password file cannot be read.
+
+    The exception is a client error, so that the unusable connection is also closed.
+    """
 
 
 class _Password(CredentialProvider):
     """The user and the password from the store's file.
 
-    The file is read for each connection, so that a new password is used without a restart.
+    The file is read for each connection, so that a new password takes effect without a restart.
     """
 
     def __init__(self, store: Store) -> None:

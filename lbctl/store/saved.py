@@ -1,6 +1,6 @@
 """The state of `serve` in any store: acquires the lease, and saves and loads each kind of record.
 
-A record that cannot be read is lost, but this is not fatal: the others are still used, and `lost` logs the record.
+A record that cannot be read is lost, but this is not fatal: the other records are still used, and `lost` logs the loss.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _T = TypeVar("_T")
 
 
 class SavedState:
-    """Saves and loads records. Call `lead` first. If a method raises StoreError, it has saved nothing."""
+    """Saves and loads records. Call `lead` first. If a method raises StoreError, nothing has been saved."""
 
     def __init__(self, store: StateStore, lost: Callable[[str], None], authority: Authority | None = None) -> None:
         """Use this store. `lost` is called with a message for each record that cannot be read.
@@ -72,7 +72,7 @@ class SavedState:
         self._last_audit: tuple[int, str] | None = None
         """Number and hash of the newest audit record; None before it is read."""
         self._newest_seen: tuple[int, str] = (0, "")
-        """Newest record that this process has seen. If the store is emptied, the chain continues from it."""
+        """The newest record seen by this process. If the store is emptied, the chain continues from it."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -151,7 +151,7 @@ class SavedState:
         return replace(fleet, discovered=discovered, version=version)
 
     async def save_drains(self, drains: Mapping[tuple[str, str], float]) -> None:
-        """Save all drains: Maps each (pool, replica) pair to the start of its drain, in seconds since the epoch."""
+        """Save all drains: a map from (pool, replica) to the time when the drain began, in seconds since the epoch."""
         await self._save(_DRAINS, records.write_drains(drains))
 
     async def drains(self) -> dict[tuple[str, str], float]:
@@ -268,8 +268,8 @@ class SavedState:
     async def _save(self, key: str, value: str) -> None:
         """Write the value, unless it is already stored.
 
-        Only this process writes. An unknown version therefore comes from a write of this process whose result it has
-        not seen.
+        Only this process writes. An unknown version is therefore the result of a write by this process whose response
+        it has not received.
         """
         epoch = self._epoch
         async with self._turn:

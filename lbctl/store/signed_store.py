@@ -1,9 +1,9 @@
-"""A shared store whose content is signed by the members of its control plane.
+"""A shared store whose contents are signed by its control plane's members.
 
-Other parties may have write access to the server of a store. A record, an announcement or a lease without a valid
-signature is rejected: it has no effect, `refused` and the log report it, and the leader's next write replaces it. A
-record that is older than a version that this process has read is rejected in the same way. Without a key, lbctl neither
-signs content nor verifies signatures.
+Other parties may have write access to the store's server. A record, announcement or lease without a valid signature is
+rejected: it has no effect, it is reported by `refused` and in the log, and the leader's next write replaces it. A
+record older than a version that this process has already read is rejected in the same way. Without a key, lbctl neither
+signs contents nor verifies signatures.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from lbctl.store.signing import Envelope, Keyring, Purpose
 FORMAT_KEY = "format"
 """Marker of the key space. The marker is not signed, so that every version can read it."""
 _WRITTEN_ONCE = ("audit/", "history/files/")
-"""Prefixes of keys whose content never changes, so that older content cannot be replayed."""
+"""Prefixes of keys whose contents never change, so that older contents cannot be replayed."""
 _MAX_REFUSED = 1000
 """Maximum number of keys whose rejection is remembered."""
 _MAX_SILENCE = 30.0
@@ -131,7 +131,7 @@ class SignedStore:
         return tuple(opened for entry in entries if (opened := self._opened(entry)) is not None)
 
     async def put(self, key: str, value: str, expected_version: str, epoch: int) -> StoreEntry:
-        """Write one key. A rejected record counts as absent. Raises FencedError and ConflictError."""
+        """Write one key. A rejected record is treated as absent. Raises FencedError and ConflictError."""
         expected = expected_version or self._versions.get(key, ABSENT)
         stamp = self._next_stamp()
         text = value if key == FORMAT_KEY else signing.seal(self.keys, "record", key, stamp, epoch, value)
@@ -159,7 +159,7 @@ class SignedStore:
     async def sign_again(self, epoch: int) -> int:
         """Sign the records without a signature or with an older key, and return their number. Raises StoreError.
 
-        A record that changes in the meantime is skipped: its writer signs it.
+        A record that changes in the meantime is skipped, because its writer signs it.
         """
         count = 0
         for entry in await self._store.read() if self.keys.keys else ():

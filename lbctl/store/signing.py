@@ -1,4 +1,4 @@
-"""The keys that the members of a control plane share, and the texts that they sign with them.
+"""The keys shared by a control plane's members, and the texts that the members sign with them.
 
 Everything in a shared store, and every request from one member to another, is signed with HMAC-SHA256. Each purpose has
 a separate key, derived from the key in the file, so that a signature for one purpose is never valid for another. A
@@ -32,7 +32,7 @@ class Keyring:
     """The keys of a control plane. The first key signs, and each key verifies."""
 
     scope: str = ""
-    """The control plane. A signature is not valid in another control plane with the same key."""
+    """The control plane. A signature is not valid in another control plane that uses the same key."""
     keys: tuple[bytes, ...] = field(default=(), repr=False)
     """Keys; empty if lbctl neither signs nor verifies content."""
     accepts_unsigned: bool = True
@@ -83,7 +83,7 @@ def parse_keys(content: str, scope: str = "") -> Keyring:
 
 
 def request_key(secret: bytes) -> bytes:
-    """Return the key that a caller signs requests with. The key is derived from the token, which is not sent."""
+    """Return the key with which a caller signs requests. The key is derived from the token, which is not sent."""
     return hmac.digest(secret, b"lbctl 1 token of a forwarded request", "sha256")
 
 

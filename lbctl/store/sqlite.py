@@ -1,9 +1,8 @@
 """State in a SQLite database on this machine.
 
-The lease is a lock file: one process at a time uses the state, and the lock of a killed process is released
-immediately. A database that cannot be used is renamed, and its intact entries are copied into a new database. If the
-disk is full, the process becomes the leader with the entries that it has read, and each write first tries to open the
-database again.
+The lease is a lock file: only one process at a time uses the state, and a killed process's lock is released
+immediately. An unusable database is renamed, and its intact entries are copied to a new database. If the disk is full,
+the process becomes the leader with the entries that it has read, and each write first tries to reopen the database.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ _FULL = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CAN
 
 
 class SqliteStore:
-    """A StateStore in a directory on this machine. `read` without the lease needs an existing database."""
+    """A StateStore in a directory on this machine. `read` without the lease requires an existing database."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -67,7 +66,7 @@ class SqliteStore:
     def open(cls, directory: Path) -> SqliteStore:
         """Open the state in `directory`, which is created (0700) if it is missing. Blocks.
 
-        Raises StoreError if the directory cannot be used.
+        Raises StoreError if the directory is not usable.
         """
         with as_store_error(directory):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -274,8 +273,8 @@ class SqliteStore:
 def _is_open_to_others(mode: int) -> bool:
     """Return whether a directory with this mode is (probably unintentionally) writable by other users.
 
-    A directory with setgid is intentionally shared with its group: Kubernetes prepares the volume of a pod with an
-    `fsGroup` in this way (2775), and only that pod is in the group.
+    A setgid directory is intentionally shared with its group: this is how Kubernetes prepares the volume of a pod with
+    an `fsGroup` (2775), and only that pod is in the group.
     """
     by_group, by_all = mode & stat.S_IWGRP, mode & stat.S_IWOTH
     return bool(by_all or (by_group and not mode & stat.S_ISGID))

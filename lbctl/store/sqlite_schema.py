@@ -69,7 +69,7 @@ def write(database: sqlite3.Connection, key: str, value: str) -> StoreEntry:
 
 
 def salvage(damaged: sqlite3.Connection, database: sqlite3.Connection) -> tuple[list[str], list[str]]:
-    """Copy every intact entry, and the epoch. Returns the copied keys and the lost keys."""
+    """Copy every intact entry, and the epoch. Return the copied keys and the lost keys."""
     copied: list[str] = []
     lost: list[str] = []
     with database:
@@ -112,7 +112,7 @@ def readable(damaged: sqlite3.Connection) -> Iterator[tuple[str, StoreEntry | No
 
 
 def _entry(row: tuple[object, ...]) -> StoreEntry | None:
-    """Return the entry of a row; None if its checksum does not match."""
+    """Return a row's entry; None if its checksum does not match."""
     key, value, version, checksum = row
     if not isinstance(key, str) or not isinstance(value, str) or checksum != _checksum(key, value):
         return None
@@ -161,7 +161,7 @@ def _old_entries(database: sqlite3.Connection, tables: set[str]) -> Iterator[tup
 
 
 def _dumped(value: object) -> str:
-    """Return the value as JSON. A value that JSON cannot express becomes text that no record accepts."""
+    """Return the value as JSON. A value that JSON cannot express becomes text that is not accepted as any record."""
     return json.dumps(value, default=repr)
 
 

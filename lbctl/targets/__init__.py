@@ -38,7 +38,7 @@ def is_kubernetes(kind: str) -> bool:
 
 
 def target(kind: str) -> Target:
-    """Return the target for a kind of proxy. The target's package is imported on the first call.
+    """Return the target for a kind of proxy. The target's package is imported on first use.
 
     Raises UnknownName if the kind does not exist.
     """
@@ -51,13 +51,13 @@ def _package(kind: str) -> str:
 
 
 def reader(kind: str) -> Reader:
-    """Return the function that predicts how that kind of proxy reads a request."""
+    """Return the function that predicts how this kind of proxy reads a request."""
     read: Reader = import_module(f"{_package(kind)}.reading").read
     return read
 
 
 def uncounted(proxy: Proxy) -> str:
-    """Return the settings that a proxy lacks but `lbctl serve` needs to read its request counts; empty if complete.
+    """Return the settings missing from a proxy that `lbctl serve` needs to read its request counts; empty if complete.
 
     For a kind that does not count requests, the result is the kind itself.
     """
@@ -68,9 +68,9 @@ def uncounted(proxy: Proxy) -> str:
 
 
 def untimed(proxy: Proxy, logs_written: bool) -> str:
-    """Return the settings that a proxy lacks but `lbctl serve` needs to measure its requests; empty if complete.
+    """Return the settings missing from a proxy that `lbctl serve` needs to measure its requests; empty if complete.
 
-    `logs_written`: the rendered files include `control.logs`, so every proxy sends its traffic log there.
+    `logs_written`: whether the rendered files include `control.logs`, so that every proxy sends its traffic log there.
     """
     if missing := uncounted(proxy):
         return missing

@@ -2,8 +2,8 @@
 
 A distribution may fix a vulnerability without changing the version number, so a finding is not proof. The sources are
 nginx's security advisories and CVE records, HAProxy's announcements, and Envoy's release notes (`changelogs/` in its
-repository). If a CVE record names an earlier fixed version than the release notes, the release notes apply. An Envoy
-branch without a fix has reached the end of its life.
+repository). If a CVE record names an earlier fixed version than the release notes, the release notes take precedence.
+An Envoy branch without a fix has reached its end of life.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Advisory:
     reached: Callable[[View], bool]
     """Returns whether the rendered configuration of a view uses the affected feature."""
     since: Version = ()
-    """First affected version; empty: all versions before the fix."""
+    """First affected version; if empty, all versions before the fix are affected."""
 
     def affects(self, version: Version) -> bool:
         """Return whether this version is affected.

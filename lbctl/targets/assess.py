@@ -1,9 +1,9 @@
 """Determines the features of a fleet that a proxy cannot render, and the routes that it must not serve as a result.
 
-Every feature that the YAML uses is looked up in the target's table of capabilities. An unsupported feature becomes a
-warning with the reason, the replacement, and the position in the YAML. If that feature *protects* the routes that it
-covers, they are closed: on this proxy they return 503 instead of being served without protection. A proxy that does not
-read bodies also closes any route through which a client could reach a protected model unprotected.
+Every feature that the YAML uses is looked up in the target's table of capabilities. An unsupported feature results in a
+warning with the reason, a replacement, and the position in the YAML. If that feature *protects* the routes that it
+covers, they are closed: on this proxy, they return 503 rather than being served without protection. A proxy that does
+not read bodies also closes any route through which a client could reach a protected model without protection.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _MOOT = {
         ("pool.health.http", "pool.health.http.body", "pool.health.grpc", "pool.health.tcp"), ("pool.health.agent",)
     ),
 }
-"""Maps a feature to the features without which it has no effect. A load bound on a hash that is not computed needs no
-separate warning. With agents, proxies do not check the engines."""
+"""Maps a feature to the features without which it has no effect. A load bound on a hash that is not computed does not
+need a separate warning. If there are agents, proxies do not check the engines."""
 _CLOSED_ROUTE = "CLOSED"
-"""Name of the route that returns 503. User-defined names contain no capitals."""
+"""Name of the route that returns 503. User-defined names do not contain capital letters."""
 MODEL = "route.match.model"
-"""Feature that protection may depend on even if the proxy supports it, when the proxy does not read bodies."""
+"""Feature on which protection may depend even if the proxy supports it, when the proxy does not read bodies."""
 _TWO_FEATURES = "listener.http2"
 """This feature's key represents two features; `cleartext` selects one of them."""
 
@@ -178,7 +178,7 @@ def close(view: View, assessed: Assessment) -> View:
 
 
 def without_fallbacks(view: View) -> View:
-    """Return the view without fallbacks and without pools that are only used as fallbacks."""
+    """Return the view without fallbacks and without pools that are used only as fallbacks."""
     routes = {
         name: replace(route, action=replace(route.action, fallback=None))
         if isinstance(route.action, Forward)
@@ -227,7 +227,7 @@ def _closed_route(route: Route, closed: Mapping[str, frozenset[str]]) -> Route:
 def _reserved_header(auth: Auth | None) -> Auth | None:
     """Return settings that prevent clients from sending the tenant header to replicas.
 
-    A closed route needs no authentication, but the header stays reserved for the gateway on the open routes.
+    A closed route does not need authentication, but the header remains reserved for the gateway on the open routes.
     """
     if auth is None or not (auth.forward_tenant or auth.external):
         return None
@@ -237,7 +237,7 @@ def _reserved_header(auth: Auth | None) -> Auth | None:
 def _closed_names(view: View, assessed: Assessment) -> Mapping[str, frozenset[str]]:
     """Return the closed names, including every route that bypasses protection on a listener that uses it.
 
-    Such a route is closed under its own name, so that the access log shows that name.
+    Such a route is closed under its own name, so that this name appears in the access log.
     """
     open_somewhere = {
         rule.route

@@ -1,13 +1,12 @@
-"""The identity of a client: the headers that could claim it, its networks, and the challenge of a 401.
+"""A client's identity: the headers that could claim it, its networks, and the challenge in a 401 response.
 
-Some request headers would let a client claim the identity of a proxy. Such headers are removed from requests of
-untrusted peers. Some of them identify the client, or state how and for which host its request arrived. Others give a
-method or path that differs from the one used to choose a route. A peer in `client_address.trusted` may send them;
-without `client_address`, no peer may send them. In names, `_` is treated as `-`, because many servers (CGI, WSGI) do
-not distinguish them.
+Some request headers would let a client claim to be a proxy. Such headers are removed from untrusted peers' requests.
+Some of them identify the client, or state how and for which host its request arrived. Others give a method or path that
+differs from the one used to choose a route. A peer in `client_address.trusted` may send them; without `client_address`,
+no peer may send them. In names, `_` is treated as `-`, because many servers (CGI, WSGI) do not distinguish them.
 
-A client with an IPv4 address may use an IPv4-mapped IPv6 address. Such an address is treated as IPv4 everywhere: IPv4
-networks contain such an address, but IPv6 networks, including `::/0`, do not.
+A client with an IPv4 address may use an IPv4-mapped IPv6 address. Such an address is treated as IPv4 everywhere: it is
+contained in IPv4 networks but not in IPv6 networks, including `::/0`.
 """
 
 from __future__ import annotations
@@ -53,13 +52,14 @@ CLAIMS = (
 """Further headers of this kind, in addition to `x-forwarded-for` and `x-forwarded-proto`, which every proxy sets
 itself."""
 INTERNAL_PREFIX = "x-lbctl-internal-"
-"""Prefix of headers that only lbctl's own filters write and read. Headers with this prefix are removed from every
-request."""
+"""Prefix of headers that are written and read only by lbctl's own filters. Headers with this prefix are removed from
+every request."""
 INTERNAL = tuple(f"{INTERNAL_PREFIX}{name}" for name in ("anyone", "tenant", "token"))
 HOP_BY_HOP = ("http2-settings", "keep-alive", "proxy-connection")
-"""Headers that apply only to the connection between client and proxy. These headers are removed from every request.
+"""Headers that apply only to the connection between the client and the proxy. These headers are removed from every
+request.
 
-`upgrade` to anything but WebSocket is removed too. `te` is kept, because gRPC needs it.
+`upgrade` is also removed unless it requests WebSocket. `te` is kept, because gRPC needs it.
 """
 _ESCAPED = re.compile(r"\[-_\]|\\.")
 """One character of a header name in a pattern. Patterns write `-` and `_` as a character class."""
@@ -143,7 +143,7 @@ def lookalikes(routes: Iterable[Route], other: Iterable[str] = ()) -> list[str]:
     """Return expressions for headers that a server may confuse with a header that a route uses, or with one in `other`.
 
     A route uses a header if it sets it, removes it, or reads a key from it. The confusable names differ only in `-` and
-    `_`. The route itself changes only the header with the exact name.
+    `_`. The route itself modifies only the header with the exact name.
     """
     names = set(other)
     for route in routes:

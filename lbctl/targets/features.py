@@ -1,8 +1,8 @@
-"""The features of the model, each with the YAML keys that use it. The features are the rows of the capability table.
+"""The model's features, each with the YAML keys that use it. The features are the rows of the capability table.
 
-A key pattern is a path with `*` for a name and without list positions (`routes.*.pin.header`). A pattern covers all
-keys below it that a longer pattern does not claim. `=value` restricts a pattern to one value of a scalar. Every key of
-the schema belongs to a feature (a test walks the schema), and every target has a `Capability` for every feature
+A key pattern is a path with `*` in place of names and without list positions (`routes.*.pin.header`). A pattern covers
+all keys below it that a longer pattern does not claim. `=value` restricts a pattern to one value of a scalar. Every key
+in the schema belongs to a feature (a test walks the schema), and every target has a `Capability` for every feature
 (another test).
 """
 
@@ -16,12 +16,12 @@ Scope = Literal["listener", "route", "pool", "fleet"]
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """One feature of the model, for which every target has a `Capability`."""
+    """A feature of the model, for which every target has a `Capability`."""
 
     id: str
-    """Name in the tables."""
+    """Name used in the tables."""
     title: str
-    """Name for people."""
+    """Display name."""
     keys: tuple[str, ...]
     """Key patterns that use the feature."""
     code: str
@@ -29,11 +29,11 @@ class Feature:
     protects: bool = False
     """Whether the routes that the feature covers return 503 on a proxy that does not support it."""
     neutral: tuple[object, ...] = ()
-    """Values of its keys for which the feature is not used, such as false."""
+    """Values of its keys with which the feature is not used, such as false."""
 
     @property
     def scope(self) -> Scope:
-        """Kind of object to which the feature belongs."""
+        """The kind of object to which the feature belongs."""
         root = self.keys[0].split(".")[0]
         scopes: dict[str, Scope] = {"listeners": "listener", "routes": "route", "pools": "pool"}
         return scopes.get(root, "fleet")

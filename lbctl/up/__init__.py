@@ -1,1 +1,1 @@
-"""`lbctl up`: runs `lbctl serve` and one proxy on this machine together, in the foreground and without root."""
+"""`lbctl up`: runs `lbctl serve` and one proxy on this machine, in the foreground and without root privileges."""

@@ -1,10 +1,10 @@
 """A child process of `up`.
 
-This module starts the child, follows its log, and always ends it together with its own child processes.
+This module starts the child, follows its log, and always terminates it together with the child's own child processes.
 
-A child runs in a separate session, so that Ctrl-C in the terminal reaches only `up`, which then ends its children in
-order. On Linux, the system ends a child whose parent was killed. The output goes to a file, because the
-nginx driver reads reload errors from it. The file is truncated when it becomes large.
+A child runs in a separate session, so that Ctrl-C in the terminal reaches only `up`, which then terminates its children
+in order. On Linux, the system terminates a child whose parent was killed. The output goes to a file, because the nginx
+driver reads reload errors from it. The file is truncated when it becomes large.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lbctl.base.errors import reason_of
 
 _POLL = 0.1
 _MAX_LOG_BYTES = 16 << 20
-"""Size of the log in bytes above which it is truncated."""
+"""Size of the log, in bytes, above which it is truncated."""
 _PIECE = 1 << 18
 _KEPT_LINES = 8
 _ACCESS_LOG = re.compile(r'(?=\{")(?=.*"ts":")(?=.*"request_id":)(?=.*"listener":)')
@@ -31,17 +31,17 @@ _PR_SET_PDEATHSIG = 1
 
 
 class CannotStartError(Exception):
-    """The program could not be started. The message contains the reason."""
+    """The program could not be started. The message states the reason."""
 
 
 class CannotShowError(Exception):
-    """The output of the program can no longer be shown. The message contains the reason."""
+    """The program's output can no longer be displayed. The message states the reason."""
 
 
 class Child:
-    """A program whose output goes to `log` and, line by line, to `show`, except access log entries.
+    """A program whose output is written to `log` and, line by line, to `show`, except for access log entries.
 
-    Access log entries, one for each request, would hide messages such as a failed replica.
+    Access log entries, of which there is one per request, would hide messages such as those about a failed replica.
     """
 
     def __init__(self, name: str, command: Sequence[str], log: Path, show: Callable[[str, str], None]) -> None:
@@ -73,7 +73,7 @@ class Child:
         return self._process.pid
 
     async def ended(self) -> int:
-        """Wait until the program ends, and return its exit code. Raises CannotShowError."""
+        """Wait until the program exits, and return its exit code. Raises CannotShowError."""
         assert self._process is not None
         assert self._log_reader is not None
         end = asyncio.create_task(self._process.wait())
@@ -88,7 +88,7 @@ class Child:
             end.cancel()
 
     async def end(self, patience: float) -> None:
-        """End the program and its child processes: SIGTERM, then SIGKILL after `patience` seconds.
+        """Terminate the program and its child processes: SIGTERM, then SIGKILL after `patience` seconds.
 
         Show the rest of its log.
         """
@@ -119,7 +119,7 @@ class Child:
             await asyncio.sleep(_POLL)
 
     def read_log(self) -> None:
-        """Show the lines that were written since the last call."""
+        """Show the lines written since the last call."""
         with self._log.open("r+b") as log:
             log.seek(self._offset)
             while piece := log.read(_PIECE):
@@ -139,9 +139,9 @@ class Child:
 
 
 def _ends_with_its_parent() -> Callable[[], None] | None:
-    """Return a function for the child to call first, so that Linux sends it SIGTERM when its parent dies.
+    """Return a function that the child calls first, so that Linux sends the child SIGTERM when its parent dies.
 
-    The result is None on other systems.
+    Return None on other systems.
     """
     libc = ctypes.CDLL(None)
     prctl = getattr(libc, "prctl", None)

@@ -1,7 +1,7 @@
-"""The output of `up`: the lines of its programs on standard error, and information about the fleet when it is ready.
+"""The output of `up`: its programs' lines on standard error, and information about the fleet once it is ready.
 
 The lines are in colour on a terminal and plain elsewhere. If standard error is closed, nothing is printed, and the
-programs continue until they are shut down in order.
+programs keep running until they are shut down in order.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _UNKNOWN_KEY = "$KEY"
 
 
 class Console:
-    """Prints output lines, each prefixed with the name of its program."""
+    """Prints output lines, each prefixed with its program's name."""
 
     def __init__(self) -> None:
         self._colours = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
@@ -65,14 +65,14 @@ def _echo(text: str, *, colours: bool = False) -> None:
 
 
 def _discard_standard_error() -> None:
-    """Discard all further output, and the buffered output, which Python would flush when it exits."""
+    """Discard all further output, as well as buffered output, which Python would flush on exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stderr.fileno())
     os.close(nowhere)
 
 
 def banner(prepared: PreparedRun, settings: ServeSettings, log: Path) -> str:
-    """Return the text, with one aligned line for each fact; `log` is the proxy's log file."""
+    """Return the text, with one aligned line per fact; `log` is the proxy's log file."""
     facts = list(_facts(prepared, settings, log))
     width = max(len(name) for name, _ in facts)
     return "\n".join(["", *(f"  {name:<{width}}  {value}" for name, value in facts), ""])

@@ -1,9 +1,9 @@
 """The additions of `up` to a fleet: its proxy's entry, and an API key and a key check if the fleet has no `auth`.
 
-The user's files are not changed. `lbctl serve` reads them and the file of `up` as one fleet. If no route of the fleet
-has `auth`, that file sets `defaults.route.auth`, so that no request is served without a key. The file contains no
-secrets. A key is created for each missing key file, and printed once. HAProxy compares hashes, so its file contains a
-hash; nginx and Envoy compare keys in clear text.
+The user's files are not modified. `lbctl serve` reads them together with the file written by `up` as one fleet. If no
+route of the fleet has `auth`, that file sets `defaults.route.auth`, so that no request is served without a key. The
+file contains no secrets. A key is created for each missing key file, and printed once. HAProxy compares hashes, so its
+file contains a hash; nginx and Envoy compare keys in plain text.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from lbctl.up.launchers import LAUNCHERS, NAME
 NOT_RUNNABLE = "LB970"
 _NO_AUTH_ON_RESPONSES = "   # lbctl: ignore LB106 (this applies only to routes to pools)"
 TENANT = "local"
-"""Tenant of a key that `up` creates."""
+"""Tenant of a key created by `up`."""
 
 
 def needs_guard(loaded: Loaded) -> bool:
-    """Return whether `up` adds the key check: no route of the fleet has `auth`, and at least one leads to a pool."""
+    """Return whether `up` adds the key check: no route in the fleet has `auth`, and at least one leads to a pool."""
     routes = loaded.compiled.topology.routes
     return not any(route.auth for route in routes) and any(isinstance(route.action, Forward) for route in routes)
 
 
 def guard_message(topology: Topology) -> str:
-    """Return the sentence about the key check that `up` adds, with the routes that it does not cover."""
+    """Return the sentence about the key check added by `up`, naming the routes that it does not cover."""
     sentence = "no route in this fleet requires an API key, so `up` requires one on all routes"
     own = sorted(route.name for route in topology.routes if not route.needs_credentials)
     return f"{sentence}, except routes that the proxy answers itself: {', '.join(own)}" if own else sentence
@@ -81,13 +81,13 @@ class KeyFiles:
     """The fleet's API key files."""
 
     new: Mapping[Path, str]
-    """Maps each previously missing file to its new key."""
+    """Maps each file that was missing to its new key."""
     by_route: Mapping[str, Path]
-    """Key file of each route that requires API keys."""
+    """The key file of each route that requires API keys."""
 
 
 def key_files_by_route(loaded: Loaded, own: Path | None) -> dict[str, Path]:
-    """Return the key file of each route; `own` is the file for all routes of a fleet without `auth`."""
+    """Return each route's key file; `own` is the file for all routes of a fleet without `auth`."""
     if own is not None:
         return {route.name: own for route in loaded.compiled.topology.routes}
     named = (item for item in key_files(loaded.source) if not item.is_jwks and not item.is_sent)

@@ -1,6 +1,6 @@
 """Defines how `up` runs each kind of proxy: its entry in `proxies`, its start files, and its command.
 
-A proxy runs in the foreground in a private directory. Envoy gets its whole configuration over xDS. HAProxy and nginx
+A proxy runs in the foreground in a private directory. Envoy gets its entire configuration over xDS. HAProxy and nginx
 start with a rendered configuration. `lbctl serve` updates it through the Runtime API and by checked reloads.
 """
 
@@ -26,7 +26,7 @@ class Launcher(Protocol):
     """Runs proxies of one kind."""
 
     def entry(self, binary: str, place: Path) -> Mapping[str, object]:
-        """Return the entry in `proxies` that lets `lbctl serve` manage the proxy in `place`."""
+        """Return the entry in `proxies` with which `lbctl serve` manages the proxy in `place`."""
 
     def files(self, prepared: Prepared, place: Path) -> Bundle:
         """Return the files that the proxy needs to start."""
@@ -48,7 +48,7 @@ class _Envoy:
         return bootstrap(Joining(Address(path=str(place / XDS_SOCKET)), NAME, admin=admin))
 
     def command(self, binary: str, place: Path) -> list[str]:
-        # At each start, the component `misc` logs ten long warnings about fields whose API is work in progress.
+        # At each start, the `misc` component logs ten long warnings about fields whose API is still under development.
         levels = ["--log-level", "warning", "--component-log-level", "misc:error"]
         return [binary, "-c", str(place / "envoy.yaml"), "--disable-hot-restart", *levels]
 
@@ -85,4 +85,4 @@ class _Nginx(_Rendered):
 
 
 LAUNCHERS: Registry[Launcher] = Registry({"envoy": _Envoy(), "haproxy": _Haproxy(), "nginx": _Nginx()})
-"""Kinds of proxy that `up` can run, in order of preference."""
+"""Kinds of proxies that `up` can run, in order of preference."""

@@ -1,8 +1,8 @@
-"""The files of `up`: persistent files in the user's directory, and other files in a private directory.
+"""The files used by `up`: persistent files in the user's directory, and other files in a private directory.
 
 The user's directory is derived from the paths of the fleet, so that a fleet keeps its state and key between runs. The
-private directory is temporary for two reasons: its sockets need short paths, and an nginx that is started by root runs
-as another user, who cannot enter a home directory.
+private directory is temporary for two reasons: its sockets need short paths, and an nginx started as root runs as
+another user, who cannot enter a home directory.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _MAX_DIRECTORY_CHARACTERS, _SHORT = 60, "/tmp"
 """Maximum path length, in characters, of a directory for HAProxy's socket, and the directory to use if the path is
 longer."""
 _PREFIX, _OWNER = "lbctl-up-", "owner"
-"""Prefix of private directories, and the file that each `up` keeps locked in its directory while it runs."""
+"""Prefix of private directories, and the file that each `up` keeps locked in its directory while it is running."""
 _LOCK, _API = "lock", "api"
-"""Files in a fleet's directory: the lock of the `up` that runs it, and the address of its API."""
+"""Files in a fleet's directory: the lock of the `up` that is running it, and the address of its API."""
 _YOUNG = 60.0
 """Age in seconds below which a directory may belong to an `up` that is just starting."""
 _ENTER = 0o711
-"""Mode of the private directory if root runs `up`: other users can enter it but not list it."""
+"""Mode of the private directory if `up` is run as root: other users can enter it but not list it."""
 
 
 class AlreadyRunningError(Exception):
-    """Another `up` runs this fleet. The message identifies the other `up`."""
+    """Another `up` is already running this fleet. The message identifies the other `up`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +51,12 @@ class Home:
 
     @property
     def key_file(self) -> Path:
-        """Key file for a fleet that requires no keys itself."""
+        """Key file for a fleet that does not require any keys itself."""
         return self.path / "keys"
 
     @property
     def api(self) -> str:
-        """API address of the `up` that currently runs this fleet; empty if none runs, or if it is starting."""
+        """API address of the `up` that is running this fleet; empty if there is none, or if it is still starting."""
         try:
             with (self.path / _LOCK).open("r", encoding="utf-8") as lock:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -73,7 +73,7 @@ class Home:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock of the fleet while the block runs. Raises AlreadyRunningError and OSError."""
+        """Hold the fleet's lock while the block runs. Raises AlreadyRunningError and OSError."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         with (self.path / _LOCK).open("a+", encoding="utf-8") as lock:
             try:
@@ -125,7 +125,7 @@ def private_directory() -> Iterator[Path]:
 
 
 def _remove_abandoned(directory: Path) -> None:
-    """Delete the directories of this user's killed runs. A running `up` holds the lock of its file."""
+    """Delete the directories left by this user's killed runs. A running `up` holds the lock on its file."""
     for place in directory.glob(f"{_PREFIX}*"):
         with suppress(OSError):
             status = place.lstat()

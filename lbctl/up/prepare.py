@@ -31,7 +31,7 @@ OVERLAY = "up.yaml"
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The program of the chosen proxy."""
+    """The chosen proxy's program."""
 
     kind: str
     binary: str
@@ -45,13 +45,13 @@ class PreparedRun:
 
     command: list[str]
     paths: tuple[str, ...]
-    """Files of the fleet, including the overlay."""
+    """The fleet's files, including the overlay."""
     loaded: Loaded
-    """Fleet including the overlay."""
+    """The fleet, including the overlay."""
     keys: KeyFiles
     """Key files of the fleet, with the new keys."""
     own_key_file: Path | None
-    """Key file of `up` itself; None if the fleet has `auth`."""
+    """Key file belonging to `up` itself; None if the fleet has `auth`."""
 
 
 def prepare_run(
@@ -64,11 +64,11 @@ def prepare_run(
     picker: Address | None = None,
     state: Path | None = None,
 ) -> PreparedRun | None:
-    """Write all files of a run.
+    """Write all files needed for a run.
 
     Return None if there are errors in `diagnostics`. Raises OSError and MissingBinaryError.
 
-    With `own_key_file`, every route requires one of its keys. `picker` is the address of the picker, or None for the
+    With `own_key_file`, every route requires one of its keys. `picker` is the picker's address, or None to use the
     fleet's setting. `state` is the state directory of `serve`, which contains the picker's key; None if no pool uses
     the picker.
     """

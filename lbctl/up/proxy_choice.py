@@ -1,6 +1,6 @@
 """Chooses the proxy that `up` runs: the installed proxy that supports most of the fleet's features.
 
-Features that `lbctl serve` provides instead of the proxy are not losses, because `up` also runs `serve`.
+Features that `lbctl serve` provides instead of the proxy are not counted as losses, because `up` also runs `serve`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PROTECTING = frozenset(feature.code for feature in FEATURES if feature.protects
 
 
 class NoProxyError(Exception):
-    """This machine has no proxy that `up` can run. The message contains the commands to install one."""
+    """This machine has no proxy that `up` can run. The message lists the commands to install one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def choose(loaded: Loaded, kind: str | None) -> ProxyChoice:
 
 
 def installed(kinds: Sequence[str]) -> Iterator[Program]:
-    """Yield the installed programs of these kinds, except those that are too old."""
+    """Yield the installed programs of these kinds, except versions that are too old."""
     for kind in kinds:
         binary = find_binary(target(kind))
         if binary is None:
@@ -68,7 +68,7 @@ def installed(kinds: Sequence[str]) -> Iterator[Program]:
 
 
 def missing_proxy(kinds: Sequence[str]) -> str:
-    """Return the message that none of these kinds is installed, with a command to install each of them."""
+    """Return the message that none of these kinds is installed, with a command to install each."""
     lines = [f"  {target(kind).title:<8} {target(kind).install_hint}" for kind in kinds]
     oldest = ", ".join(f"{target(kind).title} {version_text(target(kind).versions[0][:2])}" for kind in kinds)
     missing = "proxy" if len(kinds) > 1 else target(kinds[0]).title
@@ -81,7 +81,7 @@ class Suitability:
 
     kind: str
     obstacles: tuple[Diagnostic, ...]
-    """Errors: reasons why this proxy would not serve clients of the fleet."""
+    """Errors: reasons why this proxy would not serve the fleet's clients."""
     losses: tuple[Diagnostic, ...]
     """Warnings: features that the proxy does not support, except the obstacles."""
 
@@ -110,7 +110,7 @@ def suitability(loaded: Loaded, kind: str, version: tuple[int, ...] = ()) -> Sui
 
 
 def best(assessed: Iterable[Suitability]) -> Suitability | None:
-    """Return the proxy without obstacles that has the fewest kinds of losses (the first one on a tie), or None."""
+    """Return the proxy without obstacles that has the fewest kinds of losses (the first one in a tie), or None."""
     usable = [item for item in assessed if not item.obstacles]
     return min(usable, key=lambda item: len({loss.code for loss in item.losses}), default=None)
 
@@ -127,7 +127,7 @@ def _as_obstacle(loss: Diagnostic) -> Diagnostic:
 
 
 def _header_only(loaded: Loaded, part: View, kind: str) -> Iterable[Diagnostic]:
-    """Report that the proxy reads models only from the header x-model, if any route matches models."""
+    """Report that the proxy reads models only from the `x-model` header, if any route matches on models."""
     if target(kind).reads_bodies:
         return
     routes = sorted({rule.route for listener in part.listeners for rule in listener.rules if rule.models})

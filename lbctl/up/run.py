@@ -1,6 +1,6 @@
-"""Runs `lbctl serve` and the proxy until a signal arrives or one of them ends.
+"""Runs `lbctl serve` and the proxy until a signal arrives or one of them exits.
 
-The command always ends both processes, starting with the proxy.
+The command always terminates both processes, starting with the proxy.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lbctl.up.launchers import PID_FILE, XDS_SOCKET
 _READY_TIMEOUT = 60.0
 """Maximum time until the fleet is ready, in seconds. This time is long enough for a busy machine."""
 _PROXY_STOP_TIMEOUT, _SERVE_STOP_TIMEOUT = 5.0, 12.0
-"""Seconds between SIGTERM and SIGKILL. `serve` ends within ten seconds."""
+"""Seconds between SIGTERM and SIGKILL. `serve` exits within ten seconds."""
 _POLL = 0.05
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 Show = Callable[[str, str], None]
@@ -32,14 +32,14 @@ Show = Callable[[str, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """Programs of one run."""
+    """The programs in one run."""
 
     kind: str
     """Kind of the proxy, which is also its name in the output."""
     proxy: Sequence[str]
-    """Command of the proxy."""
+    """The proxy's command."""
     paths: Sequence[str]
-    """Files of the fleet."""
+    """The fleet's files."""
     state: Path
     """State directory of `serve`."""
     place: Path
@@ -55,13 +55,13 @@ class NotReadyError(Exception):
 
 
 class UpError(Exception):
-    """One of the programs ended or did not become ready. The message contains its name and the reason."""
+    """One of the programs exited or did not become ready. The message states the program's name and the reason."""
 
 
 async def run(programs: Programs, show: Show, body: Callable[[], Coroutine[Any, Any, None]]) -> bool:
-    """Run both programs, and `body` once clients can be served, until it ends or a signal arrives.
+    """Run both programs, and run `body` once clients can be served, until it ends or a signal arrives.
 
-    Return whether `body` has ended. Raises its error, and UpError if one of the programs ends.
+    Return whether `body` has ended. Raises its exception, and UpError if one of the programs exits.
     """
     stop = asyncio.Event()
     serve, proxy = _children(programs, show)
@@ -117,9 +117,9 @@ def _stop_at_signals(stop: asyncio.Event, children: Iterable[Child]) -> None:
 
 
 async def _listens(place: Path) -> None:
-    """Wait until `serve` listens.
+    """Wait until `serve` is listening.
 
-    An Envoy that starts earlier logs a warning for every stream that it cannot open. Raises NotReadyError.
+    An Envoy started earlier would log a warning for every stream that it cannot open. Raises NotReadyError.
     """
     try:
         async with asyncio.timeout(_READY_TIMEOUT):
@@ -133,8 +133,8 @@ async def _ready(programs: Programs, session: int) -> None:
     """Wait until `serve` has a fleet for proxies and the proxy accepts clients.
 
     `session` is the session of the proxy's processes. A successful connection is not sufficient, because another
-    program such as `nginx -t` may have the port for a moment. Clients' connections would end with that program. Raises
-    NotReadyError.
+    program such as `nginx -t` may be using the port for a moment. Clients' connections would then be closed when that
+    program exits. Raises NotReadyError.
     """
     try:
         async with asyncio.timeout(_READY_TIMEOUT):
@@ -147,7 +147,7 @@ async def _ready(programs: Programs, session: int) -> None:
 
 
 async def _first(stop: asyncio.Event, work: Coroutine[Any, Any, None], *children: Child) -> bool:
-    """Wait for a signal (False) or for the end of `work` (True). Raises UpError if a program ends first."""
+    """Wait for a signal (False) or for `work` to end (True). Raises UpError if a program exits first."""
     stopped, working = asyncio.create_task(stop.wait()), asyncio.create_task(work)
     ends = {asyncio.create_task(child.ended()): child for child in children}
     tasks = [stopped, working, *ends]

@@ -28,7 +28,7 @@ _MODULES = (
 
 @cache
 def rules() -> Mapping[str, LintRule]:
-    """Map each code to its rule, in the order of codes."""
+    """Map each code to its rule, in code order."""
     for name in _MODULES:
         import_module(f"lbctl.lint.rules.{name}")
     return {code: REGISTRY[code] for code in sorted(REGISTRY)}

@@ -1,4 +1,4 @@
-"""Rules about the choice of a replica: algorithms, hashes, affinity."""
+"""Rules about choosing a replica: algorithms, hashes and affinity."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _NAMED_BY_REPLICAS = {
     "mcp-session-id": "{header: mcp-session-id}",
     "$.previous_response_id": "{cookie: NAME}, for clients that store cookies",
 }
-"""Maps each header or body field with a session ID that the replica chooses to an affinity that preserves the
+"""Maps each header or body field that contains a session ID chosen by the replica to an affinity that preserves the
 session."""
 _UNLIKE = 2.0
-"""Capacities in a pool count as different if the largest is at least this many times the smallest."""
+"""Capacities in a pool are considered different if the largest is at least this many times the smallest."""
 
 
 @rule("LB210")
@@ -39,7 +39,7 @@ def load_blind_algorithm(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB211")
 def idle_replicas_before_weights(fleet: FleetView) -> Iterator[RuleFinding]:
-    """Report least_request on replicas of different capacity, if a proxy prefers idle replicas (LB211)."""
+    """Report `least_request` on replicas with different capacities if a proxy prefers idle replicas (LB211)."""
     titles = [target(kind).title for kind in KINDS if kind in fleet.kinds and target(kind).prefers_idle_replicas]
     for pool in fleet.pools if titles else ():
         if pool.balance.name == "least_request" and _spread(pool) >= _UNLIKE:
@@ -115,6 +115,6 @@ def _session(fleet: FleetView, pool: Pool) -> str:
 
 
 def _spread(pool: Pool) -> float:
-    """Return the ratio between the largest and the smallest capacity in the pool."""
+    """Return the ratio of the largest to the smallest capacity in the pool."""
     capacities = [replica.capacity for replica in serving(pool)]
     return max(capacities) / min(capacities) if capacities else 1.0

@@ -1,4 +1,4 @@
-"""Rules about capacity: weights compared with GPUs, dependence on one replica, and utilisation under a given load."""
+"""Rules about capacity: weights compared with GPUs, dependence on a single replica, and utilisation at a given load."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def overload(fleet: FleetView) -> Iterator[RuleFinding]:
 
 
 def _utilisation(fleet: FleetView) -> tuple[float, str] | None:
-    """Return the utilisation of the fleet as a number and as text; None if no load is given."""
+    """Return the fleet's utilisation as a number and as text; None if no load is given."""
     load = fleet.load
     used_pools = {share.pool for _, action in fleet.forwards for share in action.shares if share.weight}
     slots = [_slots(fleet, name) for name in used_pools]

@@ -1,4 +1,4 @@
-"""Rules about Kubernetes gateways: features that their class lacks, and entries that share a gateway."""
+"""Rules about Kubernetes gateways: features missing from their class, and entries that share a gateway."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lbctl.targets.prepare import prepare
 
 @rule("LB251")
 def class_lacks_feature(fleet: FleetView) -> Iterator[RuleFinding]:
-    """Report features that the class of a Gateway is known not to support (LB251)."""
+    """Report features that a Gateway's class is known not to support (LB251)."""
     snapshot = Snapshot(fleet.topology, secrets=fleet.loaded.secrets)
     for proxy in fleet.topology.proxies:
         name = proxy.kubernetes.gateway_class if proxy.kubernetes is not None else None
@@ -62,7 +62,7 @@ def entries_share_host(fleet: FleetView) -> Iterator[RuleFinding]:
 
 
 def _gateway(proxy: Proxy) -> tuple[object, ...] | None:
-    """Return the identity of an entry's gateway; None if the gateway belongs only to this entry."""
+    """Return the identity of an entry's gateway; None if the gateway is used only by this entry."""
     objects = proxy.kubernetes
     if objects is None:
         return None
@@ -76,12 +76,12 @@ def _listeners(fleet: FleetView, proxy: Proxy) -> list[Listener]:
 
 
 def _common_host(one: Listener, other: Listener) -> str | None:
-    """Return a host that both listeners have routes for, or None."""
+    """Return a host for which both listeners have routes, or None."""
     pairs = ((rule.host, theirs.host) for rule in one.rules for theirs in other.rules)
     return next((max(pair, key=len) for pair in pairs if host_covers(*pair) or host_covers(*reversed(pair))), None)
 
 
 def _policies(proxy: Proxy, listeners: list[Listener]) -> set[object]:
-    """Return the access lists of the entry's listeners; empty if lbctl does not render its Gateway."""
+    """Return the access lists of the entry's listeners; empty if lbctl does not render the entry's Gateway."""
     assert proxy.kubernetes is not None
     return {access(item) for item in listeners} if proxy.kubernetes.gateway is None else set()

@@ -1,4 +1,4 @@
-"""Rules about health: failure detection, its delay, and the return of replicas."""
+"""Rules about health: detecting failures, the time this takes, and the return of replicas."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _READINESS_OF_LIVENESS = {"/v2/health/live": "/v2/health/ready", "/v1/health/liv
 """Maps a liveness path to the readiness path of the same API."""
 _LIVENESS_PATHS = frozenset({*_READINESS_OF_LIVENESS, "/live", "/livez", "/health/live", "/healthz/live"})
 _UNRELATED_PATHS = frozenset({"/", "/metrics", "/version", "/docs"})
-"""Paths that any listening process answers, even if its engine has died."""
+"""Paths to which any listening process responds, even if its engine has died."""
 _READINESS_PATHS = {
     "vllm": "/health", "sglang": "/health_generate", "tgi": "/health", "triton": "/v2/health/ready",
     "trtllm": "/health", "lmdeploy": "/health", "nim": "/v1/health/ready", "llamacpp": "/health",
@@ -28,11 +28,11 @@ _READINESS_PATHS = {
 _GPU_HEALTH = frozenset({"temperature", "throttle", "xid"})
 _MAX_DETECTION = 60_000
 _BUSY_ANSWER = 3_000
-"""Minimum timeout of a check, in milliseconds, because engines respond slowly under load."""
+"""Minimum timeout for a check, in milliseconds, because engines respond slowly under load."""
 _MAX_CHECK_RATE = 100
 _MIN_WINDOW = 5_000
 _MAX_THRESHOLD = 30
-"""Maximum useful threshold, because a partially failed replica never has more consecutive failures."""
+"""Maximum useful threshold, because a partially failed replica never has more consecutive failures than this."""
 _SINGLE_FAILURES = {
     "unhealthy_threshold": "one slow response",
     "consecutive_5xx": "one 5xx response",
@@ -68,7 +68,7 @@ def liveness_check_only(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB322")
 def no_gpu_telemetry(fleet: FleetView) -> Iterator[RuleFinding]:
-    """Report pools with GPUs but without a source for temperature, throttling or errors (LB322)."""
+    """Report pools with GPUs but without a source of temperatures, throttling or errors (LB322)."""
     for pool in fleet.pools:
         kinds = {source.kind for source in sources_of(pool)}
         signals = {source.signal for source in sources_of(pool)}
@@ -115,7 +115,7 @@ def check_of_a_busy_engine(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB328")
 def useless_fail_open(fleet: FleetView) -> Iterator[RuleFinding]:
-    """Report `fail_open` if it has no effect (LB328)."""
+    """Report `fail_open` where it has no effect (LB328)."""
     for pool in fleet.pools:
         if not pool.fail_open or pool.active is None:
             continue
@@ -174,13 +174,13 @@ def _checks_actively(proxy: Proxy) -> bool:
 
 
 def _checks(pool: Pool) -> float:
-    """Return the number of checks per second that one instance sends."""
+    """Return the number of checks that one instance sends per second."""
     return 1000 * len(pool.replicas) / pool.active.interval if pool.active else 0.0
 
 
 @rule("LB325")
 def aggressive_outlier_check(fleet: FleetView) -> Iterator[RuleFinding]:
-    """Report thresholds that eject a replica at once, or never (LB325)."""
+    """Report thresholds that eject a replica immediately, or never (LB325)."""
     for pool in fleet.pools:
         path = ("pools", pool.name, "health")
         if pool.active is not None:
@@ -212,7 +212,7 @@ def _too_sensitive(path: tuple[str, ...], cause: str, better: int) -> RuleFindin
 
 @rule("LB326")
 def ineffective_slow_start(fleet: FleetView) -> Iterator[RuleFinding]:
-    """Report ineffective slow start in pools whose replicas come and go (LB326)."""
+    """Report ineffective slow start in pools whose replicas join and leave (LB326)."""
     for pool in fleet.pools:
         ramp = pool.slow_start
         spot = any(key == "spot" and value != "false" for replica in pool.replicas for key, value in replica.labels)

@@ -1,4 +1,4 @@
-"""Rules about hosted APIs: checks that cost tokens, telemetry without data, and keys sent in clear text."""
+"""Rules about hosted APIs: checks that cost tokens, telemetry without data, and secrets sent in clear text."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def hosted_api_starts_slowly(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB233")
 def secret_in_clear_text(fleet: FleetView) -> Iterator[RuleFinding]:
-    """Report secrets that are sent to hosted APIs without TLS (LB233)."""
+    """Report secrets sent to hosted APIs without TLS (LB233)."""
     for pool in _hosted(fleet):
         sends = any(header.file for header in pool.upstream.headers) if pool.upstream else False
         remote = not pool.replicas or any(not _is_here(item.address.host) for item in pool.replicas)

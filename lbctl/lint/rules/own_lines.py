@@ -19,7 +19,7 @@ _CHOOSES = frozenset(("use_backend", "default_backend"))
 
 @rule("LB240")
 def own_lines_before_credentials(fleet: FleetView) -> Iterator[RuleFinding]:
-    """Report rewrite-phase directives in a server (LB240)."""
+    """Report rewrite-phase directives at the server level (LB240)."""
     if not any(route.auth or route.allow_from or route.deny_from for route, _ in fleet.forwards):
         return
     for proxy, item in _own_lines(fleet, "server"):

@@ -1,4 +1,4 @@
-"""Rules about the replica picker: its telemetry, its queue, request bodies that it reads, and limits."""
+"""Rules about the replica picker: its telemetry, its queue, the request bodies that it reads, and limits."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from lbctl.lint.rules.telemetry import signals_of
 from lbctl.targets.picker import missing_key
 
 _MAX_BOUND = 2.0
-"""Maximum useful `bound`: at twice the mean load, a replica queues requests while others are idle."""
+"""Maximum useful `bound`: at twice the mean load, a replica queues requests while other replicas are idle."""
 _COMMON_PROMPT = 1024
-"""Typical size in bytes of a system prompt or a tool list."""
+"""Typical size of a system prompt or tool list, in bytes."""
 _FULL = frozenset({"queue", "kv_cache"})
-"""Signals that indicate a full engine; `running` then shows how many requests it can process at once."""
+"""Signals that indicate a full engine; `running` then shows how many requests it can process concurrently."""
 
 
 @rule("LB223")
@@ -49,7 +49,7 @@ def needless_body(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB226")
 def pick_of_one(fleet: FleetView) -> Iterator[RuleFinding]:
-    """Report use of the picker in a pool with one replica (LB226)."""
+    """Report use of the picker in a pool with only one replica (LB226)."""
     for pool, _ in _picked(fleet):
         if pool.discovery is None and len(pool.replicas) == 1:
             yield RuleFinding(
@@ -81,7 +81,7 @@ def picker_without_client_certificates(fleet: FleetView) -> Iterator[RuleFinding
 
 @rule("LB229")
 def queue_without_full_replicas(fleet: FleetView) -> Iterator[RuleFinding]:
-    """Report queues that are never used, because no replica counts as full (LB229)."""
+    """Report queues that are never used, because no replica is ever considered full (LB229)."""
     for pool, policy in _picked(fleet):
         if policy.queue is None or pool.circuit_breaker.replica_max_requests is not None:
             continue
@@ -112,7 +112,7 @@ def prompt_limit_without_prompts(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB250")
 def queue_without_tenants(fleet: FleetView) -> Iterator[RuleFinding]:
-    """Report queues that are fair between tenants, although no request has a tenant (LB250)."""
+    """Report queues that are fair between tenants although none of the requests has a tenant (LB250)."""
     with_tenants = {
         name for route, action in fleet.forwards if route.auth and route.auth.names_tenant for name in action.pools
     }

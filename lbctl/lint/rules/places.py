@@ -1,4 +1,4 @@
-"""Rules about the failure of a zone."""
+"""Rules about zone failures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lbctl.lint.rule import RuleFinding, rule
 
 @rule("LB219")
 def zone_loss_sheds_pool(fleet: FleetView) -> Iterator[RuleFinding]:
-    """Report load shedding that begins when the largest zone fails (LB219)."""
+    """Report load shedding that would begin if the largest zone failed (LB219)."""
     for pool in fleet.pools:
         active = [replica for replica in pool.replicas if not replica.drain]
         zones = _zones(active)
@@ -53,6 +53,6 @@ def _resident(fleet: FleetView, route: Route, action: Forward) -> list[Replica]:
 
 
 def _zones(replicas: list[Replica]) -> Counter[str]:
-    """Count replicas by zone; return an empty counter if a replica has no zone."""
+    """Count replicas by zone; return an empty counter if any replica has no zone."""
     zones = [replica.zone for replica in replicas if replica.zone is not None]
     return Counter(zones) if len(zones) == len(replicas) else Counter()

@@ -1,4 +1,4 @@
-"""Rules about retries: conditions, number, amplification, and responses of busy replicas."""
+"""Rules about retries: their conditions, number, amplification, and busy replicas' responses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def excessive_retries(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB314")
 def retried_generation(fleet: FleetView) -> Iterator[RuleFinding]:
-    """Report retries of requests that a generative model may have received (LB314)."""
+    """Report retries of requests that a generative model may already have received (LB314)."""
     for route, _ in fleet.forwards:
         if route.retry.idempotent and route.retry.attempts and fleet.streams(route):
             path = ("routes", route.name, "retry", "idempotent")
@@ -51,7 +51,7 @@ def retries_without_budget(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB316")
 def retry_amplification(fleet: FleetView) -> Iterator[RuleFinding]:
-    """Report routes on which one request may become many (LB316)."""
+    """Report routes on which a single request may be multiplied (LB316)."""
     for route, action in fleet.forwards:
         factors = _factors(fleet, route, action, frozenset())
         product = _product(factors)
@@ -92,7 +92,7 @@ def _next_hop_routes(fleet: FleetView, route: Route, action: Forward) -> Iterato
 
 
 def _overlap_ignoring_hosts(one: Rule, other: Rule) -> bool:
-    """Return whether the rules overlap if hosts are ignored, because the first proxy may change the host."""
+    """Return whether the rules overlap when hosts are ignored, because the first proxy may change the host."""
     return overlaps(replace(one, host=""), replace(other, host=""))
 
 
@@ -124,14 +124,14 @@ _DECLINES: Mapping[str, frozenset[int]] = {
     "ray": frozenset({429, 503}),
     "tgi": frozenset({429}),
 }
-"""Maps an engine to the statuses that it returns when it rejects a request before processing it."""
+"""Maps an engine to the statuses it returns when it rejects a request before processing it."""
 _HOSTED = frozenset({429, 503, 529})
 """Statuses that hosted APIs return when they reject a request before processing it."""
 
 
 @rule("LB317")
 def status_that_need_not_mean_busy(fleet: FleetView) -> Iterator[RuleFinding]:
-    """Report statuses that the engine is not known to send before it processes a request (LB317)."""
+    """Report statuses that the engine is not known to send before processing a request (LB317)."""
     for route, action in fleet.forwards:
         for name in action.pools:
             pool = fleet.pool(name)
@@ -149,7 +149,7 @@ def status_that_need_not_mean_busy(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB318")
 def busy_without_another_replica(fleet: FleetView) -> Iterator[RuleFinding]:
-    """Report retries of busy replicas that cannot reach another replica (LB318)."""
+    """Report retries of busy replicas that have no other replica to go to (LB318)."""
     retries_grpc = bool(fleet.kinds) and all(target(kind).retries_grpc for kind in fleet.kinds)
     for route, action in fleet.forwards:
         for pool in map(fleet.pool, action.pools):

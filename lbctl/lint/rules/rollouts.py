@@ -12,7 +12,7 @@ from lbctl.lint.rule import Edit, RuleFinding, rule
 from lbctl.targets import uncounted, untimed
 
 _REPORTS = 5.0
-"""Maximum number of seconds between two reports of a proxy."""
+"""Maximum number of seconds between two reports from a proxy."""
 
 
 @rule("LB703")

@@ -1,4 +1,4 @@
-"""Rules about routes: patterns that match nothing, pools and routes without requests, headers, and limits."""
+"""Rules about routes: patterns that never match, pools and routes without requests, headers, and limits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lbctl.lint.fleet_view import FleetView
 from lbctl.lint.rule import RuleFinding, rule
 
 _VARIABLE = re.compile(r"\$[a-z_]{3,}|%\[[a-z]|%[A-Z][A-Z_]{2,}(?:\([^)]*\))?%")
-"""Variable in the syntax of nginx, HAProxy or Envoy."""
+"""Variable in nginx, HAProxy or Envoy syntax."""
 
 
 @rule("LB330")
@@ -38,7 +38,7 @@ def unused_pool(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB333")
 def host_answered_before_paths(fleet: FleetView) -> Iterator[RuleFinding]:
-    """Report routes for whole hosts that hide routes without a host (LB333)."""
+    """Report routes for entire hosts that hide routes without a host (LB333)."""
     actions = {route.name: route.action for route in fleet.topology.routes}
     for listener in fleet.topology.listeners:
         passed_over = sorted(
@@ -55,7 +55,7 @@ def host_answered_before_paths(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB334")
 def foreign_preflights(fleet: FleetView) -> Iterator[RuleFinding]:
-    """Report open routes whose preflights are answered with the headers of another route (LB334)."""
+    """Report open routes whose preflight requests are answered with another route's headers (LB334)."""
     routes = {route.name: route for route in fleet.topology.routes}
     found: dict[str, str] = {}
     for listener in fleet.topology.listeners:
@@ -78,7 +78,7 @@ def _origin(route: Route) -> str:
 
 @rule("LB332")
 def literal_variable(fleet: FleetView) -> Iterator[RuleFinding]:
-    """Report header values that look like variables of a proxy (LB332)."""
+    """Report header values that look like a proxy's variables (LB332)."""
     for route in fleet.topology.routes:
         for side, rules in (("request", route.request_headers), ("response", route.response_headers)):
             for name, variable in _variables(rules):
@@ -109,7 +109,7 @@ def tenant_of_nobody(fleet: FleetView) -> Iterator[RuleFinding]:
 
 
 _MIN_REQUESTS = 10
-"""Minimum number of requests that one proxy should admit from a client, by rate or concurrently."""
+"""Minimum number of requests that one proxy should admit from a client, either by rate or concurrently."""
 
 
 @rule("LB533")

@@ -34,7 +34,7 @@ _CONTROL_KEYS: tuple[Path, ...] = (
     ("control", "store", "key_file"),
     ("control", "store", "password", "file"),
 )
-"""Fields of `control` that name a file with a secret."""
+"""Fields in `control` that name a file containing a secret."""
 
 
 @rule("LB520")
@@ -49,7 +49,7 @@ def listener_without_tls(fleet: FleetView) -> Iterator[RuleFinding]:
 
 
 def _is_in_gateway(fleet: FleetView, listener: Listener) -> bool:
-    """Return whether a Kubernetes gateway, which has no listen addresses, serves the listener."""
+    """Return whether the listener is served by a Kubernetes gateway, which has no listen addresses."""
     proxies = (proxy for proxy in fleet.topology.proxies if proxy.kubernetes)
     return any(not proxy.listeners or listener.name in proxy.listeners for proxy in proxies)
 
@@ -196,7 +196,7 @@ def guessable_key(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB526")
 def metrics_from_forbidden_address(fleet: FleetView) -> Iterator[RuleFinding]:
-    """Report metrics URLs of metadata services and of other addresses that no replica can have (LB526)."""
+    """Report metrics URLs that point to metadata services or other addresses that a replica cannot have (LB526)."""
     for pool in fleet.pools:
         for path, telemetry in telemetries(pool):
             for index, source in enumerate(telemetry.sources):
@@ -206,7 +206,7 @@ def metrics_from_forbidden_address(fleet: FleetView) -> Iterator[RuleFinding]:
 
 
 def _host(url: str) -> str:
-    """Return the URL's host as a client parses it; `host` or `address` means the replica's own address."""
+    """Return the URL's host as parsed by a client; `host` or `address` means the replica's own address."""
     try:
         return unquote(urlsplit(url.replace("{", "").replace("}", "")).hostname or "")
     except ValueError:
@@ -252,7 +252,7 @@ def unsigned_store(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB537")
 def open_store(fleet: FleetView) -> Iterator[RuleFinding]:
-    """Report a store on another machine without TLS or without a password (LB537)."""
+    """Report a store on another machine that lacks TLS or a password (LB537)."""
     store = fleet.topology.control.store
     if store is None:
         return

@@ -1,4 +1,4 @@
-"""Rules about telemetry: whether its sources support the features that depend on them."""
+"""Rules about telemetry: whether its sources support the features that depend on it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _MAX_INTERVAL = 60_000
 _MAX_DELAY = 30_000
 _TIMEOUT = 2_000
 _MAX_SWING = {"least_request": 2.0, "least_time": 2.0}
-"""Maps each balancing algorithm to the maximum value of gain × (delay + 10 s) ÷ interval that did not oscillate in
-simulation."""
+"""Maps each balancing algorithm to the maximum value of gain × (delay + 10 s) ÷ interval that did not cause oscillation
+in simulation."""
 _MAX_SWING_OTHERWISE = 0.5
 _DERIVED = {
     "ttft": ("ttft_seconds", "ttft_count"),
@@ -55,7 +55,7 @@ def _instability(pool: Pool, telemetry: Telemetry) -> str:
 
 @rule("LB611")
 def composite_feedback(fleet: FleetView) -> Iterator[RuleFinding]:
-    """Report composite scores, which depend on the weights that they set (LB611)."""
+    """Report composite scores that depend on the weights that they set (LB611)."""
     for pool in fleet.pools:
         if pool.weighting.strategy == "composite":
             path = ("pools", pool.name, "weighting", "strategy")
@@ -138,7 +138,7 @@ def free_memory_of_reserving_engine(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB616")
 def gpu_oversubscribed(fleet: FleetView) -> Iterator[RuleFinding]:
-    """Report replicas that share a GPU without enough memory for all of them (LB616)."""
+    """Report replicas that share a GPU that does not have enough memory for all of them (LB616)."""
     by_device: dict[tuple[str, str], list[tuple[Pool, Replica]]] = {}
     for pool in fleet.pools:
         for replica in pool.replicas:
@@ -171,7 +171,7 @@ def _reserves(pool: Pool, replica: Replica) -> bool:
 
 @rule("LB617")
 def shared_host_without_devices(fleet: FleetView) -> Iterator[RuleFinding]:
-    """Report replicas that share a host's GPUs without `devices` (LB617)."""
+    """Report replicas that share a host's GPUs but do not set `devices` (LB617)."""
     hosts: dict[str, list[tuple[str, Replica]]] = {}
     for pool in fleet.pools:
         for replica in pool.replicas:

@@ -1,4 +1,4 @@
-"""Rules about timeouts of requests and connections."""
+"""Rules about request and connection timeouts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from lbctl.lint.rule import Edit, RuleFinding, rule
 
 _MIN_IDLE = 120_000
 _KEEP_ALIVE = 5_000
-"""Milliseconds after which uvicorn closes an idle connection; vLLM, SGLang and most Python servers use it."""
+"""Milliseconds after which uvicorn, which is used by vLLM, SGLang and most Python servers, closes an idle
+connection."""
 _NOT_UVICORN = frozenset({"tgi", "triton", "tfserving", "torchserve", "llamacpp"})
 """Servers that do not use uvicorn."""
 
@@ -38,7 +39,7 @@ def short_idle_timeout(fleet: FleetView) -> Iterator[RuleFinding]:
 
 @rule("LB312")
 def keep_alive_longer_than_server(fleet: FleetView) -> Iterator[RuleFinding]:
-    """Report idle connections that are kept longer than the server's keep-alive timeout (LB312)."""
+    """Report idle connections that are kept open longer than the server's keep-alive timeout (LB312)."""
     for pool in fleet.pools:
         kinds = {source.kind for source in sources_of(pool)}
         idle = pool.connections.idle

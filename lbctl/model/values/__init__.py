@@ -1,7 +1,7 @@
 """Types of values. Each type has its own grammar, so that user strings are free text only where necessary.
 
-Most of these grammars exclude characters that have a meaning in a proxy's configuration (quotes, braces, `$`, `%`,
-control characters). The targets quote the few free texts (`HeaderValue`, `Regex`, `Body`, `Text`).
+Most of these grammars exclude characters that have a special meaning in a proxy's configuration (quotes, braces, `$`,
+`%`, control characters). The targets quote the few free-text types (`HeaderValue`, `Regex`, `Body`, `Text`).
 """
 
 from __future__ import annotations

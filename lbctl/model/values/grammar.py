@@ -1,4 +1,4 @@
-"""Builds the validator and the JSON Schema of a value from its grammar."""
+"""Builds a value's validator and JSON Schema from its grammar."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lbctl.model.section import refuse
 
 
 def quantity(parse: Callable[[object], Any]) -> PlainValidator:
-    """Return a validator that parses a value with a unit, and reports a QuantityError as LB013."""
+    """Return a validator that parses a value with a unit and reports a QuantityError as LB013."""
 
     def validate(value: object) -> Any:
         try:
@@ -29,13 +29,13 @@ def quantity(parse: Callable[[object], Any]) -> PlainValidator:
 def schema(pattern: str, grammar: str) -> WithJsonSchema:
     """Return a JSON Schema with the pattern.
 
-    `grammar` describes the pattern, and is shown next to the key's description.
+    `grammar` describes the pattern and is shown next to the key's description.
     """
     return WithJsonSchema({"type": "string", "pattern": f"^(?:{pattern})$", "grammar": grammar})
 
 
 def text(pattern: str, noun: str, hint: str, lower: bool = False) -> Any:
-    """Return a type for strings that match `pattern` completely."""
+    """Return a type for strings that match `pattern` in full."""
 
     def validate(value: object) -> str:
         if not isinstance(value, str):

@@ -47,7 +47,7 @@ HeaderValue = Annotated[
 
 
 def is_cookie_value(text: str) -> bool:
-    """Return whether a cookie can contain the text: no space, quote, comma, semicolon or backslash."""
+    """Return whether a cookie can contain the text: no spaces, quotes, commas, semicolons or backslashes."""
     return re.fullmatch(r"[!#-+\--:<-\[\]-~]{1,256}", text) is not None
 
 

@@ -17,7 +17,7 @@ from lbctl.model.values.quantities import PORT
 
 _FILE = r"[A-Za-z0-9._/][A-Za-z0-9._/@+=:,~ -]{0,1023}"
 _FILE_WHOLE = rf"(?!(.*/)?\.\.(/|$))(?!.*/-)(?!(.*/)? )(?!.* (/|$))(?!.*/$)(?![^/]*:){_FILE}"
-"""`_FILE` together with the conditions that `_file` checks on its parts."""
+"""`_FILE` combined with the conditions that `_file` checks on its parts."""
 
 
 def _file(value: object) -> str:

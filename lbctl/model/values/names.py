@@ -31,7 +31,7 @@ _PATTERN_HINT = "printable text, at most 255 characters; a * at the end matches 
 
 
 def _model(pattern: str, noun: str, hint: str) -> tuple[PlainValidator, object]:
-    """Return the type of a name that engines and clients choose: any printable text, which the targets quote."""
+    """Return the type for a name chosen by engines and clients: any printable text, which the targets quote."""
     whole = re.compile(pattern)
 
     def validate(value: object) -> str:
@@ -52,7 +52,7 @@ LabelValue = Annotated[
 ]
 _DNS_LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 PORT_NAME = re.compile(r"(?!.*--)(?=.*[a-z])[a-z0-9]([a-z0-9-]{0,13}[a-z0-9])?", re.ASCII)
-"""Pattern for the name of a port in Kubernetes."""
+"""Pattern for the name of a Kubernetes port."""
 KubernetesName = Annotated[
     str,
     *text(

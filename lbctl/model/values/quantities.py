@@ -1,4 +1,4 @@
-"""Numbers with a range, values with a unit, and addresses: durations, sizes, percentages, rates, versions."""
+"""Numbers with a range, values with a unit, and addresses: durations, sizes, percentages, rates and versions."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ TokenRate = Annotated[
     schema(r"(?!0+[kM]?/)[0-9]{1,9}[kM]?/(s|m|h)", "a rate of tokens: for example 200k/m, 5M/h"),
 ]
 PORT = r"(?!0+$)([0-5]?[0-9]{1,4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
-"""Pattern of a port number."""
+"""Pattern for a port number."""
 _BIND = rf"unix:/.+|\[[0-9A-Fa-f:.]+\]:{PORT}|[0-9]{{1,3}}(\.[0-9]{{1,3}}){{3}}:{PORT}"
 _ADDRESS = rf"unix:/.+|\[[0-9A-Fa-f:.]+\]:{PORT}|[^:\[\]]+:{PORT}"
 Address = Annotated[

@@ -1,1 +1,1 @@
-"""Outgoing connections of the control plane: name resolution, and the addresses that lbctl never connects to."""
+"""The control plane's outgoing connections: name resolution, and the addresses to which lbctl never connects."""

@@ -1,8 +1,9 @@
-"""Limits the connections to an HTTP server: their number, their idle time, and the memory of incomplete requests.
+"""Limits the connections to an HTTP server: their number, their idle time, and the memory used by incomplete requests.
 
-Every open connection counts towards the limit. At the limit, lbctl closes the idle connection whose last response is
-oldest. Clients that merely keep connections open therefore cannot lock out others. A connection whose request body has
-not arrived yet still counts as idle. A stream always counts as busy; the API's `streams` limits the number of streams.
+Every open connection counts towards the limit. When the limit is reached, lbctl closes the idle connection whose last
+response is the oldest. Clients that merely keep connections open therefore cannot lock out others. A connection whose
+request body has not arrived yet is still considered idle. A stream is always considered busy; the number of streams is
+limited by the API's `streams` module.
 """
 
 from __future__ import annotations
@@ -17,26 +18,27 @@ from lbctl.base.hosts import normal_host
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 MAX_CONNECTIONS = 256
-"""This is far above the number of connections that scrapers, dashboards and commands open, and far below a process's
+"""This is far above the number of connections opened by scrapers, dashboards and commands, and far below a process's
 1,024 descriptors."""
 MAX_HELD_BYTES = 16 << 20
 """Maximum total size of incomplete requests on all connections, in bytes."""
 _MAX_SENT_BYTES = 512 << 10
-"""Bytes that a client may send while it waits for an answer: the body of its request, or further requests.
+"""Number of bytes that a client may send while it waits for a response: the body of its request, or further requests.
 
-If nothing consumes a body, reading stops at 384 KiB: aiohttp stops reading once it has 128 KiB, and one read returns up
-to 256 KiB.
+If a body is not consumed, reading stops at 384 KiB: aiohttp stops reading once it has 128 KiB, and a single read
+returns up to 256 KiB.
 """
 _READ_TIMEOUT = 15.0
 """Seconds to wait for a client to read pending data."""
 FIRST_REQUEST = 10.0
-"""Maximum seconds from the start of a connection to the end of its first request's headers."""
+"""Maximum time from the start of a connection to the end of its first request's headers, in seconds."""
 IDLE = 75.0
-"""Maximum seconds between requests: longer than most scrape intervals, so that scrapers keep their connections."""
+"""Maximum time between requests in seconds; longer than most scrape intervals, so that scrapers keep their
+connections."""
 
 
 class ConnectionLimit:
-    """The connections of one server. `inner` creates the HTTP protocol for a connection."""
+    """One server's connections. `inner` creates the HTTP protocol for a connection."""
 
     def __init__(
         self, inner: Callable[[], asyncio.Protocol], most: int = MAX_CONNECTIONS, patience: float = FIRST_REQUEST
@@ -45,7 +47,8 @@ class ConnectionLimit:
         self._most = most
         self._patience = patience
         self._open: dict[LimitedConnection, int] = {}
-        """Maps each connection to the bytes of its next request. The first one has gone longest without a response."""
+        """Maps each connection to the number of bytes of its next request. The connection that has gone longest without
+        a response comes first."""
         self._held_bytes = 0
 
     def protocol(self) -> LimitedConnection:
@@ -57,7 +60,7 @@ class ConnectionLimit:
         return {client for item in self._open if (client := item.client) is not None}
 
     def enter(self, new: LimitedConnection) -> bool:
-        """Count the connection. Return False if the limit is reached and no other connection is idle."""
+        """Count the connection. Return False if the limit has been reached and no other connection is idle."""
         if len(self._open) >= self._most:
             oldest = next((item for item in self._open if not item.busy), None)
             if oldest is None:
@@ -76,7 +79,7 @@ class ConnectionLimit:
             self._close(next(item for item, held in self._open.items() if held))
 
     def note_answer(self, connection: LimitedConnection) -> None:
-        """Record the connection as answered."""
+        """Record that the connection has been sent a response."""
         if (size := self._open.pop(connection, None)) is not None:
             self._open[connection] = size
 
@@ -90,7 +93,7 @@ class ConnectionLimit:
 
 
 class LimitedConnection(asyncio.Protocol):
-    """Passes everything to `inner` once the connection is admitted.
+    """Passes everything to `inner` once the connection has been admitted.
 
     `busy`: whether a request on the connection is being answered.
     """
@@ -109,9 +112,9 @@ class LimitedConnection(asyncio.Protocol):
         self._drops = False
         """Whether further data from the client is dropped because it is the rest of an unwanted body."""
         self.client: tuple[str, int] | None = None
-        """The host and port of the client; None for a Unix socket."""
+        """The client's host and port; None for a Unix socket."""
         self._reader: asyncio.TimerHandle | None = None
-        """Timer that closes the connection of a client that does not read."""
+        """Timer that closes the connection of a client that is not reading."""
 
     def begin(self) -> None:
         """Record that a request has arrived with all its headers."""
@@ -122,7 +125,7 @@ class LimitedConnection(asyncio.Protocol):
     def end(self, *, body_is_left: bool = False) -> None:
         """Record that the request has been answered.
 
-        If `body_is_left` is true, the rest of its body is read and dropped for a short time before the connection is
+        If `body_is_left` is true, the rest of the body is read and dropped for a short time before the connection is
         closed.
         """
         self.busy, self._received, self._drops = False, 0, body_is_left
@@ -131,7 +134,7 @@ class LimitedConnection(asyncio.Protocol):
 
     @contextmanager
     def awaiting_body(self) -> Iterator[None]:
-        """Count the connection as idle while it waits for the body of its request."""
+        """Treat the connection as idle while it waits for the request's body."""
         self.busy = False
         try:
             yield
@@ -143,7 +146,7 @@ class LimitedConnection(asyncio.Protocol):
         self._when_lost = callback
 
     def abort(self) -> None:
-        """Close the connection at once."""
+        """Close the connection immediately."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -180,7 +183,7 @@ class LimitedConnection(asyncio.Protocol):
         return self._inner.eof_received() if self._admitted else None
 
     def pause_writing(self) -> None:
-        """Notify the HTTP protocol that the client reads too slowly."""
+        """Notify the HTTP protocol that the client is reading too slowly."""
         if self._admitted:
             self._reader = asyncio.get_running_loop().call_later(_READ_TIMEOUT, self.abort)
             self._inner.pause_writing()
@@ -213,7 +216,7 @@ class LimitedConnection(asyncio.Protocol):
 
 
 def connection_of(request: web.Request) -> LimitedConnection | None:
-    """Return a request's connection, or None if it is already closed."""
+    """Return a request's connection, or None if it has already been closed."""
     connection = request.transport.get_protocol() if request.transport else None
     return connection if isinstance(connection, LimitedConnection) else None
 

@@ -1,10 +1,10 @@
-"""Fetches one metrics page, with limits on its time and size.
+"""Fetches one metrics page, with limits on time and size.
 
-The whole request (name resolution, connection, response) must complete within `timeout` seconds. A body is limited to
-16 MiB after decompression, and reading stops as soon as it exceeds that; a line is limited to 64 KiB. A server with
-data parallelism writes about 44 KiB per engine. A body above 1 MiB waits for `large`, which the caller uses to limit
-how many of them are in memory at once. A redirect counts as a failure. An unusable response does not raise an
-exception: the result has a reason (one word, for metrics) and a message.
+The entire request (name resolution, connection and response) must complete within `timeout` seconds. A body is limited
+to 16 MiB after decompression, and reading stops as soon as it exceeds this; a line is limited to 64 KiB. A server with
+data parallelism writes about 44 KiB per engine. A body larger than 1 MiB waits for `large`, which the caller uses to
+limit how many such bodies are in memory at the same time. A redirect is treated as a failure. An unusable response does
+not raise an exception: the result has a reason (one word, for metrics) and a message.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ Reason = Literal[
 ]  # fmt: skip
 MAX_BYTES = 16 * 1024 * 1024
 LARGE_BYTES = 1024 * 1024
-"""The minimum size of a large body."""
+"""Minimum size of a large body."""
 Large = Callable[[], Awaitable[object]]
-"""Called once, when a body turns out to be large; returns when the rest may be read."""
+"""Called once when a body turns out to be large; returns when the rest may be read."""
 _ENCODINGS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
 
@@ -40,19 +40,19 @@ class Fetched:
     """The result of a request."""
 
     body: bytes = b""
-    """The decompressed body; empty if it cannot be used."""
+    """The decompressed body; empty if it is not usable."""
     reason: Reason = ""
-    """The reason why the body is unusable, as one word; empty if it is usable."""
+    """One-word reason why the body is not usable; empty if it is usable."""
     message: str = ""
     """The reason as a short phrase."""
     size: int = 0
-    """The size of the body in bytes."""
+    """Size of the body in bytes."""
     date: str = ""
     """The `Date` header of a usable response."""
 
 
 class _StopError(Exception):
-    """The response is unusable, so the rest of it need not be read."""
+    """The response is not usable, so the rest of it need not be read."""
 
     def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message)
@@ -68,10 +68,13 @@ async def fetch(
     large: Large | None = None,
     key: tuple[str, str] | None = None,
 ) -> Fetched:
-    """Fetch a page within `timeout` seconds. With a `query`, fetch its result from the Prometheus API at this URL.
+    """Fetch a page within `timeout` seconds.
+
+    With a `query`, fetch the query's result from the Prometheus API at this URL.
 
     `at`: the query's evaluation time, in seconds since the epoch; None: the server's current time. `large`: see the
-    module; None: any number of large bodies at once. `key`: a header that the server requires, and its value.
+    module docstring; None allows any number of large bodies at the same time. `key`: a header that the server requires,
+    and its value.
     """
     try:
         async with asyncio.timeout(timeout):
@@ -111,7 +114,7 @@ def _query_url(url: str) -> str:
 def _check_head(response: aiohttp.ClientResponse, is_query: bool) -> None:
     """Raise _StopError if the status or size makes the response unusable.
 
-    For a query, any status with JSON passes: Prometheus reports query errors that way.
+    For a query, any status is accepted if the response is JSON, because Prometheus reports query errors that way.
     """
     if 300 <= response.status < 400:
         raise _StopError("redirect", f"{response.status}: redirects are not followed; set the final URL of the page")
@@ -148,7 +151,7 @@ async def _joined(pieces: AsyncIterator[bytes], large: Large | None) -> bytes:
 
 
 async def _inflated(response: aiohttp.ClientResponse, bits: int) -> AsyncIterator[bytes]:
-    """Decompress a body, and yield at most `LARGE_BYTES` at a time."""
+    """Decompress a body, yielding at most `LARGE_BYTES` at a time."""
     inflater = zlib.decompressobj(bits)
     try:
         async for chunk in response.content.iter_any():
@@ -178,7 +181,7 @@ def _checked(body: bytes, is_query: bool) -> Fetched:
 
 
 def _has_long_line(body: bytes) -> bool:
-    """Return whether a line is too long, in time that depends only on the length of the page."""
+    """Return whether any line is too long, in time proportional only to the length of the page."""
     start = 0
     while len(body) - start > MAX_LINE_BYTES:
         end = body.rfind(b"\n", start, start + MAX_LINE_BYTES + 1)
@@ -202,5 +205,5 @@ def _failed(error: Exception) -> Fetched:
 
 
 def _invalid_url(error: aiohttp.InvalidURL) -> str:
-    """Describe the problem with a URL. aiohttp describes only an invalid host; otherwise, the whole URL is invalid."""
+    """Describe the problem with a URL. aiohttp describes only an invalid host; otherwise, the entire URL is invalid."""
     return f"{error.url} {error.description}" if error.description else "the source's address is not a URL"

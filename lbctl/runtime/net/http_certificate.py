@@ -1,4 +1,4 @@
-"""TLS for an HTTP server whose certificate can be replaced while it runs, with or without client certificates."""
+"""TLS for an HTTP server whose certificate can be replaced at run time, with or without client certificates."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lbctl.ir.proxies import ServerTls
 
 
 class HttpCertificate:
-    """The TLS settings of a server. `context` is None if the server does not use TLS.
+    """A server's TLS settings. `context` is None if the server does not use TLS.
 
     A server keeps its context, but each connection uses the newest context. A certificate that does not match its key
     therefore has no effect.
@@ -24,7 +24,7 @@ class HttpCertificate:
             self.context.sni_callback = self._use_newest
 
     def renew(self) -> str:
-        """Read the files again. If the files are unusable, keep the previous ones and return the reason."""
+        """Reload the files. If the files are not usable, keep the previous ones and return the reason."""
         if self._tls is not None:
             try:
                 self._newest = _context(self._tls)
@@ -33,7 +33,7 @@ class HttpCertificate:
         return ""
 
     def _use_newest(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-        """Set the context of a new connection. The method is also called if the client does not send a server name."""
+        """Set a new connection's context. The method is also called if the client does not send a server name."""
         assert self._newest is not None, "this method is called by a context"
         connection.context = self._newest
 

@@ -1,11 +1,11 @@
-"""The HTTP client of the control plane, and the addresses that it never connects to.
+"""The control plane's HTTP client, and the addresses to which it never connects.
 
-A fleet names the pages to fetch, so anyone who can write a fleet or a DNS zone could direct the client to services that
-only this machine can reach. The address of each connection is therefore checked after name resolution: link-local
-addresses and addresses where clouds serve credentials are rejected. The client uses no cookies, no proxy settings from
-the environment and no credentials from files. Peers are not trusted: at most `MAX_HEADERS` headers of
-`MAX_HEADER_BYTES` and `MAX_INTERIM` interim responses are read, and compressed bodies are not decompressed. The caller
-limits the body and the time (`bounded`).
+A fleet names the pages to fetch, so anyone who can write to a fleet or a DNS zone could direct the client to services
+that only this machine can reach. Each connection's address is therefore checked after name resolution: link-local
+addresses, and addresses at which clouds serve credentials, are rejected. The client does not use cookies, proxy
+settings from the environment, or credentials from files. Peers are not trusted: at most `MAX_HEADERS` headers of
+`MAX_HEADER_BYTES` each and `MAX_INTERIM` interim responses are read, and compressed bodies are not decompressed. The
+caller limits the body size and the time (`bounded`).
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
     from aiohttp.http import RawResponseMessage
 
 MAX_HEADERS = 128
-"""Maximum number of headers in one response."""
+"""Maximum number of headers in a response."""
 MAX_HEADER_BYTES = 8190
-"""Maximum length of a header, or of the status line."""
+"""Maximum length of a header or of the status line, in bytes."""
 MAX_INTERIM = 16
 """Maximum number of 1xx responses to one request."""
 _HEAD_PIECE = 4096
-"""Maximum number of bytes of a response head to parse at once."""
+"""Maximum number of bytes of a response head parsed at once."""
 _RESOLVER_TIMEOUT = 60.0
 """Timeout in seconds. It is longer than any request timeout, so that a name is not queried again while its response is
 pending."""
 _KEEP_ALIVE = 75.0
-"""Time in seconds for which an idle connection is kept open."""
+"""Seconds for which an idle connection is kept open."""
 _PROBES = {socket.TCP_KEEPIDLE: 10, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3}
-"""Seconds of silence before the first probe, seconds between probes, and the maximum number of unanswered probes."""
+"""Seconds of silence before the first probe, seconds between probes, and maximum number of unanswered probes."""
 
 
 class RefusedAddressError(OSError):
@@ -86,7 +86,7 @@ def _peer(loop: asyncio.AbstractEventLoop) -> ResponseHandler:
 
 
 class _Resolver(AbstractResolver):
-    """Resolves each name in a separate thread, so that a slow name does not delay the others."""
+    """Resolves each name in a separate thread, so that one slow name does not delay the others."""
 
     async def resolve(
         self,
@@ -131,8 +131,8 @@ def _probed_socket(info: AddrInfoType) -> socket.socket:
 def session(*, keep_alive_probes: bool = False, unix: str = "") -> aiohttp.ClientSession:
     """Return a session for all requests on one event loop, which must be running. Each request sets its own timeout.
 
-    `keep_alive_probes`: whether to send TCP probes on silent connections, for long-lasting responses. `unix`: path of a
-    Unix socket to use for all requests.
+    `keep_alive_probes`: whether to send TCP probes on silent connections, for long-running responses. `unix`: path of a
+    Unix socket used for all requests.
     """
     factory = _probed_socket if keep_alive_probes else _socket
     connector = aiohttp.UnixConnector(unix) if unix else aiohttp.TCPConnector(

@@ -7,11 +7,11 @@ import logging
 from aiohttp.http_exceptions import HttpProcessingError
 
 _LOG_INTERVAL = 10.0
-"""Minimum seconds between two log lines."""
+"""Minimum time between two log lines, in seconds."""
 
 
 class InvalidRequests(logging.Filter):
-    """Replaces aiohttp's error about an invalid HTTP request, which quotes a line that may contain a token.
+    """Replaces aiohttp's error for an invalid HTTP request, which quotes a line that may contain a token.
 
     Such an error is logged at most once every `_LOG_INTERVAL` seconds. `server` names the server in the log line.
     """
@@ -22,7 +22,7 @@ class InvalidRequests(logging.Filter):
         self._logged_at = float("-inf")
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether to log the record, and replace its text."""
+        """Return whether to log the record, and replace its message."""
         if record.exc_info and isinstance(record.exc_info[1], HttpProcessingError):
             if record.created < self._logged_at + _LOG_INTERVAL:
                 return False

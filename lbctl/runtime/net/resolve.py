@@ -1,10 +1,10 @@
-"""Resolves one name to its addresses.
+"""Resolves a single name to its addresses.
 
-If resolvers are given, they are queried; otherwise, the operating system's resolver is queried (with its hosts file and
-resolv.conf). An IPv6 address is used only if a name has no IPv4 address, because proxies that resolve names themselves
-are configured in the same way: a machine with both is one replica. Addresses that are not valid for a replica are
-rejected, above all link-local addresses, because clouds serve credentials there. This module neither caches nor
-retries: `discovery.dns` does.
+If resolvers are given, they are queried; otherwise, the operating system's resolver is used (with its hosts file and
+resolv.conf). IPv6 addresses are used only if a name has no IPv4 addresses, because a machine with both is one replica;
+proxies that resolve names themselves are configured in the same way. Addresses that are not valid for a replica are
+rejected, in particular all link-local addresses, because clouds serve credentials there. This module neither caches nor
+retries; this is done by `discovery.dns`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import dns.asyncresolver
 
 _MAX_UDP_PAYLOAD = 1232
-"""Maximum size, in bytes, of a UDP response that networks do not fragment. Longer responses are sent over TCP."""
+"""Maximum size, in bytes, of a UDP response that networks do not fragment. Larger responses are sent over TCP."""
 
 
 _Result = list[str] | Exception
@@ -35,17 +35,17 @@ _pending: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Future[
 
 
 class UnresolvedError(Exception):
-    """A name has no usable address. The message gives the reason."""
+    """A name has no usable address. The message states the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class DnsAnswer:
-    """The usable addresses of a name."""
+    """A name's usable addresses."""
 
     addresses: tuple[str, ...]
-    """At least one address. All addresses belong to one family and are in ascending order."""
+    """At least one address. All addresses belong to the same family and are in ascending order."""
     refused: tuple[str, ...] = ()
-    """Addresses of the name that are not valid for a replica."""
+    """Addresses for the name that are not valid for a replica."""
 
 
 async def resolve(name: str, resolvers: Sequence[Address], timeout: float) -> DnsAnswer:
@@ -61,10 +61,10 @@ async def resolve(name: str, resolvers: Sequence[Address], timeout: float) -> Dn
 
 @contextmanager
 def _cancellable() -> Iterator[None]:
-    """Raise CancelledError if the task was cancelled inside the block but continued.
+    """Raise CancelledError if the task was cancelled inside the block but continued to run.
 
-    dnspython uses `asyncio.wait_for`, which before Python 3.12 loses a cancellation that arrives together with a
-    response. A task that continues would never end.
+    dnspython uses `asyncio.wait_for`, which in Python versions before 3.12 loses a cancellation that arrives together
+    with a response. A task that continues to run would never end.
     """
     task = asyncio.current_task()
     before = task.cancelling() if task else 0
@@ -76,7 +76,7 @@ def _cancellable() -> Iterator[None]:
 
 
 def usable_answer(addresses: Iterable[str]) -> DnsAnswer:
-    """Return the usable ones of these addresses. Raises UnresolvedError if there are none."""
+    """Return the usable addresses among these. Raises UnresolvedError if there are none."""
     parsed = {parse_ip(item) for item in addresses}
     allowed = sorted((item for item in parsed if not is_forbidden(item)), key=int)
     refused = tuple(str(item) for item in sorted(parsed - set(allowed), key=int))
@@ -90,7 +90,8 @@ def usable_answer(addresses: Iterable[str]) -> DnsAnswer:
 async def _by_resolvers(name: str, resolvers: Sequence[Address], timeout: float) -> list[str]:
     """Query the resolvers.
 
-    IPv6 is queried only after a response without IPv4, because a lost response must not change the address family.
+    IPv6 is queried only after a response without IPv4 addresses, because a lost response must not change the address
+    family.
     """
     import dns.exception  # slow to import, and needed only for fleets that name resolvers
     import dns.resolver
@@ -124,8 +125,8 @@ def _resolver(resolvers: Sequence[Address], timeout: float) -> dns.asyncresolver
 async def _by_system(name: str) -> list[str]:
     """Query the system's resolver in one daemon thread per name, because it cannot be interrupted.
 
-    A thread continues after a timeout, so a hanging resolver would accumulate threads. A second lookup of the same name
-    therefore waits for the first one.
+    A thread keeps running after a timeout, so a hung resolver would accumulate threads. A second lookup of the same
+    name therefore waits for the first one.
     """
     pending = _pending.setdefault(asyncio.get_running_loop(), {})
     if name not in pending:

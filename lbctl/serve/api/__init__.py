@@ -1,1 +1,1 @@
-"""The HTTP API of the control plane: its types, its documents, its server and its event stream."""
+"""The control plane's HTTP API: its types, documents, server and event stream."""

@@ -1,4 +1,4 @@
-"""Authorizes requests: checks the Host and Origin headers, the token, and whether the token allows writes.
+"""Authorizes requests: checks the Host and Origin headers, the token, and whether the token permits writes.
 
 If this member is a follower, an authorized write is forwarded to the leader.
 """
@@ -30,14 +30,14 @@ _MAX_TOKEN_FILE_BYTES = 64 * 1024
 """Maximum size of the token file, in bytes."""
 _TABLES = next(route.path for route in ROUTES if route.operation == "pick_tables")
 _STREAMS = frozenset(route.path for route in ROUTES if route.answer == "text/event-stream")
-"""Paths of the streaming endpoints. Some streams are reserved for clients with a token, even if no token is
+"""Paths of the streaming endpoints. Some streams are reserved for clients with a token, even if a token is not
 required."""
 _JOINING = frozenset({"id", "address"})
 _PUBLIC = frozenset(route.path for route in ROUTES if route.access == "public")
 _QUESTIONS = frozenset(route.path for route in ROUTES if route.access == "read" and route.body is not None)
-"""Paths that accept a request body but change nothing."""
+"""Paths that accept a request body but do not change anything."""
 ACTOR: ContextVar[str] = ContextVar("actor", default="")
-"""Name of the token in the current request; empty if the request needs no token."""
+"""Name of the token in the current request; empty if the request does not need a token."""
 _AFAR = "the file in control.api.token_file, or the file api-token in the state directory, on the server's machine"
 
 
@@ -48,13 +48,13 @@ class ApiAccess:
     bind: Address
     """The API's listen address."""
     token: Path | None = None
-    """The file that contains the token; None: writes are not allowed."""
+    """The file that contains the token; None if writes are not allowed."""
     tls: ssl.SSLContext | None = None
-    """The API's TLS context; None: plain connections."""
+    """The API's TLS context; None for plaintext connections."""
 
     @property
     def guarded(self) -> bool:
-        """Whether read requests also need the token."""
+        """Whether read requests also require the token."""
         return not self.bind.on_loopback
 
 
@@ -67,7 +67,7 @@ class Authorization:
 
     @web.middleware
     async def known_host(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Reject unexpected host names and origins, as in DNS-rebinding attacks.
+        """Reject unexpected host names and origins, which are used in DNS-rebinding attacks.
 
         With TLS and a token, the certificate already protects against these attacks, and an orchestrator's probes may
         use any address.
@@ -85,7 +85,7 @@ class Authorization:
 
     @web.middleware
     async def allowed(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Reject a request without the required token, and forward a write if this process is not the leader."""
+        """Reject a request that lacks the required token, and forward a write if this process is not the leader."""
         reading = request.method in ("GET", "HEAD") or _canonical(request) in _QUESTIONS
         if not _is_public(request) and (self._access.guarded or not reading or joins(request)):
             caller = await self._caller(request)
@@ -104,7 +104,7 @@ class Authorization:
         return tokens.parse(await asyncio.to_thread(read_token, self._access.token))
 
     async def _caller(self, request: web.Request) -> ApiToken:
-        """Return the token of the caller, which may have sent its request to another member. Raises RefusedRequest."""
+        """Return the caller's token; the caller may have sent its request to another member. Raises RefusedRequest."""
         accepted = await self._accepted()
         if not accepted:
             raise RefusedRequest(403, "this control plane has no token, so it does not allow this operation")
@@ -135,9 +135,9 @@ class Authorization:
 
 
 def _token_of(request: web.Request, accepted: Sequence[ApiToken]) -> ApiToken | None:
-    """Return the accepted token in the request; None if the request contains none."""
+    """Return the accepted token in the request; None if there is none."""
     kind, _, given = request.headers.get("authorization", "").partition(" ")
-    credentials = given.strip().encode(errors="surrogateescape")  # the bytes of the header as they were sent
+    credentials = given.strip().encode(errors="surrogateescape")  # the header's bytes as they were sent
     return tokens.token_of(accepted, credentials) if kind.lower() == "bearer" else None
 
 
@@ -157,7 +157,7 @@ async def _forwarded(request: web.Request, target: LeaderAddress, caller: ApiTok
 
 
 def _check_role(principal: Principal, request: web.Request, *, reading: bool) -> None:
-    """Raise RefusedRequest if the role of a token does not permit the request."""
+    """Raise RefusedRequest if the token's role does not permit the request."""
     name = principal.name
     if principal.role == "picker" and _canonical(request) != _TABLES:
         raise RefusedRequest(403, f"the token of {name} has the picker role and can only read the tables for pickers")
@@ -174,16 +174,16 @@ def _is_public(request: web.Request) -> bool:
 
 
 def joins(request: web.Request) -> bool:
-    """Return whether the request comes from a picker that is joining the others.
+    """Return whether the request comes from a picker that is joining the other pickers.
 
-    The other pickers then connect to its address and count its requests.
+    The others then connect to its address and count its requests.
 
-    The response contains data that only pickers may see, and a web page could send such a request too.
+    The response contains data that only pickers may see, so a web page must not be able to send such a request.
     """
     return _canonical(request) == _TABLES and bool(request.query.keys() & _JOINING)
 
 
 def _canonical(request: web.Request) -> str:
-    """Return the path of the route as in `ROUTES`; empty if there is no such route."""
+    """Return the route's path as given in `ROUTES`; empty if there is no such route."""
     resource = request.match_info.route.resource
     return resource.canonical if resource is not None else ""

@@ -1,4 +1,4 @@
-"""API rows about prompt tokens from the caches of engines."""
+"""API rows about prompt tokens served from engine caches."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _ADVICE = (
 
 
 def cached_row(use: CacheUse) -> schema.CachedTokens:
-    """Return the row of a replica."""
+    """Return a replica's row."""
     ratio = None if use.ratio is None else round(use.ratio, 4)
     advice = _ADVICE if use.is_low else None
     return schema.CachedTokens(use.expected, use.found, use.by_source, ratio, advice, use.seconds)
 
 
 def cached_total(uses: Iterable[CacheUse]) -> schema.CachedTokens:
-    """Return the row of a pool with these replicas."""
+    """Return the row for a pool with these replicas."""
     return cached_row(total(uses))

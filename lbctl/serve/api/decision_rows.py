@@ -35,27 +35,28 @@ def signals(
 ) -> list[schema.ReplicaSignals]:
     """Return a row for each replica.
 
-    `states` contains the last scrape results of each replica's sources; `now` is in seconds on their clock.
+    `states` contains the last scrape results for each replica's sources; `now` is in seconds on their clock.
     """
     return [_signals(pool, name, reports.get((pool.name, name)), sources, now) for name, sources in states.items()]
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedWeight:
-    """One replica's weight at each stage, from the composed fleet to each proxy."""
+    """A replica's weight at each stage, from the composed fleet to each proxy."""
 
     effective: EffectiveReplica
     """The replica with all overrides, ejections and drains applied."""
     quantised: Mapping[str, int]
-    """Maps each kind of proxy to the replica's integer weight there; absent if the replica gets no new requests."""
+    """Maps each kind of proxy to the replica's integer weight there; absent if the replica does not get new
+    requests."""
     ramp: float = 1.0
     """The lowest slow-start factor that lbctl applies for a proxy without slow start."""
     picker_ramp: float = 1.0
     """The slow-start factor that the picker applies."""
     notes: tuple[str, ...] = ()
-    """Notes about proxies that do not follow the weight exactly, because of their balancing algorithm."""
+    """Notes about proxies that do not follow the weight exactly because of their balancing algorithm."""
     share: float = 0.0
-    """The replica's decided share of the pool's requests, 0…1."""
+    """The replica's decided share of the pool's requests, from 0 to 1."""
 
 
 def published_weights(
@@ -68,9 +69,9 @@ def published_weights(
 ) -> Mapping[str, PublishedWeight]:
     """Map each replica to its weight.
 
-    `own` maps each proxy to the snapshot that is composed only for it. `shares`: each replica's decided share over all
-    proxies; by default, it is computed from the composed fleet. `picker_ramps` maps each replica to the picker's
-    slow-start factor, if it is below 1.
+    `own` maps each proxy to the snapshot composed only for it. `shares`: each replica's decided share across all
+    proxies; if omitted, it is computed from the composed fleet. `picker_ramps` maps each replica whose picker
+    slow-start factor is below 1 to that factor.
     """
     given = ((item, own[item.name].snapshot if item.name in own else composed.snapshot) for item in proxies)
     quantised = _quantised(pool, given)
@@ -91,7 +92,8 @@ def published_weights(
 def _quantised(pool: Pool, given: Iterable[tuple[Proxy, Snapshot]]) -> dict[str, Mapping[str, int]]:
     """Map each kind of proxy and each replica to a weight.
 
-    If the proxies of a kind differ, because each ramps separately, each has its own entry: "kind name".
+    If the proxies of a kind have different weights because each applies slow start separately, each has its own entry:
+    "kind name".
     """
     cached: dict[tuple[str, int], Mapping[str, int]] = {}
     by_kind: dict[str, dict[str, Mapping[str, int]]] = {}
@@ -116,7 +118,7 @@ def _integers(pool: Pool, kind: str, snapshot: Snapshot) -> Mapping[str, int]:
 
 
 def _notes(pool: Pool, replica: str, quantised: Mapping[str, Mapping[str, int]]) -> tuple[str, ...]:
-    """Return a note for each kind of proxy that ranks an idle replica first regardless of its weight."""
+    """Return a note for each kind of proxy that ranks idle replicas first regardless of their weight."""
     if pool.balance.algorithm not in ("least_request", "least_time"):
         return ()
     by_kind = {label.partition(" ")[0]: weights for label, weights in quantised.items()}
@@ -135,9 +137,9 @@ def decision(
     now: float,
     sampled_by: str = "",
 ) -> schema.Decision:
-    """Return a row of `/api/v1/decisions`. `now` is in seconds on the clock of the signals.
+    """Return a row of `/api/v1/decisions`. `now` is in seconds on the signals' clock.
 
-    `sampled_by`: the other member that scraped the signals; empty for this member.
+    `sampled_by`: the other member that scraped the signals; empty if this member scraped them.
     """
     weight = published.effective.weight
     about = [each for each in overrides if each.pool == item.pool and each.replica in ("", item.replica)]
@@ -182,7 +184,7 @@ def decision(
 
 
 def override(item: Override) -> schema.Override:
-    """Return the row of an override."""
+    """Return an override's row."""
     return schema.Override(
         kind=item.kind,
         pool=item.pool,
@@ -209,27 +211,30 @@ def acknowledged(proxies: Iterable[schema.Proxy], version: str) -> schema.Acknow
 
 
 def should_have_it(proxy: schema.Proxy) -> bool:
-    """Return whether the proxy is connected or driven, and so should have the published version."""
+    """Return whether the proxy is connected or driven and should therefore have the published version."""
     return proxy.confirmed and proxy.state not in ("GONE", "NOT DRIVEN") and proxy.kind != "reader"
 
 
 def _has(proxy: schema.Proxy, version: str, by_xds: frozenset[str]) -> bool:
-    """Whether the proxy has this version now: a driven proxy may have lost a version that it had."""
+    """Return whether the proxy has this version now; a driven proxy may have lost a version that it had."""
     return proxy.last_good == version and (proxy.kind in by_xds or proxy.state == "SYNCED")
 
 
 def sources(states: Iterable[tuple[str, SourceState]]) -> schema.SourceCounts:
-    """Count the sources, and by pool those whose last scrape failed. `states`: (pool, state) of each source."""
+    """Count the sources, and count by pool those whose last scrape failed.
+
+    `states`: the pool and state of each source.
+    """
     every = list(states)
     failing = Counter(pool for pool, state in every if state.reason)
     return schema.SourceCounts(len(every), failing.total(), dict(sorted(failing.items())))
 
 
 def utilisation(pool: Pool, reports: Mapping[tuple[str, str], ScrapeReport]) -> float | None:
-    """Return the utilisation of the pool, from 0 to 1; None if no replica reports.
+    """Return the pool's utilisation, from 0 to 1; None if no replica reports it.
 
-    It is the capacity-weighted mean over the reporting replicas that are not drained; each counts with its cache or
-    GPU utilisation, whichever is higher.
+    It is the capacity-weighted mean over the reporting replicas that are not drained, using each replica's cache or GPU
+    utilisation, whichever is higher.
     """
     parts = []
     for replica in pool.replicas:
@@ -243,7 +248,7 @@ def utilisation(pool: Pool, reports: Mapping[tuple[str, str], ScrapeReport]) -> 
 
 
 def queue(pool: Pool, reports: Mapping[tuple[str, str], ScrapeReport]) -> float | None:
-    """Return the number of requests waiting in the pool's engines; None if no replica reports."""
+    """Return the number of requests waiting in the pool's engines; None if no replica reports it."""
     replica_reports = (reports.get((pool.name, item.name)) for item in pool.replicas)
     signals = [report.signals.get("queue") for report in replica_reports if report is not None]
     values = [value for value in signals if value is not None]
@@ -251,7 +256,7 @@ def queue(pool: Pool, reports: Mapping[tuple[str, str], ScrapeReport]) -> float 
 
 
 def stale_after(pool: Pool, replica: str) -> float:
-    """Return the number of seconds for which the replica's signals stay fresh."""
+    """Return the number of seconds for which the replica's signals are considered fresh."""
     own = next((item.telemetry for item in pool.replicas if item.name == replica), None)
     return (own or pool.telemetry or Telemetry()).stale_after / 1000
 

@@ -1,4 +1,4 @@
-"""The documents about the control loop: its signals, its decisions and the published weights."""
+"""Documents about the control loop: its signals, its decisions and the published weights."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _decisions(
 
 
 def control(state: ServedState) -> tuple[schema.PoolControl, ...]:
-    """Return the mode of every pool with telemetry, and the replicas that are ejected or kept at the floor weight."""
+    """Return the mode of every pool with telemetry, and the replicas that are ejected or held at the floor weight."""
     served = state.live.served
     ejected = served.composed.ejected if served else {}
     return tuple(
@@ -102,7 +102,7 @@ def control(state: ServedState) -> tuple[schema.PoolControl, ...]:
 
 
 def source_counts(state: ServedState) -> schema.SourceCounts:
-    """Count the metrics sources of all replicas with telemetry, and those that failed at the last scrape."""
+    """Count the metrics sources of all replicas with telemetry, and those whose last scrape failed."""
     states = state.scraping.source_states
     return decision_rows.sources(
         (pool.name, source)

@@ -1,9 +1,9 @@
-"""The control plane's listeners: the API opens at startup, the port for proxies once there is a fleet to serve.
+"""The control plane's listeners: the API opens at startup, and the port for proxies once there is a fleet to serve.
 
-The addresses are chosen once, at startup. If a later fleet changes them, this is reported (`restart_needed`);
-certificates are reloaded when they change. If an address would be open to untrusted clients, it is not bound and the
-process exits: a client of the xDS port gets the fleet with its keys, and a client that can write to the API can
-redirect the fleet's traffic.
+The addresses are chosen once, at startup. If a later fleet changes them, this is reported (`restart_needed`).
+Certificates are reloaded when they change. If an address would be exposed to untrusted clients, it is not bound and the
+process exits: an xDS client gets the fleet including its keys, and a client that can write to the API can redirect the
+fleet's traffic.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ _SOCKET = "xds.sock"
 """Name of the file in the state directory."""
 _EVERY_ADDRESS = ("0.0.0.0", "[::]")
 _GRACE = 6.0
-"""Period, in seconds, over which the proxies' streams are closed one after another."""
+"""Time in seconds over which the proxies' streams are closed one after another."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
     """The addresses of the open listeners, as text.
 
-    For port 0, they contain the port that the operating system assigned.
+    If port 0 was configured, they contain the port assigned by the operating system.
     """
 
     api: str | None = None
-    """The address of the API; None if it is closed."""
+    """The API's address; None if it is closed."""
     xds: str | None = None
-    """The address of the xDS endpoint; None if it is closed."""
+    """The xDS endpoint's address; None if it is closed."""
     socket: str | None = None
     """The path of the Unix socket for proxies on this machine."""
 
@@ -106,7 +106,7 @@ class Endpoints:
         """Bind and serve xDS, and return the function that publishes to it. Raises CannotListenError.
 
         `earlier`: the snapshot that Envoys may still have from the previous process. `loads` and `latencies` receive
-        the reports of Envoys. While `held` is true, new streams wait a moment for the next publication.
+        the Envoys' reports. While `held` is true, new streams wait briefly for the next publication.
         """
         chosen = self._with_current_api(settings(self._options, source))
         self._check(chosen, "xds")
@@ -137,24 +137,24 @@ class Endpoints:
 
     @property
     def traffic_log_bind(self) -> Address | None:
-        """Address on which the traffic log may be received; None in a dry run and before the API listens."""
+        """Address at which the traffic log may be received; None in a dry run and before the API listens."""
         return None if self._options.dry_run or self.settings is None else self.settings.control.logs_bind
 
     def advertised(self, name: str) -> tuple[str, str]:
-        """Return the API's URL and the xDS address for use by other machines; empty while closed.
+        """Return the API's URL and the xDS address for other machines to use; empty while closed.
 
-        `name` replaces a wildcard address.
+        `name` replaces wildcard addresses.
         """
         scheme = "https" if self.settings and self.settings.control.api_tls else "http"
         api = _advertised(self.opened.api, name)
         return (f"{scheme}://{api}" if api else ""), _advertised(self.opened.xds, name)
 
     def retry_rejected(self) -> int:
-        """Send the resources that Envoys have rejected again. Returns their number, over all nodes."""
+        """Resend the resources that Envoys have rejected. Return their number across all nodes."""
         return self._server.retry_rejected() if self._server else 0
 
     def renew(self) -> None:
-        """Reload the listeners' certificates. Open connections keep their certificates."""
+        """Reload the listeners' certificates. Open connections keep using the previous certificates."""
         problem = self._server.check_certificate() if self._server else ""
         tls = self.settings.control.api_tls if self.settings else None
         if self._api_tls is not None and tls is not None:
@@ -167,20 +167,20 @@ class Endpoints:
             log.warn("the new certificate cannot be used; the previous one stays in use", reason=problem)
 
     def restart_needed(self, source: FleetSource) -> tuple[str, ...]:
-        """Return the keys of `control` that differ between this fleet and the start of the process."""
+        """Return the keys in `control` that differ between this fleet and the start of the process."""
         if self.settings is None:
             return ()
         return status_rows.restart_needed(self.settings.control, settings(self._options, source).control)
 
     async def close(self) -> None:
-        """Close the xDS streams, then the API. Proxies continue with their current configuration."""
+        """Close the xDS streams, then the API. Proxies continue to run with their current configuration."""
         if self._server is not None:
             await self._server.stop(_GRACE)
         if self._api is not None:
             await self._api.stop()
 
     def _with_current_api(self, chosen: ServeSettings) -> ServeSettings:
-        """Return the settings, but keep the current values of those that cannot change while this process runs."""
+        """Return the settings, but keep the current values of settings that cannot change at run time."""
         if self.settings is None:
             return chosen
         running = self.settings.control
@@ -199,7 +199,7 @@ class Endpoints:
 
 
 def exposed_addresses(control: Control, token: Path | None, insecure: bool) -> Iterator[Diagnostic]:
-    """Yield LB510 for xDS, LB511 for the API and LB512 for the traffic log if they would be open to untrusted clients.
+    """Yield LB510 for xDS, LB511 for the API and LB512 for the traffic log if untrusted clients could reach them.
 
     `control` includes the addresses from the command line; `token` is the API's token file.
     """
@@ -230,7 +230,7 @@ def exposed_addresses(control: Control, token: Path | None, insecure: bool) -> I
 
 
 def _no_socket(reason: str) -> Diagnostic:
-    """Return LB528 if proxies on this machine can only use the TCP port."""
+    """Return LB528 if proxies on this machine can use only the TCP port."""
     return Diagnostic(
         "LB528",
         f"{reason}; over TCP, proxies on this machine receive keys only if they use client certificates",

@@ -1,8 +1,9 @@
 """The API's stream of changes as server-sent events, for any number of clients.
 
-Events are numbered and the latest ones are kept, so that a client that reconnects with `Last-Event-ID` gets the events
-it missed. Numbers keep increasing across restarts of the process. An event is encoded once for all clients. A client
-that does not read events fast enough is disconnected, so that nothing waits for it and memory stays bounded.
+Events are numbered and the latest ones are retained, so that a client that reconnects with `Last-Event-ID` gets the
+events it missed. The numbers keep increasing across process restarts. Each event is encoded once for all clients. A
+client that does not read events fast enough is disconnected, so that memory use stays bounded and nothing waits for the
+client.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ from lbctl.serve.fleet.publisher import PublishedFleet, PublishResult
 from lbctl.store.history import ActiveRollback
 
 KEPT = 1_000
-"""Number of past events that a client can resume from."""
+"""Number of past events from which a client can resume."""
 QUEUED = 256
-"""Maximum number of events queued for one client; beyond it, the client is disconnected."""
+"""Maximum number of events queued for one client; if there are more, the client is disconnected."""
 MAX_CLIENTS = 96
-"""Maximum number of event streams. Together with dashboards and pickers, they stay below the API's connection limit, so
-that streams do not block requests."""
+"""Maximum number of event streams. Together with dashboard and picker streams, they stay below the API's connection
+limit, so that streams do not block other requests."""
 RETRY = 2.0
-"""Seconds after which a client should reconnect."""
+"""Seconds after which a disconnected client should reconnect."""
 _MAX_WEIGHTS = 100
-"""Maximum number of changed weights in one event."""
+"""Maximum number of changed weights in a single event."""
 _EVENT_ID = re.compile(r"[0-9]{1,19}")
 _NAMES = {kind: name for name, kind in schema.EVENTS.items()}
 
@@ -46,7 +47,10 @@ class TooManyClientsError(Exception):
 
 
 class EventSubscription:
-    """The events queued for one client. The subscription ends after `end`, or if the queue becomes too long."""
+    """The events queued for one client.
+
+    The subscription ends after `end` is called or if the queue becomes too long.
+    """
 
     def __init__(self, first: tuple[bytes, ...], most: int) -> None:
         self._waiting = deque(first)
@@ -58,7 +62,7 @@ class EventSubscription:
     def put(self, event: bytes) -> None:
         """Add an event.
 
-        If too many events are queued, the client is disconnected after a final event that contains the reason.
+        If too many events are queued, the client is disconnected after a final event that states the reason.
         """
         if self._ended:
             return
@@ -77,7 +81,7 @@ class EventSubscription:
         self._news.set()
 
     async def next(self) -> bytes | None:
-        """Wait for the next events and return them as bytes of the stream; None after the last event."""
+        """Wait for the next events and return them as stream bytes; None after the last event."""
         await self._news.wait()
         events = b"".join(self._waiting)
         self._waiting.clear()
@@ -87,7 +91,7 @@ class EventSubscription:
 
 
 class EventLog:
-    """Numbers events, keeps the latest ones, and delivers each event to every client."""
+    """Numbers events, retains the latest ones, and delivers each event to every client."""
 
     def __init__(self, now: Callable[[], float] = time.time, kept: int = KEPT, queued: int = QUEUED) -> None:
         self._now = now
@@ -101,9 +105,9 @@ class EventLog:
     # ── What happens ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def emit_overrides(self, served: PublishedFleet) -> None:
-        """Emit `overrides` if the overrides differ from the previous fleet's.
+        """Emit `overrides` if the overrides differ from those in the previous fleet.
 
-        The first fleet emits nothing.
+        Nothing is emitted for the first fleet.
         """
         before, after = self._overrides, served.composed.overrides
         self._overrides = after
@@ -118,7 +122,7 @@ class EventLog:
         )
 
     def published(self, served: PublishedFleet, result: PublishResult, cause: str) -> None:
-        """Emit `published` if the version is new or weights have changed."""
+        """Emit `published` if the version is new or if weights have changed."""
         if not result.new and not result.weights:
             return
         weights = _first_weights(result.weights)
@@ -149,7 +153,7 @@ class EventLog:
         )
 
     def rollouts_changed(self, before: Rollouts, after: Rollouts) -> None:
-        """Emit `rollout` for each rollout that has changed or was evaluated."""
+        """Emit `rollout` for each rollout that has changed or has been evaluated."""
         for state in after:
             earlier = next((item for item in before if item.route == state.route), None)
             if state != earlier:
@@ -178,7 +182,7 @@ class EventLog:
         self._emit(schema.RoleChanged(self._timestamp(), member, role, epoch))
 
     def store_changed(self, member: str, problem: str) -> None:
-        """Emit `store`; the problem is empty once the store responds again."""
+        """Emit `store`; the problem is empty once the store is responding again."""
         self._emit(schema.StoreChanged(self._timestamp(), member, not problem, problem or None))
 
     def files_differ(self, members: tuple[str, ...]) -> None:
@@ -197,17 +201,20 @@ class EventLog:
 
     @property
     def last(self) -> int:
-        """The number of the last event."""
+        """The number of the most recent event."""
         return self._last
 
     def since(self, number: int, until: int) -> tuple[bytes, ...]:
-        """Return the encoded events after `number`, up to `until`, if they are still kept."""
+        """Return the encoded events after `number` and up to `until`, if they are still retained."""
         before_kept = self._last - len(self._kept)
         return tuple(islice(self._kept, max(0, number - before_kept), max(0, until - before_kept)))
 
     @contextmanager
     def subscribe(self, last_event_id: str | None) -> Iterator[EventSubscription]:
-        """Subscribe to the events after this ID; without an ID, only to new events. Raises TooManyClientsError."""
+        """Subscribe to the events after this ID, or only to new events if there is no ID.
+
+        Raises TooManyClientsError.
+        """
         if len(self._subscriptions) >= MAX_CLIENTS:
             raise TooManyClientsError
         subscription = EventSubscription(self._first(last_event_id), self._queued)
@@ -220,7 +227,7 @@ class EventLog:
             del self._subscriptions[subscription]
 
     def close(self) -> None:
-        """End all streams; new streams end at once."""
+        """End all streams; new streams end immediately."""
         self._closed = True
         for subscription in self._subscriptions:
             subscription.end(schema.Closed("shutdown"))
@@ -247,7 +254,7 @@ class EventLog:
 
 
 def _encoded(event: schema.Event, number: int | None = None) -> bytes:
-    """Return the event as bytes of the stream: JSON without indentation is one line."""
+    """Return the event as stream bytes: JSON without indentation fits on one line."""
     head = f"id: {number}\n" if number is not None else ""
     return f"{head}event: {_NAMES[type(event)]}\ndata: {encode(event)}\n\n".encode()
 

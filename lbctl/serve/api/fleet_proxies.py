@@ -1,4 +1,4 @@
-"""The proxies of the fleet, each with the configuration composed for it and the configuration that it has applied."""
+"""The fleet's proxies, each with the configuration composed for it and the configuration that it has applied."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from lbctl.targets import target, xds_kinds
 
 @dataclass(frozen=True, slots=True)
 class FleetProxy:
-    """A proxy of the fleet, with the configuration composed for it and the configuration that it has applied."""
+    """One of the fleet's proxies, with the configuration composed for it and the configuration that it has applied."""
 
     proxy: Proxy
     """The proxy's entry in the fleet."""
     pools: frozenset[str]
-    """The pools that the proxy may send to."""
+    """The pools to which the proxy may send requests."""
     decided: Snapshot
     """The snapshot that lbctl has composed for the proxy."""
     acknowledged: Snapshot | View | None
-    """The snapshot that the proxy has applied; None if it has none yet, or if that is unknown."""
+    """The snapshot that the proxy has applied; None if it has not applied any, or if this is unknown."""
     connected: bool = True
     """Whether the proxy should have the published fleet, because it is driven or one of its nodes is connected."""
     factors: Factors = field(default_factory=dict)
-    """The slow-start factors that are part of the weights in `decided`."""
+    """The slow-start factors included in the weights in `decided`."""
     checked: bool = False
-    """Whether lbctl runs the proxy's active health checks."""
+    """Whether lbctl runs active health checks for the proxy."""
     nodes: tuple[str, ...] = ()
-    """The names in the proxy's traffic reports: the connected nodes of an Envoy, otherwise the name of the proxy."""
+    """The names used in the proxy's traffic reports: an Envoy's connected nodes, or otherwise the proxy's name."""
 
     def may_send(self, pool: str, replica: str) -> bool:
         """Return whether the proxy's configuration allows new requests to the replica; True if this is unknown."""
@@ -54,7 +54,7 @@ class FleetProxy:
 def fleet_proxies(
     served: PublishedFleet, proxies: Iterable[schema.Proxy], supervisor: DriverSupervisor, recent: RecentSnapshots
 ) -> Iterator[FleetProxy]:
-    """Yield the proxies of the fleet that lbctl serves or drives. `proxies` are the rows of `/api/v1/proxies`."""
+    """Yield the fleet's proxies that lbctl serves or drives. `proxies` are the rows of `/api/v1/proxies`."""
     topology = served.composed.whole.topology
     composed, accepted = supervisor.composed(), supervisor.accepted()
     rows: dict[str, list[schema.Proxy]] = {}

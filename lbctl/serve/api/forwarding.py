@@ -1,4 +1,4 @@
-"""Forwards a write to the leader of the control plane, signed by this member instead of carrying the caller's token."""
+"""Forwards a write to the control plane's leader, signed by this member and without the caller's token."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from lbctl.serve.ha.requests import MemberRequest, MemberRequests
 _HEADER = "x-lbctl-forwarded-by"
 TIMEOUT = aiohttp.ClientTimeout(total=60, connect=3)
 MAX_ANSWER_BYTES = 48 << 20
-"""Maximum bytes of the leader's response."""
+"""Maximum size of the leader's response in bytes."""
 
 
 class NoLeaderError(Exception):
-    """No member can carry out writes at the moment. The message is sent to the client."""
+    """No member can currently perform writes. The message is sent to the client."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderAddress:
-    """The leader to which a follower sends writes."""
+    """The leader to which a follower forwards writes."""
 
     member: str
-    """The name of this member."""
+    """This member's name."""
     leader: str
-    """The name of the leader; empty if it is unknown."""
+    """The leader's name; empty if unknown."""
     url: str
-    """The URL of the leader's API; empty if it is unknown."""
+    """The URL of the leader's API; empty if unknown."""
     certificate: str | None
-    """Path of this member's certificate, with the CAs that also verify the leader's certificate; None without TLS."""
+    """Path of this member's certificate, and the CAs used to verify the leader's certificate too; None without TLS."""
     requests: MemberRequests
     """Signs the request."""
 
@@ -45,9 +45,9 @@ class LeaderAddress:
 async def forward(request: web.Request, target: LeaderAddress, caller: ApiToken) -> web.Response:
     """Forward the request and return the leader's response.
 
-    `caller`: the caller's token, whose name is sent, but not the token itself.
+    `caller`: the caller's token; its name is sent, but not the token itself.
 
-    Raises NoLeaderError if no member leads, or if the leader does not respond or rejects this member's signature.
+    Raises NoLeaderError if there is no leader, or if the leader does not respond or rejects this member's signature.
     """
     if target.url and not _is_trustworthy(target.url):
         raise NoLeaderError(f"not forwarded: the leader's API at {target.url} does not use TLS")

@@ -1,4 +1,4 @@
-"""Gauges of telemetry and weights for Prometheus and autoscalers, computed when they are scraped."""
+"""Telemetry and weight gauges for Prometheus and autoscalers, computed when they are scraped."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Gauges(Collector):
         self._clock = clock
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metric families with their current values."""
+        """Yield the metric families and their current values."""
         served = self._live.served
         pools = controlled(served.composed.whole.topology) if served else ()
         yield from self._weights()
@@ -113,7 +113,7 @@ class Gauges(Collector):
         yield from (utilisation, queue, mode)
 
     def _ages(self, pools: tuple[Pool, ...]) -> Metric:
-        """Return the age of each replica's newest sample; a replica without any sample is absent."""
+        """Return the age of each replica's newest sample; replicas without samples are absent."""
         ages = GaugeMetricFamily(
             "lbctl_sample_age_seconds", "The age of a replica's newest sample.", labels=["pool", "replica"]
         )

@@ -1,7 +1,7 @@
-"""The handlers of the route table.
+"""The handlers for the route table.
 
-A route that returns a JSON document has a function with `@operation`; any other route has a handler with `@handler`.
-The function or handler is named after the route's operation.
+A route that returns a JSON document has a function decorated with `@operation`; any other route has a handler decorated
+with `@handler`. The function or handler is named after the route's operation.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from lbctl.serve.metrics.instruments import CONTENT_TYPE
 OPERATIONS: dict[str, Callable[..., Any]] = {}
 """Maps each operation of the route table to the function that returns its document."""
 HANDLERS: dict[str, Handler] = {}
-"""Maps each operation of the route table to the handler of its requests, for operations without a document."""
+"""Maps each operation in the route table that has no document to the handler of its requests."""
 READY = schema.Probe("ok")
-"""The response of a probe that has nothing to report."""
+"""A probe's response when it has nothing to report."""
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def operation(function: _F) -> _F:
-    """Register the function that returns the document of the operation with its name.
+    """Register the function that returns the document for the operation of the same name.
 
-    The function takes the state, the query if the route has parameters, and the body and the operator's name if the
-    route has a body.
+    The function takes the state, the query if the route has parameters, and the body and operator name if the route has
+    a body.
     """
     OPERATIONS[function.__name__] = function
     return function
 
 
 def handler(function: _F) -> _F:
-    """Register the function that handles the requests of the operation with its name."""
+    """Register the function that handles requests for the operation of the same name."""
     HANDLERS[function.__name__] = function
     return function
 
 
 def handler_of(route: ApiRoute, serving: Serving) -> Handler:
-    """Return the handler of a route."""
+    """Return a route's handler."""
     own = HANDLERS.get(route.operation)
     return own if own is not None else _document(route, serving.operation(route.operation))
 
@@ -60,7 +60,7 @@ async def metrics(request: web.Request) -> web.Response:
 
 
 def _document(route: ApiRoute, answer: Callable[..., Any]) -> Handler:
-    """Return a handler that responds with the document of an operation."""
+    """Return a handler that responds with an operation's document."""
 
     async def handle(request: web.Request) -> web.Response:
         try:

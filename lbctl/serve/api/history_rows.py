@@ -9,7 +9,7 @@ from lbctl.store.history import ServedFleet
 
 
 def served(history: FleetHistory) -> schema.ServedFiles | None:
-    """Return the row of the published files; None before the first fleet."""
+    """Return the row for the published files; None before the first fleet."""
     current, rollback = history.current, history.rollback
     if current is None:
         return None
@@ -30,7 +30,7 @@ def served(history: FleetHistory) -> schema.ServedFiles | None:
 
 
 def entries(history: FleetHistory) -> tuple[schema.HistoryEntry, ...]:
-    """Return the rows of the history, oldest first."""
+    """Return the history's rows, oldest first."""
     return tuple(_entry(item, item is history.current) for item in history.entries)
 
 

@@ -1,4 +1,4 @@
-"""The interface between the HTTP server of the API and the control plane."""
+"""The interface between the API's HTTP server and the control plane."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lbctl.serve.picker.feed import Feed
 
 
 class Serving(Protocol):
-    """The documents of the API, and the operations behind its writes."""
+    """The API's documents, and the operations behind its writes."""
 
     @property
     def events(self) -> EventLog:
@@ -32,13 +32,13 @@ class Serving(Protocol):
         """Return the metrics page in the Prometheus text format."""
 
     def age(self) -> float | None:
-        """Return the maximum age of the data that this process returns, in seconds; None if this process decides."""
+        """Return the maximum age of the returned data, in seconds; None if this process makes the decisions."""
 
     def forwards_to(self) -> LeaderAddress | None:
-        """Return the destination of forwarded writes; None if this process carries out writes itself."""
+        """Return the address to which writes are forwarded; None if this process performs writes itself."""
 
     def member_requests(self) -> MemberRequests | None:
-        """Return the verifier of other members' requests; None if this process is the only member."""
+        """Return the verifier for other members' requests; None if this process is the only member."""
 
     @property
     def pick_feed(self) -> Feed:

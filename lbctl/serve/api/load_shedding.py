@@ -1,4 +1,4 @@
-"""Determines whether proxies shed a pool's requests: each kind of proxy counts the replicas' states differently."""
+"""Determines whether proxies shed a pool's requests, because kinds of proxies interpret replica states differently."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _DRAINED = frozenset({"draining", "drained"})
 
 
 def shedding(pool: Pool, routes: Iterable[Route], kinds: Iterable[str], states: Iterable[str]) -> str | None:
-    """Return the reason why these kinds of proxies shed requests to the pool (`load_shedding`), or None.
+    """Return the reason why these kinds of proxies shed requests to the pool (`load_shedding`), or None if they do not.
 
-    Without an active check, proxies only know which replicas they have ejected themselves.
+    Without an active check, proxies only know about replicas that they have ejected themselves.
     """
     if pool.load_shedding is None:
         return None

@@ -1,4 +1,4 @@
-"""API rows about the members of the control plane."""
+"""API rows about the control plane's members."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def members(member: FleetMember | None) -> schema.Members:
 
 
 def own(member: FleetMember | None) -> schema.MemberStatus | None:
-    """Return this process as a member; None if it is the only process."""
+    """Return this process's member row; None if it is the only process."""
     if member is None:
         return None
     leader, age = member.leader, member.lag

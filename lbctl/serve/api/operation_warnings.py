@@ -1,4 +1,4 @@
-"""Warnings about side effects of an operation: pools without an available replica, and files that are not published."""
+"""Warnings about an operation's side effects: pools without an available replica, and unpublished files."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from lbctl.ir.shares import of_pools
 from lbctl.serve.fleet.log import ReloadOutcome
 
 _AVAILABLE = FIT | {UNKNOWN}
-"""The states of replicas that get requests."""
+"""States in which a replica gets requests."""
 
 
 def not_served(reload: ReloadOutcome | None) -> Iterator[str]:
-    """Yield a warning if the published fleet is not the one in the files."""
+    """Yield a warning if the published fleet differs from the one in the files."""
     if reload is None or reload.valid:
         return
     if reload.result == "rolled_back":
@@ -27,9 +27,9 @@ def not_served(reload: ReloadOutcome | None) -> Iterator[str]:
 
 
 def unserved(pools: Iterable[schema.Pool], routes: Iterable[Route], about: Collection[str]) -> Iterator[str]:
-    """Yield a warning for each pool in `about` that has no available replica for a route that needs it.
+    """Yield a warning for each pool in `about` that has no available replica for a route that needs the pool.
 
-    `routes` contain the splits that the proxies use.
+    `routes` contains the splits that the proxies use.
     """
     regions = {pool.name: [item.region for item in pool.replicas if item.state in _AVAILABLE] for pool in pools}
     routes = tuple(routes)

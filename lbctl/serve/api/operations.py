@@ -1,4 +1,4 @@
-"""Operators' actions through the API, and the documents with overrides, rollouts and past actions."""
+"""Operators' actions performed through the API, and the documents that list overrides, rollouts and past actions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lbctl.store.history import Cause
 from lbctl.store.interface import StoreError
 
 _MAX_RECORDS = 5_000
-"""Maximum number of audit records in the log and in a response."""
+"""Maximum number of audit records read from the log and returned in a response."""
 
 
 @operation
@@ -56,8 +56,8 @@ def rollouts(state: ServedState) -> schema.Rollouts:
     files, composed = served.loaded.compiled.topology, served.composed.whole.topology
     now = state.rollouts.now()
     outages, unchecked = state.rollouts.outages, state.rollouts.unchecked
-    # a step is shown once it is published, so that a client that waits for it, and then for the proxies, does not
-    # see what these had before; the states may be of older files
+    # A step is shown only once it has been published, so that a client that waits for the step and then for the proxies
+    # does not see their previous state. The states may belong to older files.
     states = reconcile(served.inputs.rollouts, files, now, outages, unchecked)
     requests: Counter[str] = Counter()
     for key, count in state.traffic.ledger.recent(state.traffic.clock()).items():
@@ -103,7 +103,7 @@ def history(state: ServedState) -> schema.History:
 
 @operation
 async def rollback(state: ServedState, request: schema.RollbackRequest, actor: str) -> schema.RollbackResult:
-    """Publish an earlier fleet until the files change. Raises BadRequestError and NotSavedError."""
+    """Publish an earlier fleet, which stays in use until the files change. Raises BadRequestError and NotSavedError."""
     entry, result = await state.rollbacks.act(
         request.digest, actor, reason=request.reason or "", allow_shrink=request.allow_shrink
     )
@@ -118,10 +118,10 @@ async def rollback(state: ServedState, request: schema.RollbackRequest, actor: s
 
 @operation
 async def reload(state: ServedState, request: schema.ReloadRequest, actor: str) -> schema.ReloadResult:
-    """Read the files now and return the result."""
+    """Reload the files now and return the result."""
     allow_shrink = request.allow_shrink
     log.event("reload requested by the API", allow_shrink=allow_shrink, actor=actor)
-    with suppress(NotSavedError):  # a reload is as safe as a change of the files
+    with suppress(NotSavedError):  # reloading is as safe as changing the files
         await state.audit.record(actor, "reload", "allow_shrink" if allow_shrink else "files")
     await state.reconciler.reload(allow_shrink=allow_shrink, cause=Cause(actor, "reload"))
     offered_again = state.endpoints.retry_rejected()
@@ -151,13 +151,13 @@ async def audit(state: ServedState, query: Mapping[str, str]) -> schema.Audit:
 
 @operation
 async def explain_pick(state: ServedState, request: schema.PickQuestion, actor: str) -> schema.PickExplanation:
-    """Return the replica that a request would be sent to. Raises BadRequestError and NotSavedError."""
+    """Return the replica to which a request would be sent. Raises BadRequestError and NotSavedError."""
     del actor
     return await pick_rows.explain(state.picker, request, topology(state.live).routes)
 
 
 def _held(request: schema.OverrideRequest | schema.OverrideRemoval) -> Override:
-    """Return an override with only its kind and its subject."""
+    """Return an override reduced to its kind and subject."""
     if request.kind == "split":
         return Override(request.kind, route=request.route or "")
     return Override(request.kind, request.pool, request.replica or "")

@@ -1,4 +1,4 @@
-"""Metrics of the picker for Prometheus, computed from its reports when they are scraped."""
+"""Picker metrics for Prometheus, computed from the picker's reports when they are scraped."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from lbctl.serve.picker.manager import PickerManager
 
 
 class PickGauges(Collector):
-    """Collects the metrics. Counts from the picker's reports restart with each picker process.
+    """Collects the metrics. Counts from the picker's reports restart at zero with each picker process.
 
-    The counts of starts, fallbacks and found tokens continue.
+    The counts of starts, fallbacks and tokens found in caches are kept.
     """
 
     def __init__(self, picker: PickerManager) -> None:
         self._picker = picker
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metric families with their current values; nothing if no pool needs a picker."""
+        """Yield the metric families and their current values; nothing if no pool needs a picker."""
         if self._picker.bind is None:
             return
         state = self._picker.state
@@ -93,7 +93,7 @@ class PickGauges(Collector):
         yield missed
 
     def _cached_tokens(self) -> Iterator[Metric]:
-        """Yield the number of cached tokens that the pickers expected, and the number that the engines found."""
+        """Yield the number of tokens that the pickers expected to be cached, and the number found by the engines."""
         expected = CounterMetricFamily(
             "lbctl_pick_expected_cached_tokens",
             "The number of prompt tokens that the pickers expected in the caches of a replica's engine.",
@@ -124,7 +124,7 @@ class PickGauges(Collector):
         yield ratio
 
     def _queues(self) -> Iterator[Metric]:
-        """Yield the metrics of the queues at the picker; nothing if no pool has a queue."""
+        """Yield the metrics for the picker's queues; nothing if no pool has a queue."""
         queues = self._picker.report.queues
         if not queues:
             return
@@ -153,7 +153,7 @@ class PickGauges(Collector):
         yield from (waiting, refused, left, waits, *self._tenants())
 
     def _tenants(self) -> Iterator[Metric]:
-        """Yield waiting times by tenant. In each pool, the picker counts at most 20 tenants individually."""
+        """Yield the waiting times by tenant. For each pool, the picker reports at most 20 tenants individually."""
         requests = CounterMetricFamily(
             "lbctl_queue_tenant_requests", "The number of a tenant's requests that got a replica after a wait.",
             labels=["pool", "tenant"],

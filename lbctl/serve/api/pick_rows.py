@@ -19,7 +19,7 @@ from lbctl.serve.api.status_rows import timestamp, when
 from lbctl.serve.picker.manager import PickerManager
 
 _MAX_BODY_BYTES = 1 << 53
-"""Maximum body length in a query, because JavaScript cannot represent larger integers exactly."""
+"""Maximum body length in a query. The limit is needed because JavaScript cannot represent larger integers exactly."""
 
 
 def picks(picker: PickerManager) -> schema.Picks:
@@ -30,9 +30,9 @@ def picks(picker: PickerManager) -> schema.Picks:
 async def explain(
     picker: PickerManager, question: schema.PickQuestion, routes: Iterable[Route]
 ) -> schema.PickExplanation:
-    """Ask the running picker which replica a request would get.
+    """Query the running picker for the replica that a request would get.
 
-    `routes` are the routes of the fleet. Raises BadRequestError, and NotSavedError if no picker answers.
+    `routes` are the fleet's routes. Raises BadRequestError, and NotSavedError if no picker responds.
     """
     table = picker.feed.tables.get(question.pool)
     if table is None:
@@ -55,7 +55,7 @@ async def explain(
 
 
 def status(picker: PickerManager) -> schema.PickerStatus | None:
-    """Return the status of the picker process; None if no pool needs it."""
+    """Return the status of the picker process; None if no pool needs a picker."""
     if picker.bind is None:
         return None
     state = picker.state

@@ -32,41 +32,41 @@ from lbctl.serve.traffic.service import with_websockets
 from lbctl.targets import target, uncounted
 
 _FIRST_CHECK = 60.0
-"""Seconds within which each replica has had its first check, even in a large fleet."""
+"""Seconds within which every replica has had its first check, even in a large fleet."""
 _ENOUGH = 3
-"""Minimum number of requests for the conclusion that a pool or a replica returns only errors."""
+"""Minimum number of requests before concluding that a pool or a replica returns only errors."""
 _FORGOTTEN = 300.0
-"""Seconds without requests after which a replica's earlier requests no longer count: it may have been repaired."""
+"""Seconds without requests after which a replica's earlier requests are ignored, because it may have been repaired."""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveState:
-    """The observed state of proxies and replicas, in addition to the composed fleet."""
+    """The observed state of proxies and replicas, which supplements the composed fleet."""
 
     proxies: tuple[FleetProxy, ...] = ()
-    """The proxies that may send requests to the pools."""
+    """Proxies that may send requests to the pools."""
     ledger: TrafficLedger = field(default_factory=TrafficLedger)
-    """The proxies' reports."""
+    """The ledger of the proxies' reports."""
     refused: Mapping[str, str] = field(default_factory=dict)
-    """Maps each node ID to the reason why reports from that Envoy are rejected."""
+    """Maps each Envoy's node ID to the reason why its reports are rejected."""
     checks: Mapping[tuple[str, str], CheckState] = field(default_factory=dict)
     """Maps each (pool, replica) pair to the result of lbctl's active checks."""
     observed_checks: Mapping[tuple[str, str], CheckState] = field(default_factory=dict)
-    """The results of lbctl's checks for replicas where no proxy acts on them."""
+    """Results of lbctl's checks for replicas on which no proxy acts."""
     connections: Mapping[tuple[str, str], CheckState] = field(default_factory=dict)
-    """Maps each (pool, replica) pair to whether lbctl can connect to the replica."""
+    """Maps each (pool, replica) pair to whether lbctl can connect to it."""
     health: Mapping[tuple[str, str], DeepHealth] = field(default_factory=dict)
-    """Maps each (pool, replica) pair to the replica's deep health, if it has telemetry."""
+    """Maps each (pool, replica) pair with telemetry to its deep health."""
     picks: Mapping[str, RecentPicks] = field(default_factory=dict)
-    """Maps each pool to its picks in the last minute."""
+    """Maps each pool to the number of its picks in the last minute."""
     cached: CacheUses = field(default_factory=dict)
-    """Recent counts of cached tokens for the replicas of picked pools."""
+    """Recent counts of cached tokens for replicas in pools that use the picker."""
     queues: Mapping[str, QueueState] = field(default_factory=dict)
-    """Maps each pool to its queue at the picker, if it has one."""
+    """Maps each pool that has a queue to its queue at the picker."""
     picker_ramps: Factors = field(default_factory=dict)
     """The slow-start factors that the picker applies."""
     times: StateTimes = field(default_factory=StateTimes)
-    """The times at which each replica entered its state."""
+    """The time at which each replica entered its state."""
     drains: DrainTimes = field(default_factory=DrainTimes)
     """The times at which each replica's drain was applied and ended."""
     now: float = 0.0
@@ -76,12 +76,12 @@ class LiveState:
 
 
 def pools(composed: Composed, live: LiveState) -> Iterator[schema.Pool]:
-    """Yield every pool with its replicas, including replicas that are removed from the proxies."""
+    """Yield every pool with its replicas, including replicas that have been removed from the proxies."""
     return (item for item in pools_in_parts(composed, live) if item is not None)
 
 
 def unavailable(composed: Composed, live: LiveState, names: Collection[str]) -> Mapping[str, str]:
-    """Return the reason why each of these pools has no available replica; the reason is empty if the pool has one."""
+    """For each of these pools, return the reason why it has no available replica; the reason is empty if it has one."""
     rows = _Rows(composed, live)
     chosen = [pool for pool in composed.whole.topology.pools if pool.name in names]
     shown = (item for pool in chosen for item in rows.pool(pool) if item is not None)
@@ -94,7 +94,7 @@ def unavailable(composed: Composed, live: LiveState, names: Collection[str]) -> 
 
 
 def unchecked(composed: Composed, live: LiveState, names: Collection[str]) -> frozenset[str]:
-    """Return the pools in which no replica has passed its checks and some replicas have not had their first check."""
+    """Return the pools in which no replica has passed its checks and some replicas have not been checked yet."""
     return frozenset(
         pool.name
         for pool in composed.whole.topology.pools
@@ -117,7 +117,7 @@ def _is_unchecked(live: LiveState, keys: Collection[ReplicaKey]) -> bool:
 
 
 def pools_in_parts(composed: Composed, live: LiveState) -> Iterator[schema.Pool | None]:
-    """Yield every pool like `pools`, and None after every replica, so that the caller can let other tasks run."""
+    """Yield every pool as `pools` does, and None after every replica, so that the caller can let other tasks run."""
     rows = _Rows(composed, live)
     topology = composed.whole.topology
     yield None
@@ -129,7 +129,7 @@ def pools_in_parts(composed: Composed, live: LiveState) -> Iterator[schema.Pool 
 
 @dataclass(frozen=True, slots=True)
 class _PoolLive:
-    """Values shared by all replicas of one pool."""
+    """Values shared by all of a pool's replicas."""
 
     pool: Pool
     states: Mapping[str, StateWithReason]
@@ -139,25 +139,25 @@ class _PoolLive:
     decided: Shares
     acknowledged: Shares | None
     requests: Mapping[str, int]
-    """Maps each replica to its requests in the last minute."""
+    """Maps each replica to its number of requests in the last minute."""
     total: int
     """The sum of `requests`."""
     failed: Mapping[str, int]
-    """Maps each replica to its failed requests in the last minute."""
+    """Maps each replica to its number of failed requests in the last minute."""
     is_reported: bool
-    """Whether a proxy reports requests."""
+    """Whether any proxy reports requests."""
 
     def errors(self, replica: str) -> float | None:
-        """Return the replica's error rate in the last minute, 0…1; None without requests."""
+        """Return the replica's error rate in the last minute, from 0 to 1; None if it had no requests."""
         return _part(self.failed.get(replica, 0), self.requests.get(replica, 0))
 
     def observed(self, replica: str) -> float | None:
-        """Return the replica's share of the requests in the last minute; None without requests."""
+        """Return the replica's share of the requests in the last minute; None if there were none."""
         return round(self.requests.get(replica, 0) / self.total, 6) if self.total else None
 
 
 class _Rows:
-    """Builds the rows of all pools; values that many rows share are computed once."""
+    """Builds the rows for all pools; values shared by many rows are computed once."""
 
     def __init__(self, composed: Composed, live: LiveState) -> None:
         self._composed = composed
@@ -249,18 +249,18 @@ class _Rows:
         return self._live.ledger.in_flight(ReplicaKey(pool.name, replica), self._live.now)
 
     def _passed_by(self, pool: Pool, replica: str) -> frozenset[str]:
-        """Return the proxies that report a passed active check of the replica.
+        """Return the proxies that report that the replica has passed an active check.
 
-        If the pool has no active check, `up` has no meaning.
+        If the pool has no active check, `up` has no significance.
         """
         return (
             self._live.ledger.passed_by(ReplicaKey(pool.name, replica), self._live.now) if pool.active else frozenset()
         )
 
     def _unfit(self, pool: Pool, states: Mapping[str, StateWithReason]) -> Unfit:
-        """Return a function that maps a proxy to the starting, down and ejected replicas without a passed check there.
+        """Return a function that maps a proxy to the starting, down and ejected replicas that fail its checks.
 
-        A proxy whose own check passes still sends requests to a replica that another proxy reports as down.
+        A proxy whose own check passes continues to send requests to a replica that another proxy reports as down.
         """
         passed_by = {
             name: self._passed_by(pool, name)
@@ -274,7 +274,7 @@ class _Rows:
         return unfit
 
     def _unable(self, proxies: tuple[FleetProxy, ...], silent: Set[str]) -> dict[str, str]:
-        """Map each silent proxy that cannot report to the reason."""
+        """Map each silent proxy that is unable to report to the reason."""
         lacking = {
             item.proxy.name: f"it needs {lacks} in proxies.{item.proxy.name}"
             for item in proxies
@@ -362,10 +362,10 @@ class _Rows:
         )
 
     def _unanswered_for(self, pool: Pool, proxies: tuple[FleetProxy, ...], key: ReplicaKey) -> float | None:
-        """Return the limit, in seconds, if the replica has failed to respond within it; None if it may still respond.
+        """Return the limit, in seconds, that the replica has exceeded without a response; None if it may still respond.
 
-        Telemetry and active checks (except for mere TCP checks) are better evidence than requests, so the result is
-        None with either. While requests are in flight, the limit is their timeout.
+        Telemetry and active checks (other than plain TCP checks) are better evidence than requests, so the result is
+        None if either is configured. While requests are in flight, the time limit is their timeout.
         """
         is_asked = pool.active is not None and not isinstance(pool.active.probe, TcpCheck)
         row = None if is_asked or key in self._live.health else self._live.ledger.unanswered(key, self._live.now)
@@ -377,7 +377,7 @@ class _Rows:
         return bound if bound is not None and self._live.now - row.since > bound else None
 
     def _answer_time(self, pool: str) -> float | None:
-        """Return the number of seconds for which a request to the pool may wait for a response; None: unlimited."""
+        """Return the number of seconds that a request to the pool may wait for a response; None if unlimited."""
         times = [ANSWER_MAX_AGE]
         for route in self._composed.whole.topology.routes:
             if pool in pools_of(route):
@@ -429,7 +429,7 @@ def _by_pool(counts: Mapping[ReplicaKey, int]) -> dict[str, dict[str, int]]:
 
 
 def _picks(row: RecentPicks | None) -> schema.RecentPicks | None:
-    """Return the picks of a pool in the last minute. Reports of the same requests may arrive later."""
+    """Return the number of a pool's picks in the last minute. Reports about the same requests may arrive later."""
     if row is None:
         return None
     share = _part(min(row.picked, row.requests), row.requests)
@@ -445,7 +445,7 @@ def _share(shares: Shares, name: str) -> float:
 
 
 def _reasons(item: EffectiveReplica, state: StateWithReason) -> tuple[str, ...]:
-    """Return the reason why the replica is out, starting, down or drained, including the proxies' reports."""
+    """Return the reason why the replica is out, starting, down or drained, taking the proxies' reports into account."""
     if state.name in ("starting", "down", "ejected") and item.status != "ejected":
         return (*item.reasons, state.reason)
     return item.reasons

@@ -1,7 +1,7 @@
-"""Current problems, most severe first, with the command to run next, for `status`, `doctor` and the dashboard.
+"""Current problems, most severe first, each with the command to run next, for `status`, `doctor` and the dashboard.
 
-The functions are pure. A problem is `critical` if requests fail, or if the configuration in the files is not in effect.
-Everything else is a warning.
+The functions are pure. A problem is `critical` if requests are failing, or if the configuration in the files is not in
+effect. Every other problem is a warning.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from lbctl.serve.picker.fallbacks import MIN_REQUESTS
 from lbctl.targets.key_hashes import HashOnly
 
 _SHOWN = 5
-"""Maximum number of replicas that get their own line, for each kind of problem."""
+"""Maximum number of replicas per kind of problem that are listed on separate lines."""
 _LISTED = 10
-"""Maximum number of replica names to list for a state."""
+"""Maximum number of replica names listed for a state."""
 _ERRORS = 0.05
 """Fraction of failed requests above which a replica is reported."""
 _MISSED = 0.1
 """Fraction of requests without a pick above which a pool is reported."""
 _WAITED = 60.0
-"""Seconds after which an Envoy that has never connected counts as missing."""
+"""Seconds after which an Envoy that has never connected is reported as missing."""
 _PROXIES = "lbctl status proxies"
 _FINE = frozenset({"SYNCED", "WAITING", "STALE", "GONE", "NOT DRIVEN"})
 
@@ -35,28 +35,27 @@ class Observed:
     """The observed state that is checked for problems."""
 
     waiting: str
-    """The reason why proxies get no configuration yet; empty if they do."""
+    """Reason why proxies are not getting a configuration yet; empty if they are."""
     fleet: schema.FleetFiles
-    """The result of the last read of the files."""
+    """Result of the last time the files were read."""
     pools: Sequence[schema.Pool] = ()
     """The pools of the published fleet."""
     proxies: Sequence[schema.Proxy] = ()
     """The proxies that are connected, driven or disconnected."""
     expected: Sequence[Proxy] = ()
-    """The proxies in the fleet that connect to the control plane on their own."""
+    """The fleet's proxies that are expected to connect to the control plane themselves."""
     is_alone: bool = True
-    """Whether this is the only control plane. If there are several control planes, a proxy may be connected to another
-    one."""
+    """Whether this is the only control plane. If there are several, a proxy may be connected to a different one."""
     seconds: float = 0.0
     """Seconds since the process started."""
     picker: schema.PickerStatus | None = None
-    """The picker of this process."""
+    """This process's picker."""
     sources: schema.SourceCounts = schema.SourceCounts(0, 0, {})
-    """The sources of telemetry."""
+    """The telemetry sources."""
     unsaved: str = ""
-    """The reason why decisions are not saved; empty if they are."""
+    """Reason why decisions are not being saved; empty if they are."""
     state_notes: Sequence[str] = ()
-    """Notes about parts of the saved state that were repaired or lost, or are unsafe."""
+    """Notes about parts of the saved state that were repaired, lost or found to be unsafe."""
     dry_run: bool = False
     """Whether this is a dry run, which sends nothing to proxies."""
     rolled_back: bool = False
@@ -64,10 +63,9 @@ class Observed:
     rollouts: Sequence[schema.Rollout] = ()
     """The rollouts defined in the files."""
     refused: str = ""
-    """The reason why records of a shared store were rejected; empty if none were."""
+    """Reason why records from a shared store were rejected; empty if none were."""
     refused_keys: Mapping[str, Sequence[HashOnly]] = field(default_factory=dict)
-    """Maps each proxy to the API keys of its routes that it rejects, because the key file contains only their
-    hashes."""
+    """Maps each proxy to the API keys of its routes that it rejects because the key file contains only their hashes."""
 
 
 def problems(observed: Observed) -> tuple[schema.Problem, ...]:
@@ -86,7 +84,7 @@ def problems(observed: Observed) -> tuple[schema.Problem, ...]:
 
 
 def replica_counts(pools: Iterable[schema.Pool]) -> schema.ReplicaCounts:
-    """Count the replicas of all pools by state."""
+    """Count the replicas in all pools by state."""
     states: dict[str, int] = {}
     away: dict[str, list[str]] = {}
     for pool in pools:
@@ -117,7 +115,7 @@ def _of_process(observed: Observed) -> Iterator[schema.Problem]:
         if observed.rolled_back and not has_errors:
             yield _critical("files", "", f"an earlier fleet is published: the files are {reason}", "lbctl history")
         else:
-            is_shrink = bool(fleet.shrink) and not has_errors  # `validate` does not know what is served
+            is_shrink = bool(fleet.shrink) and not has_errors  # `validate` does not know which fleet is being served
             command = "lbctl reload --allow-shrink" if is_shrink else f"lbctl validate {' '.join(fleet.paths)}"
             yield _critical("files", "", f"the files are not published: {reason}", command)
     for item in fleet.shrink:
@@ -135,7 +133,7 @@ def _of_process(observed: Observed) -> Iterator[schema.Problem]:
 
 
 def _of_pools(pools: Sequence[schema.Pool]) -> Iterator[schema.Problem]:
-    """Yield the pools that cannot respond or return only errors."""
+    """Yield the pools that cannot respond or that return only errors."""
     for pool in pools:
         command = f"lbctl status pools --pool {pool.name}"
         if not pool.in_use:
@@ -155,7 +153,7 @@ def _of_pools(pools: Sequence[schema.Pool]) -> Iterator[schema.Problem]:
 
 
 def _of_picks(observed: Observed) -> Iterator[schema.Problem]:
-    """Yield the pools that do not use the picker, or bypass it too often, although it is running."""
+    """Yield the pools that do not use the picker, or that bypass it too often, although it is running."""
     if observed.picker is None or not observed.picker.running:
         return
     for pool in observed.pools:
@@ -176,9 +174,9 @@ def _of_picks(observed: Observed) -> Iterator[schema.Problem]:
 
 
 def _of_proxies(observed: Observed) -> Iterator[schema.Problem]:
-    """Yield the proxies that do not have the published fleet, and the missing proxies.
+    """Yield the proxies that do not have the published fleet, and the proxies that are missing.
 
-    Unconfirmed nodes cause only warnings: any user of this machine can connect.
+    Unconfirmed nodes cause only warnings, because any user on this machine can connect.
     """
     rows = [row for row in observed.proxies if row.kind != "reader"]
     unconfirmed = [row for row in rows if not row.confirmed and row.connected]
@@ -206,7 +204,7 @@ def _of_proxy(row: schema.Proxy) -> str:
 
 
 def _of_entries(entries: Mapping[str, Sequence[schema.Proxy]], *, is_alone: bool) -> Iterator[schema.Problem]:
-    """Yield the entries of `proxies` with a disconnected proxy."""
+    """Yield the `proxies` entries whose proxy is disconnected."""
     for name, rows in entries.items():
         gone = [row.node for row in rows if row.state == "GONE"]
         if not gone:
@@ -221,7 +219,7 @@ def _of_entries(entries: Mapping[str, Sequence[schema.Proxy]], *, is_alone: bool
 
 
 def _of_missing(missing: Iterable[Proxy], unconfirmed: Sequence[schema.Proxy]) -> Iterator[schema.Problem]:
-    """Yield the entries of `proxies` without a proxy."""
+    """Yield the `proxies` entries that have no proxy."""
     for proxy in missing:
         nodes = [row.node for row in unconfirmed if row.proxy == proxy.name]
         names_nodes = bool(proxy.nodes) or proxy.node_san is not None
@@ -231,12 +229,12 @@ def _of_missing(missing: Iterable[Proxy], unconfirmed: Sequence[schema.Proxy]) -
 
 
 def _none_of(kind: str, entry: str) -> str:
-    """Return the subject of a sentence about an entry of `proxies`; for an entry that is not in the files, its kind."""
+    """Return the subject of a sentence about a `proxies` entry; the kind of proxy if the entry is not in the files."""
     return f"no {kind}" if entry == kind else f"no {kind} of the entry {entry}"
 
 
 def _of_keys(observed: Observed) -> Iterator[schema.Problem]:
-    """Yield the routes with API keys that a connected proxy rejects; this is critical if it rejects all of them."""
+    """Yield the routes whose API keys are rejected by a connected proxy; this is critical if it rejects all of them."""
     nodes: dict[HashOnly, list[str]] = {}
     for row in observed.proxies:
         if row.connected and row.confirmed and row.proxy is not None:
@@ -281,13 +279,13 @@ def _of_replicas(pools: Sequence[schema.Pool]) -> Iterator[schema.Problem]:
 
 
 def _of_rollouts(rollouts: Sequence[schema.Rollout]) -> Iterator[schema.Problem]:
-    """Yield the rollouts that cannot start, that were rolled back, or that their analysis has paused.
+    """Yield the rollouts that cannot start, that have been rolled back, or that have been paused by their analysis.
 
     If an automatic rollout cannot start, the files are not in effect, so the problem is critical.
     """
     for item in rollouts:
         command = f"lbctl rollout status {item.route}"
-        why = item.unavailable or (item.reason if item.mode != "manual" else None)  # a follower has the reason alone
+        why = item.unavailable or (item.reason if item.mode != "manual" else None)  # a follower has only the reason
         if item.phase == "waiting" and why:
             text = f"the rollout of {item.route} cannot start: {why}"
             problem = _warning if item.mode == "manual" else _critical

@@ -1,4 +1,4 @@
-"""API rows about the queues at the picker."""
+"""API rows about the picker's queues."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lbctl.serve.picker.recent_queues import QueueState
 
 
 def queue_row(queue: QueueState) -> schema.PoolQueue:
-    """Return the row of a pool's queue."""
+    """Return the row for a pool's queue."""
     recent = queue.recent
     waited = TenantWaits(sum(recent.waits.counts), recent.waits.total)
     return schema.PoolQueue(

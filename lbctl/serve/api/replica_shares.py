@@ -1,9 +1,9 @@
-"""The share of each replica in its pool's requests: decided by lbctl, and acknowledged by the proxies.
+"""Each replica's share of its pool's requests, as decided by lbctl and as acknowledged by the proxies.
 
-A share is the mean over the proxies that may send to the pool, weighted by their instances: proxies differ if lbctl
-runs active checks or slow start for only one of them. A replica that a check ejects gets no requests, and the others
-get its share. These shares follow only from the weights; the traffic ledger has the observed shares of the actual
-requests.
+A share is the mean over the proxies that may send requests to the pool, weighted by their number of instances. Proxies
+differ if lbctl runs active checks or slow start for only some of them. A replica ejected by a check gets no requests,
+and the other replicas get its share. These shares depend only on the weights; the traffic ledger has the observed
+shares of actual requests.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from lbctl.ir.weight import Weight
 from lbctl.serve.api.fleet_proxies import FleetProxy
 
 Shares = Mapping[str, float]
-"""Maps each replica to its share, 0…1; a replica without requests is absent."""
+"""Maps each replica to its share, from 0 to 1; replicas without requests are absent."""
 
 
 Unfit = Callable[[FleetProxy], frozenset[str]]
-"""Returns the replicas of a pool that get no requests from a proxy because a check ejects them there."""
+"""Returns the pool's replicas that get no requests from a proxy because a check has ejected them there."""
 
 
 def _none(_proxy: FleetProxy) -> frozenset[str]:
@@ -42,13 +42,13 @@ class ShareTable:
     def decided(self, pool: str, unfit: Unfit = _none) -> Shares:
         """Return the decided shares, averaged over the proxies.
 
-        If no proxy has the pool, they come from the composed fleet.
+        If no proxy has the pool, they are computed from the composed fleet.
         """
         sources = [(item.decided, unfit(item), item.proxy.instances) for item in self._proxies if pool in item.pools]
         return self._mean(pool, sources or [(self._whole, frozenset(), 1)])
 
     def acknowledged(self, pool: str, unfit: Unfit = _none) -> Shares | None:
-        """Return the shares that connected proxies have applied; None if one has none yet, or none is connected."""
+        """Return the shares that connected proxies have applied; None if a proxy has none yet or none is connected."""
         proxies = [item for item in self._proxies if pool in item.pools and item.connected]
         sources = [
             (item.acknowledged, unfit(item), item.proxy.instances) for item in proxies if item.acknowledged is not None

@@ -1,4 +1,4 @@
-"""The states of the replicas: their rows for the API and the dashboard, and the known times of each state."""
+"""The replicas' states: their rows for the API and the dashboard, and when each state began, if known."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from lbctl.serve.traffic.service import Traffic
 from lbctl.xds.protocol.node_status import NodeStatus
 
 _POOLS_KEPT = 0.5
-"""Time in seconds for which the pools' rows are cached while the fleet is unchanged: many clients request them."""
+"""Seconds for which the pools' rows are cached while the fleet is unchanged, because many clients request them."""
 _LARGE = 500
-"""Number of replicas above which a fleet counts as large."""
+"""Number of replicas above which a fleet is considered large."""
 _STATES_INTERVAL = 1.0
-"""Seconds between state checks in a small fleet."""
+"""Interval between state checks in a small fleet, in seconds."""
 _STATES_PAUSE = 100.0
-"""Pause between two state checks, as a multiple of the time that a check takes."""
+"""Pause between two state checks, as a multiple of a check's duration."""
 _MAX_PAUSE = 15.0
-"""Maximum seconds between two checks."""
+"""Maximum time between two checks, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,25 +47,25 @@ class ReplicaSources:
     loop: ControlLoop
     """Provides the signals and the decisions."""
     saving: DecisionSaver
-    """Records changes of states."""
+    """Records state changes."""
     supervisor: DriverSupervisor
-    """Provides the state of the driven proxies."""
+    """Provides the state of driven proxies."""
     nodes: NodeStatus
-    """The versions that Envoys have acknowledged and rejected."""
+    """Versions that Envoys have acknowledged and rejected."""
     traffic: Traffic
     """Provides the traffic ledger."""
     replica_checks: ReplicaChecks
-    """Provides the results of lbctl's own checks of the replicas."""
+    """Provides the results of lbctl's own replica checks."""
     recent: RecentSnapshots
-    """The snapshots that proxies still run."""
+    """Snapshots that proxies are still running."""
     picker: PickerManager
-    """Provides the state of the picker and its feed."""
+    """Provides the picker's state and its feed."""
     is_alone: bool
     """Whether this process is the only member."""
 
 
 class ReplicaStates:
-    """Builds the rows of the pools, and monitors the states of the replicas."""
+    """Builds the pools' rows and monitors the replicas' states."""
 
     def __init__(self, parts: ReplicaSources) -> None:
         self._parts = parts
@@ -73,9 +73,9 @@ class ReplicaStates:
         self._drain_times = DrainTimes()
         self._state_changes = StateChanges(parts.saving.note_state)
         self._unreached: frozenset[tuple[str, str]] = frozenset()
-        """The (pool, replica) keys that lbctl could not connect to at the last check."""
+        """The (pool, replica) keys to which lbctl could not connect at the last check."""
         self._looked_at: tuple[schema.Pool, ...] = ()
-        """The pools at the last check of all states; empty before a fleet's first check."""
+        """The pools at the last check of all states; empty before the fleet's first check."""
         self._pools: tuple[PublishedFleet | None, float, schema.Pools] = (None, 0.0, schema.Pools(()))
 
     def pools(self) -> schema.Pools:
@@ -90,33 +90,33 @@ class ReplicaStates:
         return pools
 
     def unavailable(self, pools: Collection[str]) -> Mapping[str, str]:
-        """Return the reasons why these pools have no available replica; a reason is empty if the pool has one."""
+        """Return the reason why each of these pools has no available replica; a reason is empty if the pool has one."""
         served = self._parts.live.served
         return pool_rows.unavailable(served.composed, self._live(served), pools) if served is not None else {}
 
     def unchecked(self, pools: Collection[str]) -> frozenset[str]:
-        """Return the pools whose state is unknown until their first check."""
+        """Return the pools whose state is unknown because they have not been checked yet."""
         served = self._parts.live.served
         return pool_rows.unchecked(served.composed, self._live(served), pools) if served is not None else frozenset()
 
     def newest(self) -> tuple[schema.Pool, ...]:
         """Return the pools.
 
-        In a large fleet, the rows may be some seconds old, because computing them takes a long time.
+        In a large fleet, the rows may be a few seconds old, because computing them takes a long time.
         """
         return self._looked_at if self._is_large() else self.pools().pools
 
     def unseen(self) -> str:
-        """Return the reason why the states of the replicas are not known yet; empty if they are known."""
+        """Return the reason why the replicas' states are not known yet; empty if they are known."""
         return "the states of the replicas are not known yet" if self._is_large() and not self._looked_at else ""
 
     def _is_large(self) -> bool:
         return sum(len(pool.replicas) for pool in topology(self._parts.live).pools) > _LARGE
 
     async def watch(self) -> None:
-        """Check the states of the replicas periodically, to record when each replica entered its state.
+        """Check the replicas' states periodically, to record when each replica entered its state.
 
-        Replicas that go down or recover are reported.
+        Also report replicas that go down or recover.
         """
         while True:
             found: list[schema.Pool] = []
@@ -127,7 +127,7 @@ class ReplicaStates:
             await asyncio.sleep(min(_MAX_PAUSE, max(_STATES_INTERVAL, _STATES_PAUSE * worked)))
 
     def _watch_connections(self) -> None:
-        """Query the proxies more often if a replica has become reachable or unreachable.
+        """Query the proxies more often when a replica has become reachable or unreachable.
 
         In a large fleet, this is skipped, because reading the proxies' pages takes too long.
         """
@@ -139,7 +139,7 @@ class ReplicaStates:
         self._unreached = unreached
 
     def _look_at_states(self, found: list[schema.Pool]) -> Generator[object, None, None]:
-        """Add every pool to `found`; the yielded values have no meaning."""
+        """Add every pool to `found`; the yielded values are meaningless."""
         served = self._parts.live.served
         for pool in pool_rows.pools_in_parts(served.composed, self._live(served)) if served is not None else ():
             if pool is not None:

@@ -32,7 +32,7 @@ class StateTimes:
 class DrainTimes:
     """Remembers when drains were applied and ended, on the ledger's clock.
 
-    Earlier reports from proxies do not count.
+    Earlier reports from proxies are ignored.
     """
 
     def __init__(self) -> None:
@@ -41,19 +41,19 @@ class DrainTimes:
         self._ended: dict[ReplicaKey, float] = {}
 
     def update(self, drained: Iterable[ReplicaKey], now: float) -> None:
-        """Record which replicas are drained now."""
+        """Record which replicas are currently drained."""
         before, self._drained = self._drained, frozenset(drained)
         self._applied = {key: at for key, at in self._applied.items() if key in self._drained}
         ended = self._ended | dict.fromkeys(before - self._drained, now)
         self._ended = {key: at for key, at in ended.items() if key not in self._drained and at > now - STALE_AFTER}
 
     def applied_at(self, key: ReplicaKey, is_applied: bool, now: float) -> float:
-        """Return the time at which all proxies had applied this replica's drain; `now` if they have not."""
+        """Return the time by which all proxies had applied this replica's drain; `now` if they have not applied it."""
         if not is_applied:
             self._applied.pop(key, None)
             return now
         return self._applied.setdefault(key, now)
 
     def ended_at(self, key: ReplicaKey) -> float:
-        """Return the time at which this replica's drain ended; -inf if it was not drained recently."""
+        """Return the time at which this replica's drain ended; -inf if it has not been drained recently."""
         return self._ended.get(key, -inf)

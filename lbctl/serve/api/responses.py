@@ -1,4 +1,4 @@
-"""Request and response bodies in JSON, including errors."""
+"""JSON request and response bodies, including errors."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from lbctl.runtime import log
 from lbctl.runtime.net.connections import FIRST_REQUEST, Handler, connection_of
 
 MAX_BODY_BYTES = 64 * 1024
-"""Maximum bytes of a request body."""
+"""Maximum size of a request body in bytes."""
 HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
-"""The headers of every response."""
+"""Headers included in every response."""
 
 
 class RefusedRequest(Exception):  # noqa: N818 - it is an answer
@@ -45,7 +45,7 @@ async def as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 
 async def read_body(request: web.Request) -> dict[str, Any]:
-    """Return the JSON object in the body of the request. Raises RefusedRequest and HTTPRequestEntityTooLarge."""
+    """Return the JSON object in the request's body. Raises RefusedRequest and HTTPRequestEntityTooLarge."""
     if request.content_type != "application/json":
         raise RefusedRequest(415, "the body must be JSON, with the header content-type: application/json")
     if (request.content_length or 0) > MAX_BODY_BYTES:
@@ -63,7 +63,7 @@ async def read_body(request: web.Request) -> dict[str, Any]:
 
 
 async def read_bytes(request: web.Request) -> bytes:
-    """Return the body of a request. The connection counts as idle until the body arrives. Raises RefusedRequest."""
+    """Return a request's body. The connection is considered idle until the body arrives. Raises RefusedRequest."""
     connection = connection_of(request)
     try:
         async with asyncio.timeout(FIRST_REQUEST):

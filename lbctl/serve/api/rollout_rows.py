@@ -1,4 +1,4 @@
-"""Rollouts as API rows. The functions are pure; times are seconds since the epoch."""
+"""API rows for rollouts. The functions are pure; times are seconds since the epoch."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def rows(
     outages: Outages,
     now: float,
 ) -> Iterator[schema.Rollout]:
-    """Yield a row for each rollout of the files. `served` contains the splits that the proxies use.
+    """Yield a row for each rollout in the files. `served` contains the splits that the proxies use.
 
-    `requests` maps each pool to its requests in the last minute, as reported by the proxies.
+    `requests` maps each pool to its number of requests in the last minute, as reported by the proxies.
     """
     holders = {item.route: _holder(item) for item in overrides if item.kind == "split"}
     current = {route.name: route for route in served.routes}
@@ -63,7 +63,7 @@ def _observed(row: schema.Rollout, requests: Mapping[str, int]) -> float | None:
 
 
 def _holder(split: Override) -> str:
-    """Return the author, the end and the reason of a split override."""
+    """Return a split override's author, end and reason."""
     until = f" until {timestamp(split.until)}" if split.until is not None else ""
     return f"{split.author or 'an operator'}{until}" + (f": {split.reason}" if split.reason else "")
 

@@ -1,4 +1,4 @@
-"""The API of a running control plane: the functions of its operations, its events and its dashboard."""
+"""A running control plane's API: the functions behind its operations, its events and its dashboard."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class ServedApi:
         self.dashboard = DashboardService(_Dashboard(state), state.events)
 
     def operation(self, name: str) -> Callable[..., Any]:
-        """Return the function that handles an operation of the route table."""
+        """Return the function that handles one of the route table's operations."""
         return partial(OPERATIONS[name], self.state)
 
     def end(self) -> None:
-        """Report from now on that the process is shutting down, and end the event streams."""
+        """From now on, report that the process is shutting down, and end the event streams."""
         self.state.process.ending = True
         self.events.close()
         self.dashboard.end()
@@ -45,27 +45,27 @@ class ServedApi:
         return self.state.picker.feed
 
     def age(self) -> float | None:
-        """Return the maximum age of the data that this process returns, in seconds; None if this process decides."""
+        """Return the maximum age of the returned data, in seconds; None if this process makes the decisions."""
         return views.age(self.state)
 
     def forwards_to(self) -> LeaderAddress | None:
-        """Return the destination of forwarded writes; None if this process carries out writes itself."""
+        """Return the address to which writes are forwarded; None if this process performs writes itself."""
         return views.forwards_to(self.state)
 
     def member_requests(self) -> MemberRequests | None:
-        """Return the verifier of other members' requests; None if this process is the only member."""
+        """Return the verifier for other members' requests; None if this process is the only member."""
         return views.member_requests(self.state)
 
 
 class _Dashboard:
-    """Provides the dashboard with its documents."""
+    """Provides the dashboard's documents."""
 
     def __init__(self, state: ServedState) -> None:
         self._state = state
 
     @property
     def history_seconds(self) -> float:
-        """The period that the charts cover, in seconds."""
+        """The period covered by the charts, in seconds."""
         return topology(self._state.live).control.dashboard_history / 1000
 
     def live(self) -> Iterator[tuple[schema.LivePool, Iterable[schema.LiveReplica]] | None]:
@@ -85,5 +85,5 @@ class _Dashboard:
         return operations.rollouts(self._state)
 
     def splits(self) -> Sequence[schema.LiveSplit]:
-        """Return the splits of the routes that forward to several pools."""
+        """Return the splits of routes that forward to several pools."""
         return operations.splits(self._state)

@@ -1,4 +1,4 @@
-"""The state that the API shows."""
+"""The state exposed by the API."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from lbctl.xds.protocol.node_status import NodeStatus
 
 
 class ProcessState:
-    """The start time of the process, and whether it is shutting down."""
+    """The process's start time, and whether it is shutting down."""
 
     def __init__(self) -> None:
         self.since = time.time()
@@ -41,46 +41,46 @@ class ServedState:
     """The parts of the process whose state the API functions read."""
 
     options: Options
-    """The options of the command."""
+    """The command's options."""
     endpoints: Endpoints
-    """The sockets of the process."""
+    """The process's sockets."""
     live: LiveFleet
     """Provides the published fleet and its inputs."""
     discovery: DiscoveryService
-    """Provides the answers of the replica sources."""
+    """Provides the replica sources' answers."""
     reconciler: Reconciler
     """Reads the files."""
     nodes: NodeStatus
-    """The versions that the Envoys have acknowledged and rejected."""
+    """Versions that the Envoys have acknowledged and rejected."""
     metrics: Metrics
     """The control plane's own metrics."""
     loop: ControlLoop
     """Provides the signals and the decisions."""
     scraping: FleetScraper
-    """Provides the states of the metrics sources."""
+    """Provides the metrics sources' states."""
     overrides: OverrideService
     """Executes overrides."""
     rollouts: RolloutService
     """Executes operations on rollouts."""
     rollbacks: RollbackService
-    """Executes rollbacks, and provides the previously published fleets."""
+    """Executes rollbacks and provides the previously published fleets."""
     audit: AuditLog
     """The audit log."""
     supervisor: DriverSupervisor
-    """Provides the state of the driven proxies."""
+    """Provides the state of driven proxies."""
     events: EventLog
     """The streamed events."""
     traffic: Traffic
     """Provides the traffic ledger."""
     replica_checks: ReplicaChecks
-    """Provides the results of lbctl's own checks of the replicas."""
+    """Provides the results of lbctl's own replica checks."""
     recent: RecentSnapshots
-    """The snapshots that proxies still run."""
+    """Snapshots that proxies are still running."""
     picker: PickerManager
-    """Provides the state of the picker and its feed."""
+    """Provides the picker's state and its feed."""
     replicas: ReplicaStates
     """The states of the replicas."""
     member: FleetMember | None = None
-    """The leader election; None if there is only one process."""
+    """The leader election; None if this is the only process."""
     process: ProcessState = field(default_factory=ProcessState)
-    """The lifecycle of the process."""
+    """The process's lifecycle."""

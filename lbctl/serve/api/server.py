@@ -1,8 +1,9 @@
-"""The HTTP server of the API: it authorizes requests, dispatches by the route table, and returns JSON.
+"""The API's HTTP server: authorizes requests, dispatches them using the route table, and returns JSON.
 
-Reads are open on loopback; elsewhere, everything except the two probes and the empty dashboard page needs the bearer
-token, over TLS. A write always needs the token, a JSON body and an allowed Host header, so that a web page cannot send
-one through DNS rebinding. Errors are JSON too. A response never waits for another process.
+Reads do not require a token on loopback. Elsewhere, everything except the two probes and the empty dashboard page
+requires the bearer token, over TLS. A write always requires the token, a JSON body and an allowed Host header, so that
+a web page cannot send one through DNS rebinding. Errors are also returned as JSON. Responses never wait for another
+process.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from lbctl.xds.protocol.peer import UNIX
 from lbctl.xds.protocol.private_socket import BindError, PrivateSocket
 
 AGE = "x-lbctl-age"
-"""Header in the responses of a follower: seconds since the leader's last heartbeat."""
+"""Header in a follower's responses: seconds since the leader's last heartbeat."""
 _TURNS_OF_AN_ACCEPT = 3
 """Number of event-loop turns between accepting a connection and registering it with the server. If the listener is
 closed in between, Python 3.11 does not close the connection."""
 _GRACE = 1.0
-"""Grace period for running responses when the API stops, in seconds."""
+"""Grace period in seconds for unfinished responses when the API stops."""
 _MAX_HEADERS = 64
-"""Maximum number of lines in the head of a request. A line has at most 8,190 bytes."""
+"""Maximum number of lines in a request's head. Each line has at most 8,190 bytes."""
 _LINGERING = 0.5
-"""Time limit, in seconds, for reading the rest of a rejected body, so that its sender can read the response."""
+"""Maximum time in seconds spent reading the rest of a rejected body, so that the sender can read the response."""
 
 
 _LOG = logging.getLogger("lbctl.serve.http")
@@ -45,7 +46,7 @@ _LOG.addFilter(InvalidRequests("the API"))
 
 
 class ApiServer:
-    """The HTTP server. The server has no state except its sockets."""
+    """The HTTP server. Its only state is its sockets."""
 
     def __init__(self, serving: Serving, access: ApiAccess) -> None:
         self._serving = serving
@@ -55,7 +56,7 @@ class ApiServer:
         self._socket: PrivateSocket | None = None
         self._connections: ConnectionLimit
         self._handshakes: asyncio.Task[None] | None = None
-        """Closes connections whose TLS handshake does not finish, if there are many of them."""
+        """Closes connections whose TLS handshake does not complete, if there are many of them."""
 
     async def start(self) -> int:
         """Bind the listener, start serving, and return the port; 0 for a Unix socket.
@@ -115,7 +116,7 @@ class ApiServer:
         return await loop.create_server(protocol, bind.host, bind.port, ssl=tls, ssl_handshake_timeout=patience)
 
     async def stop(self) -> None:
-        """Close the listening socket, give running responses a moment to finish, and close every connection."""
+        """Close the listening socket, give unfinished responses a moment to complete, and close every connection."""
         if self._handshakes is not None:
             self._handshakes.cancel()
         if self._listening is not None:
@@ -133,7 +134,7 @@ class ApiServer:
             self._runner = None
 
     async def _say_age(self, request: web.Request, response: web.StreamResponse) -> None:
-        """Add a header that states how old a follower's response may be."""
+        """Add a header with the maximum age of a follower's response."""
         if request.method in ("GET", "HEAD") and (age := self._serving.age()) is not None:
             response.headers[AGE] = f"{age:.3f}"
 

@@ -1,4 +1,4 @@
-"""Gauges of the replicas' own reports, computed when they are scraped. Stale signals are absent."""
+"""Gauges for the replicas' own reports, computed when they are scraped. Stale signals are absent."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _FAMILIES = (
 
 
 def collect(pools: Iterable[Pool], reports: Mapping[tuple[str, str], ScrapeReport]) -> Iterator[Metric]:
-    """Yield one metric family for each signal; `reports` are the newest reports by pool and replica."""
+    """Yield one metric family per signal; `reports` are the newest reports by pool and replica."""
     replicas = [(pool.name, replica.name) for pool in pools for replica in pool.replicas]
     for signal, metric, description in _FAMILIES:
         family = GaugeMetricFamily(metric, description, labels=["pool", "replica"])

@@ -1,7 +1,7 @@
-"""Reports when a replica goes down and when it recovers: a line in the log and a record in the audit log.
+"""Reports when a replica goes down and when it recovers, with a log line and an audit record.
 
-If a replica changes repeatedly, many changes share one line and one record, so that they do not push operators' actions
-out of the audit log.
+If a replica changes repeatedly, its changes are combined into one line and one record, so that they do not push
+operators' actions out of the audit log.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from lbctl.runtime import log
 from lbctl.serve.traffic.ledger import ReplicaKey
 
 Record = Callable[[str, str, str, str], None]
-"""Records an action about a pool and a replica, and its reason."""
+"""Records an action, the pool and replica that it concerns, and its reason."""
 _SINGLE = 5
-"""If more replicas of a pool change at once, they share one line."""
+"""If more of a pool's replicas change at once, they share one line."""
 _MAX_CHANGES = 6
-"""Number of changes of a replica within `_PERIOD` that are reported one by one."""
+"""Number of a replica's changes within `_PERIOD` that are reported individually."""
 _PERIOD = 3600.0
 _SUMMARY_INTERVAL = 1200.0
-"""Seconds between summaries for replicas that change more often."""
+"""Seconds between summaries for replicas that change more often than that."""
 
 
 class _Change(NamedTuple):
@@ -36,24 +36,27 @@ class _Change(NamedTuple):
 
 
 class _Unreported(NamedTuple):
-    """The changes of a replica since the last summary."""
+    """A replica's changes since the last summary."""
 
     changes: int
     newest: _Change
 
 
 class StateChanges:
-    """Compares each replica's state with its previous state. Ejections by deep health are reported elsewhere."""
+    """Compares each replica's state with its previous state.
+
+    Ejections by the deep health check are reported elsewhere.
+    """
 
     def __init__(self, record: Record) -> None:
         self._record = record
         self._out: dict[ReplicaKey, str] = {}
-        """Maps each replica to its state, for replicas that get no requests."""
+        """Maps each replica that gets no requests to its state."""
         self._times: dict[ReplicaKey, deque[float]] = {}
-        """Maps each replica to the times of its changes, at most the last `_MAX_CHANGES`."""
+        """Maps each replica to the times of its most recent changes, up to `_MAX_CHANGES` of them."""
         self._unreported: dict[ReplicaKey, _Unreported] = {}
         self._summed_up = 0.0
-        """The time of the last summary."""
+        """Time of the last summary."""
 
     def note(self, pools: Iterable[schema.Pool], now: float) -> None:
         """Report the changes since the last call. `now`: seconds on a monotonic clock."""
@@ -79,7 +82,7 @@ class StateChanges:
             self._sum_up(now)
 
     def _rare(self, action: str, pool: str, replicas: list[schema.Replica], now: float) -> list[_Change]:
-        """Return the changes to report now; the others are counted for the next summary."""
+        """Return the changes to report now; the rest are counted for the next summary."""
         rare = []
         for item in replicas:
             key, change = ReplicaKey(pool, item.name), _Change(action, pool, item.name, item.state_reason)
@@ -107,7 +110,7 @@ class StateChanges:
         self._times = {key: times for key, times in self._times.items() if now - times[-1] <= _PERIOD}
 
     def _report(self, changes: list[_Change]) -> None:
-        """Report changes of one kind in one pool."""
+        """Report changes of the same kind in one pool."""
         if not changes:
             return
         action, pool, replica, reason = changes[0]

@@ -34,11 +34,11 @@ _NEEDS_RESTART = (
 )
 """The attributes of `control` that are read only at startup."""
 _EMPTY = Topology((), (), ())
-"""The fleet before the first one is published."""
+"""The fleet shown before the first fleet is published."""
 
 
 def timestamp(seconds: float) -> Timestamp:
-    """Return the time as ISO 8601 in UTC, with milliseconds."""
+    """Return the time as an ISO 8601 string in UTC, with milliseconds."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -48,7 +48,7 @@ def when(seconds: float | None) -> Timestamp | None:
 
 
 def diagnostic(item: Diagnostic) -> schema.Diagnostic:
-    """Return the row of a diagnostic."""
+    """Return a diagnostic's row."""
     fields: dict[str, Any] = as_json(item)
     return schema.Diagnostic(**fields, text=str(item))
 
@@ -59,7 +59,7 @@ def diagnostics(items: Iterable[Diagnostic]) -> tuple[schema.Diagnostic, ...]:
 
 
 def restart_needed(running: Control, written: Control) -> tuple[str, ...]:
-    """Return the keys of `control` that differ between the files and the start of the process."""
+    """Return the keys in `control` that differ between the files and the start of the process."""
     return tuple(
         "control." + name.replace("_", ".", 1)
         for name in _NEEDS_RESTART
@@ -70,7 +70,7 @@ def restart_needed(running: Control, written: Control) -> tuple[str, ...]:
 def proxy_rows(nodes: NodeStatus, supervisor: DriverSupervisor) -> tuple[schema.Proxy, ...]:
     """Return a row for each Envoy and read-only client by node ID, then for each other proxy by name.
 
-    An Envoy that could read files is one of the other proxies until it has connected.
+    An Envoy that may be reading files is listed with the other proxies until it connects.
     """
     envoys = nodes.proxies()
     by_xds = {row.proxy for row in envoys if row.confirmed and row.kind != READER_KIND}
@@ -79,7 +79,7 @@ def proxy_rows(nodes: NodeStatus, supervisor: DriverSupervisor) -> tuple[schema.
 
 
 def topology(live: LiveFleet) -> Topology:
-    """Return the published fleet; an empty fleet before the first publication."""
+    """Return the published fleet, or an empty fleet before the first publication."""
     served = live.served
     return served.composed.whole.topology if served else _EMPTY
 
@@ -101,7 +101,7 @@ def snapshot(live: LiveFleet) -> schema.Snapshot | None:
 
 
 def xds_proxy(row: NodeRow) -> schema.XdsProxy:
-    """Return the row of an Envoy or a read-only client."""
+    """Return the row for an Envoy or a read-only client."""
     return schema.XdsProxy(
         node=row.node,
         proxy=row.proxy,
@@ -127,7 +127,7 @@ def xds_proxy(row: NodeRow) -> schema.XdsProxy:
 
 
 def driven_proxy(row: DriverRow) -> schema.DrivenProxy:
-    """Return the row of a proxy that lbctl drives. The version is the one that the proxy runs."""
+    """Return the row for a proxy driven by lbctl. Its version is the one that the proxy is running."""
     return schema.DrivenProxy(
         node=row.proxy,
         proxy=row.proxy,
@@ -147,7 +147,7 @@ def driven_proxy(row: DriverRow) -> schema.DrivenProxy:
 
 
 def discovered_name(state: NameState) -> schema.DiscoveredName:
-    """Return the row of a DNS name or a Kubernetes service."""
+    """Return the row for a DNS name or Kubernetes service."""
     return schema.DiscoveredName(
         name=state.name,
         resolvers=state.resolvers,

@@ -1,7 +1,7 @@
 """Endpoints that respond with a stream: events, tables for pickers, and dashboard frames.
 
-If a client stops reading, its connection is aborted: an orderly close would keep it open until the client has read all
-written data.
+If a client stops reading, its connection is aborted, because an orderly close would keep the connection open until the
+client has read all pending data.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from lbctl.serve.picker.feed import TableEvents
 from lbctl.serve.picker.peers import Peer, is_valid, remote_peer
 
 HEARTBEAT = 15.0
-"""Seconds without an event before a stream sends a comment, so that intermediate proxies keep it open."""
+"""Seconds without an event after which a stream sends a comment, so that intermediate proxies keep it open."""
 MAX_PICKERS = 40
-"""Maximum number of pickers that get tables from this process; the one that `serve` has started is always accepted."""
+"""Maximum number of pickers that get tables from this process; the picker started by `serve` is always accepted."""
 RESERVED = 32
-"""Number of streams of each kind that are reserved for clients with a token."""
+"""Number of streams of each kind reserved for clients with a token."""
 _WRITE_TIMEOUT = 15.0
-"""Seconds that a client may take to read the data sent to it."""
+"""Seconds that a client may take to read data that was sent to it."""
 ANONYMOUS_STREAMS: web.AppKey[Counter[str]] = web.AppKey("anonymous_streams")
-"""Application key for the open streams of clients without a token, by path."""
+"""Application key for the streams open to clients without a token, by path."""
 
 
 class StreamParts(Protocol):
@@ -84,9 +84,9 @@ async def live(request: web.Request) -> web.StreamResponse:
 
 @contextmanager
 def _share(request: web.Request, most: int) -> Iterator[None]:
-    """Count an open stream if its client has no token; `most` is the maximum number of all streams of its kind.
+    """Count an open stream if its client has no token; `most` is the maximum number of streams of its kind.
 
-    Raises RefusedRequest if clients without a token already have all but `RESERVED` of them.
+    Raises RefusedRequest if clients without a token already use all of them except `RESERVED`.
     """
     if ACTOR.get():
         yield
@@ -103,7 +103,7 @@ def _share(request: web.Request, most: int) -> Iterator[None]:
 
 
 async def stream(request: web.Request, parts: StreamParts, headers: Mapping[str, str]) -> web.StreamResponse:
-    """Send the parts as they arrive. Once the stream has begun, no other response is possible."""
+    """Send the parts as they arrive. Once the stream has begun, no other response can be sent."""
     connection = connection_of(request)
     if connection is not None:
         connection.when_lost(parts.end)
@@ -122,7 +122,7 @@ async def stream(request: web.Request, parts: StreamParts, headers: Mapping[str,
 
 
 class _WithHeartbeat:
-    """The events of a subscription, with a comment after every `HEARTBEAT` seconds without an event."""
+    """A subscription's events, with a comment after every `HEARTBEAT` seconds without an event."""
 
     def __init__(self, subscription: EventSubscription) -> None:
         self.end = subscription.end

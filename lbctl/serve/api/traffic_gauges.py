@@ -1,6 +1,6 @@
-"""Metrics of replicas and proxies, as in `/api/v1/pools` and `/api/v1/proxies`, computed when they are scraped.
+"""Replica and proxy metrics, as in `/api/v1/pools` and `/api/v1/proxies`, computed when they are scraped.
 
-The labels contain a proxy's name in the fleet, but not an Envoy's node ID, because clients choose it.
+The labels contain a proxy's name in the fleet but not an Envoy's node ID, because clients choose the node ID.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _REPLICA = ["pool", "replica"]
 class TrafficGauges(Collector):
     """Collects the metrics.
 
-    `pools` and `proxies` return the API documents, `problems` returns the problems that `status` shows.
+    `pools` and `proxies` return the API documents, and `problems` returns the problems shown by `status`.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class TrafficGauges(Collector):
         self._totals: dict[tuple[str, ReplicaKey], Counts] = {}
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metric families with their current values."""
+        """Yield the metric families and their current values."""
         pools, proxies = self._pools().pools, self._proxies().proxies
         yield from self._replicas(pools)
         yield from self._requests(pools, proxies)
@@ -88,7 +88,7 @@ class TrafficGauges(Collector):
         yield from (requests, errors)
 
     def _update(self, pools: tuple[schema.Pool, ...], proxies: tuple[schema.Proxy, ...]) -> None:
-        """Add each proxy's counts since the last scrape. The counts of a disconnected Envoy are kept."""
+        """Add each proxy's counts since the last scrape. A disconnected Envoy's counts are kept."""
         names = {row.node: row.proxy for row in proxies if row.proxy is not None and row.kind != "reader"}
         totals = self._traffic.ledger.totals()
         for (node, key), counts in totals.items():

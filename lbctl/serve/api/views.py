@@ -25,13 +25,14 @@ from lbctl.serve.ha.requests import MemberRequests
 from lbctl.targets import xds_kinds
 
 _MIN_FREE_BYTES = 1 << 20
-"""Free bytes below which the disk of the state directory counts as full: a write needs up to this much."""
+"""Number of free bytes below which the state directory's disk is considered full, because a write may need this
+much."""
 NO_FLEET = "no fleet yet: the files are not valid, and the state contains no earlier fleet"
 _STARTING = "starting"
 
 
 def ready(state: ServedState) -> str:
-    """Return the reason why proxies get no configuration yet; empty if they get one."""
+    """Return the reason why proxies are not getting a configuration yet; empty if they are."""
     if state.process.ending:
         return "ending"
     if state.reconciler.last_reload is None:
@@ -104,7 +105,7 @@ def status(state: ServedState) -> schema.Status:
 
 
 def _unsaved(state: ServedState) -> str:
-    """Return the reason why decisions are not saved; empty if they are saved."""
+    """Return the reason why decisions are not being saved; empty if they are."""
     member = state.member
     problem = (member.election.problem if member is not None else "") or state.audit.problem
     return problem or _full(_listens(state).state)
@@ -143,12 +144,12 @@ def members(state: ServedState) -> schema.Members:
 
 
 def age(state: ServedState) -> float | None:
-    """Return the maximum age of the data that this process returns, in seconds; None if this process decides."""
+    """Return the maximum age of the returned data, in seconds; None if this process makes the decisions."""
     return state.member.lag if state.member is not None else None
 
 
 def forwards_to(state: ServedState) -> LeaderAddress | None:
-    """Return the destination of forwarded writes; None if this process carries out writes itself."""
+    """Return the address to which writes are forwarded; None if this process performs writes itself."""
     if state.member is None or state.member.leads:
         return None
     member, leader = state.member, state.member.records.leader
@@ -158,7 +159,7 @@ def forwards_to(state: ServedState) -> LeaderAddress | None:
 
 
 def member_requests(state: ServedState) -> MemberRequests | None:
-    """Return the verifier of other members' requests; None if this process is the only member."""
+    """Return the verifier for other members' requests; None if this process is the only member."""
     return state.member.requests if state.member is not None else None
 
 
@@ -194,7 +195,7 @@ def _counted_state(row: schema.Proxy) -> str:
 
 
 def _working_directory() -> str:
-    """Return the working directory; empty if it was deleted."""
+    """Return the working directory; empty if it has been deleted."""
     try:
         return str(Path.cwd())
     except OSError:
@@ -202,7 +203,7 @@ def _working_directory() -> str:
 
 
 def _full(state: str | None) -> str:
-    """Return a message if the state directory's disk is full; empty if it is not, or if that is unknown."""
+    """Return a message if the state directory's disk is full; empty if it is not full or if this is unknown."""
     try:
         is_full = state is not None and shutil.disk_usage(state).free < _MIN_FREE_BYTES
     except OSError:

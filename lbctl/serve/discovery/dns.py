@@ -1,9 +1,9 @@
-"""Resolves every host name in the fleet periodically, so that proxies get addresses and need not resolve names.
+"""Periodically resolves every host name in the fleet, so that proxies do not have to resolve names themselves.
 
-A name is either a pool's `discovery.dns`, which resolves to its replicas, or the host in a fixed address (of a replica
-or the trace collector). A name is queried every `refresh`, with a jitter of 10 %. An answer stays valid until the next
-one: a failure, an unknown name or an empty answer never removes an address, but `names()` reports it. `guard` decides
-how many replicas a pool may lose at once (`max_shrink`).
+A name is either a pool's `discovery.dns`, which resolves to the pool's replicas, or the host in a fixed address (of a
+replica or the trace collector). A name is queried every `refresh`, with a jitter of 10 %. An answer stays valid until
+the next one: a failure, an unknown name or an empty answer never removes an address, but is reported by `names()`.
+`guard` decides how many replicas a pool may lose at once (`max_shrink`).
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ _log = logging.getLogger(__name__)
 _HOST_REFRESH = 10_000
 """Milliseconds between lookups of the host name in a fixed address, as in proxies that resolve names themselves."""
 _FIRST_RETRY = 1.0
-"""Seconds until a query is repeated after its first failure; the delay doubles with each further failure, up to the
+"""Seconds before a query is retried after its first failure; the delay doubles with each further failure, up to the
 refresh interval."""
 _MAX_CONCURRENT = 32
-"""Maximum number of names that are queried at the same time."""
+"""Maximum number of names queried concurrently."""
 _MAX_SHOWN = 32
-"""Maximum number of addresses in one log line."""
+"""Maximum number of addresses shown in a log line."""
 _WAIT_WITH_ANSWER = 0.5
-"""Maximum time in seconds for which `first` waits for a name that already has an earlier answer."""
+"""Maximum number of seconds that `first` waits for a name that already has an earlier answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class DnsQuestion:
-    """A name and the resolvers that are queried for it. The text form is the key of the saved answer."""
+    """A name and the resolvers to query for it. Its text form is the key of the saved answer."""
 
     name: str
     resolvers: tuple[Address, ...] = ()
-    """The resolvers; if empty, the operating system resolves the name."""
+    """The resolvers; if empty, the operating system's resolver is used."""
 
     def __str__(self) -> str:
         return "@".join((self.name, ",".join(map(str, self.resolvers)))) if self.resolvers else self.name
@@ -55,7 +55,7 @@ class DnsQuestion:
 
 @dataclass(slots=True)
 class _WatchedName:
-    """A queried name with its last answer."""
+    """A name that is queried periodically, with its last answer."""
 
     question: DnsQuestion
     refresh: int = _HOST_REFRESH
@@ -71,11 +71,11 @@ class _WatchedName:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """The addresses of the last answer; empty before the first answer."""
+        """The addresses in the last answer; empty before the first answer."""
         return self.answer.addresses if self.answer else ()
 
     def state(self) -> NameState:
-        """Return the state of this name for the API."""
+        """Return this name's state for the API."""
         max_replicas = max((item.max_replicas for item in self.pools.values()), default=len(self.addresses))
         return NameState(
             self.question.name,
@@ -91,7 +91,7 @@ class _WatchedName:
 
 
 class DnsSource:
-    """A DiscoverySource that also resolves the host names of fixed addresses."""
+    """A DiscoverySource that also resolves the host names in fixed addresses."""
 
     def __init__(
         self,
@@ -102,9 +102,9 @@ class DnsSource:
         now: Callable[[], float] = time.time,
         rng: random.Random | None = None,
     ) -> None:
-        """Start without names. `on_change` is called when an answer has changed.
+        """Start without any names. `on_change` is called when an answer has changed.
 
-        `timeout`: timeout of one query, in seconds.
+        `timeout`: timeout for a single query, in seconds.
         """
         self._on_change = on_change
         self._guard = guard
@@ -116,13 +116,13 @@ class DnsSource:
         self._slots = asyncio.Semaphore(_MAX_CONCURRENT)
 
     def seed(self, saved: Mapping[str, Sequence[str]]) -> None:
-        """Use saved answers for newly watched names until they are resolved."""
+        """Use saved answers for newly watched names until the names are resolved."""
         for question, addresses in saved.items():
             with suppress(UnresolvedError, ValueError):
                 self._seeds[question] = usable_answer(addresses)
 
     def use_topology(self, topology: Topology) -> None:
-        """Watch exactly the names of this topology. A name that was already watched keeps its answer."""
+        """Watch exactly the names of this topology. Names that were already watched keep their answers."""
         wanted = _wanted(topology)
         for question in self._names.keys() - wanted.keys():
             self._unwatch(self._names.pop(question))
@@ -138,21 +138,21 @@ class DnsSource:
         self._on_change()
 
     async def first(self, timeout: float) -> None:
-        """Wait until every name has been queried once, but at most half a second for names with an earlier answer."""
+        """Wait until every name has been queried once, but at most half a second if a name has an earlier answer."""
         names = list(self._names.values())
         await _wait_for_first([name for name in names if name.answer], min(timeout, _WAIT_WITH_ANSWER))
         await _wait_for_first([name for name in names if not name.answer], timeout)
 
     def answers(self) -> Mapping[str, PoolAnswer]:
-        """Map each pool to its answer, for the pools with `discovery.dns`."""
+        """Map each pool with `discovery.dns` to its answer."""
         return {pool: _pool_answer(name, dns) for name in self._names.values() for pool, dns in name.pools.items()}
 
     def hosts(self) -> dict[str, tuple[str, ...]]:
-        """Map each host to its addresses, for the hosts of fixed addresses that have an answer."""
+        """Map each host in a fixed address that has been resolved to its addresses."""
         return {name.question.name: name.addresses for name in self._names.values() if name.host and name.addresses}
 
     def host_answers(self) -> dict[str, tuple[str, ...]]:
-        """Map each question to its addresses, in the format that `seed` accepts, for the hosts of fixed addresses."""
+        """Map each question about a host in a fixed address to its addresses, in the format accepted by `seed`."""
         return {str(name.question): name.addresses for name in self._names.values() if name.host and name.addresses}
 
     def names(self) -> tuple[NameState, ...]:
@@ -160,7 +160,7 @@ class DnsSource:
         return tuple(self._names[question].state() for question in sorted(self._names, key=str))
 
     async def stop(self) -> None:
-        """Stop all queries. The last answers stay in use."""
+        """Stop all queries. The last answers remain in use."""
         tasks = [name.task for name in self._names.values() if name.task]
         for task in tasks:
             task.cancel()
@@ -172,7 +172,7 @@ class DnsSource:
         name.task = self._guard.start("DNS lookups", partial(self._query_periodically, name), name=str(name.question))
 
     def _unwatch(self, name: _WatchedName) -> None:
-        """Stop the queries for a name. The last answer stays as a seed, in case the name was removed by mistake."""
+        """Stop querying a name. Its last answer is kept as a seed, in case the name was removed by mistake."""
         if name.task:
             name.task.cancel()
         if name.answer:
@@ -227,7 +227,7 @@ def _listed(addresses: Sequence[str]) -> str:
 
 
 async def _wait_for_first(names: Sequence[_WatchedName], timeout: float) -> None:
-    """Wait until each name has been queried once, at most `timeout` seconds."""
+    """Wait until each name has been queried once, for at most `timeout` seconds."""
     with suppress(TimeoutError):
         async with asyncio.timeout(timeout):
             for name in names:
@@ -238,7 +238,8 @@ async def _wait_for_first(names: Sequence[_WatchedName], timeout: float) -> None
 def replicas_of(dns: DnsDiscovery, addresses: tuple[str, ...]) -> tuple[Replica, ...]:
     """Return a replica for each of the first `max_replicas` addresses, sorted by name.
 
-    The replicas have the names that the compiler gives unnamed replicas; their capacity and GPU come from the section.
+    The replicas get the names that the compiler gives to unnamed replicas, and their capacity and GPU come from the
+    section.
     """
     limited = [Address(item, dns.port) for item in addresses[: dns.max_replicas]]
     replicas = [Replica(name=replica_name(item), address=item, capacity=dns.capacity, gpu=dns.gpu) for item in limited]
@@ -246,7 +247,10 @@ def replicas_of(dns: DnsDiscovery, addresses: tuple[str, ...]) -> tuple[Replica,
 
 
 def _wanted(topology: Topology) -> dict[DnsQuestion, _WatchedName]:
-    """Return every host name of the topology. If several pools use a name, the shortest refresh interval applies."""
+    """Return every host name in the topology.
+
+    If several pools use the same name, the shortest refresh interval applies.
+    """
     wanted: dict[DnsQuestion, _WatchedName] = {}
     for pool in topology.pools:
         if isinstance(pool.discovery, DnsDiscovery):
@@ -261,7 +265,7 @@ def _wanted(topology: Topology) -> dict[DnsQuestion, _WatchedName]:
 
 
 def _hosts(topology: Topology) -> Iterator[str]:
-    """Return the hosts in fixed addresses that are names rather than IP addresses."""
+    """Return the hosts in fixed addresses that are names, not IP addresses."""
     fixed = [item.address for pool in topology.pools for item in pool.replicas]
     fixed += [item.tracing.otlp for item in topology.listeners if item.tracing]
     return (item.host for item in fixed if not item.path and not is_ip(item.host))

@@ -1,7 +1,7 @@
-"""Derives the endpoints of a service from its EndpointSlices: a pure function of Kubernetes API objects.
+"""Derives a service's endpoints from its EndpointSlices, as a pure function of Kubernetes API objects.
 
-A service has several slices: one for each 100 endpoints (or as many as the cluster allows), and separate slices for
-each address family.
+A service has several slices: one per 100 endpoints (or whatever limit the cluster sets), and separate slices for each
+address family.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ SHAPE: dict[str, Shape] = {
         }
     ],
 }
-"""The fields of an EndpointSlice that lbctl reads, with their types in the Kubernetes API."""
+"""The EndpointSlice fields that lbctl reads, with their types in the Kubernetes API."""
 _FAMILIES = {"IPv4": 0, "IPv6": 1}
 
 
 def endpoints(port: str, slices: Iterable[Object], problems: dict[str, None]) -> list[Endpoint]:
-    """Return the endpoints of a service that have an address and the port.
+    """Return the service's endpoints that have an address and the port.
 
-    `port` is a name or a number; empty: the service's only port. If the service has no such endpoints, the reason is
-    added to `problems`.
+    `port` is a name or a number; if it is empty, the service must have only one port. If there are no such endpoints,
+    the reason is added to `problems`.
     """
     return list(_one_family(list(_endpoints(port, slices, problems))))
 
@@ -52,7 +52,7 @@ def _endpoints(port: str, slices: Iterable[Object], problems: dict[str, None]) -
 def _endpoint(endpoint: Object, address: Address, family: int) -> Endpoint:
     target, conditions = endpoint.get("targetRef") or {}, endpoint.get("conditions") or {}
     pod = str(target.get("name") or "") if target.get("kind") == "Pod" else ""
-    ready = conditions.get("ready") is not False  # absent means ready
+    ready = conditions.get("ready") is not False  # a missing value means ready
     terminating = conditions.get("terminating") is True
     serving = conditions.get("serving")
     return Endpoint(
@@ -84,10 +84,10 @@ def _port(wanted: str, item: Object, problems: dict[str, None]) -> int | None:
 
 
 def _one_family(endpoints: list[Endpoint]) -> Iterator[Endpoint]:
-    """Yield the endpoints; among those that are not named after a pod, only one address family is kept.
+    """Yield the endpoints, keeping only one address family for endpoints that are not named after a pod.
 
-    Manually created slices do not show which addresses belong to the same machine. Therefore, only IPv4 is used if a
-    service has both families.
+    Manually created slices do not show which addresses belong to the same machine. Therefore, if a service has both
+    families, only IPv4 is used.
     """
     has_ipv4 = any(not _has_pod_name(item) and item.family == 0 for item in endpoints)
     return (item for item in endpoints if _has_pod_name(item) or item.family == 0 or not has_ipv4)

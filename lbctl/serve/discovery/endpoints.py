@@ -1,8 +1,8 @@
-"""Derives the replicas of a pool from the endpoints of a Kubernetes service or InferencePool.
+"""Derives a pool's replicas from the endpoints of a Kubernetes service or InferencePool.
 
-One pod is one replica, even if several EndpointSlices contain it or it has addresses of both families; IPv4 takes
-precedence. A ready endpoint gets requests. An endpoint that still serves while it terminates is drained. Other
-endpoints are not replicas. If no endpoint is ready, terminating endpoints that still serve get the requests, as with
+Each pod is one replica, even if it is in several EndpointSlices or has addresses of both families; IPv4 takes
+precedence. A ready endpoint gets requests. An endpoint that is still serving while it terminates is drained. All other
+endpoints are ignored. If no endpoint is ready, requests go to terminating endpoints that are still serving, as with
 kube-proxy.
 """
 
@@ -25,26 +25,26 @@ Labels = Mapping[str, Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One address and port from a service or InferencePool."""
+    """One address and port of a service or InferencePool."""
 
     name: str
-    """The name of the replica: see `endpoint_name`."""
+    """Name of the replica; see `endpoint_name`."""
     address: Address
     """The address on which the replica listens."""
     pod: str
-    """The name of the endpoint's pod; empty if it is not a pod."""
+    """Name of the endpoint's pod; empty if it is not a pod."""
     family: int
     """0 for IPv4, 1 for IPv6."""
     ready: bool
     """Whether the endpoint should get requests."""
     serving: bool
-    """Whether the endpoint answers requests, even if it is about to terminate."""
+    """Whether the endpoint responds to requests, even if it is terminating."""
     terminating: bool
     """Whether the endpoint's pod is being deleted, which cannot be undone."""
     node: str
-    """The name of the endpoint's node; empty if unknown."""
+    """Name of the endpoint's node; empty if unknown."""
     zone: str
-    """The zone in the EndpointSlice; empty if unknown."""
+    """Zone given in the EndpointSlice; empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +54,13 @@ class Reading:
     replicas: tuple[Replica, ...]
     """The replicas, sorted by name."""
     left_out: int = 0
-    """Number of endpoints in excess of `max_replicas`."""
+    """Number of endpoints that exceed `max_replicas`."""
     problems: tuple[str, ...] = ()
-    """Problems that prevent the use of endpoints, without duplicates."""
+    """Problems that prevent endpoints from being used, without duplicates."""
 
 
 def endpoint_name(pod: str, address: Address, suffix: str = "") -> str:
-    """Return the name of a replica: its pod's name with the suffix, or its address if that is not a valid name."""
+    """Return a replica's name: its pod's name plus the suffix, or its address if that is not a valid name."""
     name = pod + suffix
     return name if pod and NAME.fullmatch(name) else replica_name(address)
 
@@ -71,10 +71,10 @@ def replicas_of(
     labels: Mapping[str, Labels],
     earlier: Iterable[Replica] = (),
 ) -> Reading:
-    """Return the replicas of a pool.
+    """Return a pool's replicas.
 
-    `labels`: `node` and `pod` map the names of nodes and pods to their labels. If labels could not be listed yet, they
-    are absent, and the GPU and zone are taken from the replica in `earlier`.
+    `labels` contains two maps, `node` and `pod`, from the names of nodes and pods to their labels. If labels have not
+    been listed yet, they are absent, and the GPU and zone are copied from the replica in `earlier`.
     """
     before = {item.name: item for item in earlier}
     problems: dict[str, None] = {}
@@ -106,12 +106,12 @@ def _leaves(item: Endpoint) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """The node and GPU of an endpoint."""
+    """An endpoint's node and GPU."""
 
     gpu: str
-    """GPU type of the endpoint; empty if unknown."""
+    """The endpoint's GPU type; empty if unknown."""
     zone: str
-    """Zone of the endpoint; empty if unknown."""
+    """The endpoint's zone; empty if unknown."""
 
 
 def _place(
@@ -136,7 +136,7 @@ def _place(
 
 
 def _gpu(discovery: KubernetesDiscovery, written: str, problems: dict[str, None]) -> str:
-    """Return the GPU type in a label; if the label contains none, return an empty string and add a problem."""
+    """Return the GPU type given in a label; if there is none, return an empty string and add a problem."""
     gpu = gpu_of_label(written, (name for name, _ in discovery.gpus))
     if not gpu and discovery.gpu_from is not None:
         what = f"unknown GPU: {written[:63]}" if written else "no label"
@@ -149,9 +149,9 @@ def _throughputs(discovery: KubernetesDiscovery) -> Mapping[str, float]:
 
 
 def _with_capacities(discovery: KubernetesDiscovery, replicas: Sequence[Replica]) -> tuple[Replica, ...]:
-    """Return the replicas with the throughput of their GPUs.
+    """Return the replicas with capacities that match their GPUs' throughput.
 
-    Replicas of an unknown GPU type get the lowest throughput among the others.
+    Replicas with an unknown GPU type get the lowest throughput among the others.
     """
     table = _throughputs(discovery)
     throughputs = [table[item.gpu] for item in replicas if item.gpu]

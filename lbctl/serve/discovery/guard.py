@@ -1,7 +1,7 @@
-"""Decides which new discovery answers are accepted: the removal of too many replicas at once must be confirmed.
+"""Decides which new discovery answers are accepted: removing too many replicas at once requires confirmation.
 
-For example, a resolver that is only partly available returns half of a pool. The affected pools keep their earlier
-answers; the other pools get the new answers.
+For example, a partly available resolver may return only half of a pool's replicas. The affected pools keep their
+earlier answers, and all other pools get the new ones.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from lbctl.serve.discovery.interface import Discovered
 def accepted_answers(
     topology: Topology, accepted: Discovered, discovered: Discovered, max_shrink: float
 ) -> tuple[Discovered, tuple[Diagnostic, ...]]:
-    """Return `discovered` with each withheld answer replaced by the one `accepted` before, and the reasons.
+    """Return `discovered` with each withheld answer replaced by the one in `accepted`, and the reasons.
 
     `max_shrink`: the maximum percentage of replicas that may be removed from a pool or from the fleet. Losses in pools
-    with a file of replicas are confirmed together with the files, and are not checked here. Replicas whose termination
-    a source has announced do not count.
+    with a file of replicas are not checked here, because they are confirmed together with the files. Replicas whose
+    termination was announced by a source are ignored.
     """
     answered = accepted.pools.keys() & discovered.pools.keys()
     before, after = (item.without(discovered.leaving).apply(topology) for item in (accepted, discovered))
@@ -47,5 +47,5 @@ def accepted_answers(
 
 
 def unresolved(topology: Topology, discovered: Discovered) -> list[str]:
-    """Return the pools that have never had an answer."""
+    """Return the pools that have never received an answer."""
     return [pool.name for pool in topology.pools if pool.discovery is not None and pool.name not in discovered.pools]

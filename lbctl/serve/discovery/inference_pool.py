@@ -1,7 +1,7 @@
-"""Derives the endpoints of an InferencePool from the pods that it selects: a pure function of Kubernetes API objects.
+"""Derives an InferencePool's endpoints from the pods that it selects, as a pure function of Kubernetes API objects.
 
-Each target port of a pod is an endpoint, as for the endpoint pickers of the Gateway API Inference Extension: an engine
-with data parallelism has a port for each rank.
+Each of a pod's target ports is an endpoint, as for endpoint pickers of the Gateway API Inference Extension: an engine
+with data parallelism has one port per rank.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from lbctl.ir.address import Address
 from lbctl.serve.discovery.endpoints import Endpoint, Object, endpoint_name
 
 POOL_SHAPE: dict[str, Shape] = {"spec": {"selector": {"matchLabels": {...: str}}, "targetPorts": [{"number": int}]}}
-"""The fields of an InferencePool that lbctl reads, with their types in the Kubernetes API."""
+"""The InferencePool fields that lbctl reads, with their types in the Kubernetes API."""
 POD_SHAPE: dict[str, Shape] = {
     "spec": {"nodeName": str},
     "status": {"phase": str, "podIPs": [{"ip": str}], "conditions": [{"type": str, "status": str}]},
 }
-"""The fields of a pod that lbctl reads, with their types in the Kubernetes API."""
+"""The pod fields that lbctl reads, with their types in the Kubernetes API."""
 _ENDED = frozenset({"Succeeded", "Failed"})
 
 
 @dataclass(frozen=True, slots=True)
 class InferencePool:
-    """The parts of an InferencePool that lbctl uses."""
+    """The parts of an InferencePool used by lbctl."""
 
     labels: tuple[tuple[str, str], ...]
     """The labels of the pool's pods, as sorted (name, value) pairs."""
@@ -36,12 +36,12 @@ class InferencePool:
 
     @property
     def selector(self) -> str:
-        """Return the label selector of its pods, in the format that the API server expects."""
+        """Return the label selector for its pods, in the format expected by the API server."""
         return ",".join(f"{label}={value}" for label, value in self.labels)
 
 
 def read(item: Object) -> InferencePool | None:
-    """Read an InferencePool. Return None if it selects no pods, or has no valid port."""
+    """Parse an InferencePool. Return None if it does not select any pods or does not have a valid port."""
     spec: dict[str, Any] = item.get("spec") or {}
     labels = (spec.get("selector") or {}).get("matchLabels") or {}
     numbers = [int(port.get("number") or 0) for port in spec.get("targetPorts") or ()]
@@ -52,7 +52,7 @@ def read(item: Object) -> InferencePool | None:
 def endpoints(pool: InferencePool, pods: Iterable[Object]) -> Iterator[Endpoint]:
     """Yield the endpoints of all pods that have an address and have not terminated.
 
-    If the pool has several ports, an endpoint is named `POD-PORT`.
+    If the pool has several ports, endpoints are named `POD-PORT`.
     """
     for pod in pods:
         metadata, status = pod.get("metadata") or {}, pod.get("status") or {}

@@ -1,8 +1,8 @@
-"""The interface of a replica source: DNS, a file, or an API.
+"""The interface for replica sources: DNS, a file, or an API.
 
-A source watches the pools with its kind of `discovery`, and returns all replicas of each pool. The source need not
-check its answers: `service.DiscoveryService` keeps the last valid answer of a source that fails and rejects replicas
-that no fleet file could list, and `guard` withholds answers that would remove too many replicas at once.
+A source watches the pools that use its kind of `discovery` and returns all of each pool's replicas. The source need not
+check its answers: `service.DiscoveryService` keeps the last valid answer when a source fails and rejects replicas that
+could not be listed in a fleet file, and `guard` withholds answers that would remove too many replicas at once.
 """
 
 from __future__ import annotations
@@ -19,29 +19,28 @@ from lbctl.runtime.guard import Guard
 
 @dataclass(frozen=True, slots=True)
 class PoolAnswer:
-    """The answer of a source for one pool. Times are in seconds since the epoch; None means never."""
+    """A source's answer for one pool. Times are in seconds since the epoch; None means never."""
 
     replicas: tuple[Replica, ...] | None = None
-    """All replicas, sorted by name, with `drain` set for replicas that are being removed; None before the first
-    answer."""
+    """All replicas, sorted by name; replicas that are being removed have `drain` set. None before the first answer."""
     answered: float | None = None
-    """The time at which the source last got an answer for the pool."""
+    """Time at which the source last received an answer for the pool."""
     error: str = ""
-    """The reason why the last attempt failed; empty if it succeeded."""
+    """Reason why the last attempt failed; empty if it succeeded."""
     failed: float | None = None
-    """The time of the last failed attempt."""
+    """Time of the last failed attempt."""
     key: str = ""
-    """The key of `saved` in the state; empty if nothing is saved."""
+    """Key of `saved` in the state; empty if nothing is saved."""
     saved: tuple[str, ...] = ()
-    """The answer in the format that the source's `seed` accepts."""
+    """The answer in the format accepted by the source's `seed`."""
     leaving: frozenset[str] = frozenset()
-    """Replicas whose termination the source has announced, even if they are still in the answer. The removal of these
-    replicas needs no confirmation."""
+    """Replicas whose termination the source has announced, even if the answer still contains them. Removing these
+    replicas does not require confirmation."""
 
 
 @dataclass(frozen=True, slots=True)
 class NameState:
-    """The state of a watched DNS name, Kubernetes service or InferencePool, as the API reports it.
+    """The state of a watched DNS name, Kubernetes service or InferencePool, as reported by the API.
 
     Times are in seconds since the epoch; None means never.
     """
@@ -49,47 +48,50 @@ class NameState:
     name: str
     """The name. For a service or InferencePool, it includes the prefix `kubernetes` and the namespace."""
     resolvers: tuple[str, ...]
-    """The resolvers in use; empty if the machine's resolvers are used, or none."""
+    """The resolvers in use; empty if the machine's resolvers are used or if none are needed."""
     pools: tuple[str, ...]
-    """The pools that get their replicas from this name."""
+    """The pools that get replicas from this name."""
     addresses: tuple[str, ...] = ()
-    """The usable addresses; without `answered`, they come from the saved state."""
+    """The usable addresses; if `answered` is None, they come from the saved state."""
     refused: tuple[str, ...] = ()
-    """Addresses in the answer that are not valid for a replica."""
+    """Addresses in the answer that are not valid as replica addresses."""
     left_out: int = 0
-    """Number of addresses in excess of the largest `max_replicas` of the pools."""
+    """Number of addresses that exceed the largest `max_replicas` among the pools."""
     answered: float | None = None
-    """The time of the last answer."""
+    """Time of the last answer."""
     error: str = ""
-    """The reason why the last query failed; empty if it succeeded."""
+    """Reason why the last query failed; empty if it succeeded."""
     failed: float | None = None
-    """The time of the last failure."""
+    """Time of the last failure."""
 
 
 class DiscoverySource(Protocol):
     """A source of replicas.
 
-    Its factory gets a callback, which the source calls in the event loop whenever `answers` changes. All methods are
-    called in the event loop.
+    Its factory receives a callback, which the source calls in the event loop whenever `answers` changes. All methods
+    are called in the event loop.
     """
 
     def seed(self, saved: Mapping[str, Sequence[str]]) -> None:
-        """Use the answers saved before a restart until there are new ones.
+        """Use answers saved before a restart until new ones arrive.
 
-        The mapping has the keys of all sources; each source uses only its own.
+        The mapping contains the keys of all sources; each source uses only its own keys.
         """
         ...
 
     def use_topology(self, topology: Topology) -> None:
-        """Watch exactly the pools of this topology that have the source's kind."""
+        """Watch exactly the pools in this topology that use this source's kind of discovery."""
         ...
 
     async def first(self, timeout: float) -> None:
-        """Wait until every pool has had its first answer or failure, but at most `timeout` seconds."""
+        """Wait until every pool has received its first answer or failure, for at most `timeout` seconds."""
         ...
 
     def answers(self) -> Mapping[str, PoolAnswer]:
-        """Map each pool to its current answer. An unchanged answer has the same tuple of replicas."""
+        """Map each pool to its current answer.
+
+        While an answer is unchanged, its tuple of replicas stays the same object.
+        """
         ...
 
     def names(self) -> tuple[NameState, ...]:
@@ -97,35 +99,35 @@ class DiscoverySource(Protocol):
         ...
 
     async def stop(self) -> None:
-        """Stop all requests. `answers` stays unchanged."""
+        """Stop all queries. `answers` remains unchanged."""
         ...
 
 
 SourceFactory = Callable[[Callable[[], None], Guard], DiscoverySource]
-"""Creates a source, given its callback and the guard that runs its long-lived tasks."""
+"""Creates a source from its callback and the guard that runs its long-lived tasks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Discovered:
-    """The answers of all sources at one point in time. A pool without an answer is absent."""
+    """The answers from all sources at one point in time. Pools without an answer are absent."""
 
     pools: Mapping[str, tuple[Replica, ...]] = field(default_factory=dict)
     """Maps each pool to its replicas, sorted by name."""
     hosts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Maps the host of each fixed address to its addresses."""
+    """Maps the host in each fixed address to its IP addresses."""
     answers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Maps each key to the answer that the state saves and that `seed` accepts after a restart."""
+    """Maps each key to the answer that is saved in the state and passed to `seed` after a restart."""
     keys: Mapping[str, str] = field(default_factory=dict)
-    """Maps each pool to the key of its answer, if it has one."""
+    """Maps each pool that has an answer to the answer's key."""
     leaving: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Maps each pool to the replicas whose termination its source has announced."""
     problems: tuple[Diagnostic, ...] = ()
     """The reasons why new answers were withheld."""
 
     def apply(self, topology: Topology) -> Topology:
-        """Return the topology with the discovered replicas in its pools.
+        """Return the topology with the discovered replicas added to its pools.
 
-        The topology already contains replicas from files.
+        The topology already contains the replicas listed in files.
         """
         pools = tuple(
             replace(item, replicas=self.pools[item.name])

@@ -1,10 +1,11 @@
-"""The source for pools whose replicas are the endpoints of a Kubernetes service, or the pods of an InferencePool.
+"""The replica source for pools whose replicas are a Kubernetes service's endpoints or an InferencePool's pods.
 
-Each service has one watch of its EndpointSlices, which pools share; node and pod labels are watched only if a pool
-needs them. Each namespace has one watch for its InferencePools, and each selector has one for its pods. If the API
-server is unreachable or returns nothing, the last answer is kept: a service without slices, which was deleted or never
-existed, removes no replica, and `names()` reports it. A deleted InferencePool keeps its last selector and ports.
-Replicas whose pods terminate are reported as `leaving`: their removal needs no confirmation.
+Each service has one watch on its EndpointSlices, shared by its pools. Node and pod labels are watched only if a pool
+needs them. Each namespace has one watch for its InferencePools, and each selector has one watch for its pods. If the
+API server is unreachable or returns nothing, the last answer is kept. A service without slices, which has been deleted
+or never existed, does not remove any replicas and is reported by `names()`. A deleted InferencePool keeps its last
+selector and ports. Replicas whose pods are terminating are reported as `leaving`, so that their removal does not
+require confirmation.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ from lbctl.serve.discovery.inference_pool import InferencePool
 from lbctl.serve.discovery.interface import NameState, PoolAnswer
 
 _WAIT_WITH_ANSWER = 0.5
-"""Maximum time in seconds for which `first` waits for a service that already has an earlier answer."""
+"""Maximum number of seconds that `first` waits for a service that already has an earlier answer."""
 _MAX_LEAVING = 8192
-"""Maximum number of terminating endpoints that each watch remembers."""
+"""Maximum number of terminating endpoints remembered per watch."""
 _ClusterKey = tuple[str | None, str | None]
 """The kubeconfig and its context."""
 _WatchKey = tuple[_ClusterKey, CollectionKey]
@@ -55,32 +56,32 @@ def cluster_of(discovery: KubernetesDiscovery) -> Cluster:
 
 
 def needed_keys(discovery: KubernetesDiscovery) -> list[CollectionKey]:
-    """Return the collections that the account must be allowed to list and watch, one for each resource."""
+    """Return the collections that the account must be allowed to list and watch, one per resource."""
     if discovery.service:
         return [_slices_key(discovery), *_labels_keys(discovery).values()]
     return [_pools_key(discovery), _pods_key(discovery), *_labels_keys(discovery).values()]
 
 
 def _slices_key(discovery: KubernetesDiscovery) -> CollectionKey:
-    """Return the collection with the EndpointSlices of the service."""
+    """Return the collection that contains the service's EndpointSlices."""
     path = f"/apis/discovery.k8s.io/v1/namespaces/{discovery.namespace}/endpointslices"
     return CollectionKey(path, f"kubernetes.io/service-name={discovery.service}", items="endpoints")
 
 
 def _pools_key(discovery: KubernetesDiscovery) -> CollectionKey:
-    """Return the collection with the InferencePools of the namespace."""
+    """Return the collection that contains the namespace's InferencePools."""
     return CollectionKey(f"/apis/inference.networking.k8s.io/v1/namespaces/{discovery.namespace}/inferencepools")
 
 
 def _pods_key(discovery: KubernetesDiscovery, selector: str = "") -> CollectionKey:
-    """Return the collection with the pods of the namespace that have these labels."""
+    """Return the collection that contains the namespace's pods with these labels."""
     return CollectionKey(f"/api/v1/namespaces/{discovery.namespace}/pods", selector)
 
 
 def _labels_keys(discovery: KubernetesDiscovery) -> dict[str, CollectionKey]:
-    """Return the collections of nodes and pods (by `node` and `pod`) whose labels the section uses.
+    """Return the collections of nodes and pods (under the keys `node` and `pod`) whose labels the section uses.
 
-    The pods of an InferencePool are always listed with their labels, so they are not included.
+    An InferencePool's pods are not included, because they are always listed with their labels.
     """
     paths = {"node": "/api/v1/nodes"}
     if discovery.service:
@@ -92,12 +93,12 @@ def _labels_keys(discovery: KubernetesDiscovery) -> dict[str, CollectionKey]:
 
 @dataclass(slots=True)
 class _PoolState:
-    """A watched pool with its last answer."""
+    """A watched pool and its last answer."""
 
     discovery: KubernetesDiscovery
     answer: PoolAnswer
     inference_pool: InferencePool | None = None
-    """The last valid InferencePool; None for a service, or if no valid one was found yet."""
+    """The last valid InferencePool; None for a service, or if no valid one has been found yet."""
     problems: tuple[str, ...] = ()
     left_out: int = 0
 
@@ -116,7 +117,10 @@ class _PoolState:
         return [*pools, *members, *_labels_keys(self.discovery).values()]
 
     def endpoints(self, objects: Iterable[Object], problems: dict[str, None]) -> list[Endpoint]:
-        """Return the endpoints in these objects of `members`. If there are none, the reason is added to `problems`."""
+        """Return the endpoints in these objects from `members`.
+
+        If there are none, the reason is added to `problems`.
+        """
         if self.inference_pool is not None:
             return list(inference_pool.endpoints(self.inference_pool, objects))
         return endpoint_slices.endpoints(self.discovery.port, objects, problems)
@@ -129,16 +133,16 @@ class _Watched:
     collection: Collection
     task: asyncio.Task[NoReturn]
     pools: list[_PoolState] = field(default_factory=list)
-    """The pools whose endpoints the collection contains."""
+    """The pools whose endpoints are in the collection."""
     leaving: dict[str, None] = field(default_factory=dict)
-    """The names of terminating endpoints."""
+    """Names of the terminating endpoints."""
 
 
 class KubernetesSource:
     """A DiscoverySource for `discovery.kubernetes`."""
 
     def __init__(self, on_change: Callable[[], None], guard: Guard, now: Callable[[], float] = time.time) -> None:
-        """Start without pools. `on_change` is called when an answer may have changed."""
+        """Start without any pools. `on_change` is called when an answer may have changed."""
         self._on_change = on_change
         self._guard = guard
         self._now = now
@@ -150,14 +154,14 @@ class KubernetesSource:
         self._is_stale = True
 
     def seed(self, saved: Mapping[str, Sequence[str]]) -> None:
-        """Use saved answers for newly watched pools until they are listed."""
+        """Use saved answers for newly watched pools until the pools have been listed."""
         for key, texts in saved.items():
             if key.startswith("kubernetes:"):
                 with suppress(ValueError, TypeError, KeyError):
                     self._seeds[key] = tuple(map(_restored, texts))
 
     def use_topology(self, topology: Topology) -> None:
-        """Watch exactly the pools of this topology. A pool that was already watched keeps its answer."""
+        """Watch exactly the pools in this topology. Pools that were already watched keep their answers."""
         sections = {
             pool.name: pool.discovery for pool in topology.pools if isinstance(pool.discovery, KubernetesDiscovery)
         }
@@ -172,7 +176,7 @@ class KubernetesSource:
         self._touch()
 
     async def first(self, timeout: float) -> None:
-        """Wait until everything has been listed once, at most half a second if all pools have an earlier answer."""
+        """Wait until everything has been listed once, for at most half a second if all pools have an earlier answer."""
         has_answer = all(pool.answer.replicas is not None for pool in self._pools.values())
         with suppress(TimeoutError):
             async with asyncio.timeout(min(timeout, _WAIT_WITH_ANSWER) if has_answer else timeout):
@@ -180,7 +184,7 @@ class KubernetesSource:
                     await waiting[0].collection.attempted.wait()
 
     def answers(self) -> Mapping[str, PoolAnswer]:
-        """Map each pool to its answer, for the pools with `discovery.kubernetes`."""
+        """Map each pool with `discovery.kubernetes` to its answer."""
         if self._is_stale:
             self._is_stale = False
             for pool in self._pools.values():
@@ -193,7 +197,7 @@ class KubernetesSource:
         return tuple(self._state(name, answers[name]) for name in sorted(self._pools))
 
     async def stop(self) -> None:
-        """Stop all requests. The last answers stay in use."""
+        """Stop all requests. The last answers remain in use."""
         tasks = [item.task for item in self._watched.values()]
         for task in tasks:
             task.cancel()
@@ -248,7 +252,7 @@ class KubernetesSource:
         self._touch()
 
     def _inference_pool(self, discovery: KubernetesDiscovery) -> Object | None:
-        """Return the InferencePool of a section; None if it does not exist or is not known yet."""
+        """Return the section's InferencePool; None if it does not exist or is not known yet."""
         watched = self._watched.get((_cluster_key(discovery), _pools_key(discovery)))
         return watched.collection.objects.get(f"{discovery.namespace}/{discovery.inference_pool}") if watched else None
 
@@ -259,8 +263,8 @@ class KubernetesSource:
     def _update(self, pool: _PoolState) -> None:
         """Compute a pool's answer.
 
-        The answer stays unchanged while its endpoints are unknown, or if the service has no slices. If labels could not
-        be listed yet, known replicas keep their GPU and zone.
+        The answer does not change while the pool's endpoints are unknown, or if the service has no slices. If labels
+        have not been listed yet, known replicas keep their GPU and zone.
         """
         where = _cluster_key(pool.discovery)
         if pool.members is None:
@@ -307,9 +311,9 @@ class KubernetesSource:
         )
 
     def _missing(self, pool: _PoolState, first: Collection, members: Collection | None) -> Iterator[str]:
-        """Yield the problem of a service without slices, or of an InferencePool that is missing or selects no pods.
+        """Yield the problem if a service has no slices, or if an InferencePool is missing or selects no pods.
 
-        `first` contains the slices, or the InferencePools.
+        `first` contains either the slices or the InferencePools.
         """
         if not first.listed:
             return
@@ -327,7 +331,7 @@ class KubernetesSource:
 
 
 def _note_leaving(watched: _Watched, item: Object) -> None:
-    """Remember the terminating endpoints in an object, and forget those whose names are in use again."""
+    """Remember an object's terminating endpoints, and forget those whose names are in use again."""
     for pool in watched.pools:
         for endpoint in pool.endpoints([item], {}):
             watched.leaving.pop(endpoint.name, None)
@@ -342,7 +346,7 @@ def _cluster_key(discovery: KubernetesDiscovery) -> _ClusterKey:
 
 
 def _key(discovery: KubernetesDiscovery) -> str:
-    """Return the key of the answer in the saved state."""
+    """Return the answer's key in the saved state."""
     where = f"{discovery.kubeconfig or ''}:{discovery.context or ''}"
     return f"kubernetes:{where}:{discovery.reference}:{discovery.port}"
 
@@ -353,7 +357,7 @@ def _labels(objects: Iterable[Object]) -> Labels:
 
 
 def _saved(replica: Replica) -> str:
-    """Serialize a replica for the state."""
+    """Serialize a replica for the saved state."""
     fields: dict[str, Any] = {
         "name": replica.name, "host": replica.address.host, "port": replica.address.port, "capacity": replica.capacity,
         "drain": replica.drain, "zone": replica.zone, "gpu": replica.gpu,
@@ -362,7 +366,7 @@ def _saved(replica: Replica) -> str:
 
 
 def _restored(text: str) -> Replica:
-    """Parse the text that `_saved` returned. Raises ValueError, TypeError or KeyError for any other text."""
+    """Parse a string returned by `_saved`. Raises ValueError, TypeError or KeyError for any other string."""
     fields = parse_object(text)
     address = Address(str(fields.pop("host")), int(fields.pop("port")))
     return Replica(address=address, **fields)

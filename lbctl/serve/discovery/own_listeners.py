@@ -1,7 +1,7 @@
-"""Rejects replicas whose address belongs to a listener of the control plane or a proxy's admin interface.
+"""Rejects replicas whose address belongs to one of the control plane's listeners or to a proxy's admin interface.
 
-lbctl does not control replica sources. If a replica had the API's address, client requests would reach the API with the
-rights of a loopback client.
+Replica sources are outside of lbctl's control. If a replica had the API's address, client requests would reach the API
+with a loopback client's permissions.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from lbctl.ir.topology import Topology
 
 _WILDCARDS = frozenset({"0.0.0.0", "::"})
 _ANY_PORT = 9
-"""An arbitrary port, for a socket that sends nothing."""
+"""An arbitrary port for a socket that does not send anything."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnBinds:
-    """The listen addresses from this process's options; None if the fleet decides."""
+    """The listen addresses given in this process's options; None if the fleet determines them."""
 
     xds: Address | None = None
-    """The address for proxies that connect over TCP."""
+    """Address for proxies that connect over TCP."""
     api: Address | None = None
     picker: Address | None = None
-    """The address of the picker's gRPC server; its HTTP server uses the next port."""
+    """Address of the picker's gRPC server; its HTTP server uses the next port."""
 
 
 Listeners = Mapping[int, tuple[tuple[str, str], ...]]
-"""Maps each port to the (host, owner) pairs of the listeners on it."""
+"""Maps each port to the (host, owner) pairs of the listeners that use it."""
 
 
 def own_listeners(binds: OwnBinds, topology: Topology) -> Listeners:
@@ -61,7 +61,7 @@ def _places(binds: OwnBinds, topology: Topology) -> Iterator[tuple[Address, str]
 
 
 def at_own_listener(replicas: Iterable[object], listeners: Listeners) -> str:
-    """Return a short phrase that names a replica with the address of a listener; empty if there is none."""
+    """Return a short phrase that names a replica whose address is a listener's; empty if there is none."""
     for item in replicas:
         if not isinstance(item, Replica):
             continue
@@ -81,7 +81,7 @@ def _is_same(host: str, listening: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def _is_of_this_machine(host: str) -> bool:
-    """Return whether an IP address belongs to this machine: a connection to it then has the same source address.
+    """Return whether an IP address belongs to this machine: connections to it then have the same source address.
 
     Nothing is sent.
     """

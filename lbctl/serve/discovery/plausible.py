@@ -1,4 +1,4 @@
-"""Checks whether the replicas of an answer could be listed in a fleet file, according to the rules of the model."""
+"""Checks whether an answer's replicas could be listed in a fleet file, according to the model's rules."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from lbctl.model import pool as model
 from lbctl.model.errors import messages_of
 
 _CACHE_SIZE = 16_384
-"""Maximum number of replicas whose result is cached: in a large pool, few change at once."""
+"""Maximum number of replicas whose results are cached, because few replicas of a large pool change at once."""
 
 
 def implausible(replicas: Sequence[object]) -> str:
-    """Return a short phrase about the problem with these replicas of a pool; empty if there is none."""
+    """Return a short phrase that describes the problem with these replicas of a pool; empty if there is none."""
     for item in replicas:
         try:
             problem = _problem(item) if isinstance(item, Replica) else f"{show(str(item))} is not a replica"

@@ -1,7 +1,7 @@
-"""Combines the answers of all replica sources, and drops answers that no fleet could contain.
+"""Combines the answers of all replica sources and drops answers that no fleet could contain.
 
-A source that fails, omits a pool or returns implausible replicas removes no replica: the pool keeps its last answer
-while its `discovery` section is unchanged.
+A source that fails, omits a pool or returns implausible replicas does not remove any replicas: the pool keeps its last
+answer as long as its `discovery` section is unchanged.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from lbctl.serve.discovery.plausible import implausible
 
 _EMPTY = Topology((), (), ())
 _GRACE = 1.0
-"""Additional seconds to wait for a source after its timeout."""
+"""Additional seconds to wait for a source after its timeout has expired."""
 
 
 class DiscoveryService:
     """Combines the sources.
 
-    Call `use_topology` in a running event loop, then `first`, then consume `changes` in one task.
+    Call `use_topology` in a running event loop, then call `first`, then consume `changes` in one task.
     """
 
     def __init__(
@@ -39,10 +39,12 @@ class DiscoveryService:
         settle: float = 0.1,
         binds: OwnBinds | None = None,
     ) -> None:
-        """Create the sources in `kinds`, or all sources. Changes within `settle` seconds are reported together.
+        """Create the sources in `kinds`, or all sources by default.
 
-        `guard` runs the tasks of the sources, and counts the failures of their methods. `binds`: addresses of this
-        process that the fleet does not define.
+        Changes that occur within `settle` seconds are reported together.
+
+        `guard` runs the sources' tasks and counts failures of their methods. `binds`: addresses of this process that
+        are not defined in the fleet.
         """
         self._binds = binds or OwnBinds()
         kinds = kinds or sources.SOURCES
@@ -54,16 +56,16 @@ class DiscoveryService:
         self._topology = _EMPTY
         self._last_good: dict[str, tuple[Discovery, PoolAnswer]] = {}
         self._sources: dict[str, DiscoverySource] = {kind: kinds.get(kind)(self._touch, guard) for kind in kinds.names}
-        self._watched: dict[str, Topology] = {}  # kind → the topology that its source has last watched without error
+        self._watched: dict[str, Topology] = {}  # kind → the topology that its source last watched without an error
 
     def seed(self, saved: Mapping[str, Sequence[str]]) -> None:
-        """Pass the answers that were saved before a restart to the sources."""
+        """Pass answers saved before a restart to the sources."""
         for kind, source in self._sources.items():
             with self._recorded(kind):
                 source.seed(saved)
 
     def use_topology(self, topology: Topology) -> None:
-        """Watch exactly the pools and names of this topology. A pool that was already watched keeps its answer."""
+        """Watch exactly the pools and names in this topology. Pools that were already watched keep their answers."""
         self._topology = topology
         for kind, source in self._sources.items():
             with self._recorded(kind):
@@ -72,7 +74,7 @@ class DiscoveryService:
         self._touch()
 
     async def first(self, timeout: float) -> Discovered:
-        """Wait for the first answers of all sources, for about `timeout` seconds at most, and return the replicas."""
+        """Wait for all sources' first answers, for at most about `timeout` seconds, and return the replicas."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout + _GRACE):
                 await asyncio.gather(*(self._first(kind, timeout) for kind in self._sources))
@@ -80,9 +82,9 @@ class DiscoveryService:
         return self._reported
 
     async def changes(self) -> AsyncIterator[Discovered]:
-        """Yield the discovered replicas each time they differ from the last result of `first` or this method.
+        """Yield the discovered replicas whenever they differ from the last result of `first` or of this method.
 
-        Never ends.
+        The generator never ends.
         """
         while True:
             await self._changed.wait()
@@ -104,7 +106,7 @@ class DiscoveryService:
         return tuple(state for source in self._sources.values() for state in source.names())
 
     async def stop(self) -> None:
-        """Stop all sources. The last answers stay in use."""
+        """Stop all sources. The last answers remain in use."""
         await asyncio.gather(*(source.stop() for source in self._sources.values()))
 
     def _touch(self) -> None:
@@ -117,14 +119,14 @@ class DiscoveryService:
 
     @contextmanager
     def _recorded(self, kind: str) -> Iterator[None]:
-        """Log and count an exception of a source, so that the other sources are still called."""
+        """Log and count an exception raised by a source, so that the other sources are still called."""
         try:
             yield
         except Exception:  # noqa: BLE001 -- a source that fails stops no other, and removes no replica
             self._guard.record("a replica source failed; its last answers stay in use", "source of replicas", kind=kind)
 
     def _dns_sources(self) -> tuple[DnsSource, ...]:
-        """The sources that also resolve the hosts of fixed addresses."""
+        """The sources that also resolve the hosts in fixed addresses."""
         return tuple(source for source in self._sources.values() if isinstance(source, DnsSource))
 
     def _discovered(self) -> Discovered:
@@ -149,7 +151,7 @@ class DiscoveryService:
         )
 
     def _answers(self, kind: str) -> Mapping[str, PoolAnswer]:
-        """Return a source's answers for the pools that it watches with their current `discovery` section."""
+        """Return a source's answers for the pools that it is watching with their current `discovery` section."""
         source, watched = self._sources.get(kind), self._watched.get(kind, _EMPTY)
         answers: Mapping[str, PoolAnswer] = {}
         with self._recorded(kind):
@@ -161,7 +163,7 @@ class DiscoveryService:
     def _accepted(
         self, pool: Pool, discovery: Discovery, new: PoolAnswer | None, problems: list[Diagnostic]
     ) -> PoolAnswer | None:
-        """Return the new answer if it is plausible, otherwise the last valid answer of the same `discovery` section."""
+        """Return the new answer if it is plausible, or else the last valid answer for the same `discovery` section."""
         section, last = self._last_good.get(pool.name, (None, None))
         if section != discovery:
             last = None

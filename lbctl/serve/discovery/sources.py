@@ -1,4 +1,4 @@
-"""The replica sources by their key under `discovery:`.
+"""The replica sources, by their key under `discovery:`.
 
 To add a source, add a module in this package and one line here.
 """

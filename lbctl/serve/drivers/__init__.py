@@ -1,1 +1,1 @@
-"""Drivers: each applies the published fleet to one running proxy on this machine."""
+"""Drivers: each driver applies the published fleet to one proxy running on this machine."""

@@ -1,4 +1,4 @@
-"""The interface of drivers for running proxies, and their status."""
+"""The interface for drivers of running proxies, and their status."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lbctl.serve.fleet.publisher import PublishedFleet
 
 State = Literal["SYNCED", "WAITING", "FAILING", "NOT DRIVEN"]
 Ejected = Callable[[], Mapping[str, frozenset[str]]]
-"""Returns the replicas, by pool, that the active checks of `lbctl serve` have ejected."""
+"""Returns the replicas, by pool, ejected by the active checks of `lbctl serve`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,43 +23,43 @@ class DriverStatus:
     state: State = "WAITING"
     """Whether the proxy has the published fleet."""
     version: str = ""
-    """The version of the snapshot that the proxy has; empty before the first."""
+    """Version of the snapshot that the proxy has; empty before the first one."""
     reason: str = ""
-    """The reason why the proxy is not in sync; empty if it is in sync."""
+    """Reason why the proxy is not in sync; empty if it is in sync."""
     reloads: int = 0
-    """Number of reloads that lbctl has caused."""
+    """Number of reloads caused by lbctl."""
     leaving: int = 0
-    """The number of removed replicas that still have requests."""
+    """Number of removed replicas that still have requests."""
     at: float = 0.0
-    """The time of the last attempt, in seconds since the epoch."""
+    """Time of the last attempt, in seconds since the epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class DriverRow:
-    """The status of a proxy that needs a driver, even if it has none."""
+    """The status of a proxy that needs a driver, even if it does not have one."""
 
     proxy: str
-    """The name of the proxy in `proxies` of the fleet."""
+    """Name of the proxy under `proxies` in the fleet."""
     kind: str
-    """The kind of the proxy."""
+    """Kind of the proxy."""
     connected: bool
-    """Whether the proxy has a driver that works."""
+    """Whether the proxy has a working driver."""
     since: float
-    """The time of the last attempt, or the start of the supervisor, in seconds since the epoch."""
+    """Time of the last attempt, or of the supervisor's start, in seconds since the epoch."""
     state: State
     """Whether the proxy has the published fleet."""
     reason: str
-    """The reason why the proxy is not in sync; empty if it is in sync."""
+    """Reason why the proxy is not in sync; empty if it is in sync."""
     last_good: str
-    """The version of the snapshot that the proxy has; empty before the first."""
+    """Version of the snapshot that the proxy has; empty before the first one."""
     reloads: int
-    """The number of reloads that lbctl has caused."""
+    """Number of reloads caused by lbctl."""
     leaving: int
-    """The number of removed replicas that still have requests."""
+    """Number of removed replicas that still have requests."""
 
     @classmethod
     def of(cls, proxy: Proxy, status: DriverStatus, since: float) -> DriverRow:
-        """Return the row of a proxy. `since`: the start of the supervisor, in seconds since the epoch."""
+        """Return a proxy's row. `since`: the time at which the supervisor started, in seconds since the epoch."""
         return cls(
             proxy=proxy.name,
             kind=proxy.kind,
@@ -78,36 +78,36 @@ class Driver(Protocol):
 
     @property
     def proxy(self) -> Proxy:
-        """The proxy that it drives."""
+        """The proxy that the driver controls."""
         ...
 
     @property
     def status(self) -> DriverStatus:
-        """The sync state of the proxy."""
+        """The proxy's sync state."""
         ...
 
     @property
     def composed(self) -> ForProxy | None:
-        """The snapshot composed only for this proxy; None if it gets the published snapshot unchanged."""
+        """The snapshot composed only for this proxy; None if the proxy gets the published snapshot unchanged."""
 
     @property
     def accepted(self) -> View | None:
         """The part of `composed` that the proxy has applied; None before the first one, or if `composed` is None."""
 
     def update(self, served: PublishedFleet) -> None:
-        """Apply this fleet to the proxy from now on. Returns at once."""
+        """From now on, apply this fleet to the proxy. The method returns immediately."""
 
     def checks_changed(self) -> None:
-        """Apply changed ejections by the active checks of `lbctl serve`. Returns at once."""
+        """Apply changes in the ejections by the active checks of `lbctl serve`. The method returns immediately."""
 
     async def run(self) -> None:
         """Drive the proxy until the task is cancelled.
 
-        If the task ends for another reason, this counts as a failure, and a new driver is started.
+        If the task ends for another reason, this is treated as a failure, and a new driver is started.
         """
 
 
 def as_served(proxy: Proxy, served: PublishedFleet) -> Proxy:
-    """Return the proxy with its custom lines from this fleet. Any other change starts a new driver."""
+    """Return the proxy with the custom lines from this fleet. Any other change requires a new driver."""
     proxies = served.composed.whole.topology.proxies
     return next((item for item in proxies if item.name == proxy.name), proxy)

@@ -1,7 +1,7 @@
 """Selects the proxies that need a driver.
 
-An Envoy connects to lbctl by itself, unless it reads files from `lbctl render`. lbctl drives any other proxy whose
-entry allows it.
+An Envoy connects to lbctl by itself, unless it reads files written by `lbctl render`. lbctl drives every other proxy
+whose entry allows it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from lbctl.targets import target
 
 
 def needs_driver(topology: Topology) -> tuple[Proxy, ...]:
-    """The proxies that are not configured through xDS, according to their entries."""
+    """Return the proxies that are not configured through xDS, according to their entries."""
     return tuple(item for item in topology.proxies if not target(item.kind).served_by_xds or _reads_files(item))
 
 
 def undriven(proxy: Proxy) -> str:
-    """The reason why the proxy has no driver; empty if it has one, or if it is configured through xDS."""
+    """Return the reason why the proxy has no driver; empty if it has one or is configured through xDS."""
     if target(proxy.kind).served_by_xds:
         return f"{target(proxy.kind).title} with `config` reads files unless it connects" if _reads_files(proxy) else ""
     kind = driver_kind(proxy.kind)
@@ -26,11 +26,11 @@ def undriven(proxy: Proxy) -> str:
 
 
 def driven(topology: Topology) -> tuple[Proxy, ...]:
-    """The proxies with a driver."""
+    """Return the proxies that have a driver."""
     return tuple(item for item in needs_driver(topology) if not undriven(item))
 
 
 def _reads_files(proxy: Proxy) -> bool:
-    """Return whether an Envoy reads files from `lbctl render`, unless it connects anyway."""
+    """Return whether an Envoy reads files written by `lbctl render`, unless it connects anyway."""
     names_nodes = bool(proxy.nodes) or proxy.node_san is not None
     return target(proxy.kind).served_by_xds and proxy.config is not None and not names_nodes

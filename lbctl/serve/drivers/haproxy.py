@@ -1,7 +1,7 @@
-"""The driver of a HAProxy on this machine.
+"""The driver for an HAProxy on this machine.
 
-The driver applies each published fleet at once. Every few seconds, it also compares the fleet with HAProxy's state,
-because another program may have reloaded HAProxy. A failed attempt is repeated with back-off.
+The driver applies each published fleet immediately. Every few seconds, it also compares the fleet with HAProxy's state,
+because another program may have reloaded HAProxy. Failed attempts are retried with back-off.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from lbctl.targets.haproxy import TARGET
 from lbctl.targets.prepare import Prepared, prepare
 
 _MIN_INTERVAL = 0.2
-"""Minimum seconds between two attempts."""
+"""Minimum time between two attempts, in seconds."""
 _CHECK_INTERVAL = 5.0
-"""Seconds between comparisons with the state of HAProxy."""
+"""Seconds between comparisons with HAProxy's state."""
 _FIRST_RETRY = 1.0
 _MAX_RETRY_INTERVAL = 15.0
-"""Maximum seconds until a failed attempt is repeated."""
+"""Maximum time before a failed attempt is retried, in seconds."""
 
 
 class HaproxyDriver:
@@ -43,7 +43,7 @@ class HaproxyDriver:
         del ejected  # HAProxy checks its replicas itself
         self.proxy = proxy
         self.status = DriverStatus()
-        self.composed: ForProxy | None = None  # HAProxy checks and ramps by itself
+        self.composed: ForProxy | None = None  # HAProxy performs its own health checks and slow start
         self._files: Mapping[str, Path] = {}
         self._driver = HaproxyUpdater(proxy, lambda path: self._files.get(path), permit=permit)
         self.accepted: View | None = None
@@ -54,7 +54,7 @@ class HaproxyDriver:
         self._failures = 0
 
     def update(self, served: PublishedFleet) -> None:
-        """Apply this fleet to the proxy from now on."""
+        """From now on, apply this fleet to the proxy."""
         self._served = served
         self._news.set()
 
@@ -98,7 +98,7 @@ class HaproxyDriver:
             return HaproxyResult(False, failure=f"{error.filename or self.proxy.name}: {reason_of(error)}")
 
     def _record(self, served: PublishedFleet, applied: HaproxyResult) -> float:
-        """Record the result of an attempt in the status and the log, and return the seconds until the next one."""
+        """Record an attempt's result in the status and the log, and return the seconds until the next attempt."""
         before = self.status
         reason = _reason(applied)
         self._failures = 0 if applied.done or applied.retry_after is not None else self._failures + 1
@@ -126,7 +126,7 @@ class HaproxyDriver:
 
 
 def _waits_for_reload(applied: HaproxyResult) -> bool:
-    """Return whether HAProxy is only waiting for a scheduled reload, which does not need a warning."""
+    """Return whether HAProxy is merely waiting for a scheduled reload, which does not warrant a warning."""
     wrong = applied.failure or applied.complaints or applied.refused or applied.wrong
     return bool(applied.reload) and applied.retry_after is not None and not wrong
 

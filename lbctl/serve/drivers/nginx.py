@@ -1,8 +1,8 @@
-"""The driver of an nginx on this machine.
+"""The driver for an nginx on this machine.
 
-The driver also provides features that nginx lacks: active checks and slow start. A new snapshot is compared with the
-last one: nginx is reloaded only if its configuration changes. `lbctl.apply.nginx.reload_schedule` decides the time of a
-reload.
+The driver also provides features that nginx lacks: active checks and slow start. Each new snapshot is compared with the
+last one, and nginx is reloaded only if its configuration changes. `lbctl.apply.nginx.reload_schedule` determines when
+to reload.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from lbctl.targets.load import Loaded
 from lbctl.targets.prepare import Prepared
 
 _MIN_INTERVAL = 0.25
-"""Minimum seconds between two configuration changes."""
+"""Minimum time between two configuration changes, in seconds."""
 _CHECK_INTERVAL = 5.0
-"""Seconds between checks that nginx is running."""
+"""Seconds between checks of whether nginx is running."""
 _STATES: Mapping[str, State] = {"applied": "SYNCED", "same": "SYNCED", "refused": "FAILING", "absent": "FAILING"}
 
 
 def next_reload(interval: float, seconds: float | None, now: float) -> str:
-    """Describe why a configuration has not been applied yet, and when the next reload is due.
+    """Explain why a configuration has not been applied yet, and when the next reload is due.
 
-    `interval`: the minimum seconds between two reloads for weights. `seconds`: the time until the next reload; None if
-    it is unknown. `now`: in seconds since the epoch.
+    `interval`: the minimum time between reloads for weights, in seconds. `seconds`: the time until the next reload;
+    None if unknown. `now` is in seconds since the epoch.
     """
     at = ""
     if seconds is not None and 0 < seconds < math.inf:
@@ -55,7 +55,7 @@ def next_reload(interval: float, seconds: float | None, now: float) -> str:
 
 
 class NginxDriver:
-    """A Driver for one nginx. `ejected` maps each pool to the replicas that fail their active checks.
+    """A Driver for one nginx. `ejected` maps each pool to the replicas that are failing their active checks.
 
     `permit` is called before each change.
     """
@@ -72,7 +72,7 @@ class NginxDriver:
         self._served: PublishedFleet | None = None
         self._requested: tuple[Loaded, Prepared] | None = None
         self._wanted: tuple[tuple[View, str], ...] = ()
-        """The views requested since the last attempt began, each with the version of its snapshot, newest last."""
+        """The views requested since the last attempt began, each with its snapshot's version, newest last."""
         self._news = asyncio.Event()
         self._running = False
         self._unseen = False
@@ -80,16 +80,16 @@ class NginxDriver:
 
     @property
     def accepted(self) -> View | None:
-        """The view that nginx last accepted."""
+        """The view that nginx most recently accepted."""
         return self._driver.accepted
 
     def update(self, served: PublishedFleet) -> None:
-        """Apply this fleet to the proxy from now on."""
+        """From now on, apply this fleet to the proxy."""
         self._served = served
         self._news.set()
 
     def checks_changed(self) -> None:
-        """Apply the changed ejections by the active checks."""
+        """Apply changes in the ejections by the active checks."""
         self._news.set()
 
     async def run(self) -> None:
@@ -102,7 +102,7 @@ class NginxDriver:
     async def _watch(self) -> None:
         """Monitor whether nginx is running.
 
-        nginx does not report when it stops, and it reads the file when it restarts.
+        nginx does not report when it stops, and it rereads the file when it restarts.
         """
         while True:
             await asyncio.sleep(_CHECK_INTERVAL)
@@ -134,7 +134,7 @@ class NginxDriver:
             await asyncio.sleep(_MIN_INTERVAL)
 
     async def _request(self, served: PublishedFleet) -> float | None:
-        """Request the current configuration for nginx. Returns the seconds until slow start changes it."""
+        """Request the current configuration for nginx. Return the seconds until slow start changes it."""
         ramps = self.composed.ramps if self.composed else Ramps()
         composed = for_proxy(served.composed, self._ejected(), ramps, time.monotonic(), self._interval)
         evidence = self.composed is not None and composed.factors == self.composed.factors
@@ -163,9 +163,9 @@ class NginxDriver:
         return next_reload(self._interval, self._driver.seconds_until_due(), time.time())
 
     def _record(self, applied: NginxResult) -> None:
-        """Record the result of an attempt in the status and the log.
+        """Record an attempt's result in the status and the log.
 
-        A newer view may have been requested in the meantime; it waits for the next attempt.
+        A newer view may have been requested in the meantime; if so, it waits for the next attempt.
         """
         before, accepted = self.status, self._driver.accepted
         state = _STATES.get(applied.outcome, "WAITING")

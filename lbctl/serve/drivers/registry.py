@@ -1,6 +1,6 @@
-"""The kinds of proxies that have a driver. To add a kind, add a module in this package and one line here.
+"""The kinds of proxies for which there is a driver. To add a kind, add a module in this package and one line here.
 
-A driver is imported when the first proxy of its kind is driven; the eligibility check needs only this module.
+A driver is imported when the first proxy of its kind is driven; checking eligibility requires only this module.
 """
 
 from __future__ import annotations
@@ -23,23 +23,24 @@ class DriverKind:
     """The driver for one kind of proxy."""
 
     factory: str
-    """`module:name` of a function that takes a proxy, its ejected replicas and a permit, and returns a `Driver`."""
+    """`module:name` of a function that takes a proxy, its ejected replicas and a permit function, and returns a
+    `Driver`."""
     needs: tuple[tuple[str, ...], ...]
-    """Groups of settings of `proxies.<name>`; the driver needs all settings of at least one group."""
+    """Groups of settings under `proxies.<name>`; the driver needs all settings in at least one of the groups."""
     active_checks: bool = False
-    """Whether `lbctl serve` runs the active health checks, because the proxy has none."""
+    """Whether `lbctl serve` performs the active health checks, because this kind of proxy does not support them."""
 
     def missing(self, proxy: Proxy) -> str:
-        """Return the settings that the proxy still needs to be driven; empty if it has them all."""
+        """Return the settings that must still be set before the proxy can be driven; empty if none are missing."""
         if any(all(getattr(proxy, name) for name in group) for group in self.needs):
             return ""
         *others, last = (f"no {' with '.join(group)}" for group in self.needs)
         return f"it has {', '.join(others)}, and {last}" if others else f"it has {last}"
 
     def driver(self, proxy: Proxy, ejected: Ejected, permit: Permit) -> Driver:
-        """Return a new driver for the proxy. `ejected`: the replicas that active checks have ejected.
+        """Return a new driver for the proxy. `ejected`: the replicas ejected by active checks.
 
-        `permit` returns whether the proxy may be changed now; the driver calls it right before each change.
+        `permit` returns whether the proxy may be changed now; the driver calls it immediately before each change.
         """
         module, _, name = self.factory.partition(":")
         factory: Callable[[Proxy, Ejected, Permit], Driver] = getattr(import_module(module), name)

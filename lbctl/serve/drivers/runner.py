@@ -1,4 +1,7 @@
-"""Runs the driver of one proxy. Until a failed driver is restarted, the status shows the reason and the time."""
+"""Runs one proxy's driver.
+
+Until a failed driver is restarted, the status shows the reason and the time of the restart.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +24,14 @@ _UNSURE = 0.1
 
 
 class DriverEndedError(Exception):
-    """A driver returned, although drivers run until they are cancelled."""
+    """A driver returned, although drivers must run until they are cancelled."""
 
 
 class DriverRunner:
-    """`create` returns a new driver. A `Guard` restarts `run`, and calls `restarts_in` before each pause."""
+    """`create` returns a new driver. A `Guard` restarts `run` and calls `restarts_in` before each pause."""
 
     def __init__(self, proxy: Proxy, create: Callable[[], Driver], permit: Callable[[], bool] = lambda: True) -> None:
-        """`permit` returns whether this process may change proxies now; an update waits until it may."""
+        """`permit` returns whether this process may currently change proxies; updates wait until it may."""
         self.proxy = proxy
         self._permit = permit
         self._create = create
@@ -42,7 +45,7 @@ class DriverRunner:
 
     @property
     def status(self) -> DriverStatus:
-        """The driver's status, or the reason why there is no driver and the time at which the next one starts."""
+        """The driver's status, or the reason why there is no driver and the time at which the next one will start."""
         if self._driver is None:
             return self._status
         status = self._driver.status
@@ -50,7 +53,7 @@ class DriverRunner:
 
     @property
     def composed(self) -> ForProxy | None:
-        """The snapshot composed only for this proxy; None if it gets the published snapshot unchanged."""
+        """The snapshot composed only for this proxy; None if the proxy gets the published snapshot unchanged."""
         return self._driver.composed if self._driver is not None else None
 
     @property
@@ -59,19 +62,19 @@ class DriverRunner:
         return self._driver.accepted if self._driver is not None else None
 
     def update(self, served: PublishedFleet) -> None:
-        """Apply this fleet to the proxy from now on."""
+        """From now on, apply this fleet to the proxy."""
         self._served, self._is_new = served, True
         self._updated.set()
 
     def checks_changed(self) -> None:
-        """Apply the changed ejections by active checks."""
+        """Apply changes in the ejections by the active checks."""
         self._checks_changed = True
         self._updated.set()
 
     async def run(self) -> NoReturn:
         """Drive the proxy with a new driver until the task is cancelled.
 
-        Raises the driver's error, or DriverEndedError if the driver returns.
+        Raises the driver's exception, or DriverEndedError if the driver returns.
         """
         try:
             await self._drive()
@@ -80,7 +83,7 @@ class DriverRunner:
             raise
 
     def restarts_in(self, seconds: float) -> None:
-        """Report that the driver has failed and that `run` is called again after this pause."""
+        """Report that the driver has failed and that `run` will be called again after this pause."""
         last, now = self.status, time.time()
         at = datetime.fromtimestamp(now + seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         reason = f"its driver failed ({self._error}; see the log); a new one starts at {at}"
@@ -99,7 +102,7 @@ class DriverRunner:
             await end_tasks(tasks)
 
     async def _feed(self, driver: Driver) -> None:
-        """Pass updates to the driver, in a separate task, because a driver may raise here too."""
+        """Pass updates to the driver in a separate task, because a driver may raise an exception here too."""
         while True:
             await self._updated.wait()
             while not self._permit():
@@ -114,13 +117,13 @@ class DriverRunner:
 
 
 def _error_of(tasks: list[asyncio.Task[None]]) -> BaseException:
-    """Return the error of the first task that has ended."""
+    """Return the exception of the first task that has ended."""
     errors = (task.exception() for task in tasks if task.done() and not task.cancelled())
     return next((error for error in errors if error is not None), None) or DriverEndedError("it ended unexpectedly")
 
 
 def _name(error: BaseException) -> str:
-    """Return the class name of the error (of the first one in a group), because its message may contain a secret."""
+    """Return the class name of the exception (the first one in a group); its message may contain a secret."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return type(error).__name__

@@ -1,7 +1,7 @@
-"""Drives the proxies that need a driver, with the same fleet as the Envoys.
+"""Drives the proxies that need a driver, using the same fleet as the Envoys.
 
 Each driver has its own task, so that a driver that hangs, fails or is rejected does not delay the others. A proxy
-without a driver is not changed, and its row contains the reason.
+without a driver is left unchanged, and its row states the reason.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.serve.health.health_check import HealthChecker, Key
 
 _FIRST_CHECKS = 3.0
-"""Maximum time in seconds for which a proxy without active checks waits for the first results of lbctl's checks."""
+"""Maximum number of seconds that a proxy without active checks waits for the first results of lbctl's checks."""
 
 
 class DriverSupervisor:
-    """Runs a driver for each proxy that needs one, and the active checks of proxies that do not have their own."""
+    """Runs a driver for each proxy that needs one, and active checks for proxies that lack them."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class DriverSupervisor:
         dry_run: bool,
         permit: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`permit` returns whether this process may change proxies now."""
+        """`permit` returns whether this process may currently change proxies."""
         self._permit = permit
         self._dry_run = dry_run
         self._guard = guard
@@ -55,7 +55,7 @@ class DriverSupervisor:
         self._news = asyncio.Event()
 
     def use_fleet(self, served: PublishedFleet) -> None:
-        """Drive the proxies of this fleet from now on."""
+        """From now on, drive this fleet's proxies."""
         self._served = served
         self._news.set()
 
@@ -67,7 +67,7 @@ class DriverSupervisor:
         return [rows[name] for name in sorted(rows)]
 
     def composed(self) -> dict[str, ForProxy]:
-        """Snapshots that are composed for a single proxy, by proxy; the other proxies get the published snapshot."""
+        """Snapshots composed for a single proxy, by proxy; all other proxies get the published snapshot."""
         return {name: own for name, item in self._runners.items() if (own := item.composed) is not None}
 
     def accepted(self) -> dict[str, View]:
@@ -75,11 +75,11 @@ class DriverSupervisor:
         return {name: view for name, item in self._runners.items() if (view := item.accepted) is not None}
 
     def connected(self) -> set[str]:
-        """Return the names of the driven proxies that are running."""
+        """Return the names of the driven proxies that are currently running."""
         return {item.proxy for item in self.rows() if item.connected}
 
     def ejected(self) -> Mapping[str, frozenset[str]]:
-        """Map each pool to the replicas that the active checks have ejected."""
+        """Map each pool to the replicas ejected by the active checks."""
         return self._health_checker.out
 
     @property
@@ -92,9 +92,9 @@ class DriverSupervisor:
         await self._apply_each(self._apply)
 
     async def check_picked(self) -> None:
-        """Check the replicas of picked pools, without driving proxies, until the task is cancelled.
+        """Check the replicas in pools that use the picker, without driving proxies, until the task is cancelled.
 
-        A follower needs this, because its picker must not use failing replicas.
+        Followers need this, because their pickers must not use failing replicas.
         """
         await self._apply_each(lambda served: self._check(served, [], wait=False))
 
@@ -136,7 +136,7 @@ class DriverSupervisor:
             self._runners[name].update(served)
 
     async def _check(self, served: PublishedFleet, proxies: list[Proxy], *, wait: bool) -> None:
-        """Check picked pools, and pools of proxies without active checks.
+        """Check pools that use the picker, and pools of proxies without active checks.
 
         `wait`: whether to wait for the first results.
         """
@@ -170,9 +170,9 @@ class DriverSupervisor:
 
 
 def _reached(snapshot: Snapshot, proxies: list[Proxy]) -> list[Pool]:
-    """Return the pools that these proxies send to, without unresolved names, and all pools with the `pick` algorithm.
+    """Return the pools used by these proxies, without unresolved names, and all pools with the `pick` algorithm.
 
-    A proxy ignores its active checks when it sends a picked request, and few proxies report their results.
+    Proxies ignore their active checks when they send a picked request, and few proxies report the check results.
     """
     pools = {pool.name: pool for pool in snapshot.topology.pools if pool.balance.pick is not None}
     for proxy in proxies:
@@ -181,5 +181,5 @@ def _reached(snapshot: Snapshot, proxies: list[Proxy]) -> list[Pool]:
 
 
 def _same(new: Proxy | None, driven: Proxy) -> bool:
-    """Return whether the driver of `driven` can also drive `new`: only their custom lines may differ."""
+    """Return whether `driven`'s driver can also drive `new`, which may differ only in its custom lines."""
     return new is not None and replace(new, include=()) == replace(driven, include=())

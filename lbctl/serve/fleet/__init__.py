@@ -1,1 +1,1 @@
-"""The fleet in the files: watched, read, checked against the running fleet, reconciled and published."""
+"""The fleet in the files: watched, read, compared with the running fleet, reconciled and published."""

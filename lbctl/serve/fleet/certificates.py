@@ -1,8 +1,8 @@
-"""Reads certificates, keys, certificate authorities and revocation lists for Envoys, and keeps the last valid content.
+"""Reads certificates, keys, CA files and revocation lists for Envoys, and keeps the last valid contents.
 
-Other programs rotate certificates while lbctl runs, so a new certificate may briefly be paired with an old key.
-Mismatched files are never sent: the last valid content stays in use, and a diagnostic reports this. The content of
-these files is never logged or stored.
+Other programs rotate certificates while lbctl is running, so a new certificate may briefly be paired with an old key.
+Mismatched files are never sent: the last valid contents stay in use, and a diagnostic reports the mismatch. The
+contents of these files are never logged or stored.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ from lbctl.targets import xds_kinds
 from lbctl.xds.build.key_pairs import authority_problem, crl_problem, pair_problem
 
 MAX_BYTES = 1 << 20
-"""Maximum size of one file, in bytes."""
+"""Maximum size of a file in bytes."""
 _PAIR = ("certificate", "key")
 _SINGLE = {"ca": authority_problem, "client_ca": authority_problem, "client_crl": crl_problem}
-"""Maps the key of each file that is used by itself to the function that checks it."""
+"""Maps the key of each file that is used on its own to the function that checks it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _FileGroup:
-    """Files that are valid only together: a certificate and its key, or a single CA file or revocation list."""
+    """Files that are only valid together: a certificate and its key, or a single CA file or revocation list."""
 
     path: FieldPath
     nodes: tuple[Node, ...]
 
     @property
     def written(self) -> tuple[str, ...]:
-        """The paths of the files, as written in the fleet."""
+        """The files' paths, as written in the fleet."""
         return tuple(str(node.value) for node in self.nodes)
 
 
 class CertificateCache:
-    """Reads certificate files, and remembers the last valid content of the files that the fleet names."""
+    """Reads certificate files, and remembers the last valid contents of files that the fleet names."""
 
     def __init__(self) -> None:
         self._valid: dict[tuple[str, ...], tuple[bytes, ...]] = {}
 
     def read(self, source: FleetSource, topology: Topology) -> tuple[dict[str, bytes], list[Diagnostic]]:
-        """Map the path (as written in the fleet) of every file that an Envoy of this fleet needs to its content.
+        """Map the path (as written in the fleet) of every file needed by one of this fleet's Envoys to its contents.
 
-        A file that cannot be used is reported as LB931: as a warning if its last valid content stays in use, otherwise
-        as an error.
+        An unusable file is reported as LB931: as a warning if its last valid contents stay in use, otherwise as an
+        error.
         """
         files: dict[str, bytes] = {}
         findings: list[Diagnostic] = []
@@ -70,13 +70,13 @@ class CertificateCache:
         return files, findings
 
     def forget(self, source: FleetSource) -> None:
-        """Drop the content of files that this fleet does not name."""
+        """Drop the contents of files that this fleet does not name."""
         named = {str(node.value) for _, node in named_files(source.root)}
         self._valid = {written: data for written, data in self._valid.items() if named.issuperset(written)}
 
 
 def needed(topology: Topology) -> frozenset[FieldPath]:
-    """Return the listeners and pools whose files an Envoy needs, each as the first two elements of its field path."""
+    """Return the listeners and pools whose files an Envoy needs, as the first two elements of each field path."""
     proxies = xds_proxies(topology, xds_kinds()).all
     named = {name for proxy in proxies for name in proxy.listeners}
     serves_all = any(not proxy.listeners for proxy in proxies)
@@ -97,7 +97,7 @@ def _groups(source: FleetSource, needed: frozenset[FieldPath]) -> Iterator[_File
 
 
 def _contents(source: FleetSource, group: _FileGroup) -> tuple[tuple[bytes, ...], str]:
-    """Return the contents of the files; if a file cannot be read, return no contents and the reason."""
+    """Return the files' contents; if a file cannot be read, return no contents and the reason."""
     contents = []
     for node in group.nodes:
         try:

@@ -1,7 +1,7 @@
 """Notifies the caller when the operating system reports an event in a watched directory.
 
-An event only indicates that a file may have changed: some file systems report no events, and others report too many.
-The caller must compare the content of the files.
+An event only indicates that a file may have changed: some file systems do not report any events, and others report too
+many. The caller must therefore compare the files' contents.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from lbctl.runtime import log
 from lbctl.runtime.guard import Guard
 
 _DEBOUNCE_MS = 50
-"""Time in milliseconds for which events are combined into one notification."""
+"""Time in milliseconds over which events are combined into one notification."""
 _STEP_MS = 20
-"""Milliseconds without an event that end this period early."""
+"""Milliseconds without an event after which this period ends early."""
 
 _SUFFIXES = (".yaml", ".yml")
 
 
 @dataclass(frozen=True, slots=True)
 class WatchedDirectories:
-    """The directories to watch in order to notice every change to a set of files."""
+    """The directories that must be watched in order to notice every change to a set of files."""
 
     directories: frozenset[tuple[Path, int, int]] = frozenset()
-    """Each directory with its device and inode: a directory that was deleted and created again is a different
+    """Each directory with its device and inode, because a directory that was deleted and recreated is a different
     directory."""
     names: frozenset[str] = frozenset()
-    """Names of files in these directories that matter in addition to YAML files."""
+    """Names of files in these directories that are relevant in addition to YAML files."""
 
     def concerned(self, path: str) -> bool:
         """Return whether an event for `path` in one of the directories may mean that a watched file has changed."""
@@ -42,7 +42,7 @@ class WatchedDirectories:
 
 
 class FileEvents:
-    """Calls `notify` in the event loop after each event that may concern a watched file."""
+    """Calls `notify` in the event loop after each event that may affect a watched file."""
 
     def __init__(self, notify: Callable[[], None], guard: Guard) -> None:
         self._notify = notify
@@ -50,20 +50,20 @@ class FileEvents:
         self._task: asyncio.Task[None] | None = None
         self._watched = WatchedDirectories()
         self.unavailable = ""
-        """The reason why the operating system reports no events; empty if it reports them."""
+        """Reason why the operating system does not report events; empty if it does."""
         self._logged = ""
-        """The last reason that was logged."""
+        """The most recently logged reason."""
         self._undecoded = ""
-        """The last logged event with a name that is not UTF-8."""
+        """The most recently logged event whose name is not UTF-8."""
 
     async def watch(self, watched: WatchedDirectories) -> bool:
-        """Watch exactly these directories from now on. Return whether new watches were registered."""
+        """From now on, watch exactly these directories. Return whether new watches were registered."""
         if watched == self._watched and not self.unavailable:
             return False
         await self.close()
         self._watched, self.unavailable = watched, ""
         self._task = asyncio.create_task(self._listen(watched), name="file events")
-        await asyncio.sleep(0)  # the task runs up to its first wait, which registers the watches
+        await asyncio.sleep(0)  # the task runs until its first wait, which registers the watches
         return not self.unavailable
 
     async def close(self) -> None:
@@ -116,11 +116,11 @@ class FileEvents:
                 log.warn("a file in a watched directory has a name that is not UTF-8", problem=problem)
             self._undecoded = problem
             await asyncio.sleep(_DEBOUNCE_MS / 1000)
-            self._notify()  # the files are compared once the next watch is registered
+            self._notify()  # the files are compared once the next watch has been registered
 
 
 def _undecoded(error: Exception) -> str:
-    """Return the message if a file name is not UTF-8, which ends the library's watch; empty for other errors."""
+    """Return the message if a file name that is not UTF-8 has ended the library's watch; empty for other errors."""
     from watchfiles._rust_notify import WatchfilesRustInternalError
 
     errors = error.exceptions if isinstance(error, ExceptionGroup) else (error,)
@@ -129,10 +129,10 @@ def _undecoded(error: Exception) -> str:
 
 
 def watched_directories(paths: Iterable[Path]) -> WatchedDirectories:
-    """Return the directories that report an event when one of these files or directories changes.
+    """Return the directories that report an event when any of these files or directories changes.
 
-    These directories include the directories of all symbolic links on the path to a file, so that a replaced link is
-    noticed. For a directory that does not exist, its nearest existing ancestor is watched.
+    They include the directories of all symbolic links on the path to a file, so that replacing a link is noticed. If a
+    directory does not exist, its nearest existing ancestor is watched.
     """
     directories: set[Path] = set()
     checked: set[Path] = set()
@@ -153,7 +153,7 @@ def watched_directories(paths: Iterable[Path]) -> WatchedDirectories:
 
 
 def _absolute(path: Path) -> Path:
-    """Return the absolute path without `..`, and without following symbolic links."""
+    """Return the absolute path without `..` and without resolving symbolic links."""
     return Path(os.path.abspath(path))  # noqa: PTH100 -- resolve() would follow the links
 
 
@@ -165,7 +165,7 @@ def _target(link: Path) -> Path:
 
 
 def _nearest(directory: Path) -> Path:
-    """Return the directory itself if it exists, otherwise its nearest existing ancestor."""
+    """Return the directory itself if it exists, or else its nearest existing ancestor."""
     directories = (path for path in (directory, *directory.parents) if os.path.isdir(path))  # noqa: PTH112
     return next(directories, Path("/"))
 

@@ -1,8 +1,8 @@
-"""Digests of files, cheap to recompute: a file is read again only if its inode has changed.
+"""Digests of files that are cheap to recompute, because a file is reread only if its inode has changed.
 
 A modification time does not prove that a file is unchanged: two writes of the same length within one tick of the
-kernel's clock have the same time. Therefore, a file that was changed a moment ago is read again until its time is old
-enough. For a file that does not exist or cannot be read, the name of the error replaces the digest.
+kernel's clock leave the same time. Therefore, a recently changed file is reread until its modification time is old
+enough. For a file that does not exist or cannot be read, the digest is replaced by the name of the error.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from lbctl.model.load import yaml_files
 from lbctl.model.text import MAX_BYTES
 
 Signature = tuple[int, ...] | str
-"""Device, inode, size, mtime and ctime (both in ns), or the name of the error that prevented reading the file."""
+"""Device, inode, size, mtime and ctime (both in ns), or the name of the error that prevented the file from being
+read."""
 
 _SETTLED_NS = 1_000_000_000
-"""Minimum age of a file, in ns, for any further change to be sure to change its modification time."""
+"""Minimum age of a file, in ns, at which any further change is certain to change its modification time."""
 
 
 def fleet_files(paths: Sequence[str]) -> list[Path]:
-    """Return the fleet files that the PATH arguments currently name, sorted.
+    """Return the fleet files that the PATH arguments currently refer to, sorted.
 
-    A missing PATH is included; standard input (`-`) is not.
+    Missing PATHs are included; standard input (`-`) is not.
     """
     files: set[Path] = set()
     for path in map(Path, (item for item in paths if item != "-")):
@@ -40,9 +41,9 @@ def fleet_files(paths: Sequence[str]) -> list[Path]:
 
 
 def signature(file: Path) -> Signature:
-    """Return the signature of a file.
+    """Return a file's signature.
 
-    The signature differs after every change of the content, and after some changes that do not affect the content.
+    The signature changes with every change to the contents, and with some changes that do not affect the contents.
     """
     try:
         status = file.stat()
@@ -52,23 +53,23 @@ def signature(file: Path) -> Signature:
 
 
 def changed_at(stamp: Signature) -> int | None:
-    """Return the time of the file's last change, in ns since the epoch; None for a file that could not be read."""
+    """Return the time of the file's last change, in ns since the epoch; None if the file could not be read."""
     return None if isinstance(stamp, str) else stamp[-1]
 
 
 class Fingerprints:
-    """Computes the digests of files, and remembers them with the signature at the time of reading."""
+    """Computes digests of files, and caches them with each file's signature at the time of reading."""
 
     def __init__(self) -> None:
         self._entries: dict[Path, tuple[Signature, bool, str]] = {}
 
     def of(self, files: Iterable[Path]) -> dict[Path, str]:
-        """Map each file to the digest of its content. Other files from earlier calls are forgotten."""
+        """Map each file to the digest of its contents. Files from earlier calls that are not listed are forgotten."""
         self._entries = {file: self._entry(file) for file in files}
         return {file: digest for file, (_, _, digest) in self._entries.items()}
 
     def _entry(self, file: Path) -> tuple[Signature, bool, str]:
-        """Return the signature, whether it is old enough to rely on, and the digest."""
+        """Return the signature, whether it is old enough to be reliable, and the digest."""
         current = signature(file)
         earlier = self._entries.get(file)
         if earlier is not None and earlier[0] == current and earlier[1]:

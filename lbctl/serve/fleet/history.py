@@ -1,6 +1,6 @@
-"""The history of published fleets, and the active rollback to one of them.
+"""The history of published fleets, and the active rollback to one of them, if any.
 
-The newest entry is the published fleet. To keep the state small, the files of only the latest fleets are kept, up to a
+The newest entry is the published fleet. To keep the state small, files are kept only for the latest fleets, up to a
 maximum number and size. Entries that could not be saved are saved by the next `save`.
 """
 
@@ -28,25 +28,25 @@ from lbctl.store.saved import SavedState
 KEPT = 20
 """Maximum number of entries."""
 _MAX_BYTES = 16 * 1024 * 1024
-"""Maximum bytes of compressed files over all entries; the published fleet is always kept."""
+"""Maximum total size of compressed files across all entries, in bytes; the published fleet is always kept."""
 _MIN_PREFIX = 4
-"""Minimum number of characters of a digest prefix."""
+"""Minimum number of characters in a digest prefix."""
 SHORT = 12
-"""Number of characters of a digest in messages."""
+"""Number of characters of a digest shown in messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestoredHistory:
-    """The history that an earlier process saved."""
+    """The history saved by an earlier process."""
 
     entries: tuple[ServedFleet, ...] = ()
     """The entries, oldest first."""
     rollback: ActiveRollback | None = None
-    """The active rollback; None without one."""
+    """The active rollback; None if there is none."""
 
 
 class _Unrevised(NamedTuple):
-    """Files published from disk, and whether their entry is new."""
+    """Files published from disk, and whether their history entry is new."""
 
     digest: str
     files: tuple[SourceText, ...]
@@ -54,7 +54,7 @@ class _Unrevised(NamedTuple):
 
 
 def digest_of(files: Iterable[SourceText]) -> str:
-    """Return the digest of a fleet's YAML files, computed from their base names and their content."""
+    """Return the digest of a fleet's YAML files, computed from their base names and contents."""
     digest = hashlib.sha256()
     for name, data in sorted((PurePath(text.name).name, text.data) for text in files):
         digest.update(f"{name}\0{len(data)}\0".encode(errors="surrogateescape"))
@@ -63,7 +63,7 @@ def digest_of(files: Iterable[SourceText]) -> str:
 
 
 class FleetHistory:
-    """The history of published fleets and the active rollback. `paths`: the paths from the command line."""
+    """The history of published fleets and the active rollback. `paths`: the paths given on the command line."""
 
     def __init__(self, paths: Sequence[str], state: SavedState, restored: RestoredHistory) -> None:
         self.entries = restored.entries
@@ -76,23 +76,23 @@ class FleetHistory:
         """The stored history; None if unknown."""
         self._turn = asyncio.Lock()
         self._texts: dict[str, tuple[SourceText, ...]] = {}
-        """Maps each digest to the files that are not saved yet, or that a rollback publishes."""
+        """Maps each digest to the files that have not been saved yet or that are published by a rollback."""
         self._unrevised: _Unrevised | None = None
         """The files whose commit has not been looked up yet."""
         self._unsaved: dict[str, str] = {}
-        """Maps each digest to its compressed files, which are not saved yet."""
+        """Maps each digest to its compressed files that have not been saved yet."""
 
     def restore(self, restored: RestoredHistory) -> None:
-        """Adopt the history that another process has saved, and save all of it again with the next `save`."""
+        """Adopt the history saved by another process, and save all of it again with the next `save`."""
         self.entries, self.rollback = restored.entries, restored.rollback
         self._saved = None
 
     def take(self, entries: tuple[ServedFleet, ...]) -> None:
-        """Adopt the entries that another process has saved, read-only."""
+        """Adopt entries saved by another process, read-only."""
         self.entries = entries
 
     def set_rollback(self, rollback: ActiveRollback | None) -> ActiveRollback | None:
-        """Set the active rollback, or None, for the next `save_rollback`; return the previous one."""
+        """Set the active rollback (or None), to be saved by the next `save_rollback`; return the previous one."""
         before, self.rollback = self.rollback, rollback
         return before
 
@@ -102,11 +102,11 @@ class FleetHistory:
 
     @property
     def current(self) -> ServedFleet | None:
-        """The published fleet; None before the first."""
+        """The published fleet; None before the first one."""
         return self.entries[-1] if self.entries else None
 
     async def served(self, files: tuple[SourceText, ...], fleet: PublishedFleet, cause: Cause) -> None:
-        """Record that these files are published from now on. If the files are unchanged, no entry is added."""
+        """Record that these files have been published. If the files are unchanged, no entry is added."""
         digest, compressed = await asyncio.to_thread(lambda: (digest_of(files), write_texts(files)))
         is_new = self.current is None or self.current.digest != digest
         self._unrevised = _Unrevised(digest, files, is_new) if fleet.origin == "files" else None
@@ -125,9 +125,9 @@ class FleetHistory:
         self._texts = {name: each for name, each in self._texts.items() if name in kept}
 
     async def find_revision(self) -> bool:
-        """Look up the commit of the files that were published last, and return whether an entry has changed.
+        """Look up the commit of the most recently published files, and return whether an entry has changed.
 
-        git may take seconds, so proxies must not wait for this.
+        git may take several seconds, and proxies must not wait for it.
         """
         pending, self._unrevised = self._unrevised, None
         if pending is None:
@@ -143,9 +143,9 @@ class FleetHistory:
         return False
 
     async def pinned(self) -> tuple[SourceText, ...] | None:
-        """Return the files that a rollback publishes; None without a rollback.
+        """Return the files published by a rollback; None if there is no rollback.
 
-        A change of the files on disk ends the rollback.
+        The rollback ends when the files on disk change.
         """
         rollback = self.rollback
         if rollback is None:
@@ -161,17 +161,17 @@ class FleetHistory:
         return None
 
     async def on_disk(self) -> str:
-        """Return the digest of the current files on disk."""
+        """Return the digest of the files currently on disk."""
         return await asyncio.to_thread(lambda: digest_of(texts(self._paths, Diagnostics())))
 
     async def shared_on_disk(self) -> str:
-        """Return the digest of the current files on disk without `control`, which may differ between members."""
+        """Return the digest of the files currently on disk without `control`, which may differ between members."""
         return await asyncio.to_thread(lambda: digest_of(map(without_control, texts(self._paths, Diagnostics()))))
 
     def find(self, prefix: str | None) -> ServedFleet:
         """Return the newest entry whose digest has this prefix; without a prefix, the entry before the published fleet.
 
-        Raises BadRequestError, with similar digests, if there is none or if several fleets match.
+        Raises BadRequestError if no fleet matches (with similar digests) or if several fleets match.
         """
         current = self.current
         others: dict[str, ServedFleet] = {}
@@ -190,7 +190,7 @@ class FleetHistory:
         raise BadRequestError(_no_entry(prefix, [item.digest for item in matching], list(others)))
 
     async def files(self, digest: str) -> tuple[SourceText, ...] | None:
-        """Return the files of an entry; None if the state has lost them. Raises StoreError."""
+        """Return an entry's files; None if they are missing from the state. Raises StoreError."""
         if digest not in self._texts:
             loaded = await self._state.history_files(digest)
             if loaded is None or digest_of(loaded) != digest:
@@ -199,9 +199,9 @@ class FleetHistory:
         return self._texts[digest]
 
     async def files_for_rollback(self, entry: ServedFleet) -> tuple[SourceText, ...]:
-        """Return the files of an entry.
+        """Return an entry's files.
 
-        Raises BadRequestError if the state has lost them, and NotSavedError if the state cannot be read.
+        Raises BadRequestError if they are missing from the state, and NotSavedError if the state cannot be read.
         """
         try:
             files = await self.files(entry.digest)
@@ -219,9 +219,9 @@ class FleetHistory:
             raise NotSavedError(f"nothing was changed, because the rollback cannot be saved: {error}") from error
 
     async def save(self) -> None:
-        """Save the changes, and delete files that no entry refers to any more. Raises StoreError.
+        """Save the changes, and delete files to which no entry refers. Raises StoreError.
 
-        Changes made while it waits for the store are saved the next time.
+        Changes made while it is waiting for the store are saved by the next call.
         """
         async with self._turn:
             wanted, before = RestoredHistory(self.entries, self.rollback), self._saved

@@ -1,4 +1,4 @@
-"""The inputs of the published fleet: one frozen value, which each source of change replaces with a new one."""
+"""The inputs to the published fleet: a single frozen value, which each source of change replaces with a new one."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from lbctl.serve.discovery.interface import Discovered
 from lbctl.targets.load import Loaded
 
 Origin = Literal["files", "state", "history", "leader"]
-"""The origin of a fleet's files: the disk, the saved state, an entry of the history, or the leader."""
+"""Where a fleet's files came from: the disk, the saved state, a history entry, or the leader."""
 
 
 @dataclass(frozen=True, slots=True)
 class PickerPlace:
-    """The picker address that the proxies of a fleet use."""
+    """The picker address used by a fleet's proxies."""
 
     address: Address | None = None
-    """The picker address of this process; None if the fleet defines it."""
+    """This process's picker address; None if the fleet defines it."""
     withheld: bool = False
-    """Whether proxies get no address, because another process uses it or no picker is started there."""
+    """Whether proxies do not get an address, because it is used by another process or no picker is started there."""
     key: str = ""
-    """The key for picker requests that this process has created; empty if the fleet has another key or none."""
+    """The key for picker requests created by this process; empty if the fleet has a different key or none."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetInputs:
-    """All inputs of the published fleet."""
+    """All inputs to the published fleet."""
 
     loaded: Loaded | None = None
     """The fleet as it was read; None before the first successful read."""
@@ -42,27 +42,27 @@ class FleetInputs:
     discovered: Discovered = field(default_factory=Discovered)
     """The newest discovery answers."""
     baseline: Discovered = field(default_factory=Discovered)
-    """The answers that the first published fleet is compared with."""
+    """The answers with which the first published fleet is compared."""
     decisions: LoopOutput = field(default_factory=LoopOutput)
-    """The weights and ejections from the control loop."""
+    """The control loop's weights and ejections."""
     overrides: Overrides = ()
-    """The operators' overrides, including expired overrides that have not been removed yet."""
+    """The operators' overrides, including expired ones that have not been removed yet."""
     rollouts: Rollouts = ()
     """The state of each rollout."""
     drains: Since = field(default_factory=dict)
     """Maps each (pool, replica) pair to the time at which its drain began, in seconds since the epoch, as saved or as
     reported by the leader.
 
-    These drains apply to the next publication. Later publications continue from the composed drains.
+    These drains apply to the next publication. Later publications continue with the composed drains.
     """
     picker: PickerPlace = field(default_factory=PickerPlace)
     """The picker address for the proxies."""
     traffic_log: Address | None = None
-    """The address for the proxies' traffic log; None if nothing can receive it."""
+    """The address for the proxies' traffic log; None if it cannot be received."""
 
     @property
     def topology(self) -> Topology | None:
-        """The fleet in the files, without discovered replicas; None before the first successful read."""
+        """The fleet as defined in the files, without discovered replicas; None before the first successful read."""
         return self.loaded.compiled.topology if self.loaded else None
 
     def composes_like(self, before: FleetInputs) -> bool:
@@ -74,13 +74,13 @@ class FleetInputs:
 
 
 class Places(Protocol):
-    """The addresses of this process that a fleet's proxies use. The methods may open sockets."""
+    """This process's addresses that are used by a fleet's proxies. Its methods may open sockets."""
 
     def picker(self, topology: Topology) -> PickerPlace:
-        """Return the picker address for the proxies of this fleet."""
+        """Return the picker address for this fleet's proxies."""
 
     def picker_key(self, topology: Topology) -> str:
-        """Return `PickerPlace.key` of this fleet, without opening a socket."""
+        """Return `PickerPlace.key` for this fleet, without opening a socket."""
 
     def traffic_log(self, topology: Topology) -> Address | None:
-        """Return the address for the traffic log of this fleet's proxies; None if nothing can receive it."""
+        """Return the address for this fleet's traffic log; None if the log cannot be received."""

@@ -1,9 +1,9 @@
-"""Reads the key files of a fleet, and keeps the last valid content of each.
+"""Reads a fleet's key files, and keeps the last valid contents of each.
 
-A key file that is truncated, removed or half written would lock out every client at once. Therefore, a file that cannot
-be used, or that would lose more keys than `max_shrink` allows, is not published: the content of the running fleet stays
-in use, and an error is reported until the file is valid again. Keys are counted, not compared: a file with only new
-keys is a rotation. The content of these files is never shown.
+A key file that is truncated, removed or only half written would lock out all clients at once. Therefore, if a file is
+unusable or would lose more keys than `max_shrink` allows, it is not published: the running fleet's contents stay in
+use, and an error is reported until the file is valid again. Keys are counted, not compared, because a file in which all
+keys are new is a rotation. The contents of these files are never displayed.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ SHRUNK = "LB531"
 _KEY_FILE_CODES = frozenset({"LB121", "LB150", "LB503", "LB507", "LB508", UNUSABLE, SHRUNK})
 _REVOKE = "to revoke all keys, empty the file and run `lbctl reload --allow-shrink`"
 _SETTLE_NS = 1_000_000_000
-"""Time in ns for which a file that has lost a key must stay unchanged: a slow writer may not have finished."""
+"""Time in ns for which a file that has lost a key must stay unchanged, because a slow writer may not have finished."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServedKeyFile:
-    """The key file of a published route."""
+    """A published route's key file."""
 
     written: str
     """The path of the file as written in the fleet."""
@@ -42,11 +42,11 @@ class ServedKeyFile:
 
 
 ServedKeyFiles = Mapping[FieldPath, ServedKeyFile]
-"""Maps the field path of each YAML value that names a file to the published content."""
+"""Maps the field path of each YAML value that names a key file to the published contents."""
 
 
 def served_key_files(fleet: Loaded) -> dict[FieldPath, ServedKeyFile]:
-    """Return the key files of a published fleet."""
+    """Return a published fleet's key files."""
     contents: dict[str, Content] = {**fleet.secrets.api_keys, **fleet.secrets.jwks, **fleet.secrets.headers}
     files = key_files(fleet.source)
     return {
@@ -55,9 +55,9 @@ def served_key_files(fleet: Loaded) -> dict[FieldPath, ServedKeyFile]:
 
 
 def read_new(source: FleetSource, before: ServedKeyFiles, diagnostics: Diagnostics) -> Secrets:
-    """Read the key files of a new fleet; every file must exist and be valid.
+    """Read a new fleet's key files; every file must exist and be valid.
 
-    Adds the diagnostics of each file as errors, and LB530 if the content that was published `before` stays in use.
+    Each file's diagnostics are added as errors, and LB530 is added if the contents published `before` stay in use.
     """
     contents: dict[KeyFile, Content | None] = {}
     for file in key_files(source):
@@ -73,10 +73,10 @@ def read_new(source: FleetSource, before: ServedKeyFiles, diagnostics: Diagnosti
 
 
 def read_again(source: FleetSource, before: ServedKeyFiles, max_shrink: float, diagnostics: Diagnostics) -> Secrets:
-    """Read the key files of the running fleet again, and keep the content of `before` for unusable files.
+    """Reread the running fleet's key files, and keep the contents in `before` for unusable files.
 
-    The content is also kept for a file that has lost more than `max_shrink` percent of its keys, or that has just lost
-    a key. LB530 and LB531 are warnings here.
+    The contents are also kept if a file has lost more than `max_shrink` percent of its keys, or has just lost a key.
+    LB530 and LB531 are warnings here.
     """
     contents: dict[KeyFile, Content | None] = {}
     for file in key_files(source):
@@ -113,7 +113,7 @@ def shrinks(source: FleetSource, before: ServedKeyFiles, secrets: Secrets, max_s
 
 
 def unsettled_file(source: FleetSource, before: ServedKeyFiles, now: int) -> Path | None:
-    """Return a key file of the running fleet that may be half written, or None.
+    """Return one of the running fleet's key files that may be half written, or None.
 
     Such a file has lost a key or is invalid, and was changed less than a second before `now` (in ns since the epoch).
     """
@@ -127,7 +127,7 @@ def unsettled_file(source: FleetSource, before: ServedKeyFiles, now: int) -> Pat
 
 
 def refusal_reason(diagnostics: tuple[Diagnostic, ...]) -> str:
-    """Return the reason why the fleet is not published, if only its key files prevent it; otherwise an empty string."""
+    """Return the reason why the fleet is not published if only its key files prevent it; otherwise an empty string."""
     errors = [item for item in diagnostics if item.severity == "error"]
     if not errors or any(item.code not in _KEY_FILE_CODES for item in errors):
         return ""
@@ -137,7 +137,7 @@ def refusal_reason(diagnostics: tuple[Diagnostic, ...]) -> str:
 def _read_again_files(
     source: FleetSource, before: ServedKeyFiles, secrets: Secrets
 ) -> Iterator[tuple[KeyFile, ServedKeyFile, Content]]:
-    """Yield every file that was published before and is read again, with its published and its new content."""
+    """Yield every file that was published before and has been reread, with its published and its new contents."""
     for file in key_files(source):
         content = _content(secrets, file)
         if content is not None and file.path in before:
@@ -160,9 +160,9 @@ def _has_lost_keys(previous: ServedKeyFile, content: Content) -> bool:
 
 
 def _just_changed(path: Path, now: int) -> bool:
-    """Return whether the file was changed a moment ago.
+    """Return whether the file was changed very recently.
 
-    A time in the future comes from another clock and does not count.
+    Times in the future come from another clock and are ignored.
     """
     changed = changed_at(signature(path))
     return changed is not None and now - _SETTLE_NS < changed <= now

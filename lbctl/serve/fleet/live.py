@@ -1,7 +1,7 @@
 """The single path for changes: a source of change provides new inputs, and `apply` composes, publishes and saves them.
 
-Changes are published one at a time, always with the newest inputs. A change that a proxy would reject is logged, and
-the published fleet stays unchanged.
+Changes are published one at a time, always with the latest inputs. A change that a proxy would reject is logged, and
+the published fleet remains unchanged.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from lbctl.targets.load import Loaded
 from lbctl.xds.build.snapshot_cache import CachedSnapshot, UnsoundError
 
 _FIRST_ANSWER = 5.0
-"""Maximum time in seconds for which a new fleet waits for name resolution."""
+"""Maximum number of seconds that a new fleet waits for name resolution."""
 _EMPTY_START = 20.0
-"""Maximum time in seconds for which the first fleet waits for a pool whose name has no answer: proxies may still have
-its replicas."""
+"""Maximum number of seconds that the first fleet waits for a pool whose name has no answer, because proxies may still
+have its replicas."""
 
 
 class NoPlaces:
-    """A process without a picker and without a traffic log."""
+    """For a process without a picker and without a traffic log."""
 
     def picker(self, topology: Topology) -> PickerPlace:
-        """Return no address: the fleet defines it."""
+        """Return no address, because the fleet defines it."""
         del topology
         return PickerPlace()
 
@@ -46,13 +46,13 @@ class NoPlaces:
         return ""
 
     def traffic_log(self, topology: Topology) -> Address | None:
-        """Return None, because nothing receives the log."""
+        """Return None, because the log is not received."""
         del topology
         return None
 
 
 class LiveFleet:
-    """The inputs of the published fleet, and the resulting fleet."""
+    """The inputs to the published fleet, and the resulting fleet."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class LiveFleet:
         inputs: FleetInputs = FleetInputs(),  # noqa: B008 -- a frozen value
         now: Callable[[], float] = time.time,
     ) -> None:
-        """Publish nothing yet. `inputs` are the inputs from the state. `now` is the clock of `publisher`."""
+        """Publish nothing yet. `inputs` contains the inputs from the saved state. `now` is the publisher's clock."""
         self._publisher = publisher
         self._discovery = discovery
         self._places = places
@@ -78,22 +78,22 @@ class LiveFleet:
 
     @property
     def inputs(self) -> FleetInputs:
-        """The newest inputs, which may not be published yet."""
+        """The latest inputs, which may not have been published yet."""
         return self._inputs
 
     @property
     def served(self) -> PublishedFleet | None:
-        """The published fleet, with its inputs; None before the first."""
+        """The published fleet and its inputs; None before the first one."""
         return self._publisher.served
 
     @property
     def topology(self) -> Topology | None:
-        """The published fleet as written in the files, without discovered replicas; None before the first."""
+        """The published fleet as defined in the files, without discovered replicas; None before the first one."""
         return self.served.loaded.compiled.topology if self.served else None
 
     @property
     def previous_snapshot(self) -> CachedSnapshot | None:
-        """The snapshot that Envoys may still have from the previous process; None if that is unknown."""
+        """The snapshot that Envoys may still have from the previous process; None if unknown."""
         return self._previous
 
     @property
@@ -103,11 +103,11 @@ class LiveFleet:
 
     @property
     def turn(self) -> asyncio.Lock:
-        """Lock that is held during a publication. The reconciler holds it while it reads files and publishes them."""
+        """Lock held during a publication. The reconciler holds it while reading and publishing files."""
         return self._turn
 
     def seconds_to_next_deadline(self) -> float | None:
-        """Return the seconds until the fleet changes because time has passed; None if it does not."""
+        """Return the seconds until the passage of time changes the fleet; None if it will not."""
         now = self._now()
         deadline = self.served.composed.next_deadline(now) if self.served else None
         return None if deadline is None else deadline - now
@@ -117,9 +117,10 @@ class LiveFleet:
     async def apply(self, inputs: FleetInputs, cause: str, *, save: bool = True) -> None:
         """Compose and publish these inputs, and save the state that a restart needs. `cause` is logged.
 
-        Derive the inputs from `self.inputs` without an `await` in between, because they replace it at once.
-        `save=False`: nothing has changed that a restart needs, or `save_soon` follows. Later publications do not wait
-        for the save: a disk or a store may take seconds. Before the first fleet, the inputs are only stored.
+        Derive the inputs from `self.inputs` without an `await` in between, because they are replaced immediately.
+        `save=False` means that nothing needed for a restart has changed, or that `save_soon` will be called. Later
+        publications do not wait for the save, because a disk or store may take seconds. Before the first fleet, the
+        inputs are only stored.
         """
         self.stage(inputs)
         async with self._turn:
@@ -141,13 +142,15 @@ class LiveFleet:
             await self._saver.save(None)
 
     def stage(self, inputs: FleetInputs) -> None:
-        """Replace the inputs with records of the leader. The caller publishes them with `apply` or with the files."""
+        """Replace the inputs with the leader's records. The caller publishes them with `apply` or with the files."""
         self._inputs = inputs
 
     async def publish_files(self, loaded: Loaded, origin: Origin, *, allow_shrink: bool = False) -> PublishResult:
-        """Publish this fleet with the other inputs. The caller holds `turn`, and saves the published fleet.
+        """Publish this fleet together with the other inputs.
 
-        Raises UnsoundError if a proxy would reject the fleet; in this case, nothing has changed.
+        The caller must hold `turn`, and saves the published fleet.
+
+        Raises UnsoundError if a proxy would reject the fleet, in which case nothing changes.
         """
         topology = loaded.compiled.topology
         self._discovery.use_topology(topology)
@@ -162,12 +165,12 @@ class LiveFleet:
                 self._discovery.use_topology(self._inputs.loaded.compiled.topology)
             raise
         if self._inputs.discovered is not before.discovered:
-            discovered = self._inputs.discovered  # of the same topology, and newer
+            discovered = self._inputs.discovered  # for the same topology, and newer
         self._inputs = replace(self._inputs, loaded=loaded, origin=origin, discovered=discovered)
         return result or PublishResult(new=False)
 
     async def continue_from(self, earlier: Loaded) -> None:
-        """Compare later discovery answers with the saved answers of this fleet, which an earlier process published."""
+        """Compare later discovery answers with the saved answers for this fleet, published by an earlier process."""
         topology = earlier.compiled.topology
         self._discovery.use_topology(topology)
         self._inputs = replace(self._inputs, baseline=self._discovery.current)
@@ -182,7 +185,7 @@ class LiveFleet:
         return await self._publisher.publish(here, allow_shrink=allow_shrink)
 
     async def _first_answers(self, topology: Topology) -> Discovered:
-        """Wait for the first discovery answers: longer for the first fleet, which proxies may already have."""
+        """Wait for the first discovery answers; wait longer for the first fleet, which proxies may already have."""
         deadline = asyncio.get_running_loop().time() + _EMPTY_START
         discovered = await self._discovery.first(_FIRST_ANSWER)
         while missing := unresolved(topology, discovered):
@@ -196,11 +199,11 @@ class LiveFleet:
     # ── Saving ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def save_soon(self) -> None:
-        """Let `keep_saved` save the published fleet soon."""
+        """Request that `keep_saved` save the published fleet soon."""
         self._unsaved.set()
 
     async def keep_saved(self) -> None:
-        """Save when `save_soon` requests it, and repeat a failed save, for example on a full disk, until cancelled."""
+        """Save when `save_soon` is called, and retry failed saves (for example, on a full disk), until cancelled."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(SAVE_AGAIN):
@@ -209,7 +212,7 @@ class LiveFleet:
                 await self._save_between_changes()
 
     async def end(self) -> None:
-        """Save changes that `keep_saved` has not saved yet."""
+        """Save any changes that `keep_saved` has not saved yet."""
         if self._unsaved.is_set():
             await self._save_between_changes()
 

@@ -22,25 +22,25 @@ from lbctl.store.audit import CONTROL_PLANE, AuditLog
 from lbctl.store.history import ActiveRollback
 
 _PUBLISHED_FOR = {"files": "the files", "state": "the state", "history": "a rollback", "leader": "the leader"}
-"""Maps each origin of a fleet to the cause of its publication, for the log, the events and the audit log."""
+"""Maps each origin of a fleet to the reason for its publication, for the log, the events and the audit log."""
 _MAX_NAMED = 8
-"""Maximum number of replicas in one log line."""
+"""Maximum number of replicas named in a log line."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReloadOutcome:
-    """The result of reading the files once."""
+    """The outcome of reading the files once."""
 
     result: ReloadStatus
     """The outcome of the reload."""
     diagnostics: tuple[Diagnostic, ...]
     """The findings in the files."""
     at: float
-    """The time at which the files were read, in seconds since the epoch."""
+    """Time at which the files were read, in seconds since the epoch."""
     refused: str | None = None
-    """The reason why the fleet in the files is not published; None if it is."""
+    """Reason why the fleet in the files is not published; None if it is."""
     shrink: tuple[Diagnostic, ...] = ()
-    """The losses of replicas and keys that an operator must confirm."""
+    """Losses of replicas and keys that an operator must confirm."""
 
     @property
     def valid(self) -> bool:
@@ -49,10 +49,10 @@ class ReloadOutcome:
 
 
 class ChangeObserver(Protocol):
-    """Notified of every change after it has happened."""
+    """Is notified of every change after it has happened."""
 
     def published(self, served: PublishedFleet, result: PublishResult, cause: str) -> None:
-        """Called after a publication, whether or not it changed the fleet."""
+        """Called after a publication, regardless of whether it changed the fleet."""
 
     def reloaded(self, result: ReloadOutcome) -> None:
         """Called after the files have been read."""
@@ -62,17 +62,17 @@ class ChangeObserver(Protocol):
 
 
 class PublicationLog:
-    """Logs publications. New fleets are recorded in the audit log, too."""
+    """Logs publications. New fleets are also recorded in the audit log."""
 
     def __init__(self, publisher: Publisher, observer: ChangeObserver, audit: AuditLog) -> None:
         self._publisher = publisher
         self._observer = observer
         self._audit = audit
         self._unrecorded: tuple[str, str] | None = None
-        """Version and cause of a publication that has not been recorded in the audit log yet."""
+        """Version and cause of a publication that has not been added to the audit log yet."""
 
     def served(self, published: PublishResult, origin: Origin) -> None:
-        """Report a published fleet, which `record` then adds to the audit log."""
+        """Report a published fleet, which `record` will add to the audit log."""
         cause = _PUBLISHED_FOR[origin]
         self.report(published, cause)
         served = self._publisher.served
@@ -94,24 +94,24 @@ class PublicationLog:
             self._observer.published(served, published, cause)
 
     def leave_out(self) -> None:
-        """Keep the last publication out of the audit log, because the leader records it."""
+        """Omit the last publication from the audit log, because the leader records it."""
         self._unrecorded = None
 
     async def record(self) -> None:
-        """Append the last publication to the audit log."""
+        """Add the last publication to the audit log."""
         if self._unrecorded is not None:
             (version, cause), self._unrecorded = self._unrecorded, None
-            with suppress(NotSavedError):  # the files are served, also where the state cannot be written
+            with suppress(NotSavedError):  # the files are served even if the state cannot be written
                 await self._audit.record(CONTROL_PLANE, "publish", version, cause)
 
 
 def stays(publisher: Publisher) -> str:
-    """Return the last part of a message about an unpublished change; empty if nothing is published yet."""
+    """Return the last part of a message about an unpublished change; empty if nothing has been published yet."""
     return "; the published fleet does not change" if publisher.served else ""
 
 
 def _named_weights(weights: Mapping[str, Weight]) -> str:
-    """Format the new weights of the first replicas, and the number of remaining replicas, for the log."""
+    """Format the new weights of the first few replicas, and the number of remaining replicas, for the log."""
     named = [f"{name}={weight.rate:.4g}" for name, weight in islice(weights.items(), _MAX_NAMED)]
     return " ".join(named) + (f" and {len(weights) - _MAX_NAMED} more" if len(weights) > _MAX_NAMED else "")
 
@@ -121,16 +121,16 @@ class ReloadLog:
 
     def __init__(self, publisher: Publisher, metrics: Metrics, observer: ChangeObserver) -> None:
         self.last: ReloadOutcome | None = None
-        """The last result; None before the files were read."""
+        """The last result; None before the files have been read."""
         self._publisher = publisher
         self._metrics = metrics
         self._observer = observer
         self._logged: frozenset[Diagnostic] = frozenset()
 
     def served(self, diagnostics: tuple[Diagnostic, ...], rollback: ActiveRollback | None, *, new: bool) -> None:
-        """Log that a fleet is published.
+        """Log that a fleet has been published.
 
-        `rollback`: the rollback that published it; `new`: whether it differs from the last one.
+        `rollback`: the rollback that published it, if any; `new`: whether it differs from the last one.
         """
         log.findings(item for item in diagnostics if item not in self._logged)
         self._logged = frozenset(diagnostics)
@@ -145,14 +145,14 @@ class ReloadLog:
     def refused(
         self, result: ReloadStatus, diagnostics: tuple[Diagnostic, ...], cause: str, shrink: tuple[Diagnostic, ...] = ()
     ) -> None:
-        """Log why the files are not published: errors each time, other diagnostics once."""
+        """Log why the files are not published: errors every time, and other diagnostics once."""
         log.findings(item for item in diagnostics if item.severity == "error" or item not in self._logged)
         self._logged |= frozenset(diagnostics)
         log.error(f"the files are not published{stays(self._publisher)}", reason=cause)
         self.note(result, diagnostics, cause, shrink)
 
     def failed(self, error: Exception) -> None:
-        """Log an internal exception that was caused by the files. The caller handles the exception."""
+        """Log an internal exception caused by the files. The caller handles the exception."""
         log.failure(f"internal error while processing these files{stays(self._publisher)}")
         message = f"internal error while processing these files ({type(error).__name__}: {error}); see the log"
         self.note("unsound", (Diagnostic("LB999", message),), "lbctl itself failed while processing them")
@@ -161,7 +161,10 @@ class ReloadLog:
         self, result: ReloadStatus, diagnostics: tuple[Diagnostic, ...], refused: str | None = None,
         shrink: tuple[Diagnostic, ...] = (),
     ) -> None:  # fmt: skip
-        """Store the result as the last one, and count it. `refused`: the reason why these files are not published."""
+        """Store the result as the most recent one, and count it.
+
+        `refused`: the reason why these files are not published.
+        """
         unusable_key_files = sum(item.code in (key_files.UNUSABLE, key_files.SHRUNK) for item in diagnostics)
         warnings = sum(item.severity == "warning" for item in diagnostics)
         self._metrics.reloaded(result, warnings, unusable_key_files)

@@ -1,7 +1,7 @@
-"""Composes the inputs of a fleet, builds the configuration of the proxies, and publishes it.
+"""Composes a fleet's inputs, builds the proxies' configuration, and publishes it.
 
-Snapshots are built in a thread, and the caller ensures that only one is built at a time. A snapshot that a proxy would
-reject is never sent: the published fleet then stays unchanged.
+Snapshots are built in a thread; the caller ensures that only one is built at a time. A snapshot that a proxy would
+reject is never sent, and the published fleet then remains unchanged.
 """
 
 from __future__ import annotations
@@ -36,32 +36,31 @@ from lbctl.xds.resource import SHORT, changed_names
 
 _T = TypeVar("_T")
 _MAX_NAMED = 5
-"""Maximum number of changed resources in a log line."""
+"""Maximum number of changed resources listed in a log line."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedFleet:
-    """A fleet, as published to all proxies."""
+    """A fleet as published to all proxies."""
 
     loaded: Loaded
     """The fleet as it was read."""
     inputs: FleetInputs
-    """All inputs that the fleet was composed of."""
+    """All inputs from which the fleet was composed."""
     accepted: Discovered
     """The accepted discovery answers."""
     refused_answers: tuple[Diagnostic, ...]
-    """The reason why other answers were not accepted."""
+    """Reason why other answers were not accepted."""
     cached_snapshot: CachedSnapshot
     """The xDS resources built from `composed.snapshot`."""
     composed: Composed
     """The fleet with all overrides, ejections and drains applied."""
     unsupported: tuple[Diagnostic, ...]
-    """Warnings about features of the fleet that its proxies cannot express."""
+    """Warnings about fleet features that its proxies cannot express."""
     refused_keys: Mapping[str, tuple[HashOnly, ...]]
-    """Maps each proxy to the API keys of its routes that it rejects, because the key file contains only their
-    hashes."""
+    """Maps each proxy to the API keys of its routes that it rejects because the key file contains only their hashes."""
     at: float
-    """The time at which this version was first published, in seconds since the epoch."""
+    """Time at which this version was first published, in seconds since the epoch."""
 
     @property
     def origin(self) -> Origin:
@@ -71,20 +70,20 @@ class PublishedFleet:
 
 @dataclass(frozen=True, slots=True)
 class PublishResult:
-    """The changes of a publication."""
+    """The changes made by a publication."""
 
     new: bool
-    """Whether the version of the snapshot has changed."""
+    """Whether the snapshot's version has changed."""
     changed: Mapping[str, int] = field(default_factory=dict)
-    """Maps each short resource type to the number of changed resources that are sent to a proxy of the fleet."""
+    """Maps each short resource type to the number of changed resources sent to any of the fleet's proxies."""
     names: tuple[str, ...] = ()
     """The changed resources as type/name; empty if there are too many for a log line."""
     weights: Mapping[str, Mapping[str, Weight]] = field(default_factory=dict)
-    """Maps each pool and replica to its new weight, for the replicas whose weight has changed."""
+    """Maps each pool and replica whose weight has changed to its new weight."""
 
 
 class Publisher:
-    """Builds each fleet into a snapshot, and publishes it to the Envoys and to the subscribers."""
+    """Builds a snapshot of each fleet, and publishes it to the Envoys and the subscribers."""
 
     def __init__(
         self,
@@ -93,7 +92,7 @@ class Publisher:
         guard: Guard | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """Start without a fleet. `driven` returns the proxies of a fleet that have a driver."""
+        """Start without a fleet. `driven` returns a fleet's proxies that have a driver."""
         self._driven = driven
         self._subscribers: list[tuple[str, Callable[[PublishedFleet], None]]] = []
         self._guard = guard or Guard()
@@ -105,31 +104,31 @@ class Publisher:
 
     @property
     def served(self) -> PublishedFleet | None:
-        """The published fleet; None before the first."""
+        """The published fleet; None before the first one."""
         return self._served
 
     @property
     def sends(self) -> bool:
-        """Whether Envoys get the published fleet. Envoys do not get it in a dry run or before the first fleet."""
+        """Whether Envoys get the published fleet. They do not get it in a dry run or before the first fleet."""
         return self._send is not None
 
     def open(self, send: Callable[[CachedSnapshot], None]) -> None:
-        """Send each snapshot to the Envoys with `send` from now on, starting with the published one."""
+        """From now on, send each snapshot to the Envoys with `send`, starting with the published one."""
         self._send = send
         if self._served is not None:
             send(self._served.cached_snapshot)
 
     def subscribe(self, name: str, subscriber: Callable[[PublishedFleet], None]) -> None:
-        """Call `subscriber` with each published fleet after it was sent to the Envoys.
+        """Call `subscriber` with each published fleet after it has been sent to the Envoys.
 
-        An error in a subscriber is logged with its `name`, and the other subscribers are still called.
+        An error in a subscriber is logged with its `name`, and the remaining subscribers are still called.
         """
         self._subscribers.append((name, subscriber))
 
     async def build(self, loaded: Loaded, discovered: Discovered, key: str) -> CachedSnapshot | None:
-        """Build the snapshot of a fleet that an earlier process published, so that its version is known.
+        """Build the snapshot for a fleet published by an earlier process, so that its version is known.
 
-        `key` is the key for picker requests. Returns None if a proxy would reject it.
+        `key` is the key for picker requests. Return None if a proxy would reject it.
         """
         topology = discovered.apply(loaded.compiled.topology)
         snapshot = Snapshot(topology, secrets=loaded.secrets, addresses=discovered.hosts, own_picker_key=key)
@@ -142,8 +141,8 @@ class Publisher:
     async def publish(self, inputs: FleetInputs, *, allow_shrink: bool = False) -> PublishResult | None:
         """Publish the fleet composed from these inputs; return None if only notes have changed and nothing was built.
 
-        If a proxy would reject the result, publishes nothing and raises UnsoundError. `allow_shrink`: accept any loss
-        of discovered replicas.
+        If a proxy would reject the result, nothing is published and UnsoundError is raised. `allow_shrink`: accept any
+        loss of discovered replicas.
         """
         loaded, before = inputs.loaded, self._served
         assert loaded is not None, "a fleet was read"
@@ -202,7 +201,7 @@ class Publisher:
 async def _to_its_end(work: Coroutine[Any, Any, _T]) -> _T:
     """Run work in a thread and return its result.
 
-    If cancelled, it waits for the work to end, so that no other work starts in the meantime.
+    If cancelled, wait for the work to finish, so that no other work starts in the meantime.
     """
     task = asyncio.ensure_future(work)
     try:

@@ -1,6 +1,7 @@
-"""Reads a fleet from the texts of its YAML files, including every file that it names.
+"""Reads a fleet from the contents of its YAML files, along with every file that it names.
 
-The texts may come from the files or from the state. Certificates, key files and target files are read from the disk.
+The contents may come from the files or from the saved state. Certificates, key files and target files are read from
+disk.
 """
 
 from __future__ import annotations
@@ -42,17 +43,17 @@ _OWN_FILES = (
     ("control", "api", "tls", "key"),
     ("control", "api", "token_file"),
 )
-"""The fields that name files of the control plane itself."""
+"""Fields that name files belonging to the control plane itself."""
 
 
 def unchanged(source: FleetSource, _: Diagnostics) -> FleetSource:
-    """Return the fleet unchanged: its files are this process's files."""
+    """Return the fleet unchanged, because its files are this process's own files."""
     return source
 
 
 @dataclass(frozen=True, slots=True)
 class FleetContents:
-    """The result of reading a fleet."""
+    """Result of reading a fleet."""
 
     texts: tuple[SourceText, ...]
     """The files."""
@@ -63,12 +64,11 @@ class FleetContents:
     diagnostics: tuple[Diagnostic, ...]
     """Diagnostics of these files."""
     targets: Mapping[str, bytes] = field(default_factory=dict)
-    """Maps the path of each target file or file with custom lines to the content that was used; missing files are
-    absent."""
+    """Maps the path of each target file or file with custom lines to the contents used; missing files are absent."""
 
     @property
     def topology(self) -> Topology | None:
-        """The topology of the fleet; None if there are errors."""
+        """The fleet's topology; None if there are errors."""
         return self.loaded.compiled.topology if self.loaded else None
 
     @property
@@ -78,7 +78,7 @@ class FleetContents:
         return refusal_reason(self.diagnostics) or f"{count} error{'s' if count > 1 else ''} in its files"
 
     def files(self) -> list[Path]:
-        """Return every file that the YAML names, including files of the control plane itself."""
+        """Return every file that the YAML names, including files that belong to the control plane itself."""
         if self.source is None:
             return []
         nodes = [node for _, node in named_files(self.source.root)]
@@ -98,10 +98,10 @@ def read(
 ) -> FleetContents:
     """Read the fleet from these texts.
 
-    `target_contents` maps the path of each target file to the content to use instead of the file's own content.
-    `read_keys` reads the key files of a fleet. `diagnostics` contains the findings of earlier steps. `with_own` returns
-    a fleet with the sections from this process's own files, if the texts are from elsewhere. `withheld`: the files and
-    directories of this process that no fleet may name.
+    `target_contents` maps the path of each target file to the contents to use instead of the file's own contents.
+    `read_keys` reads a fleet's key files. `diagnostics` contains the findings from earlier steps. `with_own` returns a
+    fleet with the sections from this process's own files, for use if the texts come from elsewhere. `withheld`: this
+    process's files and directories that no fleet may name.
     """
     silenced = silenced_by_comments(texts)
     diagnostics.silence(silenced)
@@ -124,7 +124,7 @@ def read(
 
 
 def read_control(paths: Sequence[str]) -> ControlSection:
-    """Read the `control` section of the files at the paths, even if they have errors elsewhere."""
+    """Read the `control` section of the files at these paths, even if they have errors elsewhere."""
     diagnostics = Diagnostics()
     files = read_texts(paths, diagnostics)
     unreadable = next((item for item in diagnostics if item.severity == "error"), None)
@@ -136,16 +136,16 @@ def read_control(paths: Sequence[str]) -> ControlSection:
 
 
 def own_control(paths: Sequence[str]) -> FleetSource | None:
-    """Return the fleet at the paths, reduced to its `control` section; None unless that section is complete."""
+    """Return the fleet at these paths, reduced to its `control` section; None unless that section is complete."""
     section = control_alone(read_texts(paths, Diagnostics()))
     return None if section.lost else section.source
 
 
 def parse_cached(texts: tuple[SourceText, ...], diagnostics: Diagnostics) -> FleetSource | None:
-    """Parse the YAML. Returns None if that fails.
+    """Parse the YAML. Return None if this fails.
 
-    The result of the last call is cached: the same texts are parsed again to find the listen addresses, after a change
-    of only a certificate, and after the rejection of a new fleet.
+    The result of the last call is cached, because the same texts are parsed again to find the listen addresses, after a
+    change to a certificate only, and after a new fleet has been rejected.
     """
     source, all_diagnostics = _parse_cached(texts, tuple(diagnostics))
     diagnostics.extend(all_diagnostics)
@@ -153,14 +153,14 @@ def parse_cached(texts: tuple[SourceText, ...], diagnostics: Diagnostics) -> Fle
 
 
 _SECTIONS = SectionCache()
-"""The pools and routes of the last fleet: a reload validates and compiles only changed ones."""
+"""The pools and routes of the last fleet, because a reload validates and compiles only those that have changed."""
 
 
 @lru_cache(maxsize=1)
 def _parse_cached(
     texts: tuple[SourceText, ...], earlier: tuple[Diagnostic, ...]
 ) -> tuple[FleetSource | None, tuple[Diagnostic, ...]]:
-    """Parse the texts, and return all diagnostics. `earlier`: diagnostics from reading the texts."""
+    """Parse the texts, and return all diagnostics. `earlier`: diagnostics from when the texts were read."""
     diagnostics = Diagnostics()
     diagnostics.extend(earlier)
     source = parse(texts, diagnostics, _SECTIONS)
@@ -168,13 +168,13 @@ def _parse_cached(
 
 
 def _is_superseded(item: Diagnostic, findings: Sequence[Diagnostic]) -> bool:
-    """Return whether `item` reports a missing certificate or key file that a more specific finding already covers."""
+    """Return whether `item` reports a missing certificate or key file that a more specific finding also reports."""
     is_missing_file = item.code == "LB110" and item.path[-1] != "path"
     return is_missing_file and any(item.path[:-1] == finding.path[:-1] for finding in findings)
 
 
 def _targets(source: FleetSource, target_contents: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Read the target files and custom lines once, so that the compiled content is also the saved content."""
+    """Read the target files and custom lines once, so that the compiled contents are also the saved contents."""
     nodes = [node for path, node in named_files(source.root) if path[0] == "pools" and path[-1] == "path"]
     nodes += own_lines_nodes(source.root)
     paths = {str(file_of(source, node)) for node in nodes}

@@ -1,7 +1,7 @@
-"""Reads the fleet's files at the start, after changes and on request, and passes them on for publication.
+"""Reads the fleet's files at startup, after changes and on request, and passes them on for publication.
 
-If the fleet is valid, it is published; otherwise the published fleet stays unchanged and the reason is logged. No
-failure here ends the process or removes the configuration from proxies.
+A valid fleet is published; otherwise, the published fleet remains unchanged and the reason is logged. No failure here
+ends the process or removes the configuration from proxies.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from lbctl.targets.load import Loaded
 from lbctl.xds.build.snapshot_cache import UnsoundError
 
 OnFleet = Callable[[Loaded, bool], Awaitable[None]]
-"""Called with the first fleet: with False before its resources are built, with True when they can be served."""
+"""Called with the first fleet: with False before its resources are built, and with True when they can be served."""
 _FILES = Cause(CONTROL_PLANE)
-"""The cause of publications after a change to the files."""
+"""Cause given for publications after a change to the files."""
 
 
 class Reconciler:
@@ -60,9 +60,9 @@ class Reconciler:
         *,
         writers: Writers = "this process",
     ) -> None:
-        """Create the reconciler; it has no fleet before `start`.
+        """Create the reconciler; it does not have a fleet before `start`.
 
-        `state_directory`: the state directory, if the fleet does not define it. `writers`: possible writers of the
+        `state_directory`: the state directory, if the fleet does not set it. `writers`: the possible writers of the
         state.
         """
         self._paths = paths
@@ -84,13 +84,13 @@ class Reconciler:
 
     @property
     def last_reload(self) -> ReloadOutcome | None:
-        """The result of the last read; None before the first."""
+        """Result of the last read; None before the first one."""
         return self._reloads.last
 
     async def start(self, saved: SavedFleet | None, on_fleet: OnFleet) -> None:
-        """Publish the fleet in the files, or the `saved` one if it is still valid.
+        """Publish the fleet in the files, or the `saved` fleet if it is still valid.
 
-        `on_fleet` is called with the first fleet, now or after a later read.
+        `on_fleet` is called with the first fleet, either now or after a later read.
         """
         self._on_fleet = on_fleet
         self._saver.restored(saved)
@@ -105,16 +105,16 @@ class Reconciler:
         await self._find_revision()
 
     def serve_leader(self, leader: SavedFleet | None) -> None:
-        """Publish the leader's fleet from the next read on; None: publish the files until the leader has a fleet."""
+        """From the next read on, publish the leader's fleet; None publishes the files until the leader has a fleet."""
         self._files = LeaderFiles(self._history, self._publications, leader)
 
     @property
     def fleet(self) -> SavedFleet | None:
-        """The published fleet, in its saved form; None before the first."""
+        """The published fleet in its saved form; None before the first one."""
         return self._files.leader or self._saver.fleet
 
     async def lead(self) -> None:
-        """Publish this process's own files from now on, and save the published fleet."""
+        """From now on, publish this process's own files, and save the published fleet."""
         async with self._live.turn:
             leader, self._files = self._files.leader, self._own_files
             await self._saver.save_all(leader)
@@ -131,9 +131,9 @@ class Reconciler:
         await self._find_revision()
 
     async def rollback(self, entry: ServedFleet, cause: Cause, *, allow_shrink: bool = False) -> ReloadOutcome:
-        """Publish the files of this entry until the files on disk change. The files on disk may be invalid.
+        """Publish the files in this entry until the files on disk change. The files on disk may be invalid.
 
-        If the files cannot be published, the result contains the reason, and nothing has changed. Raises
+        If the entry's files cannot be published, the result states the reason, and nothing changes. Raises
         BadRequestError if the state no longer contains the files, and NotSavedError if a restart would lose the
         rollback.
         """
@@ -144,7 +144,7 @@ class Reconciler:
                 await self._files.record()
 
     async def _find_revision(self) -> None:
-        """Look up the commit of the published fleet, without the lock: proxies must not wait for git."""
+        """Look up the commit of the published fleet without holding the lock, because proxies must not wait for git."""
         if await self._history.find_revision():
             async with self._live.turn:
                 await self._files.save(None)
@@ -188,7 +188,7 @@ class Reconciler:
     async def _placed(self, files: tuple[SourceText, ...]) -> tuple[SourceText, ...]:
         """Return stored files.
 
-        The directories in files from a shared store are replaced with this process's directories.
+        In files from a shared store, directories are replaced with this process's directories.
         """
         return await asyncio.to_thread(relocated, files, self._paths) if self._shared else files
 
@@ -197,7 +197,7 @@ class Reconciler:
         self._watch.watch_files(files)
 
     async def _load(self, pinned: tuple[SourceText, ...] | None, allow_shrink: bool) -> LoadOutcome:
-        """Read the files on disk, or these files instead."""
+        """Read either the files on disk or the given files."""
         return await asyncio.to_thread(
             self._reloader.load, allow_shrink=allow_shrink, discovered=self._live.accepted.apply, pinned=pinned
         )
@@ -219,7 +219,7 @@ class Reconciler:
             await self._serve_loaded(outcome.loaded, outcome, allow_shrink, cause)
         except BaseException as error:
             self._history.set_rollback(before)
-            self._saver.save_later()  # the state may have the new one
+            self._saver.save_later()  # the state may already contain the new one
             self._watch_files(watched)
             if not isinstance(error, UnsoundError):
                 raise
@@ -253,7 +253,7 @@ class Reconciler:
         self._reloads.served((*outcome.diagnostics, *unsupported), rollback, new=published.new)
 
     async def _serve_running(self, outcome: LoadOutcome) -> None:
-        """After a rejection, publish the running fleet with changed certificates, key files or target files."""
+        """After a rejection, publish the running fleet with its changed certificates, key files or target files."""
         served = self._live.served
         if outcome.running is None or served is None:
             return
@@ -265,7 +265,7 @@ class Reconciler:
     async def _serve(
         self, loaded: Loaded, outcome: LoadOutcome, origin: Origin, allow_shrink: bool, cause: Cause
     ) -> PublishResult:
-        """Serve a fleet. Raises UnsoundError if a proxy would reject it; in this case, nothing has changed."""
+        """Serve a fleet. Raises UnsoundError if a proxy would reject it, in which case nothing has changed."""
         if self._on_fleet is not None:
             await self._on_fleet(loaded, False)
         published = await self._live.publish_files(loaded, origin, allow_shrink=allow_shrink)

@@ -1,12 +1,12 @@
-"""Reads the fleet in the files, and decides whether it may replace the running fleet.
+"""Reads the fleet in the files and decides whether it may replace the running fleet.
 
-A fleet is accepted completely or not at all: the running fleet stays if the new one has an error, if one of its files
-is still being written, or if it would lose more replicas or keys than `max_shrink` allows. In that case, changes to the
-running fleet's certificates, key files and target files still take effect, together with the YAML texts that the
-running fleet was read from.
+A fleet is accepted either completely or not at all: the running fleet is kept if the new fleet has an error, if one of
+its files is still being written, or if it would lose more replicas or keys than `max_shrink` allows. In that case,
+changes to the running fleet's certificates, key files and target files still take effect, together with the YAML texts
+from which the running fleet was read.
 
-At startup, the caller restores the saved fleet with `restore` and `accept`, as the reference for later fleets. Then it
-calls `load`, and `accept` for the fleet that it publishes. This module only reads.
+At startup, the caller restores the saved fleet with `restore` and `accept`, as the reference for later fleets. It then
+calls `load`, followed by `accept` for the fleet that it publishes. This module never writes files.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from lbctl.store.records import SavedFleet
 from lbctl.targets.load import Loaded
 
 _QUIET = 0.1
-"""Time in seconds for which a file must stay unchanged before it counts as completely written."""
+"""Seconds for which a file must remain unchanged before it is considered completely written."""
 _TICK = 0.02
-"""Minimum age of a change, in seconds, at which the next change gets a different timestamp: kernel clocks tick every 1
-to 10 ms."""
+"""Minimum age of a change, in seconds, at which the next change is certain to get a different timestamp, because kernel
+clocks tick every 1 to 10 ms."""
 _PAUSE = 0.05
 """Seconds between attempts to read files that are still being written."""
 _ATTEMPTS = 30
@@ -48,22 +48,23 @@ _TOO_MANY_LOST = "too many replicas would be removed"
 
 @dataclass(frozen=True, slots=True)
 class LoadOutcome:
-    """The result of reading the files."""
+    """Result of reading the files."""
 
     loaded: Loaded | None
-    """The new fleet; None if it is rejected."""
+    """The new fleet; None if it has been rejected."""
     diagnostics: tuple[Diagnostic, ...]
-    """All diagnostics of the files, even if the fleet is accepted."""
+    """All diagnostics for the files, even if the fleet is accepted."""
     refused: str | None = None
-    """A short phrase that explains why the new fleet is rejected."""
+    """A short phrase that explains why the new fleet has been rejected."""
     files: Mapping[Path, str] = field(default_factory=dict)
-    """Maps each file to watch, in addition to the fleet's files, to the digest of its content when it was read."""
+    """Maps each file to watch, in addition to the fleet's files, to the digest of its contents when it was read."""
     shrink: tuple[Diagnostic, ...] = ()
-    """The losses of replicas and keys, which are confirmed if `loaded` is set, otherwise rejected."""
+    """The losses of replicas and keys: confirmed if `loaded` is set, otherwise rejected."""
     running: Loaded | None = None
-    """If the new fleet is rejected: the running fleet with changed certificates, key files or target files, if any."""
+    """If the new fleet has been rejected: the running fleet with changed certificates, key files or target files, if
+    any."""
     saved: SavedFleet | None = None
-    """`loaded` or `running`, in the form that is saved in the state once it is published."""
+    """`loaded` or `running`, in the form that is saved in the state after publication."""
 
     @property
     def fleet(self) -> Loaded | None:
@@ -73,7 +74,7 @@ class LoadOutcome:
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """The running fleet, the reference for later fleets."""
+    """The running fleet, which is the reference for later fleets."""
 
     fleet: Loaded
     saved: SavedFleet
@@ -89,28 +90,28 @@ def _unchanged(topology: Topology) -> Topology:
 
 
 class FleetReloader:
-    """Reads the files of one fleet. Every method except `accept` blocks, and may be called in any thread."""
+    """Reads one fleet's files. Every method except `accept` blocks and may be called in any thread."""
 
     def __init__(self, paths: Sequence[str], state: str | None = None, *, writers: Writers = "this process") -> None:
-        """Create the reader without reading files.
+        """Create the reader without reading any files.
 
-        `state`: the state directory, if the fleet does not define it. `writers`: possible writers of the fleets for
-        `restore` and `load`.
+        `state`: the state directory, if the fleet does not set it. `writers`: the possible writers of the fleets passed
+        to `restore` and `load`.
         """
         self._paths = tuple(paths)
         self._withheld = (state,) if state else ()
         self._writers = writers
         self._own: FleetSource | None = None
-        """The sections last read from this process's own files, for a fleet from a shared store."""
+        """The sections most recently read from this process's own files, for use with a fleet from a shared store."""
         self._own_places: frozenset[str] = frozenset()
-        """The sockets and log files last read from this process's own files."""
+        """The sockets and log files most recently read from this process's own files."""
         self._lock = threading.Lock()
         self._certificates = CertificateCache()
         self._fingerprints = Fingerprints()
         self._running: _Running | None = None
 
     def accept(self, outcome: LoadOutcome) -> None:
-        """Make the fleet of this outcome the running fleet, the reference for later fleets."""
+        """Make this outcome's fleet the running fleet, which is the reference for later fleets."""
         fleet, saved = outcome.fleet, outcome.saved
         if fleet is not None and saved is not None:
             self._running = _Running(fleet, saved, outcome.files)
@@ -125,9 +126,9 @@ class FleetReloader:
     ) -> LoadOutcome:
         """Read the fleet from the current files.
 
-        `discovered` adds the discovered replicas to a topology, so that they also count. A file that has just changed
-        is read again until it has settled. `pinned`: YAML texts of an earlier fleet to read instead of the YAML files;
-        the current content of the other files is used.
+        `discovered` adds the discovered replicas to a topology, so that they are counted too. If a file has just
+        changed, it is reread until it has settled. `pinned`: an earlier fleet's YAML texts, which are read instead of
+        the YAML files; all other files are read with their current contents.
         """
         with self._lock:
             contents, files, changed = self._read_settled(pinned)
@@ -148,8 +149,8 @@ class FleetReloader:
     def restore(self, saved: SavedFleet) -> LoadOutcome:
         """Read a saved fleet.
 
-        The saved fleet's target files are read with their current content. If they are missing, invalid or would remove
-        too many replicas, their saved content is used.
+        Its target files are read with their current contents. If they are missing or invalid, or would remove too many
+        replicas, their saved contents are used.
         """
         with self._lock:
             own = self._with_own()
@@ -170,9 +171,9 @@ class FleetReloader:
         files: Mapping[Path, str],
         discovered: Callable[[Topology], Topology],
     ) -> LoadOutcome:
-        """Keep the running fleet, with the current content of its other files.
+        """Keep the running fleet, with the current contents of its other files.
 
-        `files`: the files of the rejected fleet.
+        `files`: the rejected fleet's files.
         """
         running = self._running
         refused = LoadOutcome(None, tuple(diagnostics), reason, files)
@@ -198,7 +199,7 @@ class FleetReloader:
         discovered: Callable[[Topology], Topology],
         own: WithOwn,
     ) -> FleetContents:
-        """Read these texts with the current content of all files, or with the given content of the target files."""
+        """Reread these texts with the current contents of all files, or with the given contents of the target files."""
         contents = self._contents(source_texts, {}, self._reread_keys, Diagnostics(), own)
         if contents.topology and not (before and _shrunk(before, contents.topology, discovered)):
             return contents
@@ -227,9 +228,9 @@ class FleetReloader:
         return self._with(self._own, self._own_places)
 
     def _with(self, own: FleetSource | None, places: frozenset[str] | None = None) -> WithOwn:
-        """Return a function that puts these sections into a fleet.
+        """Return a function that inserts these sections into a fleet.
 
-        `places`: the sockets and log files that the fleet may name; None: all.
+        `places`: the sockets and log files that the fleet may name; None allows all.
         """
 
         def change(source: FleetSource, diagnostics: Diagnostics) -> FleetSource:
@@ -261,7 +262,7 @@ class FleetReloader:
         return (*(fleet.compiled.sources.with_position(item) for item in replicas), *keys)
 
     def _unsettled_key_file(self) -> Path | None:
-        """Return a key file that has just lost a key, because it may be half written."""
+        """Return a key file that has just lost a key and may therefore be half written."""
         if self._running is None:
             return None
         return key_files.unsettled_file(self._running.fleet.source, self._served_keys, time.time_ns())
@@ -269,8 +270,8 @@ class FleetReloader:
     def _read_settled(self, pinned: Sequence[SourceText] | None) -> tuple[FleetContents, dict[Path, str], Path | None]:
         """Return the fleet, the digests of its other files, and a file that changed during every attempt.
 
-        The first attempt does not wait until the files are old enough: they reach that age while they are read and
-        compiled.
+        The first attempt does not wait until the files are old enough, because they reach that age while they are being
+        read and compiled.
         """
         paths = self._paths if pinned is None else ()
         for attempt in range(_ATTEMPTS):
@@ -289,7 +290,7 @@ class FleetReloader:
             contents = self._contents(source_texts, {}, self._new_keys, diagnostics, own)
             files = self._fingerprints.of(contents.files())
             _wait_until_quiet((*watched, *files))
-            unsettled = self._unsettled_key_file()  # before the comparison, which detects a file that is complete now
+            unsettled = self._unsettled_key_file()  # before the comparison, which detects a file that is now complete
             changed = changed or _changed_file(before, (*fleet_files(paths), *files), oldest_change) or unsettled
             if changed is None:
                 break
@@ -297,20 +298,20 @@ class FleetReloader:
 
 
 def _outcome(contents: FleetContents, files: Mapping[Path, str]) -> LoadOutcome:
-    """Return the outcome for a fleet that may be served."""
+    """Return the outcome for a fleet that may be published."""
     saved = SavedFleet(contents.texts, contents.targets)
     return LoadOutcome(contents.loaded, contents.diagnostics, files=files, saved=saved)
 
 
 def _shrunk(before: Topology, after: Topology, discovered: Callable[[Topology], Topology]) -> tuple[Diagnostic, ...]:
-    """Return the losses beyond the running fleet's own limit: a file cannot confirm a loss by raising the limit."""
+    """Return the losses beyond the running fleet's own limit: raising the limit in a file cannot confirm a loss."""
     return tuple(shrinks(discovered(before), discovered(after), before.control.max_shrink))
 
 
 def _changed_file(before: Mapping[Path, Signature], named: Iterable[Path], since: int) -> Path | None:
-    """Return a file that differs from `before` or was changed after `since` (ns since the epoch).
+    """Return a file that differs from `before` or that changed after `since` (in ns since the epoch).
 
-    The result is None if there is none.
+    Return None if there is none.
     """
     for file in named:
         current = signature(file)
@@ -329,9 +330,9 @@ def _wait_until_quiet(files: Iterable[Path]) -> None:
 
 
 def _changed_between(stamp: Signature, first: int, last: int) -> bool:
-    """Return whether the file was changed in this period, in ns since the epoch.
+    """Return whether the file was changed during this period, given in ns since the epoch.
 
-    A time in the future comes from another machine's clock and does not count.
+    Times in the future come from another machine's clock and are ignored.
     """
     changed = changed_at(stamp)
     return changed is not None and first < changed <= last

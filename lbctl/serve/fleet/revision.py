@@ -1,7 +1,7 @@
 """The commit that a fleet's files belong to, if they are in a git checkout.
 
-The published content is compared with the commit by hash, so that a file that changes meanwhile does not count as
-clean. lbctl only reads data that git has stored: no hook, filter or monitor of the checkout runs.
+The published contents are compared with the commit by hash, so that a file that changes in the meantime is not treated
+as clean. lbctl reads only data stored by git: none of the checkout's hooks, filters or monitors run.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from lbctl.model.load import SourceText, is_fleet_file
 from lbctl.store.history import Revision
 
 _TIMEOUT = 5.0
-"""Timeout for one git command, in seconds."""
+"""Timeout for a single git command, in seconds."""
 
 
 def revision_of(paths: Sequence[str], files: Iterable[SourceText]) -> Revision:
-    """Return the commit checked out in the files' directories; an empty revision if there is none. Blocks.
+    """Return the commit checked out in the files' directories, or an empty revision if there is none.
 
-    The revision is dirty if a file differs from the commit, is not in it, or is missing on disk.
+    The function blocks.
+
+    The revision is dirty if a file differs from the commit, is not part of it, or is missing on disk.
     """
     contents = {Path(os.path.realpath(text.name)): text.data for text in files}
     folders = sorted({file.parent for file in contents})
@@ -35,7 +37,7 @@ def revision_of(paths: Sequence[str], files: Iterable[SourceText]) -> Revision:
 
 
 def _differs(folder: Path, contents: Mapping[Path, bytes], is_whole: bool) -> bool:
-    """Return whether files in this folder differ from the commit.
+    """Return whether any file in this folder differs from the commit.
 
     `is_whole`: whether the fleet consists of all YAML files in the folder.
     """
@@ -48,7 +50,7 @@ def _differs(folder: Path, contents: Mapping[Path, bytes], is_whole: bool) -> bo
 
 
 def _blob(data: bytes, like: str) -> str:
-    """Return git's object name for this content, with the hash function of the name `like`."""
+    """Return git's object name for these contents, using the same hash function as the name `like`."""
     hashed = hashlib.sha256() if len(like) == 64 else hashlib.sha1(usedforsecurity=False)
     hashed.update(b"blob %d\0" % len(data))
     hashed.update(data)
@@ -56,7 +58,7 @@ def _blob(data: bytes, like: str) -> str:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """Return git's output; empty if there is no git, no checkout, or a checkout that git does not trust."""
+    """Return git's output; empty if git is not installed, there is no checkout, or git does not trust the checkout."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
         answer = subprocess.run(

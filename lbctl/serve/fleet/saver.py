@@ -14,55 +14,55 @@ from lbctl.store.records import SavedFleet
 from lbctl.store.saved import SavedState
 
 SAVE_AGAIN = 5.0
-"""Seconds until a failed save is retried."""
+"""Seconds before a failed save is retried."""
 
 
 class FleetSaver:
-    """Saves the changes of the published state. A failed save is logged and remains pending.
+    """Saves changes to the published state. A failed save is logged and remains pending.
 
-    Saves run one after another, in the order of the calls.
+    Saves run one after another, in the order in which they were requested.
     """
 
     def __init__(
         self, publisher: Publisher, state: SavedState, history: FleetHistory, drains: Since | None = None
     ) -> None:
-        """`drains`: the drains in the state; None if none were saved."""
+        """`drains`: the drains in the saved state; None if none were saved."""
         self.is_pending = False
-        """Whether a save has failed and no later save has succeeded."""
+        """Whether a save has failed and no save has succeeded since."""
         self._publisher = publisher
         self._state = state
         self._history = history
         self._saved: SavedFleet | None = None
         self._newest: SavedFleet | None = None
-        """The published files, which may not be saved yet if a save has failed."""
+        """The published files, which may not have been saved if a save has failed."""
         self._turn = asyncio.Lock()
         self._drains: Since | None = drains or {}
         """The drains as saved; None if unknown."""
 
     @property
     def fleet(self) -> SavedFleet | None:
-        """The published fleet, in its saved form; None before the first."""
+        """The published fleet in its saved form; None before the first one."""
         return self._newest or self._saved
 
     def restored(self, saved: SavedFleet | None) -> None:
-        """Record that the state contains this fleet."""
+        """Record that the saved state contains this fleet."""
         self._saved = saved
 
     def save_later(self) -> None:
-        """Mark the state for another save, because it may be newer than the published fleet."""
+        """Mark the state to be saved again, because it may be newer than the published fleet."""
         self.is_pending = True
 
     async def save_all(self, earlier: SavedFleet | None) -> None:
-        """Save everything the next time, because the content of the state is unknown.
+        """Save everything the next time, because the contents of the saved state are unknown.
 
-        `earlier`: the last leader's fleet, which stays published until the next publication; None if there is none.
+        `earlier`: the previous leader's fleet, which stays published until the next publication; None if there is none.
         """
         async with self._turn:
             self._newest = earlier or self._newest
             self._saved, self._drains, self.is_pending = None, None, True
 
     async def save(self, saved: SavedFleet | None) -> None:
-        """Save the published fleet, the discovery answers and the drains if they have changed."""
+        """Save the published fleet, the discovery answers and the drains, if they have changed."""
         served = self._publisher.served
         if served is None:
             return

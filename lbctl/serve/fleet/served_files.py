@@ -1,4 +1,4 @@
-"""The files that this process publishes: its own or the leader's. The reconciler uses one of the two objects."""
+"""The files that this process publishes: its own files or the leader's. The reconciler uses one of the two objects."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from lbctl.store.records import SavedFleet
 
 
 class OwnFiles:
-    """The files on disk, or the files of a rollback.
+    """The files on disk, or a rollback's files.
 
-    Published fleets are saved and recorded in the history and the audit log.
+    Published fleets are saved, and recorded in the history and the audit log.
     """
 
     confirms_losses = False
     """Whether another process has accepted the loss of replicas and keys."""
     leader = None
-    """The fleet of another process that is published here."""
+    """Another process's fleet that is published here."""
 
     def __init__(self, history: FleetHistory, publications: PublicationLog, saver: FleetSaver) -> None:
         self._history = history
@@ -30,12 +30,12 @@ class OwnFiles:
 
     @property
     def rollback(self) -> ActiveRollback | None:
-        """The active rollback; None without one."""
+        """The active rollback; None if there is none."""
         return self._history.rollback
 
     @property
     def origin(self) -> Origin:
-        """The origin of the files."""
+        """Origin of the files."""
         return "files" if self.rollback is None else "history"
 
     async def pinned(self) -> tuple[SourceText, ...] | None:
@@ -47,45 +47,45 @@ class OwnFiles:
         await self._history.served(files, fleet, cause)
 
     async def save(self, saved: SavedFleet | None) -> None:
-        """Save the published fleet with these files; None: the files have not changed."""
+        """Save the published fleet with these files; None means that the files have not changed."""
         await self._saver.save(saved)
 
     async def record(self) -> None:
-        """Append the last publication to the audit log."""
+        """Add the last publication to the audit log."""
         await self._publications.record()
 
 
 class LeaderFiles:
-    """The leader's files, which the leader saves and records; without a leader, the files on disk."""
+    """The leader's files, which the leader saves and records; if there is no leader, the files on disk."""
 
     confirms_losses = True
     """Whether another process has accepted the loss of replicas and keys."""
     rollback = None
-    """A rollback by this process; the leader's rollback is in its files."""
+    """A rollback by this process; the leader's rollback is contained in the leader's files."""
 
     def __init__(self, history: FleetHistory, publications: PublicationLog, leader: SavedFleet | None) -> None:
-        """`leader`: the leader's fleet; None before it is known."""
+        """`leader`: the leader's fleet; None until it is known."""
         self.leader = leader
         self._history = history
         self._publications = publications
 
     @property
     def origin(self) -> Origin:
-        """The origin of the files."""
+        """Origin of the files."""
         return "files" if self.leader is None else "leader"
 
     async def pinned(self) -> tuple[SourceText, ...] | None:
-        """Return the leader's files; None if they equal the files on disk."""
+        """Return the leader's files; None if they are identical to the files on disk."""
         if self.leader is None or await self._history.on_disk() == digest_of(self.leader.texts):
             return None
         return self.leader.texts
 
     async def served(self, files: tuple[SourceText, ...], fleet: PublishedFleet, cause: Cause) -> None:
-        """Do not add the fleet to the history."""
+        """Do nothing: the fleet is not added to the history."""
 
     async def save(self, saved: SavedFleet | None) -> None:
-        """Save nothing."""
+        """Do nothing: nothing is saved."""
 
     async def record(self) -> None:
-        """Do not record the last publication in the audit log."""
+        """Do nothing: the publication is not recorded in the audit log."""
         self._publications.leave_out()

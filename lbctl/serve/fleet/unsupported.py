@@ -1,7 +1,7 @@
-"""Finds the features of a fleet that its proxies cannot express.
+"""Finds fleet features that its proxies cannot express.
 
-A feature that the control plane provides instead of the proxy is not reported. `done_by_control_plane_for` returns
-these features, also for commands that render a file for such a proxy.
+Features that the control plane provides instead of the proxy are not reported. `done_by_control_plane_for` returns
+these features, also for use by commands that render a file for such a proxy.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from lbctl.targets.target import SERVED
 
 
 def unsupported_features(loaded: Loaded, snapshot: Snapshot, proxies: Iterable[Proxy]) -> tuple[Diagnostic, ...]:
-    """Return a warning for each feature that one of the proxies cannot express, without duplicates.
+    """Return a warning for each feature that at least one of the proxies cannot express, without duplicates.
 
-    The warnings include every route that returns 503 because the proxy cannot protect it, and API keys that a proxy
+    The warnings include each route that returns 503 because the proxy cannot protect it, and API keys that a proxy
     rejects.
     """
     warnings: dict[Diagnostic, None] = {}
@@ -37,6 +37,6 @@ def unsupported_features(loaded: Loaded, snapshot: Snapshot, proxies: Iterable[P
 
 
 def done_by_control_plane_for(kind: str) -> dict[str, str]:
-    """Map each code to the title of each feature that the control plane provides instead of a proxy of this kind."""
+    """Map the code of each feature that the control plane provides for this kind of proxy to the feature's title."""
     provided = SERVED.keys() | target(kind).done_by_control_plane
     return {item.code: item.title for item in FEATURES if item.id in provided}

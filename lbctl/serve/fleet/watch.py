@@ -1,9 +1,9 @@
-"""Decides when to read a fleet's files again: once for each change, as soon as the change has settled.
+"""Decides when to reread a fleet's files: once per change, as soon as the change has settled.
 
-Only the content of the files counts: an operating system event merely triggers a comparison, and without events the
-files are compared every few seconds. A file that was only touched has not changed. A change has settled when no file
-has changed for `settle` seconds, or after `max_settle` seconds at the latest. The reader must therefore still detect
-half-written files.
+Only the files' contents matter: an operating system event merely triggers a comparison, and without events the files
+are compared every few seconds. A file that has only been touched is not considered changed. A change has settled when
+no file has changed for `settle` seconds, or after at most `max_settle` seconds. The reader must therefore detect
+half-written files itself.
 """
 
 from __future__ import annotations
@@ -22,11 +22,14 @@ from lbctl.serve.fleet.fingerprints import Fingerprints, fleet_files
 _FALLBACK_POLL = 1.0
 """Seconds between comparisons if the operating system does not report events."""
 _NOT_READ = "unknown"
-"""Placeholder for the digest of a file that has not been read."""
+"""Placeholder for the digest of a file that has not been read yet."""
 
 
 class FleetWatcher:
-    """Watches the files in the PATH arguments, and the files of `watch_files`. `changes` has a single consumer."""
+    """Watches the files given by the PATH arguments and the files in `watch_files`.
+
+    `changes` must have only one consumer.
+    """
 
     def __init__(
         self,
@@ -40,9 +43,9 @@ class FleetWatcher:
     ) -> None:
         """Read the files for the first time. All durations are in seconds.
 
-        A change has settled after `settle` without a further change, and after `max_settle` at the latest. The files
-        are compared every `poll` seconds, even without an event. `inotify=False`: no operating system events are
-        requested.
+        A change has settled after `settle` without a further change, or after at most `max_settle`. The files are
+        compared every `poll` seconds, even without an event. `inotify=False` means that operating system events are not
+        used.
         """
         self._paths = tuple(paths)
         self._settle = settle
@@ -63,8 +66,8 @@ class FleetWatcher:
     def watch_files(self, files: Iterable[Path]) -> None:
         """Watch exactly these files in addition to the fleet's files.
 
-        If `files` is a mapping, it contains the digest of each file when it was read (from
-        `fingerprints.Fingerprints`). A file whose digest differs counts as changed.
+        If `files` is a mapping, it contains each file's digest at the time it was read (from
+        `fingerprints.Fingerprints`). A file whose digest differs is considered changed.
         """
         digests = files if isinstance(files, Mapping) else {}
         fleet = {file: digest for file, digest in self._reported.items() if file not in self._files}
@@ -73,7 +76,7 @@ class FleetWatcher:
         self._wake.set()
 
     async def changes(self) -> AsyncIterator[None]:
-        """Yield once for each settled change; simultaneous changes count as one."""
+        """Yield once per settled change; simultaneous changes are combined."""
         try:
             while True:
                 await self._watch_directories()
@@ -85,7 +88,7 @@ class FleetWatcher:
             await self._file_events.close()
 
     async def _settled(self) -> bool:
-        """Wait up to `max_settle` seconds until the files have settled, and return whether any content has changed."""
+        """Wait up to `max_settle` seconds for the files to settle, and return whether any contents have changed."""
         deadline = time.monotonic() + self._max_settle
         digests = await self._read_digests()
         while time.monotonic() < deadline:
@@ -98,7 +101,7 @@ class FleetWatcher:
         return changed
 
     async def _read_digests(self) -> dict[Path, str]:
-        """Return the digests of all files. A file that is read for the first time does not count as changed."""
+        """Return the digests of all files. A file that is read for the first time is not considered changed."""
         digests = await asyncio.to_thread(self._fingerprint)
         unread = [file for file, digest in self._reported.items() if digest == _NOT_READ and file in digests]
         self._reported |= {file: digests[file] for file in unread}
@@ -110,7 +113,7 @@ class FleetWatcher:
     async def _watch_directories(self) -> None:
         """Watch the directories before the files are read, so that changes in between are not missed.
 
-        If a directory is replaced while its watch is registered, a second check detects it.
+        If a directory is replaced while its watch is being registered, a second check detects this.
         """
         while self._inotify and await self._file_events.watch(await asyncio.to_thread(self._directories)):
             pass

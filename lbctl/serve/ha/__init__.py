@@ -1,1 +1,1 @@
-"""Several processes as one control plane: one process leads, and all serve proxies."""
+"""Several processes forming one control plane: one process leads, and all of them serve proxies."""

@@ -1,7 +1,7 @@
-"""The shared time of all members of a control plane: the leader's time.
+"""The time shared by all members of a control plane, which is the leader's time.
 
-The ends of overrides and drains, and the steps of rollouts, depend on time. A member whose clock differs follows the
-leader's clock, and keeps that time if it becomes the leader, so that nothing ends early or late when the leader
+It determines when overrides and drains end, and when rollouts advance. A member whose clock differs adjusts to the
+leader's clock, and keeps that time if it becomes the leader itself, so that nothing ends early or late when the leader
 changes.
 """
 
@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable
 
 _TOLERANCE = 0.5
-"""Clock difference, in seconds, that network delays can explain."""
+"""Clock difference, in seconds, that may be caused by network delays."""
 
 
 class FleetClock:
-    """Seconds since the epoch on the leader's clock. `wall`: the clock of this machine."""
+    """Seconds since the epoch according to the leader's clock. `wall`: this machine's clock."""
 
     def __init__(self, wall: Callable[[], float] = time.time) -> None:
         self._wall = wall
@@ -23,7 +23,7 @@ class FleetClock:
         """Number of seconds by which the leader's clock is ahead of this machine's clock."""
 
     def now(self) -> float:
-        """Return the time."""
+        """Return the current time."""
         return self._wall() + self.offset
 
     def adjust(self, leader: float) -> None:

@@ -1,8 +1,9 @@
-"""Acquires and renews the lease, and reports at any time whether this member is the leader.
+"""Acquires and renews the lease, and provides at any time whether this member is the leader.
 
-The lease is renewed four times during its duration. A leader counts the lease from just before its request, and gives
-it up one fifth of its duration before the store does. If the store does not respond by then, the member is isolated: it
-no longer acts as the leader, but continues to decide weights and health for its own proxies.
+The lease is renewed four times within its duration. The leader measures the lease from just before its request was
+sent, and gives the lease up one fifth of its duration before it expires in the store. If the store does not respond by
+then, the member becomes isolated: it stops acting as the leader but continues to decide weights and health for its own
+proxies.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _POLL = 0.5
 
 
 class Election:
-    """The lease of this member. `ttl`: its duration in seconds."""
+    """This member's lease. `ttl`: the lease's duration in seconds."""
 
     def __init__(
         self,
@@ -36,33 +37,33 @@ class Election:
         ttl: float,
         on_problem: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`on_problem` is called with the reason if the store cannot be used, and with an empty text when it can."""
+        """`on_problem` is called with the reason if the store is not usable, and with an empty string when it is."""
         self.role: Role = "follower"
         self.changed = asyncio.Event()
-        """Set when the role or the epoch changes."""
+        """Set when the role or epoch changes."""
         self.epoch = 0
-        """The epoch in which this member leads or last led."""
+        """The epoch in which this member is leading or last led."""
         self.problem = ""
-        """The reason why the store cannot be used; empty if it can be used."""
+        """Reason why the store is not usable; empty if it is usable."""
         self.latency: float | None = None
-        """Time that the store's last response took, in seconds; None before the first."""
+        """Duration of the store's last response, in seconds; None before the first response."""
         self.answered = -math.inf
-        """The time of the store's last response, on the clock of `authority`."""
+        """Time of the store's last response, on the clock used by `authority`."""
         self._store = store
         self._state = state
         self._authority = authority
         self._on_problem = on_problem
         self.ttl = ttl
-        """The duration of the lease in seconds."""
+        """Duration of the lease, in seconds."""
 
     async def run(self) -> None:
-        """Acquire and keep the lease until the task is cancelled."""
+        """Acquire and renew the lease until the task is cancelled."""
         while True:
             await self.turn()
             await asyncio.sleep(self.ttl / 4 if self.role == "leader" and not self.problem else _POLL)
 
     async def turn(self) -> None:
-        """Query the store once, and act on its response."""
+        """Query the store once, and act on the response."""
         asked_at, started = self._authority.clock(), time.perf_counter()
         try:
             async with asyncio.timeout(max(0.1, min(self.ttl / 2, self._patience(asked_at)))):

@@ -1,6 +1,6 @@
-"""Checks stored values about a member, which other members or other clients of the store may have written.
+"""Validates stored values about a member, which may have been written by other members or other clients of the store.
 
-Every function returns the value, or raises FieldError with the name of the field.
+Every function returns the value, or raises FieldError with the field's name.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from urllib.parse import urlsplit
 from lbctl.base.hosts import address_of, is_metadata
 
 MAX_MEMBERS = 100
-"""Maximum number of members of a control plane; more announcements are ignored."""
+"""Maximum number of members in a control plane; additional announcements are ignored."""
 MAX_PROBLEM = 500
-"""Characters of a problem."""
+"""Maximum number of characters in a problem."""
 _MAX_TEXT = 200
 _MAX_NAME = 253
 _MAX_ITEMS = 10_000
 _MAX_EPOCH = 10**17
 _MAX_TIME = 10**11
-"""The latest valid time, in seconds since the epoch: in the year 5138, which still has four digits."""
+"""The latest valid time, in seconds since the epoch: a time in the year 5138, which still has four digits."""
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253}):[0-9]{1,5}|unix:/[!-~]{1,200}")
 
 
 class FieldError(ValueError):
-    """A value that no member writes. The message names its field."""
+    """A value that a member would never write. The message names the field."""
 
 
 def is_name(value: object) -> bool:
@@ -34,21 +34,21 @@ def is_name(value: object) -> bool:
 
 
 def name(field: str, value: object) -> str:
-    """Return the name of a member."""
+    """Return a member name."""
     if not isinstance(value, str) or not is_name(value):
         raise FieldError(f"{field} is not a valid member name")
     return value
 
 
 def line(field: str, value: object, longest: int = _MAX_TEXT) -> str:
-    """Return text that can be displayed on one line."""
+    """Return a string that can be displayed on a single line."""
     if not isinstance(value, str) or len(value) > longest or not value.isprintable():
         raise FieldError(f"{field} is not a single line of at most {longest} characters")
     return value
 
 
 def raw_text(field: str, value: object, longest: int) -> str:
-    """Return text that is never displayed."""
+    """Return a string that is never displayed."""
     if not isinstance(value, str) or len(value) > longest:
         raise FieldError(f"{field} is not text of at most {longest} characters")
     return value
@@ -83,7 +83,7 @@ def number(field: str, value: object) -> float:
 
 
 def time(field: str, value: object) -> float:
-    """Return a time in seconds since the epoch."""
+    """Return a time, in seconds since the epoch."""
     seconds = number(field, value)
     if seconds < 0 or math.isnan(seconds):
         raise FieldError(f"{field} is not a time")
@@ -96,7 +96,7 @@ def number_or_none(field: str, value: object) -> float | None:
 
 
 def url(field: str, value: object) -> str:
-    """Return an API's URL, without a path; empty if the API is closed."""
+    """Return an API URL without a path; empty if the API is closed."""
     written = line(field, value, 300)
     if not written:
         return ""
@@ -107,7 +107,7 @@ def url(field: str, value: object) -> str:
 
 
 def address(field: str, value: object) -> str:
-    """Return an address as `HOST:PORT` or `unix:PATH`; empty if the endpoint is closed."""
+    """Return an address in the form `HOST:PORT` or `unix:PATH`; empty if the endpoint is closed."""
     written = line(field, value, 300)
     if written and not _is_address(written):
         raise FieldError(f"{field} is not an address")

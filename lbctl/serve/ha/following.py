@@ -1,4 +1,4 @@
-"""This member as a follower: it reads the leader's records and publishes the same resources."""
+"""This member in the follower role: reads the leader's records and publishes the same resources."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from lbctl.store.interface import KeyChange, StoreError
 from lbctl.store.saved import SavedState
 
 _SETTLE = 0.01
-"""Time in seconds for which changes are collected before they are published together."""
+"""Seconds over which changes are collected before they are published together."""
 _RETRY = 0.5
-"""Seconds until a failed watch of the store is retried."""
+"""Seconds before a failed watch on the store is retried."""
 _READER_ENDS = 0.05
-"""Seconds before a store reader that has not stopped is cancelled again: a takeover waits for it."""
+"""Seconds after which a store reader that has not stopped is cancelled again, because a takeover waits for it to
+stop."""
 _PUBLISHES_NOTHING = (LEADER, SHARING, "fleet/served", "history/entries", "rollback")
 """Keys whose changes do not affect the proxies."""
 _SKEW = 5.0
@@ -58,16 +59,16 @@ class Following:
 
     @property
     def lag(self) -> float | None:
-        """Seconds since the leader's last heartbeat was seen; None before the first."""
+        """Seconds since the leader's last heartbeat was received; None before the first one."""
         return None if self._leader_seen_at is None else self._monotonic() - self._leader_seen_at
 
     def begin(self) -> None:
-        """Leave decisions to another member, and keep the published fleet."""
+        """Leave decisions to another member and keep the published fleet."""
         self._parts.reconciler.serve_leader(self._parts.reconciler.fleet)
         self._sharing.collect()
 
     def tasks(self) -> Mapping[str, Work]:
-        """Return the tasks of a follower by name."""
+        """Return a follower's tasks by name."""
         return {"following": self._apply_changes, **self._parts.scraping.tasks(), **self._role_tasks.not_acting}
 
     async def _apply_changes(self) -> None:
@@ -99,7 +100,7 @@ class Following:
             await end_tasks([reader], _READER_ENDS)
 
     async def _apply(self, changes: Iterable[KeyChange], first: set[str]) -> None:
-        """Apply changes, and publish the result. `first` contains the keys whose first value may be outdated."""
+        """Apply changes and publish the result. `first` contains the keys whose first value may be outdated."""
         files, others = False, False
         for change in changes:
             if change.entry is None or not self._records.take(change.key, change.entry.value):

@@ -1,6 +1,6 @@
-"""The marker of a key space, which shows that lbctl wrote the key space, and in which format.
+"""The marker in a key space, which shows that the key space was written by lbctl and in which format.
 
-lbctl does not change a key space that belongs to another program, or to a later version with a different format.
+lbctl does not modify a key space that belongs to another program, or to a later version that uses a different format.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from lbctl.store.signed_store import FORMAT_KEY
 
 KEY = FORMAT_KEY
 _PLAIN, _SIGNED = 1, 2
-"""The format without signatures, and the format with signatures. Versions that only support the first format do not
+"""The format without signatures and the format with signatures. Versions that support only the first format do not
 touch the second."""
 FORMAT = _SIGNED
 """The latest format that this version reads and writes."""
 _FOREIGN = ("fleet/", "overrides", "loop_output")
-"""Keys that this version writes only together with the marker."""
+"""Keys that this version writes only in combination with the marker."""
 
 
 async def check_format(store: SharedStore) -> None:
@@ -43,7 +43,7 @@ async def check_format(store: SharedStore) -> None:
 
 
 async def write_format(store: SharedStore, epoch: int, *, signed: bool) -> None:
-    """Write the marker if it is missing or states an older format than this member's. Raises StoreError."""
+    """Write the marker if it is missing or specifies an older format than this member's. Raises StoreError."""
     entry = next((item for item in await store.read(KEY) if item.key == KEY), None)
     wanted = _SIGNED if signed else _PLAIN
     if entry is None or wanted > (_number(entry.value) or 0):

@@ -1,4 +1,4 @@
-"""Metrics about a member of a control plane, computed when they are scraped."""
+"""Metrics about a control plane member, computed when they are scraped."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from lbctl.serve.ha.member import FleetMember
 
 
 class MemberGauges(Collector):
-    """Collects the metrics about this member."""
+    """Collects this member's metrics."""
 
     def __init__(self, member: FleetMember) -> None:
         self._member = member
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metric families with their current values."""
+        """Yield the metric families and their current values."""
         member, election = self._member, self._member.election
         yield _gauge(
             "leader", "1 if this member is the leader, else 0.", float(member.leads and election.role == "leader")

@@ -1,4 +1,4 @@
-"""This member as the leader of one epoch: it takes over, and then decides, writes and sends heartbeats."""
+"""This member as the leader of one epoch: takes over, then makes decisions, writes records and sends heartbeats."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from lbctl.store.saved import SavedState
 from lbctl.store.signed_store import SignedStore
 
 _LOOK = 10.0
-"""Seconds between the leader's checks for changes that others have made in the store."""
+"""Seconds between the leader's checks for changes to the store made by others."""
 
 
 class Leading:
-    """The leader of one epoch."""
+    """The leader in one epoch."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Leading:
         role_tasks: RoleTasks,
         status: Callable[[], LeaderStatus],
     ) -> None:
-        """`status` returns the heartbeat of this member."""
+        """`status` returns this member's heartbeat."""
         self.epoch = epoch
         self._store = store
         self._state = state
@@ -46,7 +46,7 @@ class Leading:
         self._status = status
 
     async def take_records(self, *, knows_all: bool) -> None:
-        """Take over the stored records. `knows_all`: only this member has led since it read the records.
+        """Take over the stored records. `knows_all`: whether only this member has led since it read the records.
 
         Raises StoreError.
         """
@@ -60,9 +60,9 @@ class Leading:
         self._records.restore_history()
 
     async def decide(self, members: Iterable[MemberInfo]) -> None:
-        """Publish and save as the leader from now on. Raises StoreError and NotSavedError.
+        """From now on, publish and save as the leader. Raises StoreError and NotSavedError.
 
-        `members`: the last announcements.
+        `members`: the most recent announcements.
         """
         await self._write_status()
         self._parts.deciding.restart()
@@ -73,12 +73,12 @@ class Leading:
         await self._sharing.take_over(members)
 
     def tasks(self) -> Mapping[str, Work]:
-        """Return the tasks of the leader by name."""
+        """Return the leader's tasks by name."""
         own_tasks = {"heartbeat": self._live, "records of the store": self._keep_records}
         return {**self._role_tasks.deciding, **self._role_tasks.acting, **own_tasks}
 
     def isolated(self) -> Mapping[str, Work]:
-        """Start making decisions for this member's proxies only, without the store, and return the tasks."""
+        """Start making decisions only for this member's proxies, without the store, and return the tasks."""
         self._sharing.alone()
         return {**self._role_tasks.deciding, **self._role_tasks.not_acting}
 
@@ -89,7 +89,10 @@ class Leading:
             await asyncio.sleep(INTERVAL)
 
     async def _keep_records(self) -> None:
-        """Sign records stored by members without a key or with an older key. Then undo changes made by others."""
+        """Sign records that were stored by members without a key or with an older key.
+
+        Then revert changes made by others.
+        """
         is_signed = False
         while True:
             with suppress(StoreError):

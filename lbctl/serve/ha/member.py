@@ -1,8 +1,8 @@
-"""This process as a member of a control plane: it leads, or it follows the leader.
+"""This process as a member of a control plane: it either leads or follows the leader.
 
-The leader makes the decisions, drives nginx and HAProxy, and writes to the store. A follower reads the leader's
-records, and sends the same resources with the same versions to any Envoy. A member that becomes the leader continues
-from the state that it followed: the weights move on from their current values, with the normal rate limit.
+The leader makes the decisions, drives nginx and HAProxy, and writes to the store. A follower reads the leader's records
+and sends the same resources, with the same versions, to any Envoy. A member that becomes the leader continues from the
+state that it was following: the weights change from their current values, at the normal rate limit.
 """
 
 from __future__ import annotations
@@ -35,23 +35,26 @@ from lbctl.store.saved import SavedState
 from lbctl.store.signed_store import SignedStore, refusals
 
 _RETRY = 0.5
-"""Seconds until a failed takeover is retried."""
+"""Seconds before a failed takeover is retried."""
 
 
 class MemberObserver(Protocol):
-    """Notified of changes among the members, after they have happened."""
+    """Is notified of changes among the members after they have happened."""
 
     def role_changed(self, member: str, role: str, epoch: int) -> None:
-        """Handle a new role of this member. `epoch`: the epoch in which it leads or last led."""
+        """Called when this member gets a new role. `epoch`: the epoch in which it is leading or last led."""
 
     def store_changed(self, member: str, problem: str) -> None:
-        """Handle a problem with the store. An empty reason means that the store responds again."""
+        """Called when a problem with the store occurs or ends.
+
+        An empty reason means that the store is responding again.
+        """
 
     def files_differ(self, members: tuple[str, ...]) -> None:
-        """Handle a change in the set of members whose files differ from the leader's."""
+        """Called when the set of members whose files differ from the leader's changes."""
 
     def pools_shared(self, members: tuple[str, ...], pools: tuple[str, ...]) -> None:
-        """Handle a change in the set of members that share the pools, or in this member's pools."""
+        """Called when the set of members that share the pools changes, or when this member's pools change."""
 
 
 class FleetMember:
@@ -72,13 +75,13 @@ class FleetMember:
         observer: MemberObserver,
         steps: StepsInForce,
     ) -> None:
-        """`addresses` returns the URL of the API and the address for Envoys; each is empty while closed."""
+        """`addresses` returns the API's URL and the address for Envoys; each is empty while closed."""
         self.name = known.name
         self.election = election
         self.clock = clock
         self._known = known
         self.takeovers = 0
-        """Number of times that this member has become the leader."""
+        """Number of times this member has become the leader."""
         self.store = store
         self.requests = MemberRequests(self.name, store.keys, clock.now)
         """Signs and verifies requests between members."""
@@ -98,25 +101,25 @@ class FleetMember:
         self._role: Leading | Following = self._following
         """The current role; `Leading` only after a completed takeover."""
         self._last_epoch = 0
-        """The last epoch in which this member led; 0 before the first."""
+        """The most recent epoch in which this member led; 0 if it has never led."""
         self._running: dict[str, asyncio.Task[None]] = {}
         self._differing: tuple[str, ...] = ()
-        """The members whose files differed from the leader's at the last report."""
+        """Members whose files differed from the leader's in the last report."""
 
     @property
     def members(self) -> tuple[MemberInfo, ...]:
-        """The last heartbeats of the members."""
+        """The members' most recent heartbeats."""
         return self._known.infos
 
     @property
     def leads(self) -> bool:
-        """Whether this member decides and accepts writes, which it does once its takeover is complete."""
+        """Whether this member makes decisions and accepts writes, which it does once its takeover is complete."""
         epoch = self._role.epoch if isinstance(self._role, Leading) else 0
         return self.election.role != "follower" and epoch == self.election.epoch
 
     @property
     def lag(self) -> float | None:
-        """Seconds since the leader's last heartbeat was seen; None for the leader, and before the first."""
+        """Seconds since the leader's last heartbeat was received; None for the leader, and before the first one."""
         return None if self.leads else self._following.lag
 
     @property
@@ -126,29 +129,29 @@ class FleetMember:
 
     @property
     def epoch(self) -> int:
-        """The epoch in which this member leads, or whose decisions it follows; 0 before the first."""
+        """The epoch in which this member is leading, or whose decisions it is following; 0 before the first."""
         leader = self.records.leader
         return self.election.epoch if self.election.role != "follower" else leader.epoch if leader else 0
 
     @property
     def refused(self) -> str:
-        """The reason why records in the store were rejected; empty if none were."""
+        """Reason why records in the store were rejected; empty if none were."""
         return refusals(self.store.refused)
 
     @property
     def leader(self) -> MemberInfo | None:
-        """The leader's last heartbeat; None if there is no leader."""
+        """The leader's most recent heartbeat; None if there is no leader."""
         return next((item for item in self.members if item.role == "leader"), None)
 
     @property
     def differing(self) -> tuple[str, ...]:
-        """The members whose files differ from the leader's files; empty if no member leads."""
+        """Members whose files differ from the leader's; empty if there is no leader."""
         leader = self.leader
         return tuple(item.name for item in self.members if leader is not None and item.digest != leader.digest)
 
     @property
     def leader_api(self) -> str:
-        """The URL of the leader's API; empty if it is unknown, and for the leader itself."""
+        """URL of the leader's API; empty if unknown, and for the leader itself."""
         leader = self.records.leader
         if self.election.role == "leader" or self.leads or leader is None or leader.member == self.name:
             return ""
@@ -160,7 +163,7 @@ class FleetMember:
     async def prepare(self) -> None:
         """Read the leader's published fleet, so that this process starts with the same fleet. Raises StoreError.
 
-        The other members' pickers are also read, so that this process's picker can copy their memory.
+        The other members' pickers are read too, so that this process's picker can copy their memory.
         """
         for entry in await self._state.entries(FOLLOWED):
             self.records.take(entry.key, entry.value)
@@ -170,7 +173,7 @@ class FleetMember:
     # ── The tasks ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def tasks(self) -> Mapping[str, Work]:
-        """Return the tasks of a member by name; they run until the process ends."""
+        """Return a member's tasks by name; they run until the process exits."""
         return {"lease": self.election.run, "role of this member": self.run, "members": self._announce}
 
     async def run(self) -> None:
@@ -206,7 +209,7 @@ class FleetMember:
     async def _lead(self) -> bool:
         """Take over, using the stored records and this member's state.
 
-        Returns False if the store fails in the meantime.
+        Return False if the store fails in the meantime.
         """
         started = time.perf_counter()
         await self._switch({})
@@ -228,7 +231,7 @@ class FleetMember:
         return True
 
     async def _led_last(self) -> bool:
-        """Return whether this member was the last leader and its state is therefore newer than the stored state."""
+        """Return whether this member was the last leader, so that its state is newer than the stored state."""
         for entry in await self._state.entries([LEADER]):
             with suppress(*UNREADABLE):
                 status = read_leader(entry.value)
@@ -244,7 +247,7 @@ class FleetMember:
         return served.cached_snapshot.version if served else ""
 
     async def _switch(self, tasks: Mapping[str, Work]) -> None:
-        """Run exactly these tasks; tasks that are already running continue."""
+        """Run exactly these tasks; those that are already running continue."""
         await end_tasks([self._running.pop(name) for name in list(self._running) if name not in tasks])
         for name, work in tasks.items():
             if name not in self._running:
@@ -277,7 +280,7 @@ class FleetMember:
             self._observer.files_differ(self._differing)
 
     async def _exchange(self, own: MemberInfo) -> tuple[MemberInfo, ...] | None:
-        """Announce this member, and return the announcements of all members; None if the store does not respond."""
+        """Announce this member, and return all members' announcements; None if the store does not respond."""
         asked_at = self._authority.clock()
         try:
             info = write_info(replace(own, samples=await self.sharing.samples()))
@@ -288,7 +291,7 @@ class FleetMember:
             return None
 
     async def info(self) -> MemberInfo:
-        """Return the current heartbeat of this member."""
+        """Return this member's current heartbeat."""
         api, xds = self._addresses()
         return MemberInfo(
             name=self.name,

@@ -1,4 +1,4 @@
-"""The reports of a follower's scraper on which the leader bases its decisions: each replica's newest report."""
+"""Reports from a follower's scraper on which the leader bases its decisions: the newest report for each replica."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _Key = tuple[str, str]
 
 
 class ReportOutbox:
-    """The newest report of each replica."""
+    """The newest report for each replica."""
 
     def __init__(self) -> None:
         self._reports: dict[_Key, ScrapeReport] = {}
@@ -34,14 +34,14 @@ class ReportOutbox:
         self._restarted = {key: at for key, at in self._restarted.items() if key in replicas}
 
     def part(self, number: int, parts: int) -> dict[_Key, ScrapeReport]:
-        """Divide the reports into `parts`, and return the part with this number, starting at 0."""
+        """Divide the reports into `parts` parts, and return the part with this number, counting from 0."""
         return {
             key: replace(report, restarted=key in self._restarted)
             for key, report in islice(self._reports.items(), number, None, parts)
         }
 
     def announced(self, reports: Mapping[_Key, ScrapeReport]) -> None:
-        """Record that the leader has these reports. A counter restart is announced only once."""
+        """Record that the leader has received these reports. A counter restart is announced only once."""
         for key, report in reports.items():
             if self._restarted.get(key, math.inf) <= report.at:
                 del self._restarted[key]

@@ -1,7 +1,7 @@
-"""Heartbeats of the members in the store, with their addresses and published versions.
+"""The members' heartbeats in the store, which contain their addresses and published versions.
 
-A member name belongs to one process. If another process uses the name, this process waits until the heartbeat expires,
-and gives up if the heartbeat is renewed.
+A member name belongs to a single process. If another process is using the name, this process waits for the heartbeat to
+expire, and gives up if the heartbeat is renewed.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from lbctl.store.records import UNREADABLE
 INTERVAL = 1.0
 """Seconds between announcements."""
 MAX_SAMPLES = 900_000
-"""Maximum total number of characters for all members' samples. Together with the other announcement data, every kind of
-store accepts this much at a time."""
+"""Maximum total number of characters in all members' samples. Together with the rest of the announcements, this is
+small enough for every kind of store."""
 TTL = 5.0
-"""Seconds after which a member without announcements counts as gone."""
+"""Seconds without an announcement after which a member is considered gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,48 +33,48 @@ class MemberInfo:
     """A member's heartbeat. Times are in seconds since the epoch on the member's own clock."""
 
     name: str
-    """The member's name."""
+    """Name of the member."""
     role: str = ""
-    """The role: leader, follower or isolated."""
+    """Role of the member: leader, follower or isolated."""
     epoch: int = 0
-    """The epoch in which the member leads, or whose decisions it follows."""
+    """The epoch in which the member is leading, or whose decisions it is following."""
     api: str = ""
-    """The URL of the member's API; empty while closed."""
+    """URL of the member's API; empty while closed."""
     xds: str = ""
-    """The address for Envoys; empty while closed."""
+    """Address for Envoys; empty while closed."""
     version: str = ""
     """The lbctl version."""
     snapshot: str = ""
-    """The version of the member's published snapshot."""
+    """Version of the member's published snapshot."""
     digest: str = ""
-    """The digest of the member's files on disk, without `control`."""
+    """Digest of the member's files on disk, without `control`."""
     lag: float | None = None
-    """Seconds since the leader's last heartbeat was seen; None for the leader."""
+    """Seconds since the leader's last heartbeat was received; None for the leader."""
     clock: float = 0.0
     """Number of seconds by which the leader's clock is ahead of the member's clock."""
     latency: float | None = None
-    """Time that the store's last response took, in seconds; None before the first."""
+    """Duration of the store's last response, in seconds; None before the first response."""
     problem: str = ""
-    """The reason why the member cannot use the store; empty if it can."""
+    """Reason why the member cannot use the store; empty if it can."""
     at: float = field(default_factory=time.time)
     """Time of the heartbeat."""
     shares: bool = False
-    """Whether the member scrapes the pools that the leader assigns to it."""
+    """Whether the member scrapes pools that the leader assigns to it."""
     steps: tuple[str, ...] = ()
     """IDs of the rollout steps that its proxies have applied."""
     pickers: tuple[str, ...] = ()
-    """The pickers that subscribe to the member, as `lbctl.serve.picker.peers` writes them."""
+    """Pickers that subscribe to the member, in the format written by `lbctl.serve.picker.peers`."""
     samples: str = ""
-    """Samples that it has scraped for the leader; empty if there are none."""
+    """Samples scraped for the leader; empty if there are none."""
 
 
 def steps_of_others(members: Iterable[MemberInfo], own_name: str) -> frozenset[str]:
-    """Return the IDs of the rollout steps that the proxies of the other members have."""
+    """Return the IDs of the rollout steps that other members' proxies have applied."""
     return frozenset(step for item in members if item.name != own_name for step in item.steps)
 
 
 class KnownMembers:
-    """The last announcements of all members. `name`: the name of this member."""
+    """All members' most recent announcements. `name`: this member's name."""
 
     def __init__(self, name: str = "") -> None:
         self.name = name
@@ -82,7 +82,7 @@ class KnownMembers:
 
     @property
     def infos(self) -> tuple[MemberInfo, ...]:
-        """The announcements; empty if this process is the only one."""
+        """The announcements; empty if this is the only process."""
         return self._infos
 
     def replace(self, infos: tuple[MemberInfo, ...]) -> None:
@@ -90,12 +90,12 @@ class KnownMembers:
         self._infos = infos
 
     def steps(self) -> frozenset[str]:
-        """Return the IDs of the rollout steps that the proxies of the other members have."""
+        """Return the IDs of the rollout steps that other members' proxies have applied."""
         return steps_of_others(self._infos, self.name)
 
 
 def write_info(info: MemberInfo) -> str:
-    """Serialize the announcement of a member."""
+    """Serialize a member's announcement."""
     problem = "".join(filter(str.isprintable, info.problem))[: fields.MAX_PROBLEM]
     return json.dumps(asdict(replace(info, problem=problem)))
 
@@ -107,9 +107,9 @@ def read_infos(presences: Iterable[Presence]) -> tuple[MemberInfo, ...]:
 
 
 def read_info(presence: Presence) -> MemberInfo:
-    """Parse a heartbeat. If it is malformed, the result has only the name and a `problem`.
+    """Parse a heartbeat. If it is malformed, the result contains only the name and a `problem`.
 
-    A field that another version does not write has its default value. Fields that only another version writes are
+    Fields that another version does not write have their default values. Fields that only another version writes are
     ignored.
     """
     try:
@@ -145,11 +145,14 @@ _FIELDS: Mapping[str, Callable[[str, object], Any]] = {
     "pickers": fields.texts,
     "samples": lambda field, value: fields.raw_text(field, value, MAX_SAMPLES),
 }
-"""Maps each field of an announcement to the function that checks it."""
+"""Maps each field of an announcement to the function that validates it."""
 
 
 async def claim(store: SharedStore, name: str, waiting: Callable[[str], None]) -> None:
-    """Wait until no other process uses the name. Raises UnusableError if a running process keeps it, and StoreError."""
+    """Wait until no other process is using the name.
+
+    Raises UnusableError if a running process keeps using it, and StoreError.
+    """
     other = await _holder(store, name)
     if other is None:
         return

@@ -1,7 +1,7 @@
-"""Applies changes to the leader's stored records to a member.
+"""Applies changes in the leader's stored records to a member.
 
-An unreadable record changes nothing: this member keeps its state. A missing record also changes nothing, because an
-emptied store contains no information about the fleet.
+If a record is unreadable, nothing changes and this member keeps its state. The same applies to a missing record,
+because an empty store does not contain any information about the fleet.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FOLLOWED = (
     "fleet/files", "fleet/served", "overrides", "drains", "rollouts", "loop_output", "history/entries", "rollback",
     LEADER, SHARING,
 )  # fmt: skip
-"""The keys that followers read."""
+"""The keys read by followers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,9 @@ class LeaderStatus:
     api: str
     """The URL of the leader's API."""
     at: float
-    """The time at which the status was written, in seconds since the epoch on the leader's clock."""
+    """Time at which the status was written, in seconds since the epoch on the leader's clock."""
     snapshot: str = ""
-    """The version of the leader's published snapshot."""
+    """Version of the leader's published snapshot."""
 
 
 def write_leader(status: LeaderStatus) -> str:
@@ -52,7 +52,7 @@ def write_leader(status: LeaderStatus) -> str:
 
 
 def read_leader(value: str) -> LeaderStatus:
-    """Parse the text of `write_leader`. Raises one of `UNREADABLE`."""
+    """Parse a string written by `write_leader`. Raises one of `UNREADABLE`."""
     member, epoch, api, at, snapshot = parse(value)
     return LeaderStatus(
         fields.name("member", member), fields.epoch("epoch", epoch), fields.url("api", api), fields.time("at", at),
@@ -66,19 +66,19 @@ _INPUTS: Mapping[str, Callable[[FleetInputs, str], FleetInputs]] = {
     "rollouts": lambda inputs, value: replace(inputs, rollouts=records.read_rollouts(value)),
     "loop_output": lambda inputs, value: replace(inputs, decisions=records.read_loop_output(value)[0]),
 }
-"""Maps the key of each record to the function that returns the fleet's inputs with the record applied."""
+"""Maps each record's key to the function that returns the fleet's inputs with the record applied."""
 
 
 class SharedRecords:
-    """Reads the leader's records, and applies them."""
+    """Reads and applies the leader's records."""
 
     def __init__(self, parts: SharedParts, sharing: PoolSharing) -> None:
         self.fleet: SavedFleet | None = None
-        """The leader's fleet; None before its files were read."""
+        """The leader's fleet; None until its files have been read."""
         self.leader: LeaderStatus | None = None
-        """The leader's last heartbeat."""
+        """The leader's most recent heartbeat."""
         self.damaged: dict[str, str] = {}
-        """Maps each key to the stored value that cannot be read."""
+        """Maps each key whose stored value cannot be read to that value."""
         self._parts = parts
         self._history = history = parts.history
         self._restored = RestoredHistory(history.entries, history.rollback)
@@ -92,9 +92,9 @@ class SharedRecords:
         }
 
     def read(self, key: str, value: str, inputs: FleetInputs) -> FleetInputs | None:
-        """Return the fleet's inputs, updated from a record.
+        """Return the fleet's inputs updated from a record.
 
-        If the record cannot be read, logs this and returns None; nothing changes.
+        If the record cannot be read, log this and return None; nothing changes.
         """
         try:
             if (change := _INPUTS.get(key)) is not None:
@@ -114,7 +114,7 @@ class SharedRecords:
         return inputs
 
     def take(self, key: str, value: str) -> bool:
-        """Apply a record; the caller publishes it. Returns whether the record is readable."""
+        """Apply a record; the caller must publish it. Return whether the record is readable."""
         parts, before = self._parts, self._parts.live.inputs
         inputs = self.read(key, value, before)
         if inputs is None:
@@ -129,7 +129,7 @@ class SharedRecords:
         return True
 
     def restore_history(self) -> None:
-        """Adopt the history and the rollback of the last leader."""
+        """Adopt the previous leader's history and rollback."""
         self._history.restore(self._restored)
 
     def _files(self, value: str) -> None:

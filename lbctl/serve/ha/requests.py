@@ -1,8 +1,9 @@
-"""The signature of a request that one member forwards to another; it replaces the caller's token.
+"""Signs requests that one member forwards to another; the signature replaces the caller's token.
 
-A member with a key signs with it, and states the name of the caller's token. Members without a key sign with a key that
-is derived from the token: it proves that both have the token without revealing it to anyone who reads the request. A
-signature is valid once, for one request to one member, and for one minute on the members' shared clock.
+A member with a key signs with that key and states the name of the caller's token. Members without a key sign with a key
+derived from the token, which proves that both members have the token without revealing it to anyone who reads the
+request. A signature is valid only once, for a single request to a single member, and for one minute on the members'
+shared clock.
 """
 
 from __future__ import annotations
@@ -23,20 +24,23 @@ from lbctl.store.signing import Keyring, request_key, request_signature
 
 _T = TypeVar("_T")
 SCHEME = "lbctl-member"
-"""The scheme in the `authorization` header."""
+"""Scheme used in the `authorization` header."""
 _VALID = 60.0
-"""Time in seconds for which a signature is valid before and after its timestamp."""
+"""Seconds before and after its timestamp during which a signature is valid."""
 _MAX_SEEN = 10_000
-"""Maximum number of requests to remember, so that no request is carried out twice."""
+"""Maximum number of requests remembered so that no request is performed twice."""
 
 
 class NotSignedError(Exception):
-    """The signature of a request is not valid. The message contains the reason, but nothing from the request."""
+    """A request's signature is not valid.
+
+    The message states the reason but does not contain anything from the request.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class MemberRequest:
-    """The parts of a request that are signed."""
+    """The signed parts of a request."""
 
     method: str
     path: str
@@ -45,20 +49,20 @@ class MemberRequest:
 
 
 class MemberRequests:
-    """Signs the requests of this member, and verifies requests of other members."""
+    """Signs this member's requests, and verifies requests from other members."""
 
     def __init__(self, name: str, keys: Keyring, now: Callable[[], float]) -> None:
-        """`name`: the name of this member. `now`: the members' shared clock, in seconds since the epoch."""
+        """`name`: this member's name. `now`: the members' shared clock, in seconds since the epoch."""
         self._name = name
         self._keys = keys
         self._now = now
         self._seen: dict[str, float] = {}
-        """Maps the number of each signed request to the time of its signature."""
+        """Maps each signed request's number to the time of its signature."""
 
     def sign(self, request: MemberRequest, receiver: str, actor: str, token: bytes) -> str:
-        """Return the `authorization` header of a request to another member.
+        """Return the `authorization` header for a request to another member.
 
-        `actor` and `token`: the name of the caller's token, and the token itself.
+        `actor` and `token`: the caller's token name and the token itself.
         """
         row = {
             "to": receiver,
@@ -75,11 +79,11 @@ class MemberRequests:
         return f"{SCHEME} {base64.urlsafe_b64encode(json.dumps(row).encode()).decode()}"
 
     def verify(self, given: str, request: MemberRequest, tokens: Iterable[tuple[_T, bytes]]) -> tuple[str, _T | None]:
-        """Return the actor, and the name of the `tokens` entry that signed the request.
+        """Return the actor, and the name of the entry in `tokens` with which the request was signed.
 
-        The result is None if a member's key signed it.
+        The name is None if the request was signed with a member's key.
 
-        `given`: the header without its scheme. Raises NotSignedError.
+        `given`: the header value without its scheme. Raises NotSignedError.
         """
         try:
             row = _read(given)

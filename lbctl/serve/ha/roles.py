@@ -1,4 +1,4 @@
-"""The parts of a member that decide if it is the leader and follow otherwise, and the tasks of each role."""
+"""The parts of a member that decide if it is the leader and follow the leader otherwise, and each role's tasks."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from lbctl.serve.telemetry.scraping import FleetScraper
 
 
 class AnnouncedPickers(Protocol):
-    """The pickers of this member, and of the other members."""
+    """The pickers of this member and of the other members."""
 
     def announcement(self) -> tuple[str, ...]:
-        """Return this member's pickers as texts for the other members."""
+        """Return this member's pickers as strings for the other members."""
 
     def use_announcements(self, announcements: Iterable[str]) -> None:
-        """Use the pickers of the other members."""
+        """Use the other members' pickers."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedParts:
-    """The parts of this process that decide if it is the leader and follow otherwise."""
+    """The parts of this process that make decisions if it is the leader and follow the leader otherwise."""
 
     live: LiveFleet
     """Publishes the fleet."""
@@ -43,24 +43,24 @@ class SharedParts:
     deciding: DecisionPublisher
     """Publishes the decisions of the control loop."""
     saving: DecisionSaver
-    """Saves the decisions of the control loop."""
+    """Saves the control loop's decisions."""
     overrides: OverrideService
-    """Holds overrides."""
+    """Provides the overrides."""
     rollouts: RolloutService
-    """Moves rollouts."""
+    """Advances rollouts."""
     history: FleetHistory
     """Provides the previously published fleets."""
     pickers: AnnouncedPickers
-    """Connects the pickers of all members with each other."""
+    """Connects all members' pickers to each other."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoleTasks:
-    """The tasks that a member runs in one role but not in another, by name."""
+    """Tasks that a member runs in one role but not in another, by name."""
 
     deciding: Mapping[str, Work]
-    """The tasks of a leader, including an isolated one."""
+    """Tasks of a leader, whether or not it is isolated."""
     acting: Mapping[str, Work]
-    """The tasks of a leader that is not isolated."""
+    """Tasks of a leader that is not isolated."""
     not_acting: Mapping[str, Work]
-    """The tasks of a member that does not act as the leader."""
+    """Tasks of a member that is not acting as the leader."""

@@ -1,9 +1,10 @@
-"""Assigns pools to the members that scrape them, and transfers their samples to the leader.
+"""Assigns pools to the members that scrape them, and passes their samples to the leader.
 
-The leader writes the list of members that share the pools. Each member then computes the owner of a pool by rendezvous
-hashing, so that only its own pools move when a member joins or leaves. An owner's heartbeat is its lease: it stops
-scraping before others may assume that it has left. An owner's samples are part of its heartbeat, and the leader uses
-them like its own. Samples from two owners at the same time do no harm, because both reflect the replica.
+The leader writes the list of members that share the pools. Each member then determines the owner of each pool by
+rendezvous hashing, so that when a member joins or leaves, only its own pools move. An owner's heartbeat acts as its
+lease: it stops scraping before other members may assume that it has left. An owner's samples are part of its heartbeat,
+and the leader uses them like its own samples. Simultaneous samples from two owners are harmless, because both describe
+the same replica.
 """
 
 from __future__ import annotations
@@ -29,22 +30,21 @@ from lbctl.store.records import UNREADABLE
 from lbctl.store.saved import SavedState
 
 SHARING = "sharing"
-"""The key of the list of members that share the pools."""
+"""Key of the list of members that share the pools."""
 _MAX_CHARACTERS = MAX_SAMPLES
-"""Maximum total number of characters for all members' samples."""
+"""Maximum total number of characters in all members' samples."""
 _SPARE = 0.8
 """Fill level below which fewer parts are used, so that the number of parts does not oscillate."""
 _MAX_DELAY = 5.0
-"""Maximum transfer time of a sample, in seconds: pools with a shorter `stale_after` are scraped by the leader
-itself."""
+"""Maximum time in seconds to transfer a sample; the leader itself scrapes pools with a shorter `stale_after`."""
 _MARGIN = 0.8
 """Fraction of the lease after which an owner stops scraping if it cannot renew the lease."""
 
 
 class PoolSharing:
-    """The pools of this member, and the samples of the other members.
+    """This member's pools, and the other members' samples.
 
-    `ttl`: seconds after which a member without announcements has lost its pools.
+    `ttl`: seconds without an announcement after which a member loses its pools.
     """
 
     def __init__(
@@ -57,17 +57,18 @@ class PoolSharing:
         clock: Callable[[], float],
         on_change: Callable[[tuple[str, ...], tuple[str, ...]], None],
     ) -> None:
-        """Collect the reports of `scraping` for the leader.
+        """Collect reports from `scraping` for the leader.
 
-        On the leader, `loop` decides on the reports of all members. `clock` returns seconds and also advances while the
-        process is suspended. `on_change` is called with the members that share the pools, and with this member's pools.
+        On the leader, `loop` makes decisions based on all members' reports. `clock` returns seconds, and continues to
+        advance while the process is suspended. `on_change` is called with the members that share the pools and with
+        this member's pools.
         """
         self.members: tuple[str, ...] = ()
-        """The members that share the pools; empty before a leader has written the list."""
+        """Members that share the pools; empty until a leader has written the list."""
         self._leader = ""
-        """The leader that has written `members`."""
+        """The leader that wrote `members`."""
         self.taken = 0
-        """Number of other members' samples that this member has used for decisions."""
+        """Number of samples from other members that have been used for this member's decisions."""
         self._name = name
         self._scraping = scraping
         self._loop = loop
@@ -77,24 +78,24 @@ class PoolSharing:
         self._on_change = on_change
         self._owners: dict[str, str] = {}
         self._until = -math.inf
-        """The time when the lease of this member's pools ends."""
+        """Time at which the lease on this member's pools expires."""
         self._samples_read_at = -math.inf
-        """The time at which the announcements of all members were last read."""
+        """Time at which all members' announcements were last read."""
         self._heard: dict[str, tuple[float, float]] = {}
-        """Maps each member to the time of its last announcement on its own clock, and to the time at which that
+        """Maps each member to the time of its last announcement on its own clock, and the time at which that
         announcement was first read."""
         self._others: dict[str, MemberSamples] = {}
         self._texts: dict[str, str] = {}
         self._damaged: set[str] = set()
         self._part = 0
-        """The part of this member's samples to announce next."""
+        """The part of this member's samples that is announced next."""
         self.parts = 1
-        """Number of announcements that this member needs for all its samples: more than one if they are too large."""
+        """Number of announcements that this member needs for all its samples; more than one if they are too large."""
         self._outbox = ReportOutbox()
         self._sending: Mapping[tuple[str, str], ScrapeReport] = {}
-        """This member's reports in the heartbeat that is being written."""
+        """This member's reports in the heartbeat that is currently being written."""
         self._written = False
-        """Whether this member has written the list of members that share the pools since it became the leader."""
+        """Whether this member has written the list of members that share the pools since becoming the leader."""
         scraping.share(self.owns)
         scraping.report_to(self._outbox.put)
 
@@ -107,7 +108,7 @@ class PoolSharing:
         return self._owners[pool]
 
     def owns(self, pool: str) -> bool:
-        """Return whether this member scrapes the pool now."""
+        """Return whether this member currently scrapes the pool."""
         return self.owner(pool) == self._name and (self._clock() < self._until or self.members == (self._name,))
 
     def adopt(self, value: str) -> None:
@@ -118,18 +119,18 @@ class PoolSharing:
         self._share(leader, tuple(names))
 
     def own(self) -> tuple[str, ...]:
-        """Return the pools that this member scrapes now."""
+        """Return the pools that this member currently scrapes."""
         return tuple(name for name in self._scraping.pools if self.owns(name))
 
     def pools_of(self, member: str) -> tuple[str, ...]:
-        """Return the pools that this member owns."""
+        """Return the pools owned by this member."""
         return tuple(name for name in self._scraping.pools if self.owner(name) == member)
 
     async def samples(self) -> str:
-        """Return this member's samples for the deciding member; empty if there are none.
+        """Return this member's samples for the member that makes decisions; empty if there are none.
 
-        If all samples together are too large, the next part is returned: each replica's sample is then sent only every
-        second or third time.
+        If the samples are too large in total, the next part is returned, and each replica's sample is then sent only
+        every second or third time.
         """
         room = _MAX_CHARACTERS // max(1, len(self.members) - 1)
         owned = frozenset(self.own())
@@ -162,12 +163,12 @@ class PoolSharing:
             self._scraping.share(self.owns)
 
     def check(self) -> None:
-        """Stop scraping if the lease of this member's pools has ended."""
+        """Stop scraping if the lease on this member's pools has expired."""
         if self._clock() >= self._until and self.members not in ((), (self._name,)):
             self._scraping.share(self.owns)
 
     async def take_over(self, announced: Iterable[MemberInfo]) -> None:
-        """Decide on this member's own reports and start sharing the pools, even if the store has lost its content."""
+        """Decide based on this member's own reports and start sharing the pools, even if the store has been emptied."""
         self._scraping.report_to(self._loop.report)
         self._outbox.keep(())
         self._written = False
@@ -178,7 +179,7 @@ class PoolSharing:
         self._scraping.report_to(self._outbox.put)
 
     async def lead(self, announced: Iterable[MemberInfo] | None) -> None:
-        """Share the pools among the present members, and use their samples.
+        """Share the pools among the members that are present, and use their samples.
 
         `announced`: their heartbeats; None if the store does not respond.
         """
@@ -209,7 +210,7 @@ class PoolSharing:
         }
 
     def alone(self) -> None:
-        """Scrape all pools, because no other member is reachable."""
+        """Scrape all pools, because no other members are reachable."""
         if self.members != (self._name,):
             log.warn("this member scrapes all pools: no other member is reachable")
             self._share(self._name, (self._name,))
@@ -218,7 +219,7 @@ class PoolSharing:
         try:
             await self._state.save_raw(SHARING, json.dumps([self._name, names]))
         except StoreError:
-            return  # tried again with the next announcements
+            return  # retried with the next announcements
         self._written = True
         if names != self.members:
             log.event("members share the scraping of pools", members=",".join(names))
@@ -235,7 +236,7 @@ class PoolSharing:
         self._on_change(names, self.pools_of(self._name))
 
     async def _take(self, info: MemberInfo) -> None:
-        """Decide on a member's samples, if there are new ones."""
+        """Make decisions based on a member's samples, if it has new ones."""
         if not info.samples or self._texts.get(info.name) == info.samples:
             return
         self._texts[info.name] = info.samples
@@ -256,5 +257,5 @@ class PoolSharing:
 
 
 def owner_of(pool: str, members: Iterable[str]) -> str:
-    """Return the member that owns a pool, by rendezvous hashing; empty without members."""
+    """Return the member that owns a pool, using rendezvous hashing; empty if there are no members."""
     return max(members, key=lambda member: blake2b(f"{member}\0{pool}".encode(), digest_size=8).digest(), default="")

@@ -1,1 +1,1 @@
-"""Active health checks by the control plane, for proxies without their own checks."""
+"""Active health checks performed by the control plane, for proxies without checks."""

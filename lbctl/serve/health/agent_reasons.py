@@ -1,4 +1,4 @@
-"""The reasons that an agent gives when it reports its replica as unhealthy."""
+"""The reasons that an agent gives for reporting its replica as unhealthy."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from lbctl.base.foreign_json import InvalidJsonError, member, parse_object, reco
 from lbctl.base.printable import plain
 
 _MAX_VALUES = 1_000
-"""Maximum number of values in a response. An agent reports a few reasons for each GPU."""
+"""Maximum number of values in a response. An agent reports only a few reasons per GPU."""
 _MAX_REASONS = 2
 _MAX_CHARACTERS = 120
 """Maximum length of a reason."""
 
 
 def first_reasons(body: bytes) -> str:
-    """Return the first reasons in the body of a failed check; empty if it contains none."""
+    """Return the first reasons in the body of a failed check's response; empty if it contains none."""
     try:
         reasons = [member(item, "message", str) for item in records(parse_object(body, _MAX_VALUES), "reasons")]
     except InvalidJsonError:

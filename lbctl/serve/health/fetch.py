@@ -1,7 +1,7 @@
-"""A single health check of a replica, as the pool's active check defines it: one connection, time limit and result.
+"""A single health check of a replica, as defined by the pool's active check: one connection, one timeout, one result.
 
-A redirect counts as a wrong status. Every exception counts as a failed check, so that no response can stop the checks
-of its replica. If this machine runs out of file descriptors or ports, the check has no result.
+A redirect is treated as a wrong status. Every exception is treated as a failed check, so that no response can stop the
+checks of its replica. If this machine has run out of file descriptors or ports, the check has no result.
 """
 
 from __future__ import annotations
@@ -31,46 +31,46 @@ from lbctl.serve.health.http2 import BrokenAnswerError, Http2Response, send_requ
 Locate = Callable[[str], Path | None]
 """Returns the file on this machine for a path in the fleet, or None if there is none."""
 MAX_BODY_BYTES = 65_536
-"""Maximum number of body bytes to search for `body_contains`, as in Envoy."""
+"""Maximum number of bytes of the body searched for `body_contains`, as in Envoy."""
 _LOCAL_ERRORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL})
 _SERVING = b"\x00\x00\x00\x00\x02\x08\x01"
 """The gRPC message HealthCheckResponse{status: SERVING}."""
 _AGENT = "lbctl-check"
 _BUFFER = 16 * 1024
-"""Maximum number of unparsed bytes before reading from a connection pauses."""
+"""Maximum number of unparsed bytes before reading from the connection is paused."""
 
 
 @dataclass(frozen=True, slots=True)
 class HealthCheck:
-    """One prepared health check of a replica."""
+    """A health check that has been prepared for one replica."""
 
     check: ActiveCheck
-    """The settings of the check."""
+    """The check's settings."""
     address: Address
-    """The address that the check connects to."""
+    """The address to which the check connects."""
     h2: bool
     """Whether the check uses HTTP/2."""
     tls: ssl.SSLContext | None
-    """The TLS context; None for plain connections."""
+    """The TLS context; None for plaintext connections."""
     name: str
-    """The name that the replica's certificate must have; also the Host header if the check does not set one."""
+    """Name that the replica's certificate must contain; also used as the Host header unless the check sets one."""
     key: tuple[str, str] | None = field(default=None, repr=False)
-    """Name and value of the header that contains the replica's API key; None if the replica requires none."""
+    """Name and value of the header that contains the replica's API key; None if the replica does not require one."""
     asks_agent: bool = False
-    """Whether an agent responds to the check; its failure responses contain reasons."""
+    """Whether the check is answered by an agent, whose failure responses contain reasons."""
 
     @property
     def timeout(self) -> float:
-        """The time limit of the whole check, in seconds."""
+        """Timeout for the entire check, in seconds."""
         return self.check.timeout / 1000
 
 
 def probe_of(
     pool: Pool, check: ActiveCheck, replica: Replica, tls: ssl.SSLContext | None, key: tuple[str, str] | None = None
 ) -> HealthCheck:
-    """Return the health check of one replica. `key`: name and value of a header that the replica requires.
+    """Return the health check for one replica. `key`: name and value of a header required by the replica.
 
-    A separate port uses HTTP/1.1 without TLS, like the ports of model servers; otherwise the pool's protocol applies.
+    A separate port uses HTTP/1.1 without TLS, like model servers' ports; otherwise, the pool's protocol is used.
     """
     address, port = replica.address, pool.check_port(replica)
     target = address if port is None or address.path else Address(address.host, port)
@@ -91,7 +91,7 @@ def speaks_h2(pool: Pool, check: ActiveCheck) -> bool:
 
 
 def tls_of(tls: PoolTls, h2: bool, locate: Locate) -> ssl.SSLContext:
-    """Return the TLS context of the pool's checks. Raises OSError (also ssl.SSLError) for files that cannot be used."""
+    """Return the TLS context for the pool's checks. Raises OSError (including ssl.SSLError) if a file is not usable."""
     context = ssl.create_default_context(cafile=_file(tls.ca, locate) if tls.ca else None)
     if tls.ca is None:
         context.check_hostname = False
@@ -111,7 +111,7 @@ def _file(path: str, locate: Locate) -> Path:
 
 
 async def fetch(probe: HealthCheck, session: aiohttp.ClientSession) -> CheckResult | None:
-    """Run one check. Return None if the result reveals nothing about the replica."""
+    """Perform one check. Return None if the result does not reveal anything about the replica."""
     try:
         async with asyncio.timeout(probe.timeout):
             return CheckResult(await _problem(probe, session))
@@ -126,7 +126,7 @@ async def fetch(probe: HealthCheck, session: aiohttp.ClientSession) -> CheckResu
 
 
 async def _problem(probe: HealthCheck, session: aiohttp.ClientSession) -> str:
-    """Run the check, and return the problem with the response; empty if there is none."""
+    """Perform the check, and return the problem with the response; empty if there is none."""
     settings = probe.check.probe
     if isinstance(settings, GrpcCheck) and probe.h2:
         return _grpc_problem(await _h2(probe, "POST", "/grpc.health.v1.Health/Check", settings))
@@ -188,7 +188,7 @@ async def _h2(probe: HealthCheck, method: str, path: str, settings: HttpCheck | 
 
 
 def _health_request(service: str) -> bytes:
-    """Encode the gRPC message HealthCheckRequest{service}; a name has at most 16,383 bytes."""
+    """Encode the gRPC message HealthCheckRequest{service}; the name must be at most 16,383 bytes long."""
     encoded = service.encode()
     size = bytes((len(encoded),)) if len(encoded) < 0x80 else bytes((len(encoded) & 0x7F | 0x80, len(encoded) >> 7))
     message = b"\x0a" + size + encoded if encoded else b""
@@ -207,7 +207,7 @@ def _grpc_problem(answer: Http2Response) -> str:
 async def _connected(probe: HealthCheck) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """Connect, including the TLS handshake.
 
-    On exit, the connection is aborted, because a check does not wait for an orderly close.
+    On exit, the connection is aborted, because checks do not wait for an orderly close.
     """
     name = probe.name if probe.tls else None
     options: dict[str, Any] = {"limit": _BUFFER, "ssl": probe.tls, "server_hostname": name}

@@ -1,8 +1,9 @@
-"""Active health checks by lbctl itself, for proxies without active checks (nginx) and for picked pools.
+"""lbctl's own active health checks, for proxies without active checks (nginx) and for pools that use the picker.
 
-Replicas are checked from this machine, each at its own time, according to the pool's `health.active`; an ejected
-replica gets no new requests (`Snapshot.drained`). As with other proxies' active checks, any number of a pool's replicas
-may be ejected. A slow replica does not delay others; at most `MAX_CONCURRENT` checks run at the same time.
+Replicas are checked from this machine, each at a different time, according to the pool's `health.active`. Ejected
+replicas get no new requests (`Snapshot.drained`). As with other proxies' active checks, there is no limit on the number
+of a pool's replicas that may be ejected. A slow replica does not delay other checks; at most `MAX_CONCURRENT` checks
+run at the same time.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from lbctl.serve.health.fetch import HealthCheck, Locate, fetch, probe_of, speak
 
 MAX_CONCURRENT = 256
 _SPREAD = 1.0
-"""Seconds over which the first checks of all replicas are spread."""
+"""Seconds over which the first checks of all replicas are distributed."""
 Key = tuple[str, str]
 """Pool and replica."""
 _NO_SECRETS = Secrets()
@@ -40,18 +41,18 @@ class _Target:
 
     replica: Replica
     settings: tuple[ActiveCheck, PoolTls | None, str]
-    """The check, TLS settings and protocol of the pool."""
+    """The pool's check, TLS settings and protocol."""
     probe: HealthCheck | None
     """The prepared check; None if it could not be prepared."""
 
     @property
     def subject(self) -> tuple[object, ...]:
-        """The target and the settings of the check. While they are unchanged, its task continues."""
+        """The target and the check's settings. As long as they are unchanged, its task continues."""
         return self.replica.address, self.replica.agent_port, self.settings
 
 
 class HealthChecker:
-    """Checks replicas. `changed` is called in the event loop when a replica is ejected or readmitted."""
+    """Checks replicas. `changed` is called in the event loop when a replica has been ejected or readmitted."""
 
     def __init__(
         self,
@@ -62,7 +63,7 @@ class HealthChecker:
     ) -> None:
         self.states: dict[Key, CheckState] = {}
         self.problems: dict[str, str] = {}
-        """Maps each pool to the reason why its checks cannot be run; its replicas keep their states."""
+        """Maps each pool whose checks cannot be run to the reason; its replicas keep their states."""
         self._changed = changed
         self._locate = locate
         self._guard = guard or Guard()
@@ -83,10 +84,10 @@ class HealthChecker:
         return {pool: frozenset(names) for pool, names in sorted(ejected.items())}
 
     def use_pools(self, pools: Iterable[Pool], secrets: Secrets = _NO_SECRETS) -> None:
-        """Check the replicas of these pools from now on, if the pools have active checks.
+        """From now on, check the replicas of these pools, if the pools have active checks.
 
-        Call it again when certificates or `secrets` have changed. A replica that joins a pool that was already checked
-        is ejected until its first good result.
+        Call this method again when certificates or `secrets` have changed. A replica that joins a pool that is already
+        being checked is ejected until its first good result.
         """
         before = {pool for pool, _ in self._targets}
         targets: dict[Key, _Target] = {}
@@ -105,7 +106,7 @@ class HealthChecker:
         self._checked.set()
 
     async def first(self, timeout: float) -> None:
-        """Wait until every replica that can be checked has a result, but at most `timeout` seconds."""
+        """Wait until every replica that can be checked has a result, for at most `timeout` seconds."""
         deadline = time.monotonic() + timeout
         while any(self.states[key].at is None for key, item in self._targets.items() if item.probe is not None):
             self._checked.clear()
@@ -142,7 +143,7 @@ class HealthChecker:
         }
 
     def _restart(self, targets: dict[Key, _Target]) -> None:
-        """Restart the tasks of changed checks. An unchanged check continues, with the newest certificates."""
+        """Restart the tasks of checks that have changed. An unchanged check continues with the newest certificates."""
         before, self._targets = self._targets, targets
         for key in list(self._tasks):
             new, old = targets.get(key), before[key]

@@ -1,8 +1,8 @@
-"""One request on a separate HTTP/2 connection, for checks of replicas that support only HTTP/2.
+"""A single request on its own HTTP/2 connection, for checking replicas that support only HTTP/2.
 
-The replica is not trusted. Flow control limits the body to `MAX_BODY_BYTES`, because the window is never enlarged. All
-other data from the replica (headers, trailers, padding, ignored frames) is limited to `MAX_OTHER_BYTES` in total. The
-caller limits the time.
+The replica is not trusted. Flow control limits the body to `MAX_BODY_BYTES`, because the window is never increased. All
+other data from the replica (headers, trailers, padding and ignored frames) is limited to `MAX_OTHER_BYTES` in total.
+The caller must limit the time.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes, Settings
 
 MAX_BODY_BYTES = 65_535
-"""Maximum body size, in bytes: the initial flow-control window."""
+"""Maximum body size in bytes, which is the initial flow-control window."""
 MAX_OTHER_BYTES = 32 * 1024
-"""Maximum total number of bytes other than body content."""
+"""Maximum total number of bytes received in addition to the body."""
 _MAX_HEADER_BYTES = 16 * 1024
-"""Maximum size of the decompressed headers, in bytes, as HTTP/2 counts them."""
+"""Maximum size of the decompressed headers in bytes, calculated as in HTTP/2."""
 _PIECE = 4096
-"""Number of bytes to parse in one turn of the event loop: about 400 of the smallest frames."""
+"""Number of bytes parsed per event-loop turn, which is enough for about 400 of the smallest frames."""
 _STREAM = 1
 
 
 class BrokenAnswerError(Exception):
-    """The replica did not send an HTTP/2 response. The message states the reason."""
+    """The replica's response is not HTTP/2. The message states the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ async def send_request(
     headers: Iterable[tuple[str, str]],
     body: bytes | None = None,
 ) -> Http2Response:
-    """Send one request and return the response. `headers` begin with the pseudo-headers.
+    """Send one request and return the response. `headers` must begin with the pseudo-headers.
 
     Raises BrokenAnswerError, OSError and asyncio.IncompleteReadError.
     """
@@ -60,7 +60,7 @@ async def send_request(
 
 
 def _started(headers: Iterable[tuple[str, str]], body: bytes | None) -> H2Connection:
-    """Return a connection that has sent the request."""
+    """Return a connection on which the request has been sent."""
     connection = H2Connection(H2Configuration(client_side=True, header_encoding=None, validate_inbound_headers=False))
     limits = {SettingCodes.ENABLE_PUSH: 0, SettingCodes.MAX_HEADER_LIST_SIZE: _MAX_HEADER_BYTES}
     connection.local_settings = Settings(client=True, initial_values=limits)
@@ -94,7 +94,7 @@ async def _read_response(
 
 
 class _Answer:
-    """The part of a response that has been received."""
+    """The part of a response that has been received so far."""
 
     def __init__(self) -> None:
         self.status = 0
@@ -107,7 +107,7 @@ class _Answer:
         return self.status > 0 and (self._ended or len(self.body) >= MAX_BODY_BYTES)
 
     def add(self, event: Event) -> None:
-        """Add an event. Raises BrokenAnswerError if no response can follow."""
+        """Add an event. Raises BrokenAnswerError if a response can no longer follow."""
         if isinstance(event, ResponseReceived):
             self.status = _status(dict(event.headers or ()))
         elif isinstance(event, DataReceived):

@@ -1,7 +1,8 @@
-"""The metrics of the control plane itself: xDS streams, pushes and acknowledgements, reloads, and the snapshot.
+"""The control plane's own metrics: xDS streams, pushes and acknowledgements, reloads, and the snapshot.
 
-Counters are updated when events happen (the xDS observer calls them); gauges of the snapshot are computed when the
-metrics are scraped. Clients cannot choose label values freely: a proxy's name is a label, but a node's ID is not.
+Counters are updated when events occur (the xDS observer calls them); snapshot gauges are computed when the metrics are
+scraped. Clients must not be able to choose label values freely: a proxy's name is used as a label, but a node's ID is
+not.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 ReloadStatus = Literal["published", "unchanged", "invalid", "refused", "unsound", "rolled_back"]
 RELOAD_STATUSES: tuple[ReloadStatus, ...] = get_args(ReloadStatus)
 KINDS = ("sotw", "delta", "load", "requests")
-"""The variants of the xDS protocol, and the streams of load reports and request logs."""
+"""The xDS protocol variants, and the streams of load reports and request logs."""
 _ACK_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15, 60)
 _BUILD_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
 
 class Metrics:
-    """Metrics that the xDS streams (through the observer interface) and other parts of the control plane update."""
+    """Metrics updated by the xDS streams (through the observer interface) and by other parts of the control plane."""
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -78,7 +79,7 @@ class Metrics:
         registry.register(self._snapshot)
 
     def _register_streams(self, registry: CollectorRegistry) -> None:
-        """Register the metrics that have the stream kind or resource type as a label."""
+        """Register the metrics that have the stream kind or the resource type as a label."""
         streams = Gauge("lbctl_xds_streams", "The number of open xDS streams.", ["kind"], registry=registry)
         pushes = Counter("lbctl_xds_pushes", "The number of xDS responses sent.", ["type"], registry=registry)
         resources = Counter(
@@ -103,21 +104,21 @@ class Metrics:
         self._nacks = {kind: nacks.labels(kind) for kind in types}
 
     def connected(self, kind: str) -> None:
-        """Count a new stream. `kind`: one of KINDS."""
+        """Count a new stream. `kind`: one of `KINDS`."""
         self._streams[kind].inc()
 
     def disconnected(self, kind: str) -> None:
-        """Count a stream that has ended. `kind`: one of KINDS."""
+        """Count a stream that has ended. `kind`: one of `KINDS`."""
         self._streams[kind].dec()
 
     def pushed(self, short_type: str, resources: int, size: int) -> None:
-        """Count a response with its number of `resources`, and its `size` in bytes."""
+        """Count a response, its number of `resources`, and its `size` in bytes."""
         self._pushes[short_type].inc()
         self._resources[short_type].inc(resources)
         self._bytes[short_type].inc(size)
 
     def acked(self, short_type: str, seconds: float) -> None:
-        """Count an acknowledgement that came `seconds` after the response."""
+        """Count an acknowledgement received `seconds` after the response was sent."""
         self._acks[short_type].observe(seconds)
         if short_type == SHORT[EDS]:
             self.latency.acked(seconds)
@@ -127,9 +128,9 @@ class Metrics:
         self._nacks[short_type].inc()
 
     def unmatched(self, node_id: str) -> None:
-        """Count a stream from a node that matches no proxy entry.
+        """Count a stream from a node that does not match any proxy entry.
 
-        The ID is not a label, because the client chooses it.
+        The ID is not used as a label, because clients choose it.
         """
         del node_id
         self._unmatched.inc()
@@ -139,9 +140,9 @@ class Metrics:
         self.task_failed("xDS stream")
 
     def reloaded(self, result: ReloadStatus, warnings: int = 0, key_files: int = 0) -> None:
-        """Record a read of the files.
+        """Record that the files have been read.
 
-        `warnings`: the number of its warnings. `key_files`: the number of key files that keep their earlier content.
+        `warnings`: the number of warnings. `key_files`: the number of key files whose earlier contents are kept.
         """
         self._warnings.set(warnings)
         self._key_files.set(key_files)
@@ -149,19 +150,19 @@ class Metrics:
         self._valid.set(result in ("published", "unchanged"))
 
     def published(self, version: str, seconds: float, replicas: Mapping[str, tuple[int, int]]) -> None:
-        """Record the publication of a snapshot, which took `seconds`.
+        """Record that a snapshot was published, which took `seconds`.
 
-        `replicas` maps each pool to the number of its replicas and the number of its drained replicas.
+        `replicas` maps each pool to its number of replicas and its number of drained replicas.
         """
         self._build_seconds.observe(seconds)
         self._snapshot.set(version, replicas)
 
     def task_started(self, task: str) -> None:
-        """Export the failures of a long-lived task from 0 on, so that the first failure appears as an increase."""
+        """Export a long-lived task's failure count starting at 0, so that the first failure shows up as an increase."""
         self._task_failures.labels(task)
 
     def task_failed(self, task: str) -> None:
-        """Count a failure of a long-lived task. `task` is one of a fixed set of names."""
+        """Count a failure of a long-lived task. `task` must be one of a fixed set of names."""
         self._task_failures.labels(task).inc()
 
     def page(self) -> bytes:
@@ -170,7 +171,7 @@ class Metrics:
 
 
 class _Snapshot(Collector):
-    """Gauges of the published snapshot; their labels exist while the snapshot contains them."""
+    """Gauges for the published snapshot; their labels exist only while they are in the snapshot."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -179,7 +180,7 @@ class _Snapshot(Collector):
         self._replicas: Mapping[str, tuple[int, int]] = {}
 
     def set(self, version: str, replicas: Mapping[str, tuple[int, int]]) -> None:
-        """Replace the snapshot that the gauges describe."""
+        """Replace the snapshot described by the gauges."""
         if version != self._version:
             self._since = self._now()
         self._version, self._replicas = version, replicas

@@ -1,4 +1,4 @@
-"""Latency histograms of each stage between a sample and the resulting weight in a proxy."""
+"""Latency histograms for each stage between a sample and the resulting weight in a proxy."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from prometheus_client import CollectorRegistry, Histogram
 _DECISION_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25)
 _SAMPLE_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5, 5)
 _ACK_LIMIT = 10.0
-"""Time in seconds for which an acknowledgement is attributed to the last weights."""
+"""Seconds during which an acknowledgement is attributed to the most recent weights."""
 
 
 class LatencyMetrics:
-    """Measures the stages sample → decided → sent → acknowledged. Times are in seconds on the scraper's clock."""
+    """Measures the stages from sample to decision, sending and acknowledgement.
+
+    Times are in seconds on the scraper's clock.
+    """
 
     def __init__(self, registry: CollectorRegistry, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -39,24 +42,24 @@ class LatencyMetrics:
         return Histogram(f"lbctl_sample_to_{stage}_seconds", description, buckets=_SAMPLE_BUCKETS, registry=registry)
 
     def decided(self, took: float, age: float) -> None:
-        """Record a decision. `took`: its duration; `age`: the age of its newest sample; both in seconds."""
+        """Record a decision. `took` is its duration, and `age` is the age of its newest sample; both are in seconds."""
         self._step.observe(took)
         self._decided.observe(max(0.0, age))
 
     def sending(self, sampled_at: float | None) -> None:
-        """Start sending weights.
+        """Record that weights are about to be sent.
 
         `sampled_at`: the time at which the underlying sample was taken; None if there is none.
         """
         self._sampled_at, self._sending_at = sampled_at, self._clock()
 
     def sent(self) -> None:
-        """Record that the weights were passed to the proxies' streams."""
+        """Record that the weights have been passed to the proxies' streams."""
         if self._sampled_at is not None:
             self._sent.observe(self._clock() - self._sampled_at)
 
     def acked(self, seconds: float) -> None:
-        """Record that an Envoy has acknowledged endpoints `seconds` after they were sent."""
+        """Record that an Envoy acknowledged endpoints `seconds` after they were sent."""
         now = self._clock()
         is_of_these = now - seconds >= self._sending_at and now - self._sending_at < _ACK_LIMIT
         if self._sampled_at is not None and is_of_these:

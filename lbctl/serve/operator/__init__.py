@@ -1,1 +1,1 @@
-"""Operators' overrides while the control plane runs: drains, weights and frozen pools."""
+"""Operators' overrides while the control plane is running: drains, weights and frozen pools."""

@@ -1,7 +1,7 @@
-"""Operators' overrides: checked against the published fleet, saved for a restart, and removed when they expire.
+"""Operators' overrides: validated against the published fleet, saved for a restart, and removed when they expire.
 
-A drain by an override has the same effect as a drain in the files, including `drain_deadline`. Removing it also ends an
-ejection of the replica by deep health.
+A drain set by an override has the same effect as a drain in the files, including `drain_deadline`. Removing it also
+ends the replica's ejection by the deep health check.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from lbctl.store.interface import StoreError
 from lbctl.store.saved import SavedState
 
 _MAX_REASON = 200
-"""Maximum length of a saved reason, in characters."""
+"""Maximum length of a saved reason in characters."""
 _MAX_SECONDS = 1e12
-"""Maximum duration of an override, in seconds."""
+"""Maximum duration of an override in seconds."""
 _EXPIRY_INTERVAL = 1.0
 """Seconds between checks for expired overrides."""
 
 
 class WeightControl(Protocol):
-    """The part of the control loop that operators can change."""
+    """The part of the control loop that operators can influence."""
 
     def readmit(self, pool: str, replica: str) -> None:
-        """End an ejection by deep health."""
+        """End an ejection by the deep health check."""
 
 
 class OverrideService:
-    """Sets and removes overrides. `now` returns seconds since the epoch."""
+    """Sets and removes overrides. `now` returns the time in seconds since the epoch."""
 
     def __init__(
         self,
@@ -59,17 +59,17 @@ class OverrideService:
         self._lock = asyncio.Lock()
         self._failure = log.LastingFailure("overrides are saved again")
         self._absent: Mapping[tuple[str, str, str], float] = {}
-        """Maps the key of each override to the time at which its replica or pool disappeared."""
+        """Maps each override's key to the time at which its replica or pool disappeared."""
         self._unrecorded: dict[Override, str] = {}
-        """Ended overrides whose end could not be recorded yet, with the reason."""
+        """Overrides that have ended but whose end could not be recorded yet, with the reason."""
         self._unsaved = False
-        """Whether overrides have ended but could not be saved yet."""
+        """Whether any overrides have ended but could not be saved yet."""
 
     async def put(self, wanted: Override, shares: Mapping[str, int] | None, ttl: float | None, author: str) -> Override:
-        """Set an override and return it. `author` is the name of the operator.
+        """Set an override and return it. `author` is the operator's name.
 
-        `wanted` contains its kind, subject, value (for a weight) and reason. `shares` contains the shares of a split.
-        `ttl` is in seconds. Raises BadRequestError, and NotSavedError if a restart would lose the override.
+        `wanted` contains the override's kind, subject, value (for a weight) and reason. `shares` contains a split's
+        shares. `ttl` is in seconds. Raises BadRequestError, and NotSavedError if a restart would lose the override.
         """
         new = replace(self._checked(wanted, shares, ttl), author=author)
         async with self._lock:
@@ -86,7 +86,9 @@ class OverrideService:
         return new
 
     async def remove(self, identity: Override, author: str) -> bool:
-        """Remove the override of this kind and subject, and return whether it existed. `author` is the operator's name.
+        """Remove the override with this kind and subject, and return whether it existed.
+
+        `author` is the operator's name.
 
         Raises BadRequestError, and NotSavedError if a restart would restore the override.
         """
@@ -107,9 +109,9 @@ class OverrideService:
         return exists
 
     def adopt(self) -> None:
-        """Record that another process has saved the active overrides.
+        """Record that the active overrides have been saved by another process.
 
-        Overrides that have ended meanwhile have no effect; they are kept until `run` records and removes them.
+        Overrides that have ended in the meantime have no effect; they are kept until `run` records and removes them.
         """
         self._unrecorded, self._unsaved = {}, False
 
@@ -118,7 +120,7 @@ class OverrideService:
         await self._save(self._live.inputs.overrides)
 
     async def run(self) -> None:
-        """Remove ended overrides, even if this process was not running at their end, until the task is cancelled."""
+        """Remove overrides that have ended, even while this process was not running, until the task is cancelled."""
         while True:
             await asyncio.sleep(_EXPIRY_INTERVAL)
             async with self._lock:
@@ -126,9 +128,9 @@ class OverrideService:
                 await self._expire()
 
     async def _expire(self) -> None:
-        """Remove the ended overrides.
+        """Remove overrides that have ended.
 
-        Ended overrides are removed even if that cannot be recorded and saved; this is retried.
+        They are removed even if this cannot be recorded and saved, which is retried.
         """
         before = self._live.inputs.overrides
         ended = {item: reason for item in before if (reason := self._end_of(item))}
@@ -147,7 +149,7 @@ class OverrideService:
             await self._apply(current)
 
     async def _record_ends(self) -> None:
-        """Record the ends of overrides. Raises NotSavedError."""
+        """Record that overrides have ended. Raises NotSavedError."""
         for item, reason in tuple(self._unrecorded.items()):
             await self._audit.record(CONTROL_PLANE, f"end {item.kind}", item.subject, reason)
             del self._unrecorded[item]
@@ -197,7 +199,7 @@ class OverrideService:
         )
 
     def _check(self, identity: Override) -> Route | None:
-        """Return the route of a split, as in the files; None for other kinds of overrides. Raises BadRequestError."""
+        """Return a split's route as defined in the files; None for other kinds of overrides. Raises BadRequestError."""
         kind, pool, replica = identity.kind, identity.pool, identity.replica
         served = self._live.served
         if kind == "split":

@@ -1,7 +1,7 @@
-"""The PromQL metrics of an analysis: one query for each pool, all for the same instant.
+"""PromQL metrics for an analysis: one query per pool, all evaluated for the same time.
 
-Pool names consist of letters, digits and `. _ -`, so a name that replaces `{pool}` cannot alter the query. A value that
-cannot be determined is unknown and has a reason; no server response raises an exception.
+Pool names consist of letters, digits and `. _ -`, so a name inserted for `{pool}` cannot alter the query. A value that
+cannot be determined is unknown and has a reason; server responses never raise an exception.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from lbctl.runtime.net.fetch import fetch
 from lbctl.signals.prometheus import NoValueError, single_value
 
 TIMEOUT = 5.0
-"""Timeout of one query, in seconds."""
+"""Timeout for a single query, in seconds."""
 
 
 async def metric_values(
     session: aiohttp.ClientSession, metrics: Iterable[AnalysisMetric], new: str, old: Mapping[str, int], at: float
 ) -> tuple[MetricValues, ...]:
-    """Return the values of the metrics for the new pool and for the old pools.
+    """Return the metrics' values for the new pool and for the old pools.
 
-    `old` maps each pool to its share; the value of several old pools is the mean of their values, weighted by share.
-    `at`: the instant, in seconds since the epoch.
+    `old` maps each pool to its share; for several old pools, the result is the mean of their values, weighted by share.
+    `at`: the evaluation time, in seconds since the epoch.
     """
     return tuple(await asyncio.gather(*(_values(session, metric, new, old, at) for metric in metrics)))
 
@@ -41,7 +41,7 @@ async def _values(
 
 
 async def _value(session: aiohttp.ClientSession, metric: AnalysisMetric, pool: str, at: float) -> float | str:
-    """Return a pool's value, or the reason why it has none."""
+    """Return a pool's value, or the reason why it does not have one."""
     fetched = await fetch(session, metric.source, TIMEOUT, metric.query.replace("{pool}", pool), at)
     if fetched.reason:
         return f"{pool}: {fetched.message}"

@@ -1,4 +1,4 @@
-"""Rollbacks by an operator: checks the request, and publishes an earlier fleet from the history."""
+"""Rollbacks by an operator: validates the request, and publishes an earlier fleet from the history."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from lbctl.serve.fleet.reconciler import Reconciler
 from lbctl.store.history import Cause, ServedFleet
 
 _MAX_REASON = 200
-"""Maximum length of a saved reason, in characters."""
+"""Maximum length of a saved reason in characters."""
 
 
 class RollbackService:
-    """Publishes earlier fleets again."""
+    """Republishes earlier fleets."""
 
     def __init__(self, reconciler: Reconciler, history: FleetHistory) -> None:
         self.history = history
@@ -22,10 +22,10 @@ class RollbackService:
     async def act(
         self, digest: str | None, actor: str, *, reason: str = "", allow_shrink: bool = False
     ) -> tuple[ServedFleet, ReloadOutcome]:
-        """Publish the fleet with this digest or digest prefix until the files change; None: the previous fleet.
+        """Publish the fleet with this digest or digest prefix until the files change; None selects the previous fleet.
 
-        `actor` is the name of the operator. `allow_shrink` accepts any loss of replicas and keys. Raises
-        BadRequestError, and NotSavedError if a restart would lose the rollback.
+        `actor` is the operator's name. `allow_shrink`: accept any loss of replicas and keys. Raises BadRequestError,
+        and NotSavedError if a restart would lose the rollback.
         """
         reason = reason[:_MAX_REASON]
         entry = self.history.find(digest)

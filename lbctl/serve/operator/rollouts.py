@@ -1,6 +1,6 @@
-"""The rollouts of the published fleet. Time, analysis and operators advance them.
+"""The published fleet's rollouts. They are advanced by time, by analysis and by operators.
 
-A step is saved before proxies get it.
+A step is saved before it is sent to proxies.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from lbctl.store.saved import SavedState
 _INTERVAL = 1.0
 """Seconds between checks of the clock and the files."""
 _MAX_REASON = 200
-"""Maximum length of a saved reason, in characters."""
+"""Maximum length of a saved reason in characters."""
 _Record = tuple[str, str, str, str]
-"""Actor, action, subject and reason of an audit record."""
+"""An audit record's actor, action, subject and reason."""
 OnChange = Callable[[Rollouts, Rollouts], None]
 """Called with the states before and after a change."""
 InForce = Callable[[Rollouts, Topology], Collection[str]]
 """Returns the routes with a rollout in the files whose current step has reached a proxy."""
 Unavailable = Callable[[Collection[str]], Mapping[str, str]]
-"""Returns the reason why each of these pools has no available replica; a pool with an available replica is absent or
-has an empty reason."""
+"""Returns the reason why each of these pools has no available replica; if a pool has one, it is absent or its reason is
+empty."""
 Unchecked = Callable[[Collection[str]], frozenset[str]]
 """Returns the pools whose replicas have not been checked yet."""
 
 
 class RolloutService:
-    """Advances rollouts, and executes the operators' actions. `now` returns seconds since the epoch."""
+    """Advances rollouts and performs operators' actions. `now` returns the time in seconds since the epoch."""
 
     def __init__(
         self,
@@ -66,38 +66,38 @@ class RolloutService:
         self._unavailable = unavailable
         self._unchecked = unchecked
         self.unchecked: frozenset[str] = frozenset()
-        """The rollouts' pools whose replicas had not been checked when they were last examined."""
+        """The rollouts' pools whose replicas had not been checked at the last examination."""
         self.outages: Outages = NO_OUTAGES
-        """The rollouts' pools that had no available replica when they were last examined."""
+        """The rollouts' pools that had no available replica at the last examination."""
         self._live = live
         self._state = state
         self._audit = audit
         self.now = now
-        """The clock for all decisions about rollouts, in seconds since the epoch."""
+        """The clock used for all rollout decisions, in seconds since the epoch."""
         self._lock = asyncio.Lock()
         self._failure = log.LastingFailure("rollouts are saved again")
         self._unsaved = False
-        """Whether an abort or a rollback has been applied but could not be saved yet."""
+        """Whether an abort or rollback has been applied but could not be saved yet."""
         self._owed: tuple[_Record, ...] = ()
-        """The records of aborts and rollbacks that could not be saved yet."""
+        """Records of aborts and rollbacks that could not be saved yet."""
         self._recorded: set[_Record] = set()
-        """Records of actions that are retried until they are saved. Each is appended only once."""
+        """Records of actions that are retried until they have been saved. Each is appended only once."""
         self._own: set[str] = set()
-        """Routes that this process has recorded something about since it started to decide."""
+        """Routes for which this process has recorded something since it started making decisions."""
 
     def adopt(self, before: Rollouts) -> None:
-        """Record that another process has saved the active states, which replace the states in `before`."""
+        """Record that another process has saved the active states, which replace those in `before`."""
         self._unsaved, self._owed = False, ()
         self._recorded.clear()
         self._on_change(before, self._live.inputs.rollouts)
 
     async def save(self) -> None:
-        """Save the active states, and decide from now on. Raises NotSavedError."""
+        """Save the active states, and make decisions from now on. Raises NotSavedError."""
         self._own.clear()
         await self._save(self._live.inputs.rollouts)
 
     async def run(self) -> None:
-        """Start the rollouts of new files, and advance all rollouts, until the task is cancelled."""
+        """Start new files' rollouts and advance all rollouts, until the task is cancelled."""
         while True:
             async with self._lock:
                 await self._advance()
@@ -116,12 +116,12 @@ class RolloutService:
         self, route: str, action: Action, author: str, *, percent: float | None = None, reason: str = "",
         allow_unavailable: bool = False,
     ) -> RolloutState:  # fmt: skip
-        """Execute an action of the operator `author` on the rollout of a route, and return its new state.
+        """Perform an action by the operator `author` on a route's rollout, and return the rollout's new state.
 
-        `percent` is for the action `set`. `allow_unavailable` allows the rollout to continue without an available
-        replica in its target pool, until it is started again. Raises BadRequestError, and NotSavedError if the state
-        cannot be saved. In both cases, nothing is changed, with one exception: an abort that cannot be saved still
-        applies, because the split in the files must take effect.
+        `percent` is used by the action `set`. `allow_unavailable` allows the rollout to continue without an available
+        replica in its target pool until it is started again. Raises BadRequestError, and NotSavedError if the state
+        cannot be saved. In both cases, nothing changes, with one exception: an abort takes effect even if it cannot be
+        saved, because the split in the files must be restored.
         """
         async with self._lock:
             topology = self._live.topology
@@ -181,9 +181,9 @@ class RolloutService:
             await self._change(updated)
 
     def _reconciled(self, topology: Topology, acted_on: str = "") -> Rollouts:
-        """Return the states of the rollouts in the current files, after a check of their pools.
+        """Return the states of the rollouts in the current files, after checking their pools.
 
-        Pools of rollouts that have ended are not checked, except pools of the route `acted_on`.
+        Pools of rollouts that have ended are not checked, except for the pools of the route `acted_on`.
         """
         states, now = self._live.inputs.rollouts, self.now()
         pools = rollouts.pools_concerned(rollouts.reconcile(states, topology, now), topology, acted_on)
@@ -192,7 +192,7 @@ class RolloutService:
         return rollouts.reconcile(states, topology, now, self.outages, self.unchecked)
 
     async def _evaluate(self, session: aiohttp.ClientSession, state: RolloutState, rollout: Rollout) -> None:
-        """Evaluate the past interval, unless the rollout has moved while the evidence was collected."""
+        """Evaluate the past interval, unless the rollout changed while the evidence was being collected."""
         observation, begin_next = await self._evidence.observe(session, state, rollout, self.now())
         async with self._lock:
             states = self._live.inputs.rollouts
@@ -205,10 +205,10 @@ class RolloutService:
                 log.event("rollout evaluated", route=state.route, step=state.step + 1, evaluation=evaluation)
 
     async def _change(self, updated: Rollouts) -> bool:
-        """Record, save and apply automatic decisions, and return whether they are applied.
+        """Record, save and apply automatic decisions, and return whether they have been applied.
 
-        A failed save is retried, and no proxy gets a step that a restart would lose. Rollbacks apply and evidence
-        counts even if they cannot be saved.
+        A failed save is retried, and no step is sent to a proxy if it would be lost in a restart. Rollbacks are applied
+        and evidence is counted even if they cannot be saved.
         """
         before = {state.route: state for state in self._live.inputs.rollouts}
         moved = [
@@ -234,7 +234,7 @@ class RolloutService:
         return True
 
     def _awaits_check(self, state: RolloutState) -> bool:
-        """Return whether an automatic rollout is waiting for the first check of its target before it starts."""
+        """Return whether an automatic rollout is waiting for its target's first check before it starts."""
         topology = self._live.topology
         rollout = rollouts.rollout_of(topology, state.route) if topology is not None else None
         return state.phase == "waiting" and rollout is not None and rollout.mode != "manual" and not state.reason
@@ -249,7 +249,7 @@ class RolloutService:
                 self._own.add(record[2])
 
     async def _was_recorded(self, record: _Record) -> bool:
-        """Return whether a process was killed after it had recorded this move, but before it saved it."""
+        """Return whether a process was killed after recording this change but before saving it."""
         actor, action, route, _ = record
         if actor != CONTROL_PLANE or route in self._own:
             return False
@@ -277,13 +277,13 @@ class RolloutService:
 
 
 def _summary(state: RolloutState, action: Action | None = None) -> str:
-    """Describe the action and the resulting position of the rollout, for the audit log."""
+    """Describe the action and the rollout's resulting position for the audit log."""
     place = f"step {state.step + 1}, {state.percent:g} %" if state.moves else "the split in the files"
     return ", ".join(filter(None, (action, f"{state.phase} ({place})")))
 
 
 def _moved(before: RolloutState, after: RolloutState) -> bool:
-    """Return whether anything has changed apart from the evidence, the hold duration and the notes about the files."""
+    """Return whether anything has changed other than the evidence, the hold duration and the notes about the files."""
     unmoved = replace(
         after, analysis=before.analysis, models=before.models, elapsed=before.elapsed, held_since=before.held_since
     )

@@ -1,7 +1,7 @@
-"""The rollout steps that proxies have applied: a step's hold only counts down while a proxy of its route has it.
+"""The rollout steps that proxies have applied: a step's hold time runs only while one of its proxies has applied it.
 
-A proxy has applied a step if it is connected and its acknowledged snapshot gives the route the shares of the step. If
-there are several members, each knows only its own proxies and announces their steps.
+A proxy has applied a step if it is connected and its acknowledged snapshot assigns the step's shares to the route. If
+there are several members, each knows only about its own proxies and announces their steps.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _READER = "reader"
 
 
 class ProxyRow(Protocol):
-    """The status of an Envoy or of a driven proxy, as returned by `NodeStatus.proxies` and `DriverSupervisor.rows`."""
+    """The status of an Envoy or a driven proxy, as returned by `NodeStatus.proxies` and `DriverSupervisor.rows`."""
 
     @property
     def proxy(self) -> str | None:
-        """The name of the entry in `proxies` of the fleet; None for a node that matches no entry."""
+        """Name of the entry under `proxies` in the fleet; None for a node that does not match any entry."""
 
     @property
     def kind(self) -> str:
-        """The kind of the proxy, or `reader` for a client that only reads."""
+        """Kind of the proxy, or `reader` for a client that only reads."""
 
     @property
     def connected(self) -> bool:
-        """Whether the proxy is connected now."""
+        """Whether the proxy is currently connected."""
 
     @property
     def state(self) -> str:
@@ -41,7 +41,7 @@ class ProxyRow(Protocol):
 
     @property
     def last_good(self) -> str:
-        """The last version that it accepted completely; empty before the first."""
+        """The last version that it accepted completely; empty before the first one."""
 
 
 Rows = Callable[[], Collection[ProxyRow]]
@@ -49,28 +49,28 @@ Rows = Callable[[], Collection[ProxyRow]]
 
 
 class StepsInForce:
-    """Compares the steps of rollouts with the configuration of the proxies."""
+    """Compares rollout steps with the proxies' configuration."""
 
     def __init__(
         self, rows: Rows, snapshot_of: Callable[[str], Snapshot | None], announced: Callable[[], Collection[str]]
     ) -> None:
-        """`snapshot_of` returns the snapshot of a version; None if it is not kept.
+        """`snapshot_of` returns the snapshot with a given version; None if it is not available.
 
-        `announced` returns the IDs of the steps that other members' proxies have.
+        `announced` returns the IDs of the steps that other members' proxies have applied.
         """
         self._rows = rows
         self._snapshot_of = snapshot_of
         self._announced = announced
 
     def routes(self, states: Rollouts, topology: Topology) -> frozenset[str]:
-        """Return the routes with a current step that has reached a proxy, including other members' proxies."""
+        """Return the routes whose current step has reached a proxy, including other members' proxies."""
         in_force = {*self.own(states, topology), *self._announced()}
         return frozenset(item.route for item in states if step_id(item) in in_force)
 
     def own(self, states: Rollouts, topology: Topology | None) -> tuple[str, ...]:
-        """Return the IDs of the current steps that have reached a proxy of this member.
+        """Return the IDs of the current steps that have reached one of this member's proxies.
 
-        `topology`: the topology of the files.
+        `topology`: the topology defined in the files.
         """
         routes = self._own_routes(states, topology) if topology is not None else frozenset()
         return tuple(step_id(item) for item in states if item.route in routes)
@@ -96,7 +96,7 @@ def _has_answered(row: ProxyRow) -> bool:
 
 
 def _routes_at(steps: Mapping[str, Shares], topology: Topology, name: str | None) -> Iterator[str]:
-    """Yield the routes of the named proxy that have the shares of their step; without a name, consider all routes."""
+    """Yield the named proxy's routes that have their step's shares; without a name, consider all routes."""
     proxy = next((item for item in topology.proxies if item.name == name), None)
     reached = routes_reached(topology, proxy or Proxy("", "", ()))
     for route in topology.routes:
@@ -106,6 +106,6 @@ def _routes_at(steps: Mapping[str, Shares], topology: Topology, name: str | None
 
 
 def _as_parts(shares: Shares) -> dict[str, float]:
-    """Map each pool to its fraction of the split, because different numbers can express the same split."""
+    """Map each pool to its fraction of the split, because the same split can be expressed with different numbers."""
     total = sum(share for _, share in shares)
     return {pool: share / total for pool, share in shares} if total else {}

@@ -1,1 +1,1 @@
-"""The picker in `serve`: the tables that feed it, its child process, and its fallbacks."""
+"""The picker in `serve`: the tables that it receives, its child process, and its fallbacks."""

@@ -1,9 +1,9 @@
-"""Compares the prompt tokens that pickers expected in engine caches with those that the engines found there.
+"""Compares the prompt tokens that pickers expected in engine caches with the number that the engines found there.
 
-Both numbers are cumulative counts: the picker's report has the expected tokens of all pickers, and telemetry has the
-engines' own counts. If a count decreases, it was reset, and the comparison for its replica starts over. It also starts
-over when an engine resumes reporting its counts, or when the number of lines changes: a worker was added or removed, or
-one of its lines was missing.
+Both numbers are cumulative counts: the picker's report contains the tokens expected by all pickers, and telemetry
+provides the engines' own counts. If a count decreases, it has been reset, and the comparison for its replica starts
+over. It also starts over when an engine resumes reporting its counts, or when the number of metric lines changes
+because a worker was added or removed or one of its lines was missing.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ _INTERVAL = 10.0
 _STEPS = 3
 """Number of updates between two history entries."""
 _MAX_AGE = 300.0 + _STEPS * _INTERVAL
-"""Maximum age of a history entry, in seconds: `recent` covers five minutes."""
+"""Maximum age of a history entry in seconds; `recent` covers five minutes."""
 _LOW = 0.7
-"""Ratio below which too few tokens were found. Estimates of prompt lengths can be wrong by up to 30 %."""
+"""Ratio below which too few tokens have been found. Estimates of prompt lengths can be off by up to 30 %."""
 _MIN_EXPECTED = 10_000
-"""Minimum number of expected tokens for this judgement."""
+"""Minimum number of expected tokens for this assessment."""
 
 
 class CacheUse(NamedTuple):
-    """Prompt tokens from caches."""
+    """Prompt tokens served from caches."""
 
     expected: int
-    """Tokens that the pickers expected in the caches."""
+    """Tokens that the pickers expected to be cached."""
     found: int | None
-    """Tokens that the engines found in their caches; None if no engine reports them."""
+    """Tokens that the engines found in their caches; None if no engine reports this."""
     by_source: Mapping[str, int]
-    """Maps each source to the tokens found there. The map contains only the sources that engines report."""
+    """Maps each source to the number of tokens found there. Only sources that engines report are included."""
     seconds: int = 0
-    """Duration of the counted period, in seconds. For a pool, the longest period of its replicas."""
+    """Duration of the counting period, in seconds. For a pool, this is the longest of its replicas' periods."""
 
     @property
     def ratio(self) -> float | None:
-        """Found tokens divided by expected tokens; None if one of them is unknown or nothing was expected."""
+        """Found tokens divided by expected tokens; None if either is unknown or nothing was expected."""
         return None if self.found is None or not self.expected else self.found / self.expected
 
     @property
@@ -52,13 +52,13 @@ class CacheUse(NamedTuple):
 
 
 CacheUses = Mapping[str, Mapping[str, CacheUse]]
-"""Maps each pool and replica to its tokens."""
+"""Maps each pool and replica to its token counts."""
 Key = tuple[str, str]
 """Pool and replica."""
 
 
 def total(uses: Iterable[CacheUse]) -> CacheUse:
-    """Return the sum for a pool. If some engines report their tokens, only their replicas count."""
+    """Return the sum for a pool. If only some engines report their tokens, only their replicas are included."""
     rows = list(uses)
     known = [item for item in rows if item.found is not None]
     if not known:
@@ -74,20 +74,20 @@ def total(uses: Iterable[CacheUse]) -> CacheUse:
 
 @dataclass(slots=True)
 class _Account:
-    """The counts of one replica."""
+    """One replica's counts."""
 
     expected: int = 0
     found: int = 0
     by_source: dict[str, int] = field(default_factory=dict)
     unknown: int = 0
-    """Found tokens that are not attributed to any source. The count never decreases, because an engine may update the
+    """Found tokens that are not attributed to any source. This count never decreases, because an engine may update the
     total before the source."""
     reading: CachedTokens | None = None
-    """The engine's counts at the last update; None if they were unknown."""
+    """The engine's counts at the last update; None if unknown."""
     has_reported: bool = False
     """Whether the engine has ever reported its counts."""
     history: deque[tuple[float, CacheUse]] = field(default_factory=deque)
-    """Earlier counts with their times, oldest first."""
+    """Earlier counts and their times, oldest first."""
 
     def update(self, expected: int, reading: CachedTokens | None) -> None:
         before, self.reading = self.reading, reading
@@ -109,7 +109,7 @@ class _Account:
         return CacheUse(self.expected, self.found if self.has_reported else None, dict(self.by_source))
 
     def keep(self, now: float, *, is_step: bool) -> None:
-        """Drop old counts from the history, and add the current ones if it is empty or at each step."""
+        """Drop old counts from the history, and add the current counts if it is empty or a step has passed."""
         while self.history and now - self.history[0][0] > _MAX_AGE:
             self.history.popleft()
         if is_step or not self.history:
@@ -132,7 +132,7 @@ def _with_unknown(account: _Account) -> CacheUse:
 
 
 class CacheComparison:
-    """The counts of all replicas of picked pools. `clock` returns seconds."""
+    """The counts of all replicas in pools that use the picker. `clock` returns seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -141,7 +141,7 @@ class CacheComparison:
         self._updated_at = float("-inf")
         self._updates = 0
         self.recent: CacheUses = {}
-        """Tokens in the last five minutes, or since the comparison for a replica began."""
+        """Tokens in the last five minutes, or since the replica's comparison began."""
 
     def update(
         self, process: int, expected: Mapping[str, Mapping[str, int]],
@@ -149,8 +149,8 @@ class CacheComparison:
     ) -> None:  # fmt: skip
         """Use a picker's report, unless the last update was less than ten seconds ago.
 
-        `process`: number of the picker process. `expected` maps each pool and replica to the tokens since its start.
-        `readings` returns the engines' counts for every replica of the picked pools.
+        `process`: number of the picker process. `expected` maps each pool and replica to the number of tokens since the
+        process started. `readings` returns the engines' counts for every replica in pools that use the picker.
         """
         now = self._clock()
         if process == self._process and now - self._updated_at < _INTERVAL:
@@ -167,12 +167,12 @@ class CacheComparison:
         self.recent = recent
 
     def use_pools(self, pools: Collection[str]) -> None:
-        """Forget the tokens of all other pools."""
+        """Forget all other pools' tokens."""
         self._accounts = {key: account for key, account in self._accounts.items() if key[0] in pools}
         self.recent = {pool: uses for pool, uses in self.recent.items() if pool in pools}
 
     def totals(self) -> Mapping[Key, CacheUse]:
-        """Map each (pool, replica) pair to the tokens expected since the picker's start, and the tokens found.
+        """Map each (pool, replica) pair to the tokens expected since the picker started and the tokens found.
 
         The sources include `unknown` if the engine reports its tokens.
         """

@@ -1,8 +1,9 @@
-"""Runs the picker of `lbctl serve`: starts it when a pool needs it, sends it tables, reads its reports, and stops it.
+"""Runs the picker for `lbctl serve`: starts it when a pool needs it, sends it tables, reads its reports, and stops it.
 
-The picker is a separate process, so that neither a reload nor a large scrape delays a pick. If the picker exits, or
-reports nothing for ten seconds, the guard restarts it, with increasing delays. Until its first report, it has two
-minutes, because a restart delays a start on a busy machine even more. Meanwhile, the proxies fall back to `otherwise`.
+The picker is a separate process, so that neither a reload nor a large scrape can delay a pick. If the picker exits or
+does not report for ten seconds, the guard restarts it, with increasing delays. It has two minutes to send its first
+report, because a restart would delay startup on a busy machine even more. In the meantime, the proxies fall back to
+`otherwise`.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from lbctl.serve.picker.peers import local_peer
 from lbctl.serve.picker.ports import CannotKeepError, PickerPorts
 
 _SILENT = 10.0
-"""Seconds without a report after which the picker counts as hung."""
+"""Seconds without a report after which the picker is considered hung."""
 _START_TIMEOUT = 120.0
-"""Seconds without a first report after which the start of the picker counts as failed."""
+"""Seconds without a first report after which the picker is considered to have failed to start."""
 _ANSWER = 2.0
-"""Timeout of an explanation, in seconds."""
+"""Timeout for an explanation, in seconds."""
 _LAST_WORDS = 1.0
-"""Seconds to wait for the last report of a process that has ended, and for a process that has closed its link to
+"""Seconds to wait for the last report from a process that has ended, and for a process that has closed its link to
 exit."""
 _STOP_TIMEOUT = 2.0
 """Grace period for the process to exit, in seconds."""
@@ -43,34 +44,35 @@ _NO_REPORT = PickerReport()
 
 
 class PickerEndedError(Exception):
-    """The picker has exited or hangs. The message contains the reason."""
+    """The picker has exited or is hung. The message states the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class PickerState:
-    """The state of the picker's process."""
+    """State of the picker process."""
 
     pid: int | None = None
-    """Process ID of the picker; None if it is not running."""
+    """The picker's process ID; None if it is not running."""
     since: float | None = None
-    """The time at which the picker was started, in seconds since the epoch; None if it is not running."""
+    """Time at which the picker was started, in seconds since the epoch; None if it is not running."""
     starts: int = 0
-    """Number of times that the picker was started."""
+    """Number of times the picker has been started."""
     problem: str = ""
-    """The reason why the last process ended; empty if one is running or none is needed."""
+    """Reason why the last process ended; empty if one is running or none is needed."""
     report: PickerReport = _NO_REPORT
-    """Its newest report."""
+    """The picker's newest report."""
     heard: float | None = None
-    """The time at which that report arrived, in seconds on the monotonic clock; None before the first."""
+    """Time at which that report arrived, in seconds on the monotonic clock; None before the first one."""
     address: Address | None = None
-    """Listen address of the picker; None if it is not running."""
+    """The picker's listen address; None if it is not running."""
 
 
 class PickerChild:
-    """`places` returns the picker's listen address and the TLS settings of its gRPC server.
+    """`places` returns the picker's listen address and its gRPC server's TLS settings.
 
-    The result is None if no pool needs it. `key` returns the key for picker requests. `memory` returns the directory
-    where the picker saves its affinity memory; if the result is None or no key exists, the memory is not saved.
+    The result is None if no pool needs the picker. `key` returns the key for picker requests. `memory` returns the
+    directory in which the picker saves its affinity memory; if it returns None or there is no key, the memory is not
+    saved.
     """
 
     def __init__(
@@ -91,14 +93,14 @@ class PickerChild:
         self._writer: asyncio.StreamWriter | None = None
         self._numbers = count()
         self._failure = ""
-        """The reason for its exit that the process reported; empty if it reported none."""
+        """Reason for its exit that the process reported; empty if it did not report one."""
         self._asked: dict[int, asyncio.Future[Mapping[str, Any]]] = {}
-        """Maps the number of each explanation request to the future for its answer."""
+        """Maps each explanation request's number to the future for its answer."""
         self._ports: PickerPorts | None = None
-        """The ports that are reserved for the process; None if none is needed."""
+        """The ports reserved for the process; None if none are needed."""
 
     def keeps(self, bind: Address) -> bool:
-        """Return whether the ports of a picker at `bind` are reserved for the process."""
+        """Return whether the ports for a picker at `bind` are reserved for the process."""
         return self._ports is not None and self._ports.bind == bind
 
     def close(self) -> None:
@@ -139,7 +141,7 @@ class PickerChild:
             await self._run(places)
 
     def _keep_ports(self, bind: Address | None) -> None:
-        """Reserve exactly the ports of a picker at `bind`. Raises PickerEndedError."""
+        """Reserve exactly the ports for a picker at `bind`. Raises PickerEndedError."""
         if self._ports is not None and self._ports.bind != bind:
             self._ports.close()
             self._ports = None
@@ -174,7 +176,7 @@ class PickerChild:
     async def _serve(
         self, link: socket.socket, process: asyncio.subprocess.Process, places: tuple[Address, ServerTls | None]
     ) -> None:
-        """Send tables to the process until it is no longer needed. Raises PickerEndedError."""
+        """Send tables to the process until it is not needed anymore. Raises PickerEndedError."""
         reader, writer = await asyncio.open_connection(sock=link, limit=wire.MAX_LINE_BYTES)
         loop = asyncio.get_running_loop()
         works: dict[str, asyncio.Task[Any]] = {
@@ -198,7 +200,7 @@ class PickerChild:
             raise PickerEndedError(self._failure or _reason(works["end"], works["reports"]))
 
     async def _until_others(self, places: tuple[Address, ServerTls | None]) -> None:
-        """Wait until no picker is needed, or until one is needed at another address."""
+        """Wait until no picker is needed, or until a picker is needed at a different address."""
         while self._places() == places:
             self._news.clear()
             await self._news.wait()
@@ -222,7 +224,7 @@ class PickerChild:
             waiting.set_result(explained)
 
     async def _receive(self, reader: asyncio.StreamReader) -> str:
-        """Read reports until no more arrive, and return the reason."""
+        """Read reports until they stop arriving, and return the reason."""
         with suppress(ConnectionError, wire.WireError):
             while True:
                 is_starting = self.state.heard is None
@@ -248,10 +250,9 @@ class PickerChild:
 
 
 async def _line(reader: asyncio.StreamReader, timeout: float) -> bytes:
-    """Return the next line. Raises TimeoutError if no line arrives within `timeout` seconds.
+    """Return the next line. Raises TimeoutError if none arrives within `timeout` seconds.
 
-    The function checks once more after the timeout: if this process itself was suspended, lines from that time are
-    available.
+    The function checks once more after the timeout, because lines may have arrived while this process was suspended.
     """
     with suppress(TimeoutError):
         async with asyncio.timeout(timeout):
@@ -269,7 +270,7 @@ def _reason(end: asyncio.Task[Any], reports: asyncio.Task[Any]) -> str:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Stop the process: send SIGTERM, then SIGKILL if it does not exit."""
+    """Stop the process: send SIGTERM, and then SIGKILL if it does not exit."""
     if process.returncode is None:
         with suppress(ProcessLookupError):
             process.terminate()

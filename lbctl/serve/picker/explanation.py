@@ -1,4 +1,4 @@
-"""The explanation of a pick, from the line that a picker returns."""
+"""The explanation of a pick, parsed from the line that a picker returns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lbctl.api.codec import decode
 
 
 def explanation_of(pool: str, explained: Mapping[str, Any]) -> schema.PickExplanation | None:
-    """Return the explanation in a line of the kind `explained`; None if there is none. Raises SchemaError."""
+    """Return the explanation in a line of kind `explained`; None if there is none. Raises SchemaError."""
     explanation = explained.get("explanation")
     if explanation is None:
         return None

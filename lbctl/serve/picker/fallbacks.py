@@ -1,10 +1,10 @@
-"""Counts requests that proxies sent without a pick: reported requests minus picked requests.
+"""Counts requests that proxies sent without a pick, which is reported requests minus picked requests.
 
-`recent` counts the last minute. A proxy reports its requests up to ten seconds late, so picks that are up to ten
-seconds older may belong to them.
+`recent` covers the last minute. A proxy may report its requests up to ten seconds late, so picks up to ten seconds
+older may belong to them.
 
-The count continues across restarts of the picker, although the picker's own counts start over. Open requests in the
-last report of an ended picker count as picked.
+The count continues across picker restarts, although the picker's own counts restart. Requests that were open in the
+last report of a picker that has ended are counted as picked.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from typing import NamedTuple
 from lbctl.picker.reports import PickerReport
 
 MIN_REQUESTS = 20
-"""Minimum number of requests per minute for the share without a pick to be reported and judged."""
+"""Minimum number of requests per minute for the share without a pick to be reported and assessed."""
 _MINUTE, _LATE = 60.0, 10.0
-"""Seconds that `recent` covers, and the maximum delay of a proxy's report."""
+"""Number of seconds covered by `recent`, and the maximum delay of a proxy's report."""
 
 
 class RecentPicks(NamedTuple):
-    """The requests of a pool in the last minute."""
+    """A pool's requests in the last minute."""
 
     requests: int
-    """The requests that proxies have reported."""
+    """Requests reported by proxies."""
     picked: int
     """Picked requests that have ended."""
     missed: int
-    """Lower bound on the number of requests without a pick."""
+    """Lower bound on the number of requests sent without a pick."""
     in_flight: int = 0
     """Picked requests that are still in flight."""
 
@@ -42,27 +42,27 @@ class _Counted(NamedTuple):
 
 
 class Fallbacks:
-    """`requests` returns a map from pools to the requests that proxies have reported since the start."""
+    """`requests` returns a map from pools to the number of requests reported by proxies since the process started."""
 
     def __init__(self, requests: Callable[[], Mapping[str, int]], clock: Callable[[], float] = time.monotonic) -> None:
         self._requests = requests
         self._clock = clock
         self._history: deque[_Counted] = deque()
-        """The counts at each report in the last minute plus the maximum delay of a report."""
+        """The counts at each report within the last minute plus a report's maximum delay."""
         self._base: dict[str, int] = {}
-        """Maps each picked pool to its requests without a pick before the picker was used."""
+        """Maps each pool that uses the picker to its requests without a pick before it began to use it."""
         self._ended = Counter[str]()
-        """Maps each pool to the picks of ended processes."""
+        """Maps each pool to the picks made by processes that have ended."""
         self._process = 0
         self._report = PickerReport()
 
     def use_pools(self, pools: Collection[str]) -> None:
-        """Count for these pools from now on, excluding a pool's earlier requests."""
+        """From now on, count requests for these pools, excluding each pool's earlier requests."""
         requests = self._requests()
         self._base = {pool: self._base.get(pool, requests.get(pool, 0) - self._picked(pool)) for pool in pools}
 
     def reported(self, process: int, report: PickerReport) -> None:
-        """Record the report of the process with this number."""
+        """Record the report from the process with this number."""
         if process != self._process:
             self._ended.update(self._report.finished)
             self._ended.update(self._report.open_by_pool)
@@ -74,7 +74,7 @@ class Fallbacks:
             self._history.popleft()
 
     def recent(self) -> Mapping[str, RecentPicks]:
-        """Map each pool that was picked throughout the last minute to its requests in that minute."""
+        """Map each pool that used the picker throughout the last minute to its requests in that minute."""
         if not self._history:
             return {}
         newest, oldest = self._history[-1], self._history[0]

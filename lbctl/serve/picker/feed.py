@@ -1,7 +1,8 @@
-"""Sends the tables to pickers: each picker gets the complete pools first and then the changes, as lines of `wire`.
+"""Sends tables to pickers: each picker first gets the complete pools and then the changes, as lines in `wire` format.
 
-The tables are compared with the measurements a few times a second, and immediately after a publication, so that a drain
-reaches the pickers at about the same time as the proxies. A picker that does not read is disconnected, and reconnects.
+The tables are compared with the measurements several times per second, and immediately after a publication, so that a
+drain reaches the pickers at about the same time as the proxies. A picker that does not read is disconnected and then
+reconnects.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from lbctl.serve.picker.tables import FleetMeasurements, NewSamples
 from lbctl.signals.cached import CachedTokens
 
 _INTERVAL = 0.25
-"""The pause between two reads of the measurements, in seconds."""
+"""Pause between two reads of the measurements, in seconds."""
 _COST = 20.0
-"""The minimum pause, as a multiple of the time that a read takes."""
+"""Minimum pause, as a multiple of the duration of a read."""
 _QUEUED = 4_096
-"""Maximum number of lines queued for one picker; beyond it, the picker is disconnected."""
+"""Maximum number of lines queued for one picker; if there are more, the picker is disconnected."""
 
 
 class FeedSubscription:
-    """The lines queued for one picker. The subscription ends after `end`, or if the queue becomes too long."""
+    """The lines queued for one picker. The subscription ends after `end` is called or if the queue becomes too long."""
 
     def __init__(self, first: list[bytes]) -> None:
         self._waiting = deque(first)
@@ -49,7 +50,7 @@ class FeedSubscription:
             self._news.set()
 
     def end(self) -> None:
-        """End the subscription at once."""
+        """End the subscription immediately."""
         self._waiting.clear()
         self._ended = True
         self._news.set()
@@ -66,7 +67,7 @@ class FeedSubscription:
 
 
 class TableEvents:
-    """A subscription's lines as server-sent events, with a comment after every `heartbeat` seconds without one."""
+    """A subscription's lines as server-sent events, with a comment after every `heartbeat` seconds without a line."""
 
     def __init__(self, subscription: FeedSubscription, heartbeat: float) -> None:
         self.end = subscription.end
@@ -95,16 +96,16 @@ class Feed:
         self._samples = NewSamples()
         self._subscriptions: dict[FeedSubscription, Peer | None] = {}
         self._of_members: tuple[Peer, ...] = ()
-        """The pickers of the control plane's other members."""
+        """Pickers subscribed to the control plane's other members."""
         self._key = ""
         self._trusted: set[FeedSubscription] = set()
-        """The subscriptions that also get data reserved for pickers."""
+        """Subscriptions that also get data reserved for pickers."""
         self._news = asyncio.Event()
         self._alone: dict[str, float] = {}
         """Maps the address of each `lbctl picker` on this machine to the time at which it last subscribed."""
 
     def use_fleet(self, served: PublishedFleet) -> None:
-        """Send the tables of this fleet from now on, and the key for picker requests."""
+        """From now on, send this fleet's tables and its key for picker requests."""
         self._served = served
         key = served.composed.snapshot.picker_key
         if key != self._key:
@@ -118,7 +119,7 @@ class Feed:
         return self._tables or {}
 
     def ramps(self) -> Factors:
-        """Map each pool and replica to the slow-start factor that the picker currently applies, if it is below 1."""
+        """Map each pool and replica to the slow-start factor currently applied by the picker, if it is below 1."""
         now = self._clock()
         by_pool = {name: table.ramps(now) for name, table in self.tables.items()}
         return {name: factors for name, factors in by_pool.items() if factors}
@@ -133,25 +134,25 @@ class Feed:
 
     @property
     def subscribers(self) -> int:
-        """The number of pickers that get the tables."""
+        """The number of pickers subscribed to the tables."""
         return len(self._subscriptions)
 
     def announcement(self) -> tuple[str, ...]:
-        """Return the subscribed pickers that others can reach, as texts for the other members of the control plane."""
+        """Return the subscribed pickers that others can reach, as strings for the control plane's other members."""
         return peers.written(self._peers())
 
     def use_announcements(self, announcements: Iterable[str]) -> None:
-        """Let the pickers also exchange counts and memories with the announced pickers of other members."""
+        """Let the pickers also exchange counts and memories with pickers announced by other members."""
         before, self._of_members = self._of_members, tuple(peers.read(announcements))
         if self._of_members != before:
             self._put_peers()
 
     @contextmanager
     def subscribe(self, peer: Peer | None = None, *, trusted: bool = False) -> Iterator[FeedSubscription]:
-        """Yield a subscription that begins with complete tables.
+        """Yield a subscription that begins with the complete tables.
 
-        `peer`: the picker; None: it does not exchange counts. `trusted`: it also gets the key for picker requests, and
-        the other pickers' IDs, which pickers use to recognise each other.
+        `peer`: the picker; None if it does not exchange counts. `trusted`: whether it also gets the key for picker
+        requests and the other pickers' IDs, which pickers use to recognise each other.
         """
         subscription = FeedSubscription(self._first_lines(trusted=trusted))
         self._subscriptions[subscription] = peer

@@ -1,4 +1,4 @@
-"""The key for picker requests that `serve` creates if the fleet names none: a file in its state directory."""
+"""The key for picker requests that `serve` creates in its state directory if the fleet does not name a key file."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _MAX_BYTES = 4096
 
 
 def needs_own_key(topology: Topology) -> bool:
-    """Return whether `serve` creates the key for this fleet: a pool is picked, and the fleet names no key file."""
+    """Return whether `serve` creates this fleet's key: a pool uses the picker, and the fleet names no key file."""
     is_picked = any(pool.balance.pick is not None for pool in topology.pools)
     return is_picked and topology.control.picker_key_file is None and not missing_key(topology)
 
 
 def own_key(state: Path) -> str:
-    """Return the key in a state directory; the key and the directory are created if they do not exist.
+    """Return the key in a state directory; both are created if they do not exist.
 
-    If that fails, this is logged and the result is empty.
+    If this fails, the failure is logged and the result is empty.
     """
     file = state / _FILE
     try:

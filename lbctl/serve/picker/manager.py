@@ -1,6 +1,7 @@
-"""The picker from the control plane's point of view: the feed of tables, the child process, and its reports.
+"""The picker as managed by the control plane: the table feed, the child process, and its reports.
 
-While another process uses the picker's address, or no picker is started there, the proxies get no picker address.
+While another process is using the picker's address, or no picker is started there, the proxies do not get a picker
+address.
 """
 
 from __future__ import annotations
@@ -36,21 +37,20 @@ from lbctl.serve.picker.tables import FleetMeasurements, picked_pools
 from lbctl.targets.picker import exposed
 
 _FIRST_PAUSE = 0.25
-"""Seconds before an ended picker is started again; the pause doubles with each failure."""
+"""Seconds before a picker that has ended is restarted; the pause doubles with each failure."""
 _MAX_PAUSE = 5.0
 """Maximum pause before a restart, in seconds."""
 _LATE = 3.0
-"""Seconds without a report after which the picker no longer counts as running; it reports once a second."""
+"""Seconds without a report after which the picker is not considered running; it reports once per second."""
 _LOOK = 1.0
 """Seconds between checks of whether an address is free."""
 _RETURN = 20.0
-"""Time in seconds for which the address of another picker is left free: its `serve` or `lbctl picker` may be
-restarting."""
+"""Seconds for which another picker's address is left free, because its `serve` or `lbctl picker` may be restarting."""
 _RESTART = 3.0
-"""Time in seconds for which an address is left free after an unknown process has released it: an `lbctl picker` may be
+"""Seconds for which an address is left free after an unknown process has released it, because an `lbctl picker` may be
 restarting."""
 _CLOSER_LOOKS = 5
-"""Number of further checks of an unknown process before it counts as a different process."""
+"""Number of further checks before an unknown process is considered a different process."""
 _CLOSER_LOOK = 0.1
 """Seconds between these checks."""
 _SAMPLES = 500
@@ -58,12 +58,12 @@ _MOVE = "set another port in control.picker.bind or --picker-bind"
 
 
 class PickerManager:
-    """`measure` returns the measurements of the fleet, `tls` the TLS settings of xDS, for a picker beyond loopback.
+    """`measure` returns the fleet's measurements, and `tls` returns the xDS TLS settings, for a picker beyond loopback.
 
-    `bind` is the address from the command line; None: the fleet decides. `requests` returns a map from pools to the
-    requests that proxies have reported, and `own_key` the key for picker requests if the fleet names none. `memory`
-    returns the directory for the picker's affinity memory; None: the memory is not saved. `suspect` is called with each
-    report; its argument maps each pool that the picker serves to the stalled replicas.
+    `bind` is the address given on the command line; None if the fleet determines it. `requests` returns a map from
+    pools to the number of requests reported by proxies, and `own_key` returns the key for picker requests if the fleet
+    does not name one. `memory` returns the directory for the picker's affinity memory; None if the memory is not saved.
+    `suspect` is called with each report; its argument maps each pool served by the picker to the stalled replicas.
     """
 
     def __init__(
@@ -101,23 +101,23 @@ class PickerManager:
         """An `lbctl picker` at the address that was not started by this process."""
         self._guard = Guard(failed, (), _FIRST_PAUSE, _MAX_PAUSE, (PickerEndedError,))
         self.problem = ""
-        """The reason why no picker is started although a pool needs one; empty otherwise."""
+        """Reason why no picker is started although a pool needs one; otherwise empty."""
         self._probed: Address | None = None
         self.taken = ""
-        """The foreign process at the picker's address; empty if there is none."""
+        """The foreign process that is using the picker's address; empty if there is none."""
         self._occupied = ""
-        """The process that must end before the picker can start; empty if there is none."""
+        """The process that must exit before the picker can start; empty if there is none."""
 
     @property
     def state(self) -> PickerState:
-        """The state of the process."""
+        """The process's state."""
         return self._child.state
 
     @property
     def running(self) -> bool:
-        """Whether the process is running and sends reports, which shows that it does not hang.
+        """Whether the process is running and sending reports, which shows that it is not hung.
 
-        An `lbctl picker` at the address also counts.
+        An `lbctl picker` at the address is included.
         """
         heard = self.alone.heard
         if heard is not None:
@@ -126,12 +126,12 @@ class PickerManager:
 
     @property
     def report(self) -> PickerReport:
-        """The newest report of the process."""
+        """The process's newest report."""
         return self.alone.report if self.alone.heard is not None else self._child.state.report
 
     @property
     def reason(self) -> str:
-        """The reason why it is not running; empty if it is running or starting."""
+        """Reason why it is not running; empty if it is running or starting."""
         if self.running:
             return ""
         is_silent = self._child.state.pid is not None and self._silence >= _LATE
@@ -141,7 +141,7 @@ class PickerManager:
 
     @property
     def _silence(self) -> float:
-        """Seconds since the last report of the process; negative before its first report."""
+        """Seconds since the process's last report; negative before its first report."""
         heard = self._child.state.heard
         return -1.0 if heard is None else time.monotonic() - heard
 
@@ -155,11 +155,11 @@ class PickerManager:
         return self.fallbacks.recent() if self.feed.subscribers <= 1 else {}
 
     def recent_cached(self) -> CacheUses:
-        """Return the newest cached tokens of each replica; empty while the picker is not running."""
+        """Return the latest cached-token counts for each replica; empty while the picker is not running."""
         return self.caches.recent if self.running else {}
 
     def recent_queues(self) -> Mapping[str, QueueState]:
-        """Map each pool with a queue to its queue; empty while the picker is not running."""
+        """Map each pool that has a queue to its queue; empty while the picker is not running."""
         if not self.running:
             return {}
         recent, tenants = self.queues.recent(), self.report.waiting_tenants
@@ -170,7 +170,7 @@ class PickerManager:
         }
 
     def use_fleet(self, served: PublishedFleet) -> None:
-        """Pick for this fleet from now on."""
+        """From now on, pick replicas for this fleet."""
         pools = picked_pools(served)
         self._bind = self._address(served.composed.whole.topology) if pools else None
         names = [pool.name for pool in pools]
@@ -182,9 +182,9 @@ class PickerManager:
         self._child.check_again()
 
     def place(self, topology: Topology) -> PickerPlace:
-        """Return the picker address for the proxies of this fleet.
+        """Return the picker address for this fleet's proxies.
 
-        The address is probed before the first fleet that uses it is published; afterwards, the picker process shows
+        The address is probed before the first fleet that uses it is published. After that, the picker process shows
         whether it is free.
         """
         address = self._address(topology)
@@ -196,9 +196,9 @@ class PickerManager:
         return PickerPlace(address, is_picked and (bool(self.taken) or is_refused), self.own_key(topology))
 
     def own_key(self, topology: Topology) -> str:
-        """Return the key for picker requests that this process has created.
+        """Return the key for picker requests created by this process.
 
-        The result is empty if this fleet has another key or none.
+        The result is empty if this fleet has a different key or none.
         """
         if self._dry_run or not needs_own_key(topology):
             return ""
@@ -206,7 +206,7 @@ class PickerManager:
         return self._made_key
 
     def tasks(self) -> Mapping[str, Work]:
-        """Return the tasks by name; they run until the process ends."""
+        """Return the tasks by name; they run until the process exits."""
         return {"tables of the picker": self.feed.run, "picker": self._run}
 
     async def changes(self) -> AsyncIterator[None]:
@@ -219,13 +219,13 @@ class PickerManager:
     async def explain(self, pool: str, question: PickerQuestion) -> schema.PickExplanation | None:
         """Return how the running picker would handle a request to the pool.
 
-        Returns None if no picker answers or if it has no table of the pool. Raises SchemaError.
+        Return None if no picker responds or if it does not have a table for the pool. Raises SchemaError.
         """
         explained = await (self._child if self.alone.pid is None else self.alone).explain(question)
         return None if explained is None else explanation_of(pool, explained)
 
     def end(self) -> None:
-        """End the streams of tables."""
+        """End the table streams."""
         self.feed.close()
 
     async def _run(self) -> None:
@@ -244,16 +244,16 @@ class PickerManager:
             raise
 
     async def _until_free(self) -> None:
-        """Wait until the picker's address is free, and record the process that uses it.
+        """Wait until the picker's address is free, and record the process that is using it.
 
-        Return at once if no picker is started.
+        Return immediately if no picker is started.
         """
         found: Occupant | None = None
         waits_for: Address | None = None
         kept_until, unknown_until = 0.0, math.inf
         while (places := self._places()) is not None and not self._child.keeps(places[0]):
             now = time.monotonic()
-            if waits_for is None and self.taken:  # noted before the first look; that process may have ended since
+            if waits_for is None and self.taken:  # recorded before the first check; the process may have ended since
                 waits_for, kept_until = places[0], now + _RETURN
             if not is_free(places[0]):
                 if places[0] != waits_for:
@@ -265,7 +265,7 @@ class PickerManager:
                         continue
                     self._note_occupant(found)
                 now = time.monotonic()
-                if found is None:  # once, so that a foreign process cannot remain unknown
+                if found is None:  # only once, so that a foreign process does not remain unknown
                     unknown_until = min(unknown_until, now + _RESTART)
                     kept_until = max(kept_until, unknown_until)
                 elif self.taken or found.is_picker_alone:
@@ -290,10 +290,10 @@ class PickerManager:
             self._set_taken(f"{bind} is reserved for {_RETURN:g} s for the process that used it")
 
     async def _identified(self, bind: Address, unknown_until: float) -> Occupant | None:
-        """Return the process that uses the picker's address; None if the address is free.
+        """Return the process that is using the picker's address; None if the address is free.
 
-        A process is unknown while it closes its ports or starts to listen. Until `unknown_until` (monotonic time), an
-        unknown process is checked a few more times.
+        A process is unknown while it is closing its ports or starting to listen. Until `unknown_until` (in monotonic
+        time), an unknown process is checked a few more times.
         """
         found = occupant(bind)
         for _ in range(_CLOSER_LOOKS):
@@ -304,7 +304,7 @@ class PickerManager:
         return found
 
     async def _look_at(self, bind: Address, found: Occupant | None) -> None:
-        """Read the counts of the process at the address, if it is an `lbctl picker`."""
+        """Read the counts from the process at the address, if it is an `lbctl picker`."""
         if found is None or found.pid is None or not found.is_picker_alone:
             self.alone.forget()
         elif await self.alone.look(bind, found.pid, self._key):
@@ -313,7 +313,7 @@ class PickerManager:
     def _other(self, found: Occupant | None) -> str:
         """Describe the process at the picker's address.
 
-        Return an empty string if the address is free, or used by this fleet's picker.
+        Return an empty string if the address is free or is used by this fleet's picker.
         """
         is_own = found is not None and found.pid is not None and found.pid == self.state.pid
         return "" if found is None or is_own or found.is_picker_alone else found.text
@@ -321,7 +321,7 @@ class PickerManager:
     def _who_else_has(self, bind: Address) -> str:
         """Describe the process at the picker's address.
 
-        Return an empty string if the address is free, or used by `serve` or this fleet.
+        Return an empty string if the address is free or is used by `serve` or this fleet.
         """
         return "" if self._child.keeps(bind) else self._other(occupant(bind))
 
@@ -329,7 +329,7 @@ class PickerManager:
         return self._option or topology.control.picker_bind
 
     def _set_taken(self, taken: str) -> None:
-        """Record which other process uses the address, and republish the fleet if that changes the picker address."""
+        """Record which other process uses the address, and republish the fleet if this changes the picker address."""
         if bool(taken) != bool(self.taken):
             self._place_changed.set()
         self._note_taken(taken)
@@ -346,14 +346,14 @@ class PickerManager:
         self.taken = taken
 
     def _places(self) -> tuple[Address, ServerTls | None] | None:
-        """Return the listen address of the child process; None if there is none."""
+        """Return the child process's listen address; None if there is none."""
         bind = self._bind
         if bind is None or self._dry_run:
             return None
         return None if self.problem else (bind, None if bind.on_loopback else self._tls())
 
     def _check_exposure(self, served: PublishedFleet) -> None:
-        """Refuse an address that would be open to untrusted clients, and log this once."""
+        """Reject an address that would be exposed to untrusted clients, and log this once."""
         finding = exposed(self._bind, self._tls()) if self._bind is not None and not self._insecure else None
         problem = finding.message if finding is not None else ""
         if finding is not None and problem != self.problem:
@@ -370,5 +370,5 @@ class PickerManager:
         self.queues.reported(process, report)
         self.caches.update(process, report.expected_cached, self.feed.cached_tokens)
         self.samples.extend(report.samples)
-        picked = self.feed.tables  # an `lbctl picker` of another user must not lower weights of other pools
+        picked = self.feed.tables  # an `lbctl picker` run by another user must not lower other pools' weights
         self._suspect({pool: frozenset(names) for pool, names in report.stalled.items() if pool in picked})

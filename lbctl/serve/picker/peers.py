@@ -1,7 +1,7 @@
-"""The pickers that exchange counts and memories: they subscribe to this process, or to another member.
+"""The pickers that exchange counts and memories: they are subscribed to this process or to another member.
 
-A picker that listens on loopback can only be reached from its own machine. Members announce such a picker together with
-the identity of their loopback interface.
+A picker that listens on loopback can be reached only from its own machine. Members announce such a picker together with
+their loopback interface's identity.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Peer(NamedTuple):
     address: str
     """The picker's gRPC address as IP:PORT."""
     interface: str = ""
-    """The identity of the loopback interface that the picker can use; empty if unknown."""
+    """Identity of the loopback interface available to the picker; empty if unknown."""
 
 
 def local_peer(own: str, bind: Address) -> Peer:
-    """Return the picker of this machine that listens at `bind`."""
+    """Return this machine's picker that listens at `bind`."""
     return Peer(own, str(bind.from_here), own_interface())
 
 
@@ -51,7 +51,7 @@ def own_interface() -> str:
 def others(peers: Iterable[Peer], own: Peer | None) -> Mapping[str, str]:
     """Return the pickers that can exchange messages with a picker in both directions, as a map from IDs to addresses.
 
-    `own` is None if others cannot reach the picker.
+    `own` is None if other pickers cannot reach this one.
     """
     if own is None:
         return {}
@@ -71,12 +71,12 @@ def remote_peer(own: str, address: str, client: str) -> Peer | None:
 
 
 def written(peers: Iterable[Peer]) -> tuple[str, ...]:
-    """Return the announcement of this process's pickers."""
+    """Return the announcement for this process's pickers."""
     return tuple(" ".join(peer) for peer in sorted(peers))
 
 
 def read(announcement: Iterable[str]) -> Iterator[Peer]:
-    """Yield the pickers of an announcement. Texts that no member would write are left out."""
+    """Yield the pickers in an announcement. Strings that a member would not write are skipped."""
     for text in announcement:
         parts = text.split(" ")
         if len(parts) == 3 and is_valid(*parts[:2]):

@@ -1,13 +1,13 @@
-"""The ports of `serve`'s picker: processes that use them, and sockets that reserve them.
+"""The ports for `serve`'s picker: processes that are using them, and sockets that reserve them.
 
-This control plane's proxies must not use the picker of another `lbctl serve`, which would choose among another fleet's
-replicas and count requests that this fleet does not have. An `lbctl picker` counts as a picker of this fleet.
+This control plane's proxies must not query another `lbctl serve`'s picker, which would choose among a different fleet's
+replicas and count requests that do not belong to this fleet. An `lbctl picker` is treated as this fleet's picker.
 
-When a picker ends, its ports would be free, and another user of the machine could bind them and receive prompts.
-Therefore, `serve` binds them while its picker restarts, and the picker process shares them. TCP ports are shared with
-`SO_REUSEPORT`, which Linux allows only for processes of one user. The UDP port is an inherited socket. The TCP sockets
-here do not listen: without a picker, pick requests are refused immediately, and reports of ended requests wait in the
-UDP socket.
+When a picker exits, its ports would become free, and another user on the machine could bind them and receive prompts.
+`serve` therefore keeps them bound while its picker restarts, and shares them with the picker process. TCP ports are
+shared with `SO_REUSEPORT`, which Linux allows only among one user's processes. The UDP port is an inherited socket. The
+TCP sockets here do not listen: without a picker, pick requests are refused immediately, and reports of ended requests
+wait in the UDP socket.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lbctl.ir.proxies import picker_http, picker_http_remote
 from lbctl.picker.datagrams import bound
 
 _PROGRAM = 3
-"""Number of leading command-line arguments to search for lbctl, as in `python -m lbctl`."""
+"""Number of leading command-line arguments searched for lbctl, as in `python -m lbctl`."""
 
 
 class CannotKeepError(Exception):
@@ -34,7 +34,7 @@ class CannotKeepError(Exception):
 
 
 class PickerPorts:
-    """The ports of a picker whose gRPC server uses `bind`. Raises CannotKeepError."""
+    """The ports for a picker whose gRPC server uses `bind`. Raises CannotKeepError."""
 
     def __init__(self, bind: Address) -> None:
         self.bind = bind
@@ -42,7 +42,7 @@ class PickerPorts:
         self._sockets: list[socket.socket] = []
         place = http
         try:
-            self.datagrams = bound(http)  # first: this port cannot be shared, so a second `serve` fails here
+            self.datagrams = bound(http)  # first, because this port cannot be shared, so a second `serve` fails here
             self._sockets.append(self.datagrams)
             for place in dict.fromkeys((bind, http, *([remote] if remote is not None else []))):
                 self._sockets.append(_kept(place))
@@ -57,10 +57,10 @@ class PickerPorts:
 
 
 def _kept(place: Address) -> socket.socket:
-    """Return a socket that is bound to the port but does not listen. Raises OSError.
+    """Return a socket that is bound to the port but is not listening. Raises OSError.
 
-    With `SO_REUSEADDR`, it can bind despite old connections on the port, but other users could do so too. Linux resets
-    the option for a port when one of its sockets starts to listen.
+    With `SO_REUSEADDR`, it could bind despite old connections on the port, but so could other users. Linux resets the
+    option for a port when one of its sockets starts to listen.
     """
     kept = socket.socket(socket.AF_INET6 if ":" in place.host else socket.AF_INET, socket.SOCK_STREAM)
     try:
@@ -78,21 +78,21 @@ def _kept(place: Address) -> socket.socket:
 
 @dataclass(frozen=True, slots=True)
 class Occupant:
-    """A process that uses a port of a picker."""
+    """A process that is using one of a picker's ports."""
 
     text: str
-    """The process and its port as text, for the end of a sentence."""
+    """The process and its port as text for the end of a sentence."""
     pid: int | None
-    """The process; None if this user cannot see it."""
+    """Process ID; None if this user cannot see it."""
 
     @property
     def is_gone(self) -> bool:
-        """Return whether the process has ended."""
+        """Return whether the process has exited."""
         return self.pid is not None and not Path(f"/proc/{self.pid}").exists()
 
     @property
     def is_picker_alone(self) -> bool:
-        """Return whether it is an `lbctl picker` that an operator has started for this machine's proxies."""
+        """Return whether it is an `lbctl picker` started by an operator for this machine's proxies."""
         with suppress(OSError):
             names = [Path(item).name for item in Path(f"/proc/{self.pid}/cmdline").read_text().split("\0")]
             return ("lbctl", "picker") in pairwise(names[: _PROGRAM + 1])
@@ -100,17 +100,17 @@ class Occupant:
 
 
 def is_free(bind: Address) -> bool:
-    """Return whether all ports of a picker at `bind` are free."""
+    """Return whether all ports for a picker at `bind` are free."""
     return _busy(bind) is None
 
 
 def occupant(bind: Address) -> Occupant | None:
-    """Return the process that uses a port of a picker at `bind`; None if all are free."""
+    """Return the process that is using a port needed by a picker at `bind`; None if all are free."""
     found = _busy(bind)
     if found is None:
         return None
     place, kind = found
-    pid = owner(listening_sockets(place.port) or ())  # by TCP: a process with only the UDP port is not a picker
+    pid = owner(listening_sockets(place.port) or ())  # by TCP, because a process with only the UDP port is not a picker
     transport = "" if kind is socket.SOCK_STREAM else " (UDP)"
     return Occupant(f"{f'process {pid}' if pid else 'another process'} uses {place}{transport}", pid)
 

@@ -1,4 +1,4 @@
-"""The queues at the picker: the waiting requests, and the counts of the last minute."""
+"""The picker's queues: the waiting requests, and the counts for the last minute."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ _NO_WAITS = TenantWaits()
 
 
 class QueueState(NamedTuple):
-    """The queue of a pool."""
+    """A pool's queue."""
 
     policy: QueuePolicy
     recent: QueueStatistics
-    """The waiting requests, and the counts of the last minute."""
+    """The waiting requests, and the counts for the last minute."""
     tenants: Mapping[str, int]
-    """Maps each tenant to the number of its waiting requests."""
+    """Maps each tenant to its number of waiting requests."""
 
 
 class RecentQueues:
-    """Computes the counts of the last minute from the reports, which contain counts since the picker started."""
+    """Computes the last minute's counts from the reports, which contain counts since the picker started."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._process = 0
         self._history: deque[tuple[float, Mapping[str, QueueStatistics]]] = deque()
-        """The time and the counts of each report in the last minute."""
+        """The time and counts of each report in the last minute."""
 
     def reported(self, process: int, report: PickerReport) -> None:
-        """Record the report of the process with this number."""
+        """Record the report from the process with this number."""
         if process != self._process:
             self._process = process
             self._history.clear()
@@ -46,7 +46,7 @@ class RecentQueues:
             self._history.popleft()
 
     def recent(self) -> Mapping[str, QueueStatistics]:
-        """Map each pool to its waiting requests and its counts of the last minute."""
+        """Map each pool to its waiting requests and its counts for the last minute."""
         if not self._history:
             return {}
         before, now = self._history[0][1], self._history[-1][1]
@@ -54,9 +54,9 @@ class RecentQueues:
 
 
 def _difference(now: QueueStatistics, before: QueueStatistics) -> QueueStatistics:
-    """Return the increases of the counts.
+    """Return the increases in the counts.
 
-    No increase is negative, even though a pool's counts start over after the pool was removed.
+    No increase is negative, even though a pool's counts restart after the pool was removed.
     """
     buckets = [max(0, new - old) for new, old in zip(now.waits.counts, before.waits.counts, strict=True)]
     tenants = {name: _increase(waits, before.tenants.get(name, _NO_WAITS)) for name, waits in now.tenants.items()}

@@ -1,8 +1,8 @@
 """An `lbctl picker` at the address of `serve`'s own picker, started by an operator for this fleet's proxies.
 
-`serve` then does not start a picker. Instead, `serve` reads that picker's counts over HTTP, and uses it to explain
-picks. The process may belong to any user, so reports are limited in bytes, depth and time, and the types of their
-values are checked.
+`serve` then does not start a picker. Instead, it reads that picker's counts over HTTP and uses it to explain picks. The
+process may belong to any user, so reports are limited in size, depth and time, and the types of their values are
+checked.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from lbctl.runtime.net import http_client
 TIMEOUT = 2.0
 """Timeout for a complete response, in seconds."""
 MAX_ANSWER_BYTES = 8 << 20
-"""Maximum bytes of a response."""
+"""Maximum size of a response in bytes."""
 _FAILURES = (aiohttp.ClientError, OSError, TimeoutError, wire.WireError, ValueError)
 _COUNTS = {...: int}
 _SAMPLE: dict[str, Shape] = {
@@ -70,45 +70,44 @@ _REPORT: dict[str, Shape] = {
     "stalled": {...: [str]},
 }
 _NEEDED = frozenset(_REPORT) - {"expected_cached", "unsaved", "queues", "waiting_tenants", "stalled"}
-"""The keys that reports from every supported version contain."""
+"""Keys contained in the reports of every supported version."""
 
 
 class PickerAlone:
-    """The state of the process."""
+    """State of the process."""
 
     def __init__(self) -> None:
         self.pid: int | None = None
-        """ID of the process; None if there is no process."""
+        """Process ID; None if there is no process."""
         self.heard: float | None = None
-        """The time at which the picker last reported, in seconds on the monotonic clock; None before the first
-        report."""
+        """Time at which the picker last reported, in seconds on the monotonic clock; None before the first report."""
         self.report = PickerReport()
-        """The newest report, with the requests that have ended since the first report and the samples since the last
-        one."""
+        """The newest report, with the requests that have ended since the first report and the samples taken since the
+        last one."""
         self.problem = ""
-        """The reason why the picker is not known to be running; empty if it has reported, or if there is no process."""
+        """Reason why the picker is not known to be running; empty if it has reported, or if there is no process."""
         self._http: Address | None = None
         self._headers: Mapping[str, str] = {}
         self._before: Mapping[str, int] = {}
-        """Maps each pool to the requests that had ended before the first report."""
+        """Maps each pool to the number of requests that had ended before the first report."""
         self._sampled = 0
-        """The samples of decisions up to the newest report."""
+        """Decision samples up to the newest report."""
 
     @property
     def since(self) -> float | None:
-        """The time at which the process was started, in seconds since the epoch; None if there is no process."""
+        """Time at which the process was started, in seconds since the epoch; None if there is no process."""
         try:
             return Path(f"/proc/{self.pid}").stat().st_ctime if self.pid is not None else None
         except OSError:
             return None
 
     def forget(self) -> None:
-        """Record that the process no longer exists."""
+        """Record that the process has exited."""
         self.pid, self.heard, self.report, self._http, self._before = None, None, PickerReport(), None, {}
         self._sampled, self.problem = 0, ""
 
     async def look(self, bind: Address, pid: int, key: str) -> bool:
-        """Read the report of the process, and return whether there is a new one. `key`: the key of pick requests."""
+        """Read the process's report, and return whether there is a new one. `key`: the key for pick requests."""
         self._headers = {HEADER: key} if key else {}
         if pid != self.pid:
             self.forget()
@@ -133,7 +132,7 @@ class PickerAlone:
         return True
 
     async def explain(self, question: PickerQuestion) -> Mapping[str, Any] | None:
-        """Return the line that explains how it would handle a request; None if it does not answer."""
+        """Return the line that explains how it would handle a request; None if it does not respond."""
         try:
             explained = wire.parse(await self._answer(wire.EXPLAIN_PATH, wire.question(question)))
         except _FAILURES:
@@ -141,7 +140,7 @@ class PickerAlone:
         return explained if explained["kind"] == "explained" else None
 
     async def _answer(self, path: str, body: bytes = b"") -> bytes:
-        """Return the body of a response. Raises one of `_FAILURES`."""
+        """Return a response's body. Raises one of `_FAILURES`."""
         async with (
             asyncio.timeout(TIMEOUT),
             http_client.session() as session,
@@ -153,7 +152,7 @@ class PickerAlone:
 
 
 def _report(text: bytes) -> PickerReport:
-    """Return a report. Raises ValueError and WireError for data that no picker writes."""
+    """Parse a report. Raises ValueError and WireError for data that a picker would not write."""
     report: dict[str, Any] = shaped(parse_object(text), _REPORT)
     if not report.keys() >= _NEEDED:
         raise InvalidJsonError("a report is incomplete")

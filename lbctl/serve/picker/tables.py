@@ -1,8 +1,8 @@
 """Builds the picker's tables from the result of `control.compose` and from measurements.
 
-A proxy ignores its active checks when it sends a request to a picked replica. Therefore, these tables contain
-everything that keeps requests away from a replica: drains, overrides, deep health, and the checks of lbctl and of the
-proxies. Building the tables changes nothing and does no I/O.
+Proxies ignore their active checks when they send a request to a picked replica. These tables therefore include
+everything that excludes a replica: drains, overrides, deep health, and the checks performed by lbctl and by the
+proxies. Building the tables has no side effects and does no I/O.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from lbctl.signals.cached import CachedTokens
 from lbctl.signals.merge import Signals
 
 _STALE = 3.0
-"""Number of telemetry intervals before a signal counts as unknown."""
+"""Number of telemetry intervals after which a signal is considered unknown."""
 _MIN_VALIDITY = 5.0
-"""Minimum lifetime of a signal, in seconds."""
+"""Minimum time, in seconds, for which a signal is valid."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetMeasurements:
-    """Current measurements of the fleet. Times are seconds on one clock."""
+    """Current measurements of the fleet. Times are in seconds on one clock."""
 
     now: float
     """The current time."""
@@ -46,25 +46,25 @@ class FleetMeasurements:
     checks: Mapping[tuple[str, str], CheckState] = field(default_factory=dict)
     """Maps each (pool, replica) pair to the result of lbctl's active checks."""
     conditions: Callable[[ReplicaKey], Mapping[str, ReplicaCondition]] = lambda _: {}
-    """Returns a replica's condition in each proxy where it is not up."""
+    """Returns a replica's condition at each proxy where it is not up."""
     judged_by: Callable[[ReplicaKey], int] = lambda _: 0
-    """Returns the number of proxies that report a condition of a replica, up or not."""
+    """Returns the number of proxies that report any condition for a replica, including up."""
     assigned: Sequence[Assigned] = ()
-    """The requests that each proxy has for each replica, if it reports them."""
+    """The number of requests that each proxy has for each replica, if it reports this."""
     restarts: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """Maps each (pool, replica) pair to the number of times that its engine's counters have restarted; absent if they
-    never have."""
+    """Maps each (pool, replica) pair to the number of times its engine's counters have restarted; absent if they never
+    have."""
 
 
 def picked_pools(served: PublishedFleet) -> tuple[Pool, ...]:
-    """Return the pools that the picker chooses replicas for, with the replicas that the proxies have."""
+    """Return the pools for which the picker chooses replicas, with the replicas known to the proxies."""
     return tuple(pool for pool in served.composed.snapshot.topology.pools if pool.balance.pick is not None)
 
 
 def failing(pool: Pool, measured: FleetMeasurements) -> frozenset[str]:
-    """Return the names of the replicas that are down according to the checks of lbctl or the proxies.
+    """Return the names of the replicas that are down according to checks by lbctl or the proxies.
 
-    While a proxy drains a replica, and for a moment afterwards, it does not report the replica's checks.
+    While a proxy is draining a replica, and shortly afterwards, it does not report the replica's check results.
     """
     return frozenset(
         item.name
@@ -77,10 +77,10 @@ def failing(pool: Pool, measured: FleetMeasurements) -> frozenset[str]:
 def table(
     served: PublishedFleet, pool: Pool, measured: FleetMeasurements, since: Mapping[Key, float] = MappingProxyType({})
 ) -> PoolTable:
-    """Return the table of a pool with the algorithm `pick`.
+    """Return the table for a pool that uses the `pick` algorithm.
 
-    `since`: the times at which the replicas in slow start joined. With `fail_open`, checks exclude no replica if they
-    would exclude all replicas.
+    `since`: the times at which replicas in slow start joined. With `fail_open`, checks do not exclude any replica if
+    they would exclude all replicas.
     """
     names = {item.name for item in pool.replicas}
     effective = [item for item in served.composed.replicas(_whole(served, pool)) if item.replica.name in names]
@@ -97,7 +97,7 @@ def table(
 
 
 class NewSamples:
-    """Stores the reports of engines and proxies, so that each measurement is counted once.
+    """Keeps track of engine and proxy reports, so that each measurement is counted only once.
 
     A report after a failed scrape, or after a scrape of another source, repeats the engine's earlier values.
     """
@@ -108,7 +108,7 @@ class NewSamples:
         self._sent_of_proxies: dict[str, float] = {}
 
     def of(self, pools: Iterable[Pool], measured: FleetMeasurements) -> list[EngineSample]:
-        """Return new measurements of engines since the last call, and measurements of restarted engines."""
+        """Return new engine measurements since the last call, and measurements of restarted engines."""
         names = [(pool.name, item.name) for pool in pools for item in pool.replicas]
         reports = {key: report for key in names if (report := measured.reports.get(key)) is not None}
         found = {key: _measurement(report) for key, report in reports.items()}
@@ -123,7 +123,7 @@ class NewSamples:
         return samples
 
     def of_proxies(self, pools: Iterable[Pool], measured: FleetMeasurements) -> list[ProxySample]:
-        """Return the new reports of proxies since the last call."""
+        """Return new proxy reports since the last call."""
         names = {pool.name for pool in pools}
         new = [item for item in measured.assigned if self._sent_of_proxies.get(item.proxy) != item.at]
         self._sent_of_proxies = {item.proxy: item.at for item in measured.assigned}
@@ -131,7 +131,7 @@ class NewSamples:
 
 
 def _measurement(report: ScrapeReport) -> tuple[float | None, ...] | None:
-    """Return values that identify a measurement of an engine's requests; None if the report contains none."""
+    """Return values that identify a measurement of an engine's requests; None if the report does not contain one."""
     times = _times(report)
     if any(at is not None for at in times):
         return times
@@ -165,7 +165,7 @@ def _sample(report: ScrapeReport, now: float, *, restarted: bool) -> EngineSampl
 
 
 def _duration(report: ScrapeReport) -> float:
-    """Return the duration of the request for the page with the engine's progress, in seconds."""
+    """Return the duration of the request for the page that contains the engine's progress, in seconds."""
     progress = report.signals.values.get("progress")
     return 0.0 if progress is None else report.sources[progress.source].seconds
 
@@ -173,7 +173,7 @@ def _duration(report: ScrapeReport) -> float:
 def _waiting(report: ScrapeReport) -> tuple[float | None, float]:
     """Return the number of waiting requests that `running` does not include, and how many of them are deferred.
 
-    The sum is compared with the requests that the picker has sent.
+    The sum is compared with the number of requests sent by the picker.
     """
     running = report.signals.values.get("running")
     kind = "" if running is None else report.sources[running.source].kind
@@ -184,13 +184,13 @@ def _waiting(report: ScrapeReport) -> tuple[float | None, float]:
 
 
 def _measured(signals: Signals, name: str, taken: float) -> float | None:
-    """Return a signal's value in the measurement taken at `taken`; None if it has none there."""
+    """Return a signal's value in the measurement taken at `taken`; None if it does not have one."""
     signal = signals.values.get(name)
     return signal.value if signal is not None and signal.at >= taken else None
 
 
 def _restart(report: ScrapeReport) -> EngineSample:
-    """Return the record of a restarted engine, without any earlier counts."""
+    """Return the record for a restarted engine, without any earlier counts."""
     return EngineSample(report.pool, report.replica, None, None, None, restarted=True)
 
 
@@ -224,7 +224,7 @@ def _candidate(
 
 
 def _address(address: Address, resolved: Mapping[str, tuple[str, ...]]) -> str:
-    """Return the address that proxies use for the replica, with the first IP of its host name."""
+    """Return the address that proxies use for the replica, with its host name replaced by the first IP address."""
     if address.path or is_ip(address.host):
         return address.path or str(address)
     addresses = resolved.get(address.host, ())
@@ -285,7 +285,7 @@ def _signals(pool: Pool, replica: str, measured: FleetMeasurements) -> Mapping[s
 
 
 def _fresh(pool: Pool, replica: str, measured: FleetMeasurements) -> ScrapeReport | None:
-    """Return the newest report about a replica; None if it is too old or missing."""
+    """Return the newest report about a replica; None if it is missing or too old."""
     report = measured.reports.get((pool.name, replica))
     interval = pool.telemetry.interval / 1000 if pool.telemetry else 0.0
     return report if report is not None and measured.now - report.at <= max(_MIN_VALIDITY, _STALE * interval) else None

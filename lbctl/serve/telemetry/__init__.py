@@ -1,1 +1,1 @@
-"""Scrapes the metrics of replicas and GPUs, and runs the control loop on them."""
+"""Scrapes metrics from replicas and GPUs, and runs the control loop on them."""

@@ -1,8 +1,8 @@
-"""Runs the control loop: it turns the scraper's reports into events, and their effects into the loop's output.
+"""Runs the control loop: turns the scraper's reports into events, and their effects into the loop's output.
 
-The loop decides but publishes nothing: `on_change` is called when `output` has changed. Reports that arrive together
-become one event for each pool, so that the loop takes a bounded share of the time for a fleet of any size. Pools
-without telemetry are not included.
+The loop makes decisions but does not publish them: `on_change` is called when `output` has changed. Reports that arrive
+together are combined into one event per pool, so that the loop uses a bounded share of CPU time regardless of the size
+of the fleet. Pools without telemetry are not included.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from lbctl.serve.telemetry.decision_audit import DecisionAudit
 from lbctl.serve.telemetry.reports import ScrapeReport
 
 _MIN_GATHER = 0.01
-"""Minimum time to collect reports, in seconds."""
+"""Minimum time spent collecting reports, in seconds."""
 _MAX_GATHER = 0.25
-"""Maximum time to collect reports, in seconds."""
+"""Maximum time spent collecting reports, in seconds."""
 _GATHER_FACTOR = 10
-"""Reports are collected for this multiple of the time that the last decision took."""
+"""Reports are collected for this multiple of the duration of the last decision."""
 _TICK = 1.0
-"""Maximum seconds between two decisions, even if no report arrives."""
+"""Maximum time between two decisions in seconds, even if no reports arrive."""
 _SUSPICION_MAX_AGE = 10.0
-"""Seconds after which the picker's last report on stalled replicas is too old. Until then, a picker that hangs changes
-no weights."""
+"""Seconds after which the picker's last report on stalled replicas is ignored. Until then, a hung picker does not
+change any weights."""
 
 
 RequestsOf = Callable[[str, str], ProxyRequests]
-"""Returns the requests that the proxies have, by (pool, replica)."""
+"""Returns the number of requests at the proxies, by (pool, replica)."""
 
 
 class ControlLoop:
-    """The control loop of all pools with telemetry."""
+    """The control loop for all pools with telemetry."""
 
     def __init__(
         self,
@@ -58,18 +58,18 @@ class ControlLoop:
     ) -> None:
         """Start with the output `saved` before a restart. `clock`: the scraper's clock.
 
-        `audit` records the decisions. `ejected` returns the replicas, by pool, that active checks have ejected.
+        `audit` records the decisions. `ejected` returns the replicas, by pool, that have been ejected by active checks.
         """
         self._audit = audit
         self.output = saved
-        """The weights and ejections that proxies should have now."""
+        """The weights and ejections that proxies should currently have."""
         self.state = State()
         self.reports: dict[tuple[str, str], ScrapeReport] = {}
         self.restarts: dict[tuple[str, str], int] = {}
-        """Maps each (pool, replica) pair to the number of times that its engine's counters have restarted since this
-        process began to follow them."""
+        """Maps each (pool, replica) pair to the number of times its engine's counters have restarted since this process
+        began to track them."""
         self.sampled_at: float | None = None
-        """The time at which the newest sample that has changed `output` was taken; None if no sample has changed it."""
+        """Time at which the newest sample that changed `output` was taken; None if no sample has changed it."""
         self._ejected_by_checks = ejected
         self._requests_of = requests_of
         self._on_change = on_change
@@ -85,7 +85,7 @@ class ControlLoop:
     # ── Inputs ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def use_topology(self, topology: Topology) -> None:
-        """Control the pools of this fleet from now on."""
+        """From now on, control this fleet's pools."""
         pools = controlled(topology)
         if pools == tuple(item.pool for item in self.state.pools.values()):
             return
@@ -102,13 +102,13 @@ class ControlLoop:
         self.freeze(self._frozen)
 
     def adopt(self, output: LoopOutput) -> None:
-        """Continue from this output of another process, and discard the decisions before it."""
+        """Continue from this output of another process, discarding earlier decisions."""
         self.state = State()
         self.reports, self._pending = {}, {}
         self.output, self.sampled_at = output, None
 
     def report(self, report: ScrapeReport) -> None:
-        """Add a report of the scraper. The loop decides on it soon."""
+        """Add a report from the scraper. The loop will soon make a decision based on it."""
         key = report.pool, report.replica
         self.reports[key] = report
         if report.restarted:
@@ -119,14 +119,14 @@ class ControlLoop:
     def suspect(self, stalled: Mapping[str, frozenset[str]]) -> None:
         """Use the picker's newest report, which maps pools to the replicas whose engines have stopped.
 
-        The loop decides on it soon.
+        The loop will soon make a decision based on it.
         """
         if stalled != self._suspected:
             self._reported.set()
         self._suspected, self._suspected_at = stalled, self._clock()
 
     def freeze(self, pools: Mapping[str, str]) -> None:
-        """Freeze the weights of exactly these pools, each given with the reason."""
+        """Freeze the weights of exactly these pools, each given with a reason."""
         now = self._clock()
         self._frozen = pools
         for name, pool in self.state.pools.items():
@@ -135,15 +135,15 @@ class ControlLoop:
                 self._handle(Unfroze(now, name) if reason is None else Froze(now, name, reason), self.output)
 
     def readmit(self, pool: str, replica: str) -> None:
-        """End a replica's ejection by deep health at the request of an operator."""
+        """End a replica's ejection by the deep health check at an operator's request."""
         self._handle(Readmitted(self._clock(), pool, replica), self.output)
 
     def decisions(self, pool: str) -> tuple[Decision, ...]:
-        """Return the current decision about each replica of a pool, with its reasons."""
+        """Return the current decision for each of a pool's replicas, with its reasons."""
         return decisions(replace(self.state, now=self._clock()), pool)
 
     async def run(self) -> None:
-        """Decide on the reports until the task is cancelled."""
+        """Make decisions based on the reports until the task is cancelled."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_TICK):
@@ -154,7 +154,7 @@ class ControlLoop:
     # ── Decisions ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def decide(self) -> None:
-        """Decide on all new reports, and on pools without reports."""
+        """Make decisions based on all new reports, and for pools without reports."""
         self._reported.clear()
         pending, self._pending = self._pending, {}
         started = time.perf_counter()
@@ -187,7 +187,7 @@ class ControlLoop:
         return observation_of(report, self._requests_of(report.pool, report.replica))
 
     def _handle(self, event: Event, before: LoopOutput, sampled_at: float | None = None) -> None:
-        """Apply the effects of the event to the output `before` it."""
+        """Apply the event's effects to the output as it was `before` the event."""
         self.state, effects = step(self.state, event)
         self._log(effects)
         self._set_output(before.after(effects), sampled_at)
@@ -214,7 +214,7 @@ class ControlLoop:
                 case ModeChanged():
                     log.event(f"weights are {_MODES[effect.mode]}", pool=effect.pool, why=effect.reason or None)
                 case RemapAcceptanceChanged():
-                    pass  # the operator's command is logged
+                    pass  # the operator's command is logged instead
                 case WeightsChanged():
                     pass  # an override may replace these weights; the published ones are logged instead
 
@@ -229,6 +229,6 @@ _MODES = {
 
 
 def observation_of(report: ScrapeReport, requests: ProxyRequests = UNKNOWN_REQUESTS) -> Observation | None:
-    """Convert a report to an observation; None if no source of the replica has ever returned a value."""
+    """Convert a report to an observation; None if none of the replica's sources has ever returned a value."""
     times = [item.good_at for item in report.sources if item.good_at is not None]
     return Observation(max(times), report.signals, requests, report.reserves_memory) if times else None

@@ -1,7 +1,7 @@
-"""Runs the control loop of the published fleet, and publishes its decisions.
+"""Runs the published fleet's control loop and publishes its decisions.
 
-A new output is published as soon as the previous one has been sent, so that several decisions in a short time become
-one snapshot.
+A new output is published as soon as the previous one has been sent, so that several decisions in quick succession
+result in one snapshot.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lbctl.store.audit import AuditLog
 from lbctl.store.lease import Authority
 
 _UNSURE = 0.1
-"""Seconds between checks of whether this process may decide again."""
+"""Seconds between checks of whether this process may make decisions again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,9 @@ class Control:
     """The control loop, and the parts that publish, save and record its decisions."""
 
     loop: ControlLoop
-    """Decides on reports of the scraper."""
+    """Makes decisions based on the scraper's reports."""
     changed: asyncio.Event
-    """Set when the output of the loop has changed."""
+    """Set when the loop's output has changed."""
     audit: DecisionAudit
     """Collects the decisions for the audit log."""
 
@@ -46,7 +46,7 @@ class Control:
         requests_of: RequestsOf,
         ejected: Callable[[], Mapping[str, frozenset[str]]],
     ) -> Control:
-        """Return a loop that continues from the decisions in `saved`; `ControlLoop` describes the other arguments."""
+        """Return a loop that continues from the decisions in `saved`; `ControlLoop` documents the other arguments."""
         decisions, changed = DecisionAudit(audit), asyncio.Event()
         decisions.adopt(saved)
         loop = ControlLoop(changed.set, latency, saved, requests_of=requests_of, audit=decisions, ejected=ejected)
@@ -54,12 +54,12 @@ class Control:
 
 
 class DecisionPublisher:
-    """Publishes the output of the control loop."""
+    """Publishes the control loop's output."""
 
     def __init__(
         self, live: LiveFleet, control: Control, latency: LatencyMetrics, authority: Authority, ahead: WriteAhead
     ) -> None:
-        """Nothing is published without the `authority` to decide."""
+        """Nothing is published without the `authority` to make decisions."""
         self._live = live
         self._loop = control.loop
         self._changed = control.changed
@@ -68,16 +68,16 @@ class DecisionPublisher:
         self._ahead = ahead
 
     def tasks(self) -> Mapping[str, Work]:
-        """Return the tasks that decide and publish, each with its name."""
+        """Return the tasks that make and publish decisions, by name."""
         return {"control loop": self._loop.run, "publish decisions": self._publish}
 
     def use_fleet(self, served: PublishedFleet) -> None:
-        """Control the pools of this fleet from now on."""
+        """From now on, control this fleet's pools."""
         self._loop.use_topology(served.composed.whole.topology)
         self._loop.freeze(frozen(served.composed.overrides))
 
     def restart(self) -> None:
-        """Decide from now on, starting with the active output, which another process has decided."""
+        """From now on, make decisions, starting with the active output, which was decided by another process."""
         self._loop.adopt(self._live.inputs.decisions)
         self._changed.clear()
         if self._live.served is not None:

@@ -1,7 +1,7 @@
-"""Records the control loop's decisions in the audit log: ejections, readmissions, slow replicas, and modes of pools.
+"""Records the control loop's decisions in the audit log: ejections, readmissions, slow replicas, and pool modes.
 
-Weight changes are too frequent to be recorded, except that the reduced weight of a slow replica is recorded once.
-Decisions apply even if they cannot be recorded: an ejection must not wait for a disk. Failed records are retried, up to
+Weight changes are too frequent to be recorded, but a slow replica's reduced weight is recorded once. Decisions take
+effect even if they cannot be recorded, because an ejection must not wait for a disk. Failed records are retried, up to
 a limit.
 """
 
@@ -22,12 +22,12 @@ _ACTIONS: dict[Verdict, str] = {
     "asleep": "asleep",
 }
 _MAX_PENDING = 1000
-"""Maximum number of decisions queued while the audit log cannot be written; later ones are lost."""
+"""Maximum number of decisions queued while the audit log cannot be written; any further ones are lost."""
 _SLOW, _FAST = 0.75, 0.9
-"""Thresholds for the speed relative to the peers: a replica is recorded as slow below the first, until it reaches the
-second."""
+"""Thresholds for the speed relative to the peers: a replica is recorded as slow when it falls below the first, until it
+reaches the second."""
 _MAX_SINGLE_RECORDS = 5
-"""If more replicas of a pool change at once, they share one record, so that a flapping fleet does not push out other
+"""If more of a pool's replicas change at once, they share one record, so that a flapping fleet does not displace other
 records."""
 
 
@@ -39,7 +39,7 @@ class _Decision(NamedTuple):
 
 
 class DecisionAudit:
-    """Collects decisions, and records them on request."""
+    """Collects decisions and records them on request."""
 
     def __init__(self, audit: AuditLog) -> None:
         self._audit = audit
@@ -48,7 +48,7 @@ class DecisionAudit:
         self._pending: list[_Decision] = []
 
     def adopt(self, output: LoopOutput) -> None:
-        """Treat the earlier decisions that are in effect as recorded."""
+        """Treat earlier decisions that are in effect as recorded."""
         self._verdicts = {(pool, name): "out" for pool, names in output.ejections.items() for name in names}
         self._verdicts |= {(pool, name): "asleep" for pool, names in output.asleep.items() for name in names}
         self._slow = {
@@ -59,7 +59,7 @@ class DecisionAudit:
         }
 
     def note(self, effect: Effect) -> None:
-        """Add a decision, unless it only changes the reasons of an earlier decision."""
+        """Add a decision, unless it changes only the reasons for an earlier decision."""
         match effect:
             case HealthChanged():
                 key = effect.pool, effect.replica
@@ -70,7 +70,7 @@ class DecisionAudit:
                     action = "awake" if woke else _ACTIONS[effect.verdict]
                     self._add(_Decision(action, *key, "; ".join(effect.reasons)))
             case RemapAcceptanceChanged():
-                pass  # the operator's command is recorded
+                pass  # the operator's command is recorded instead
             case ModeChanged():
                 self._add(_Decision(f"mode {effect.mode}", effect.pool, "", effect.reason))
             case WeightsChanged():
@@ -78,7 +78,7 @@ class DecisionAudit:
                     self._note_speed(effect.pool, replica, weight.speed)
 
     def note_state(self, action: str, pool: str, replica: str, reason: str) -> None:
-        """Record a change of a replica's state that was not a decision."""
+        """Record a change in a replica's state that was not caused by a decision."""
         self._add(_Decision(action, pool, replica, reason))
 
     def _note_speed(self, pool: str, replica: str, speed: float) -> None:
@@ -93,7 +93,7 @@ class DecisionAudit:
             self._add(_Decision("no longer slow", *key, ""))
 
     def keep(self, replicas: Container[tuple[str, str]]) -> None:
-        """Forget all replicas (each with its pool) except these."""
+        """Forget all replicas except these (each given with its pool)."""
         self._verdicts = {key: verdict for key, verdict in self._verdicts.items() if key in replicas}
         self._slow = {key for key in self._slow if key in replicas}
 
@@ -102,7 +102,7 @@ class DecisionAudit:
             self._pending.append(decision)
 
     async def save(self) -> None:
-        """Record the decisions since the last call; decisions that cannot be recorded wait for the next call."""
+        """Record the decisions made since the last call; decisions that cannot be recorded wait for the next call."""
         pending, self._pending = self._pending, []
         try:
             while pending:

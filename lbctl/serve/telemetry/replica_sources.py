@@ -1,4 +1,4 @@
-"""Keeps the state of a replica's sources between scrapes, and turns each scrape into a report."""
+"""Keeps the state of a replica's sources between scrapes, and converts each scrape to a report."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from lbctl.signals.plan import ScrapePlan, ScrapeSource
 from lbctl.signals.source import MetricsTable, SourceReading
 
 _WRONG_PAGE = frozenset({"status", "redirect", "html", "json"})
-"""Reasons for a failed scrape that may be due to a wrong path."""
+"""Reasons for a failed scrape that may indicate a wrong path."""
 _MAX_REFUSED = 20
-"""Maximum number of rejected metrics per page in a report."""
+"""Maximum number of rejected metrics per page included in a report."""
 
 
 class ReplicaSources:
-    """The sources of one replica. Each method handles one scrape of the source with this index."""
+    """One replica's sources. Each method handles one scrape of the source with the given index."""
 
     def __init__(self, plan: ScrapePlan) -> None:
         self.plan = plan
@@ -31,10 +31,10 @@ class ReplicaSources:
         self._readings: list[SourceReading | None] = [None for _ in plan.sources]
         self.states = [SourceState(source.kind, source.display_url) for source in plan.sources]
         self.makes_no_progress = False
-        """Whether the engine has made no progress between its last two pages, although it has requests."""
+        """Whether the engine made no progress between its last two pages although it had requests."""
 
     def take_over(self, earlier: ReplicaSources) -> None:
-        """Adopt the state of unchanged sources, after the sources of the replica have changed."""
+        """Adopt the state of unchanged sources after the replica's sources have changed."""
         index_of = {_identity(source): index for index, source in enumerate(earlier.plan.sources)}
         for index, source in enumerate(self.plan.sources):
             earlier_index = index_of.get(_identity(source))
@@ -46,7 +46,7 @@ class ReplicaSources:
     def page(self, index: int, fetched: Fetched, page: MetricsPage, started: float, ended: float) -> ScrapeReport:
         """Handle a metrics page.
 
-        `started` and `ended`: the start and end of the request, in seconds on the scraper's clock.
+        `started` and `ended`: start and end of the request, in seconds on the scraper's clock.
         """
         source, refused = self.plan.sources[index], _refused(page)
         table = source.table
@@ -63,7 +63,7 @@ class ReplicaSources:
         return self._report(index, ended, derived)
 
     def answer(self, index: int, fetched: Fetched, started: float, ended: float) -> ScrapeReport:
-        """Handle the result of a query."""
+        """Handle a query's result."""
         source = self.plan.sources[index]
         try:
             value = prometheus.value(fetched.body, source.signal, source.unit)
@@ -77,7 +77,7 @@ class ReplicaSources:
     def failed(
         self, index: int, fetched: Fetched, started: float, ended: float, refused: tuple[tuple[str, str], ...] = ()
     ) -> ScrapeReport:
-        """Handle a scrape without a signal."""
+        """Handle a scrape that did not return a signal."""
         self.makes_no_progress = False
         self.states[index] = replace(
             self.states[index],
@@ -126,14 +126,14 @@ class ReplicaSources:
     def _first_tokens(self) -> tuple[float | None, float | None]:
         """Return the engine's counts of first tokens and prompt tokens.
 
-        Both come from the first page that has a count of first tokens.
+        Both come from the first page that contains a count of first tokens.
         """
         pages = (reading.quantities for reading in self._readings if reading is not None)
         page: Mapping[str, float] = next((quantities for quantities in pages if "ttft_count" in quantities), {})
         return page.get("ttft_count"), page.get("prompt_tokens")
 
     def _cached(self, now: float) -> CachedTokens | None:
-        """Return the engine's counts of cached tokens; None if no current page contains them."""
+        """Return the engine's cached-token counts; None if no current page contains them."""
         for page, reading in enumerate(self._readings):
             if reading is not None and now - reading.at <= self.plan.stale_after:
                 found = cached_tokens(reading, page)

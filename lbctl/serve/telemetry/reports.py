@@ -1,4 +1,4 @@
-"""The scraper's reports: the signals of a replica, and the state of each of its sources."""
+"""The scraper's reports: a replica's signals, and the state of each of its sources."""
 
 from __future__ import annotations
 
@@ -12,64 +12,64 @@ from lbctl.signals.merge import Signals
 
 @dataclass(frozen=True, slots=True)
 class SourceState:
-    """The state of one source of a replica. Times are in seconds on the scraper's clock; None means never."""
+    """State of one of a replica's sources. Times are in seconds on the scraper's clock; None means never."""
 
     kind: str
-    """The name of the source in the registry."""
+    """Name of the source in the registry."""
     url: str
-    """The address without the values of its query parameters, because they may be secrets."""
+    """The URL without the values of its query parameters, because these may be secrets."""
     scraped_at: float | None = None
-    """The time at which the last scrape ended."""
+    """Time at which the last scrape ended."""
     good_at: float | None = None
-    """The time at which the last scrape with a signal began."""
+    """Time at which the last scrape that returned a signal began."""
     reason: Reason = ""
-    """The reason why the last scrape had no signal, as one word; empty if it had one."""
+    """One-word reason why the last scrape did not return a signal; empty if it did."""
     message: str = ""
     """The reason as a short phrase."""
     size: int = 0
-    """The size of the page in bytes."""
+    """Size of the page in bytes."""
     seconds: float = 0.0
-    """The duration of the last scrape."""
+    """Duration of the last scrape in seconds."""
     refused: tuple[tuple[str, str], ...] = ()
-    """(metric, reason) pairs for lines of the page that could not be used."""
+    """(metric, reason) pairs for lines of the page that were not usable."""
 
     @property
     def ok(self) -> bool:
-        """Return whether the last scrape had a signal."""
+        """Return whether the last scrape returned a signal."""
         return self.good_at is not None and not self.reason
 
     def age(self, now: float) -> float | None:
-        """Return the seconds since the source last had a signal; None if it never had one."""
+        """Return the number of seconds since the source last returned a signal; None if it never has."""
         return None if self.good_at is None else max(0.0, now - self.good_at)
 
 
 @dataclass(frozen=True, slots=True)
 class ScrapeReport:
-    """A replica's signals after a scrape of one of its sources."""
+    """A replica's signals after one of its sources has been scraped."""
 
     pool: str
-    """The pool's name."""
+    """Name of the pool."""
     replica: str
-    """The replica's name."""
+    """Name of the replica."""
     at: float
-    """The time at which the scrape ended, in seconds on the scraper's clock."""
+    """Time at which the scrape ended, in seconds on the scraper's clock."""
     source: int
-    """The index of the source that was scraped."""
+    """Index of the source that was scraped."""
     signals: Signals
-    """The merged signals of all sources of the replica."""
+    """The merged signals from all of the replica's sources."""
     sources: tuple[SourceState, ...]
-    """The states of all sources of the replica."""
+    """The states of all of the replica's sources."""
     reserves_memory: bool = False
-    """Whether an engine reserves the GPU's memory at startup, so that free memory is not a signal."""
+    """Whether an engine reserves the GPU's memory at startup, so that free memory is not a usable signal."""
     evidence: Evidence | None = None
-    """New evidence from this scrape, to be counted once."""
+    """New evidence from this scrape, which must be counted only once."""
     restarted: bool = False
     """Whether the engine's counters have restarted."""
     first_tokens: float | None = None
-    """Number of first tokens that the engine has generated since its start; None if no source counts them."""
+    """Number of first tokens generated since the engine started; None if no source reports it."""
     prompt_tokens: float | None = None
-    """Number of prompt tokens of the requests in `first_tokens`; None if the same source does not count them."""
+    """Number of prompt tokens in the requests counted in `first_tokens`; None if the same source does not report it."""
     cached: CachedTokens | None = None
-    """Prompt tokens that the engine has found in its caches since its start; None if no source counts them."""
+    """Number of prompt tokens found in the engine's caches since it started; None if no source reports it."""
     member: str = ""
-    """The control plane member that scraped the replica; empty: this member."""
+    """The control plane member that scraped the replica; empty for this member."""

@@ -1,7 +1,7 @@
-"""A member's samples as one compact text, for the member that makes the decisions.
+"""A member's samples as one compact string, for the member that makes decisions.
 
-Times are on the clock of the scraping member, and the text contains that clock's value at the time of writing. A reader
-uses only ages, because the clocks of two machines are unrelated.
+Times are on the scraping member's clock, and the string includes that clock's value at the time of writing. Readers use
+only ages, because two machines' clocks are unrelated.
 """
 
 from __future__ import annotations
@@ -25,24 +25,25 @@ from lbctl.signals.signal import SIGNALS
 
 _FORM = 2
 MAX_BYTES = 8 << 20
-"""Maximum size of a decompressed text, in bytes."""
+"""Maximum size of the decompressed string in bytes."""
 MAX_VALUES = 600_000
-"""Maximum number of values in one text: a replica has about fifty."""
+"""Maximum number of values in one string; a replica has about fifty."""
 _TOLERANCE = 0.5
-"""If a text is more than this many seconds later than the fastest earlier one, the clocks are compared again."""
+"""If a string arrives more than this many seconds later than the fastest earlier one, the clocks are compared again."""
 _REASONS: Mapping[str, Reason] = {reason: reason for reason in get_args(Reason)}
 _CACHED, _PROMPT_TOKENS = "cached_", "prompt_tokens"
-"""Names of counts: the prefix for cached tokens (the total, one per source, and the origin), and prompt tokens."""
+"""Names of counts: the prefix for cached tokens (the total, one count per source, and the origin), and prompt
+tokens."""
 _ORIGIN = ("page", "lines")
-"""The names of the numbers in `CachedTokens.origin`."""
+"""Names of the numbers in `CachedTokens.origin`."""
 Key = tuple[str, str]
 """Pool and replica."""
 _Shape = Sequence[tuple[str, int]]
-"""The names of a replica's signals, each with its source index."""
+"""Names of a replica's signals, each with its source index."""
 
 
 def write_samples(reports: Mapping[Key, ScrapeReport], now: float) -> str:
-    """Serialize the last report of each replica. `now`: on the clock of the reports."""
+    """Serialize each replica's last report. `now` is on the reports' clock."""
     pools: dict[str, dict[str, list[Any]]] = {}
     shapes: dict[_Shape, int] = {}
     for (pool, replica), report in reports.items():
@@ -53,18 +54,19 @@ def write_samples(reports: Mapping[Key, ScrapeReport], now: float) -> str:
 
 @dataclass(slots=True)
 class MemberSamples:
-    """The last measurements of another member that this member has read. `member`: its name."""
+    """The most recent measurements read from another member. `member`: that member's name."""
 
     member: str
     times: dict[Key, float] = field(default_factory=dict)
-    """The time at which each replica was last scraped, on that member's clock."""
+    """Time at which each replica was last scraped, on that member's clock."""
     offset: float = math.inf
-    """Seconds to add to that clock to get this process's clock; the fastest text is the most accurate."""
+    """Seconds to add to that clock to get this process's clock; the string that arrived fastest is the most
+    accurate."""
 
     def read(self, text: str, received: float, plans: Mapping[Key, ScrapePlan]) -> list[ScrapeReport]:
-        """Return the new reports in this text, for replicas that have a plan.
+        """Return the new reports in this string for replicas that have a plan.
 
-        `received`: the current time on the clock of this process. Raises one of `UNREADABLE` if the text is damaged.
+        `received`: the current time on this process's clock. Raises one of `UNREADABLE` if the string is damaged.
         """
         form, *rest = parse(_decompressed(text), MAX_VALUES)
         if form != _FORM:
@@ -99,11 +101,12 @@ def _decompressed(text: str) -> bytes:
     return body
 
 
-# A row of a replica is a list of numbers. Values that many replicas share are written once (`shapes`), and times are
-# milliseconds from their expected values. The result needs a third of the space of names and times.
+# A replica's row is a list of numbers. Values shared by many replicas are written only once (`shapes`), and times are
+# given as milliseconds relative to their expected values. The result takes a third of the space that names and times
+# would need.
 #
-# Members of other versions read the text during an upgrade. They ignore values whose names are not signals, so optional
-# values, such as the counts of cached tokens, are written next to the signals.
+# During an upgrade, members running other versions read the string. They ignore values whose names are not signals, so
+# optional values, such as cached-token counts, are written next to the signals.
 
 
 def _row(report: ScrapeReport, shapes: dict[_Shape, int]) -> list[Any]:
@@ -152,7 +155,7 @@ def _after(at: float, expected: float) -> int:
 
 
 def _short(value: float) -> float:
-    """Return the value with only as many digits as decisions need."""
+    """Return the value with only as many digits as decisions require."""
     short = float(f"{value:.5g}")
     return int(short) if short.is_integer() else short
 

@@ -1,7 +1,7 @@
 """Saves the control loop's output for a restart and for other members, and its decisions in the audit log.
 
-Weights are valid for a minute, because their evidence becomes stale. An ejected replica stays ejected until it has
-proved again that it is healthy.
+Weights are valid for one minute, because the evidence for them becomes stale. An ejected replica stays ejected until it
+has proved to be healthy again.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from lbctl.store.lease import Authority
 from lbctl.store.saved import SavedState
 
 _WEIGHTS_MAX_AGE = 60.0
-"""Time in seconds for which an earlier process's weights are used."""
+"""Seconds for which an earlier process's weights are used."""
 _SAVE_CHANGED = 1.0
 """Minimum time between two periodic saves, in seconds."""
 _SAVE_UNCHANGED = 20.0
-"""Seconds before an unchanged output is written again, so that its time stays recent."""
+"""Seconds before an unchanged output is rewritten, so that its time stays recent."""
 _PUBLISH_INTERVAL = 0.1
 """Minimum time between two publications if other members follow the written output, in seconds."""
 _BYTES_PER_SECOND = 500_000
-"""Maximum number of bytes per second that publications may add to the store, which may keep every version."""
+"""Maximum number of bytes per second that publications may add to the store, because it may keep every version."""
 _WRITE_TIMEOUT = 0.2
-"""Maximum time in seconds for which a publication waits until the other members can read it."""
+"""Maximum time in seconds that a publication waits until other members can read it."""
 
 
 async def saved_loop_output(state: SavedState, now: float) -> LoopOutput:
@@ -47,14 +47,14 @@ async def saved_loop_output(state: SavedState, now: float) -> LoopOutput:
 
 
 class DecisionSaver:
-    """Saves the decisions of the control loop."""
+    """Saves the control loop's decisions."""
 
     def __init__(
         self, state: SavedState, loop: ControlLoop, audit: DecisionAudit, saved: LoopOutput, authority: Authority
     ) -> None:
-        """`saved`: the output in the state.
+        """`saved`: the output in the saved state.
 
-        State changes of replicas are recorded if the `authority` permits this process to act.
+        Changes in replicas' states are recorded if the `authority` permits this process to act.
         """
         self._state = state
         self._loop = loop
@@ -68,26 +68,26 @@ class DecisionSaver:
 
     @property
     def is_writing(self) -> bool:
-        """Whether an output is being written."""
+        """Whether an output is currently being written."""
         return self._writing.locked()
 
     @property
     def saved_at(self) -> float:
-        """The time at which the last output was written, in seconds since the epoch; 0 before the first."""
+        """Time at which the last output was written, in seconds since the epoch; 0 before the first one."""
         return self._saved_at
 
     @property
     def size(self) -> int:
-        """The length of the last written output, in bytes."""
+        """Length of the last written output in bytes."""
         return self._size
 
     def restart(self, output: LoopOutput) -> None:
-        """Treat the decisions in this output as recorded, and save it again, because the store may not have it."""
+        """Treat the decisions in this output as recorded, and save it again because the store may not have it."""
         self._audit.adopt(output)
         self._saved, self._saved_at = LoopOutput(), 0.0
 
     def note_state(self, action: str, pool: str, replica: str, reason: str) -> None:
-        """Record that a replica is down or has recovered, if this process records decisions."""
+        """Record that a replica has gone down or recovered, if this process records decisions."""
         if self._authority.acts:
             self._audit.note_state(action, pool, replica, reason)
 
@@ -98,7 +98,7 @@ class DecisionSaver:
             await self.save()
 
     async def save(self) -> None:
-        """Record the decisions, and save the output if that is due."""
+        """Record the decisions, and save the output if it is due."""
         await self._audit.save()
         if self._needs_saving(self._loop.output, time.time()):
             try:
@@ -111,7 +111,7 @@ class DecisionSaver:
                 self._failure.succeeded()
 
     async def save_output(self, output: LoopOutput) -> None:
-        """Save this output now. Raises StoreError."""
+        """Save this output immediately. Raises StoreError."""
         async with self._writing:
             now = time.time()
             self._size = await self._state.save_loop_output(output, now)
@@ -123,33 +123,33 @@ class DecisionSaver:
 
 
 class WriteAhead(Protocol):
-    """A step that precedes the publication of the control loop's output."""
+    """A step that precedes publishing the control loop's output."""
 
     async def wait(self) -> None:
         """Wait until the next output may be published."""
 
     async def write(self, output: LoopOutput) -> None:
-        """Prepare the publication of this output."""
+        """Prepare to publish this output."""
 
     async def end(self) -> None:
         """Cancel pending work."""
 
 
 class NoWriteAhead:
-    """The only member: outputs are saved after they are published."""
+    """Used by the only member: outputs are saved after they have been published."""
 
     async def wait(self) -> None:
-        """Publish the next output at once."""
+        """Return immediately, because the next output may be published."""
 
     async def write(self, output: LoopOutput) -> None:
-        """Write nothing."""
+        """Do nothing, because outputs are not written first."""
 
     async def end(self) -> None:
-        """End nothing."""
+        """Do nothing, because there is no pending work."""
 
 
 class StoreWriteAhead:
-    """One of several members: each output is written first, so that followers know everything that the proxies have.
+    """Used by one of several members: each output is written first, so that followers know all that the proxies have.
 
     A store that does not respond delays a publication only briefly.
     """
@@ -159,10 +159,10 @@ class StoreWriteAhead:
         self._saver = saver
         self._authority = authority
         self._writes: set[asyncio.Task[None]] = set()
-        """The write that a publication no longer waits for."""
+        """A write for which a publication has stopped waiting."""
 
     async def wait(self) -> None:
-        """Wait until writing to the store is allowed again."""
+        """Wait until the store may be written again."""
         pace = max(_PUBLISH_INTERVAL, self._saver.size / _BYTES_PER_SECOND)
         await asyncio.sleep(min(pace, max(0.0, self._saver.saved_at + pace - time.time())))
 
@@ -176,11 +176,11 @@ class StoreWriteAhead:
         await asyncio.wait([writing], timeout=_WRITE_TIMEOUT)
 
     async def end(self) -> None:
-        """Cancel a write that is still running."""
+        """Cancel a write that is still in progress."""
         await end_tasks(self._writes)
 
     def _written(self, writing: asyncio.Task[None]) -> None:
-        """Handle the result of a write. If the write failed, the next periodic save retries it and logs the failure."""
+        """Handle a write's result. If the write failed, the next periodic save retries it and logs the failure."""
         self._writes.discard(writing)
         if not writing.cancelled():
             writing.exception()

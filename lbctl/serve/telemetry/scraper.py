@@ -1,14 +1,15 @@
-"""Scrapes every replica's metrics, and reports the signals in them.
+"""Scrapes every replica's metrics and reports the signals that they contain.
 
-A page is fetched once per interval, even if it has metrics for several replicas. The first scrape of each page is at a
-random time in its interval, so that scrapes are spread over time. The pages of a picked pool are fetched together,
-because the picker would prefer the replica that was scraped last. If an engine in such a pool makes no progress, its
-page is fetched again after half the interval, so that the picker soon detects whether the engine has stopped.
+A page is fetched once per interval, even if it contains metrics for several replicas. Each page is first scraped at a
+random time in its interval, so that scrapes are spread over time. The pages of a pool that uses the picker are fetched
+together, because the picker would otherwise prefer the replica that was scraped most recently. If an engine in such a
+pool is not making progress, its page is refetched after half the interval, so that the picker soon detects whether the
+engine has stopped.
 
-Each page has its own task: a slow page does not delay others, and skips scrapes if it takes longer than its interval.
-Between two large pages, the event loop runs other work, so that the API waits for at most one page. At most
-`_MAX_LARGE` pages above 1 MiB are in memory at once. No response from a replica ends a task. After an error of lbctl
-itself, the guard restarts the task of that page.
+Each page has its own task: a slow page does not delay other pages, and it skips scrapes if it takes longer than its
+interval. Between two large pages, the event loop does other work, so that the API waits for at most one page. At most
+`_MAX_LARGE` pages larger than 1 MiB are in memory at the same time. No response from a replica can end a task. If lbctl
+itself has an error, the guard restarts that page's task.
 """
 
 from __future__ import annotations
@@ -35,27 +36,27 @@ from lbctl.signals.source import MetricsTable
 _Key = tuple[str, str, tuple[str, str] | None]
 """A page's URL, query and API key."""
 _LARGE = 64 * 1024
-"""Pages of at least this size, in bytes, are read one at a time."""
+"""Size in bytes from which pages are parsed one at a time."""
 _MAX_LARGE = 8
-"""Maximum number of pages above 1 MiB that are in memory at once."""
+"""Maximum number of pages larger than 1 MiB in memory at the same time."""
 _PAUSE = 0.001
-"""Seconds between the starts of two simultaneous scrapes: about the time to read a page."""
+"""Seconds between the starts of two simultaneous scrapes, which is about the time needed to parse a page."""
 
 
 @dataclass(slots=True)
 class _Consumer:
-    """A source of a replica that uses a page."""
+    """One of a replica's sources that uses a page."""
 
     sources: ReplicaSources
     index: int
-    """The index of the source among the replica's sources."""
+    """Index of the source among the replica's sources."""
     reader: MetricsReader | None
-    """The reader of the page; None if the page is the result of a query."""
+    """The page's reader; None if the page is a query result."""
 
 
 @dataclass(slots=True)
 class _ScrapeTarget:
-    """A metrics page, or the result of a query, with the sources that use it."""
+    """A metrics page or query result, and the sources that use it."""
 
     url: str
     query: str
@@ -67,17 +68,17 @@ class _ScrapeTarget:
     together: bool = False
     """Whether the replica is scraped together with the rest of its pool rather than at its own time."""
     delay: float = 0.0
-    """The offset from the pool's scrape time, in seconds."""
+    """Offset from the pool's scrape time, in seconds."""
 
     def first_due(self, now: float) -> float:
-        """Return the time of the first scrape. The scrape times of pools are multiples of their interval."""
+        """Return the time of the first scrape. Pools are scraped at multiples of their interval."""
         if not self.together:
             return now + random.uniform(0, self.interval)
         return now + (self.delay - now) % self.interval
 
 
 class Scraper:
-    """Scrapes sources. `report` is called after each scrape, in the event loop, for each source that uses the page."""
+    """Scrapes sources. After each scrape, `report` is called in the event loop for each source that uses the page."""
 
     def __init__(self, report: Callable[[ScrapeReport], None], guard: Guard | None = None) -> None:
         self._report = report
@@ -87,7 +88,7 @@ class Scraper:
         self._tasks: dict[_Key, asyncio.Task[None]] = {}
         self._session: aiohttp.ClientSession | None = None
         self._turn = asyncio.Lock()
-        """Lock that is held while a large page is read."""
+        """Lock held while a large page is being parsed."""
         self._large = asyncio.Semaphore(_MAX_LARGE)
 
     async def run(self) -> None:
@@ -103,7 +104,7 @@ class Scraper:
                 self._session = None
 
     def watch(self, plans: Iterable[ScrapePlan]) -> None:
-        """Scrape exactly the sources of these plans. Unchanged sources keep their state and their schedule."""
+        """Scrape exactly the sources in these plans. Unchanged sources keep their state and their schedule."""
         tracked = {}
         for plan in plans:
             key = (plan.pool, plan.replica)
@@ -119,7 +120,7 @@ class Scraper:
         self._replace_targets(_targets(tracked.values()))
 
     def states(self, pool: str, replica: str) -> tuple[SourceState, ...]:
-        """Return the state of each of the replica's sources; empty if the replica is not scraped."""
+        """Return the state of each of the replica's sources; empty if the replica is not being scraped."""
         sources = self._replicas.get((pool, replica))
         return tuple(sources.states) if sources else ()
 
@@ -184,7 +185,10 @@ class Scraper:
 def _report_of(
     consumer: _Consumer, fetched: Fetched, pages: dict[int, MetricsPage], started: float, ended: float
 ) -> ScrapeReport:
-    """Return the report of one source. `pages` maps the ID of each reader to the page as it has already parsed it."""
+    """Return the report from one source.
+
+    `pages` maps each reader's ID to the page as that reader has already parsed it.
+    """
     sources, reader = consumer.sources, consumer.reader
     if fetched.reason:
         return sources.failed(consumer.index, fetched, started, ended)
@@ -201,7 +205,7 @@ def _schedule(target: _ScrapeTarget) -> tuple[float, float, bool]:
 
 
 def _targets(tracked: Iterable[ReplicaSources]) -> dict[_Key, _ScrapeTarget]:
-    """Return each page once. If several pools use it, the shortest interval and timeout apply."""
+    """Return each page once. If several pools use a page, the shortest interval and timeout apply."""
     targets: dict[_Key, _ScrapeTarget] = {}
     readers: dict[frozenset[str], MetricsReader] = {}
     number = 0
@@ -220,7 +224,7 @@ def _targets(tracked: Iterable[ReplicaSources]) -> dict[_Key, _ScrapeTarget]:
 
 
 def _reader(table: MetricsTable | None, readers: dict[frozenset[str], MetricsReader]) -> MetricsReader | None:
-    """Return the reader of a table; tables with the same metric names share one. None for a query."""
+    """Return the reader for a table; tables with the same metric names share one reader. Return None for a query."""
     if table is None:
         return None
     names = table.names()

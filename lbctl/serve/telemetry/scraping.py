@@ -1,4 +1,4 @@
-"""Scrapes the published fleet's pools, and passes the reports to the control loop or the outbox for another member.
+"""Scrapes the published fleet's pools, and passes the reports to the control loop or to the outbox for another member.
 
 If several members share the pools, each member scrapes the pools that it owns.
 """
@@ -20,10 +20,10 @@ from lbctl.signals.plan import ScrapePlan, scrape_plan
 
 
 class FleetScraper:
-    """The scraper of the published fleet."""
+    """The published fleet's scraper."""
 
     def __init__(self, loop: ControlLoop, guard: Guard) -> None:
-        """Initially pass the reports to `loop`."""
+        """Initially, reports are passed to `loop`."""
         self._loop = loop
         self._receive: Callable[[ScrapeReport], None] = loop.report
         self._owns: Callable[[str], bool] = _every_pool
@@ -36,24 +36,24 @@ class FleetScraper:
 
     @property
     def plans(self) -> Mapping[tuple[str, str], ScrapePlan]:
-        """Maps each (pool, replica) pair to the plan by which its metrics are scraped, by any member."""
+        """Maps each (pool, replica) pair to the plan by which any member scrapes its metrics."""
         return self._plans
 
     @property
     def pools(self) -> tuple[str, ...]:
-        """The names of the pools with telemetry."""
+        """Names of the pools with telemetry."""
         return tuple(pool.name for pool in self._pools)
 
     def patience(self, pool: str) -> float:
-        """Return the number of seconds for which a sample of this pool stays fresh."""
+        """Return the number of seconds for which this pool's samples stay fresh."""
         return self._patience.get(pool, math.inf)
 
     def tasks(self) -> Mapping[str, Work]:
-        """Return the scraping task with its name."""
+        """Return the scraping task and its name."""
         return {"scraper": self._scraper.run}
 
     def use_fleet(self, served: PublishedFleet) -> None:
-        """Scrape the pools of this fleet from now on."""
+        """From now on, scrape this fleet's pools."""
         whole = served.composed.whole
         pools = controlled(whole.topology)
         keys = {pool.name: key for pool in pools if (key := key_of(pool, whole.secrets))}
@@ -64,12 +64,12 @@ class FleetScraper:
             self._watch()
 
     def share(self, owns: Callable[[str], bool]) -> None:
-        """Scrape exactly the pools that this member `owns` now. Call it when the ownership has changed."""
+        """Scrape exactly the pools that this member currently `owns`. Call this method when ownership has changed."""
         self._owns = owns
         self._watch()
 
     def report_to(self, receive: Callable[[ScrapeReport], None]) -> None:
-        """Pass the reports to this receiver from now on."""
+        """From now on, pass the reports to this receiver."""
         self._receive = receive
 
     def source_states(self, pool: str, replica: str) -> tuple[SourceState, ...]:
@@ -90,7 +90,7 @@ def _every_pool(_pool: str) -> bool:
 
 
 def _patience(plans: Iterable[ScrapePlan]) -> dict[str, float]:
-    """Map each pool to the shortest `stale_after` of its replicas, in seconds."""
+    """Map each pool to the shortest `stale_after` among its replicas, in seconds."""
     shortest: dict[str, float] = {}
     for plan in plans:
         shortest[plan.pool] = min(plan.stale_after, shortest.get(plan.pool, math.inf))

@@ -1,9 +1,10 @@
-"""The condition of each replica in an Envoy (active checks and ejections), from its admin interface.
+"""Each replica's condition at an Envoy (active checks and ejections), read from the Envoy's admin interface.
 
-Load reports do not contain it. Therefore, `/clusters` is read every few seconds if the fleet sets `admin` for a proxy.
-The page is also read if an Envoy on the Unix socket reports its admin address, as with the bootstrap of `lbctl
-bootstrap`. An entry with several `instances` has only one `admin`, which may belong to any of them, so it is not read.
-The page of a fleet with 10,000 replicas is about ten megabytes. Pages that are longer, late or invalid are ignored.
+Load reports do not contain it. `/clusters` is therefore read every few seconds if the fleet sets `admin` for a proxy.
+The page is also read if an Envoy on the Unix socket reports its admin address, as it does with the bootstrap written by
+`lbctl bootstrap`. An entry with several `instances` has only one `admin`, which may belong to any of them, so it is not
+read. For a fleet with 10,000 replicas, the page is about ten megabytes. Pages that are too large, late or invalid are
+ignored.
 """
 
 from __future__ import annotations
@@ -32,19 +33,19 @@ from lbctl.targets import xds_kinds
 from lbctl.xds.protocol.load_reports import Place
 
 INTERVAL = 5.0
-"""Seconds between reads of a page."""
+"""Seconds between two reads of a page."""
 MAX_BYTES = 24 << 20
-"""Maximum size of a page."""
+"""Maximum size of a page in bytes."""
 MAX_VALUES = 1_000_000
-"""Maximum number of values in a page, which has about 55 per replica."""
+"""Maximum number of values in a page; a page has about 55 values per replica."""
 TIMEOUT = 4.0
-"""Timeout for the whole page, in seconds."""
+"""Timeout for the entire page, in seconds."""
 _MAX_SHOWN = 64
-"""Maximum number of characters to show of a text from Envoy."""
+"""Maximum number of characters shown of a string received from Envoy."""
 _PAUSE = 1.0
-"""Seconds until the next search for Envoys with an admin interface, if none was found."""
+"""Seconds before the next search for Envoys with an admin interface, if none was found."""
 _STARTING = "pending_active_hc"
-"""The flag of a host whose first check has not finished; Envoy then also sets the flag for a failed check."""
+"""Flag of a host whose first check has not finished; Envoy then also sets the flag for a failed check."""
 _DOWN = ("failed_active_health_check", "active_hc_timeout")
 _EJECTED = ("failed_outlier_check",)
 _BEST_FIRST = ("up", "draining", "starting", "ejected", "down")
@@ -52,15 +53,16 @@ _UP = ReplicaCondition("up")
 
 
 class UnreadablePageError(Exception):
-    """The page cannot be read; the message contains the reason."""
+    """The page cannot be read; the message states the reason."""
 
 
 class EnvoyConditions:
     """Reads the pages of the fleet's Envoys into the ledger.
 
-    `nodes` returns the IDs of the connected nodes of an entry of `proxies`. If there is exactly one, its conditions are
-    stored under its node ID, so that an Envoy has only one name in the ledger; otherwise, they are stored under the
-    entry's name. `admins` returns a map from node IDs to the admin interfaces that trusted Envoys report.
+    `nodes` returns the IDs of the connected nodes that match an entry under `proxies`. If there is exactly one such
+    node, its conditions are stored under its node ID, so that an Envoy has only one name in the ledger; otherwise, they
+    are stored under the entry's name. `admins` returns a map from node IDs to the admin interfaces reported by trusted
+    Envoys.
     """
 
     def __init__(
@@ -81,9 +83,9 @@ class EnvoyConditions:
         self._failing: set[str] = set()
 
     def use_fleet(self, served: PublishedFleet) -> None:
-        """Read the pages of this fleet's Envoys from now on."""
+        """From now on, read the pages of this fleet's Envoys."""
         fleet = served.composed.whole
-        places = self._places.copy()  # threads may be reading pages by the places so far
+        places = self._places.copy()  # threads may still be reading pages using the previous places
         places.use_fleet(fleet)
         self._places = places
         kinds = xds_kinds()
@@ -101,7 +103,7 @@ class EnvoyConditions:
                 await self._pace.pause(INTERVAL if pages else _PAUSE)
 
     def _pages(self) -> Iterator[tuple[str, tuple[Address, bool]]]:
-        """Yield the name of each Envoy in the ledger with its admin interface, and whether it is connected."""
+        """Yield each Envoy's name in the ledger, its admin interface, and whether it is connected."""
         named: set[str] = set()
         for proxy in self._proxies:
             nodes = list(self._nodes(proxy.name))
@@ -127,7 +129,7 @@ class EnvoyConditions:
 
 
 def _admin_of(text: str) -> Address | None:
-    """Return the address that an Envoy reports; None for any other value."""
+    """Return the address reported by an Envoy; None for any other value."""
     try:
         endpoint = parse_address(text)
     except QuantityError:
@@ -157,7 +159,7 @@ async def _body(client: aiohttp.ClientSession, authority: str) -> bytes:
 
 
 def _conditions(page: bytes, places: FleetPlaces) -> Mapping[ReplicaKey, ReplicaCondition]:
-    """Return the worst condition of each replica over its clusters and addresses. Raises UnreadablePageError."""
+    """Return the worst condition of each replica across its clusters and addresses. Raises UnreadablePageError."""
     try:
         clusters = parse(page, MAX_VALUES)["cluster_statuses"]
         conditions: dict[ReplicaKey, ReplicaCondition] = {}
@@ -185,7 +187,7 @@ def _place(address: Mapping[str, Any]) -> Place:
 
 
 def _condition(flags: Mapping[str, Any]) -> ReplicaCondition:
-    """Return the condition that the flags indicate, in Envoy's own words."""
+    """Return the condition indicated by the flags, in Envoy's own words."""
     if flags.get(_STARTING):
         return ReplicaCondition("starting", _STARTING)
     if failed := [name for name in _DOWN if flags.get(name)]:

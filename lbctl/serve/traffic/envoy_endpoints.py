@@ -1,4 +1,4 @@
-"""Maps an endpoint of an Envoy (cluster and address) to its replica in the published fleet."""
+"""Maps an Envoy endpoint (cluster and address) to its replica in the published fleet."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from lbctl.targets.envoy.cluster_names import pool_name
 from lbctl.xds.protocol.load_reports import Place
 
 Places = Mapping[Place, ReplicaKey]
-"""Maps the endpoints of one pool to its replicas."""
+"""Maps one pool's endpoints to its replicas."""
 _NO_PLACES: Places = {}
 
 
 class FleetPlaces:
-    """The endpoints of the whole fleet. The endpoints of a pool are computed when they are first needed."""
+    """The endpoints of the entire fleet. A pool's endpoints are computed when they are first needed."""
 
     def __init__(self) -> None:
         self._pools: Mapping[str, Pool] = {}
@@ -25,14 +25,14 @@ class FleetPlaces:
         self._places: dict[str, Places] = {}
 
     def use_fleet(self, fleet: Snapshot) -> None:
-        """Find the replicas of this fleet from now on. Unchanged pools keep their endpoints."""
+        """From now on, look up replicas in this fleet. Unchanged pools keep their endpoints."""
         pools = {pool.name: pool for pool in fleet.topology.pools}
         kept = self._places if self._addresses == fleet.addresses else {}
         self._places = {name: places for name, places in kept.items() if pools.get(name) is self._pools[name]}
         self._pools, self._addresses = pools, fleet.addresses
 
     def copy(self) -> FleetPlaces:
-        """Return a copy, which may be used for another fleet while a thread reads this one."""
+        """Return a copy, which can be used for another fleet while a thread reads this one."""
         copied = FleetPlaces()
         copied._pools, copied._addresses, copied._places = self._pools, self._addresses, dict(self._places)
         return copied
@@ -49,9 +49,9 @@ class FleetPlaces:
 
 
 def _places(pool: Pool, addresses: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[Place, ReplicaKey]]:
-    """Yield the endpoints of the pool.
+    """Yield the pool's endpoints.
 
-    If two have the same address, Envoy uses the first one, which is therefore yielded last.
+    If two endpoints have the same address, Envoy uses the first one, which is therefore yielded last.
     """
     for replica in reversed(pool.replicas):
         key, address = ReplicaKey(pool.name, replica.name), replica.address
@@ -62,5 +62,5 @@ def _places(pool: Pool, addresses: Mapping[str, tuple[str, ...]]) -> Iterator[tu
 
 
 def _spelled(host: str) -> str:
-    """Return an IPv6 address in Envoy's notation; any other host unchanged."""
+    """Return an IPv6 address in Envoy's notation; return any other host unchanged."""
     return str(parse_ip(host)) if ":" in host and is_ip(host) else host

@@ -1,7 +1,8 @@
-"""The traffic of a HAProxy, from `show stat` of its Runtime API: requests, errors, requests in flight, health.
+"""An HAProxy's traffic, from the Runtime API's `show stat`: requests, errors, requests in flight, and health.
 
-HAProxy counts each attempt to use a server. After a reload, a worker counts from 0: counts of the previous worker since
-the last poll are lost. The first poll after the start of `lbctl serve` is the baseline, and reports no requests.
+HAProxy counts each attempt to use a server. After a reload, the new worker counts from 0, so the previous worker's
+counts since the last poll are lost. The first poll after `lbctl serve` starts is the baseline and does not report any
+requests.
 """
 
 from __future__ import annotations
@@ -24,21 +25,21 @@ from lbctl.targets.haproxy import desired, sections, slots
 _TIMEOUT = 2.0
 """Timeout for HAProxy's response, in seconds."""
 _PASSED = re.compile(r"DOWN ([1-9][0-9]*)/([0-9]+)")
-"""The status of a server that is down and has passed some of the required checks."""
+"""Status of a server that is down and has passed some of the required checks."""
 _BY_CHECKS = re.compile(r"DOWN( [0-9]+/[0-9]+)?")
-"""The status of a server that is down because of its checks rather than an agent."""
+"""Status of a server that is down because of its checks rather than because of an agent."""
 _OF_AGENT = re.compile(r"via agent : down \((.*)\)", re.DOTALL)
 """HAProxy's description of a failed agent check, which contains the reason."""
 _NO_FAILURE = frozenset({"INI", "UNK", "L4OK", "L6OK", "L7OK", "L7OKC"})
-"""The results of a check that has not ended yet or has passed."""
+"""Results of a check that has not finished yet or has passed."""
 _MAX_REASON_CHARACTERS = 160
-"""Maximum number of characters to keep of HAProxy's report about a check."""
+"""Maximum number of characters kept from HAProxy's report about a check."""
 _BY_PASSIVE_CHECK = "HANA"
-"""The check result that indicates request errors ("health analyze")."""
+"""Check result that indicates request errors ("health analyze")."""
 _NO_ERRORS = BackendCounters(0, 0)
 _NOTHING = ServerCounters(0, 0, 0, "", "", "")
 _JUDGED = frozenset({"up", "down", "ejected"})
-"""The conditions of a replica that has been up, or whose check has failed."""
+"""Conditions of a replica that has been up or whose check has failed."""
 _WORST_FIRST = ("down", "ejected", "starting", "up", "draining")
 
 
@@ -46,14 +47,14 @@ class HaproxySource:
     """A PolledSource for one HAProxy."""
 
     def __init__(self, runtime: Runtime, sections: str = "") -> None:
-        """`sections`: prefix of the names of the fleet's backends; the host of a fragment also has other backends."""
+        """`sections`: prefix of the fleet's backend names; a fragment's host also has other backends."""
         self._runtime = runtime
         self._sections = sections
         self._before: WorkerCounters | None = None
         self._conditions: Mapping[ReplicaKey, ReplicaCondition] = {}
 
     async def poll(self) -> TrafficReport | None:
-        """Return the HAProxy counts since the last poll; None if HAProxy does not answer."""
+        """Return the HAProxy counts since the last poll; None if HAProxy does not respond."""
         answer = await self._runtime.query(running.COUNTERS)
         if answer.failure:
             return None
@@ -70,7 +71,7 @@ class HaproxySource:
 
 
 def source(proxy: Proxy) -> HaproxySource | None:
-    """Return the source for a HAProxy; None for a HAProxy without the Runtime API."""
+    """Return the source for an HAProxy; None if it does not have a Runtime API."""
     if not proxy.runtime_api:
         return None
     return HaproxySource(Runtime(proxy.runtime_api, _TIMEOUT), sections.own("pool_", proxy))
@@ -79,7 +80,7 @@ def source(proxy: Proxy) -> HaproxySource | None:
 def report(
     now: WorkerCounters, before: WorkerCounters | None, conditions_before: Mapping[ReplicaKey, ReplicaCondition]
 ) -> TrafficReport:
-    """Return the HAProxy counts between two polls. The counts of a pool's servers are summed over its backends.
+    """Return the HAProxy counts between two polls. The counts for a pool's servers are summed across its backends.
 
     `conditions_before`: the conditions in the previous report.
     """
@@ -110,9 +111,9 @@ def report(
 
 
 def _answered(now: WorkerCounters, earlier: Mapping[Place, ServerCounters]) -> frozenset[ReplicaKey]:
-    """Return the replicas that have begun a response since the last poll.
+    """Return the replicas that have started a response since the last poll.
 
-    If a counter has decreased, its server was removed and added again.
+    If a counter has decreased, its server was removed and re-added.
     """
     answered = set()
     for place, item in now.servers.items():
@@ -125,8 +126,8 @@ def _answered(now: WorkerCounters, earlier: Mapping[Place, ServerCounters]) -> f
 def _own_errors(now: WorkerCounters, before: WorkerCounters) -> dict[str, int]:
     """Map each pool to the requests that HAProxy itself answered with an error, without a server, between two polls.
 
-    A request without a server counts only as a failed connection of the backend. A request that exceeds a limit of the
-    pool counts only by its status. Server failures are subtracted, so that no request is counted twice.
+    A request without a server is counted only as a failed connection of the backend. A request that exceeds one of the
+    pool's limits is counted only by its status. Server failures are subtracted, so that no request is counted twice.
     """
     earlier = before if before.pid == now.pid else WorkerCounters(now.pid, {})
     unreached: Counter[str] = Counter()
@@ -147,10 +148,10 @@ def _own_errors(now: WorkerCounters, before: WorkerCounters) -> dict[str, int]:
 
 
 def _difference(now: ServerCounters, place: Place, earlier: Mapping[Place, ServerCounters]) -> Counts:
-    """Return the counts since then. If a counter has decreased, its server was removed and added again.
+    """Return the counts since then. If a counter has decreased, its server was removed and re-added.
 
-    HAProxy counts a 500 response when its head arrives, but a request only when it ends, so failures may outnumber
-    ended requests.
+    HAProxy counts a 500 response when its headers arrive, but counts a request only when it ends, so failures may
+    outnumber ended requests.
     """
     before = earlier.get(place)
     if before is None or now.ended < before.ended or now.failed < before.failed:
@@ -160,14 +161,14 @@ def _difference(now: ServerCounters, place: Place, earlier: Mapping[Place, Serve
 
 
 def _tracks_another(item: ServerCounters) -> bool:
-    """Return whether the server is down because its tracked server in another backend is down."""
+    """Return whether the server is down because the server that it tracks in another backend is down."""
     return item.status.startswith("DOWN") and not item.check
 
 
 def _condition(item: ServerCounters, *, is_new: bool) -> ReplicaCondition:
-    """Return the condition of a server. `is_new`: whether it has not been up yet, and no check of it has failed.
+    """Return a server's condition. `is_new`: whether it has not been up yet and has not failed a check.
 
-    In HAProxy, a new server is down at first, and passed checks are counted as for a server that recovers.
+    In HAProxy, a new server is initially down, and passed checks are counted as for a recovering server.
     """
     status = item.status
     if status.startswith("UP") or status == "no check":

@@ -1,7 +1,7 @@
-"""The report of a proxy's traffic source, and the kinds of proxies that have a source.
+"""The report from a proxy's traffic source, and the kinds of proxies that have a source.
 
-To add a source, add a module in this package and one line in `POLLED` or `LOGGING`. A source is imported for the first
-proxy of its kind.
+To add a source, add a module in this package and one line in `POLLED` or `LOGGING`. A source is imported when the first
+proxy of its kind is used.
 """
 
 from __future__ import annotations
@@ -21,47 +21,47 @@ class TrafficReport:
     """A proxy's counts since its last report, and its current requests."""
 
     counts: Mapping[ReplicaKey, Counts] = field(default_factory=dict)
-    """Counts since its last report."""
+    """Counts since the last report."""
     in_flight: Mapping[ReplicaKey, int] = field(default_factory=dict)
-    """The current number of requests of each replica."""
+    """Each replica's current number of requests."""
     conditions: Mapping[ReplicaKey, ReplicaCondition] = field(default_factory=dict)
-    """Conditions of replicas in this proxy."""
+    """The replicas' conditions at this proxy."""
     assigned: Mapping[ReplicaKey, int] = field(default_factory=dict)
-    """`in_flight`, plus the requests queued in the proxy for this specific replica."""
+    """`in_flight` plus the requests that are queued in the proxy for this specific replica."""
     own_errors: Mapping[str, int] = field(default_factory=dict)
-    """Maps each pool to the requests that the proxy itself answered with an error, without a replica, since its last
-    report."""
+    """Maps each pool to the number of requests that the proxy itself answered with an error, without a replica, since
+    its last report."""
     answered: frozenset[ReplicaKey] | None = None
-    """The replicas that have begun a response with a status below 500 since the last report; None if the proxy does not
+    """Replicas that have started a response with a status below 500 since the last report; None if the proxy does not
     count responses."""
     slots: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    """Maps each (backend, spare server) pair to the name of the replica that currently uses it."""
+    """Maps each (backend, spare server) pair to the name of the replica that is currently using it."""
 
 
 class Assigned(NamedTuple):
-    """The number of requests that one proxy has for one replica, in flight or waiting."""
+    """Number of requests that one proxy has for one replica, in flight or waiting."""
 
     proxy: str
     key: ReplicaKey
     requests: int
     at: float
-    """The time at which the proxy reported them, in seconds on the traffic clock."""
+    """Time at which the proxy reported them, in seconds on the traffic clock."""
 
 
 class PolledSource(Protocol):
     """Polls the counters of one running proxy."""
 
     async def poll(self) -> TrafficReport | None:
-        """Return the proxy's report; None if the proxy does not respond, or responds unexpectedly."""
+        """Return the proxy's report; None if the proxy does not respond or its response is unexpected."""
 
 
 POLLED = {"haproxy": "lbctl.serve.traffic.haproxy:source"}
 """Maps each kind of proxy to the `module:name` of a function that takes a proxy and returns its PolledSource, or None
-if it has none."""
+if it does not have one."""
 LOGGING = frozenset({"nginx"})
-"""The kinds of proxies whose traffic log (over syslog) counts their requests."""
+"""Kinds of proxies whose requests are counted from their traffic log (over syslog)."""
 TIMED = frozenset({"haproxy"})
-"""The kinds of proxies that log request timers over syslog and are polled for their counts."""
+"""Kinds of proxies that log request timers over syslog and whose counts are polled."""
 
 
 def polled_source(proxy: Proxy) -> PolledSource | None:

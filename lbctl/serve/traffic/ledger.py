@@ -1,9 +1,10 @@
-"""The ledger of the proxies' reports about their replicas: totals since the start, and the last minute.
+"""The ledger of the proxies' reports about their replicas: totals since startup, and the last minute.
 
-A source adds a proxy's counts since the source's last report, and replaces the current values (requests in flight,
-conditions). Error responses that a proxy itself generates, without a replica, are counted by pool. A proxy that has not
-reported for `STALE_AFTER` seconds counts as silent: its requests of the last minute, its requests in flight and its
-conditions are unknown. Times are seconds on any monotonic clock; each method takes the current time as an argument.
+A source adds a proxy's counts since the source's last report, and replaces the current values (requests in flight and
+conditions). Error responses that a proxy generates itself, without a replica, are counted per pool. A proxy that has
+not reported for `STALE_AFTER` seconds is considered silent: its requests in the last minute, its requests in flight and
+its conditions are unknown. Times are in seconds on any monotonic clock; each method takes the current time as an
+argument.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from lbctl.ir.rollout_metrics import LatencyKey
 WINDOW = 60.0
 """Seconds over which observed shares are computed."""
 SHORT_WINDOW = 15.0
-"""Length of the window, in seconds, for detecting a pool that returns only errors."""
+"""Length of the window, in seconds, used to detect a pool that returns only errors."""
 STALE_AFTER = 30.0
-"""Seconds without a report after which a proxy counts as silent."""
+"""Seconds without a report after which a proxy is considered silent."""
 _BUCKET = 5.0
-"""Duration of one bucket of the window, in seconds."""
+"""Duration of one of the window's buckets, in seconds."""
 
 
 class ReplicaKey(NamedTuple):
-    """A replica of a pool."""
+    """One of a pool's replicas."""
 
     pool: str
     replica: str
@@ -37,12 +38,12 @@ class ReplicaKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The requests of one replica at one proxy."""
+    """One replica's requests at one proxy."""
 
     requests: int = 0
     """Requests that were sent to the replica and have ended."""
     errors: int = 0
-    """Failed requests: requests with a status of 500 or more, or with a connection that failed or broke."""
+    """Failed requests: those with a status of 500 or higher, or whose connection failed or broke."""
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(self.requests + other.requests, self.errors + other.errors)
@@ -60,18 +61,18 @@ class Unanswered(NamedTuple):
     """The requests at a replica since its last successful response."""
 
     since: float
-    """The time at which one of these requests was first reported, in flight or ended."""
+    """Time at which one of these requests was first reported as in flight or ended."""
     requests: int
     """Number of these requests that have ended."""
     newest: float
-    """The time at which one of these requests was last reported."""
+    """Time at which one of these requests was most recently reported."""
 
 
 class _Bucket(NamedTuple):
     """A proxy's reports over a few seconds."""
 
     end: float
-    """The end time of the bucket."""
+    """End time of the bucket."""
     requests: Counter[ReplicaKey]
     errors: Counter[ReplicaKey]
     own_errors: Counter[str]
@@ -90,47 +91,48 @@ def _subtract(totals: Counter[_K], counts: Counter[_K]) -> None:
 
 @dataclass(slots=True)
 class _Reports:
-    """The reports of one proxy."""
+    """One proxy's reports."""
 
     since: float
-    """The time at which the proxy first reported."""
+    """Time of the proxy's first report."""
     at: float = -inf
-    """The time at which the proxy last reported its requests. An Envoy reports its requests and its conditions in
-    different ways."""
+    """Time at which the proxy last reported its requests. An Envoy reports its requests and its conditions in different
+    ways."""
     conditions_at: float = -inf
-    """The time at which the proxy last reported its conditions."""
+    """Time at which the proxy last reported its conditions."""
     totals: dict[ReplicaKey, Counts] = field(default_factory=dict)
     own_errors: Counter[str] = field(default_factory=Counter)
-    """Maps each pool to the requests that the proxy itself answered with an error, without a replica."""
+    """Maps each pool to the number of requests that the proxy itself answered with an error, without a replica."""
     latencies: dict[LatencyKey, Counter[int]] = field(default_factory=dict)
     """Maps each measured latency and bucket to the number of requests since this process started."""
     recent: deque[_Bucket] = field(default_factory=deque)
-    """The proxy's reports of the last minute, oldest first."""
+    """The proxy's reports in the last minute, oldest first."""
     window: Counter[ReplicaKey] = field(default_factory=Counter)
     """The requests in `recent`."""
     failed: Counter[ReplicaKey] = field(default_factory=Counter)
-    """The requests in `recent` that have failed."""
+    """The requests in `recent` that failed."""
     refused: Counter[str] = field(default_factory=Counter)
-    """Maps each pool to the errors in `recent` that the proxy itself generated."""
+    """Maps each pool to the number of errors in `recent` that the proxy generated itself."""
     first_bytes: dict[ReplicaKey, Counter[int]] = field(default_factory=dict)
-    """Maps each replica (or pool with an empty replica name) and bucket of the time to first byte to its requests."""
+    """Maps each replica (or pool, with an empty replica name) and time-to-first-byte bucket to its number of
+    requests."""
     answered: dict[ReplicaKey, float] = field(default_factory=dict)
-    """The time at which the proxy last reported a request that the replica answered."""
+    """Time at which the proxy last reported a request answered by the replica."""
     unanswered: dict[ReplicaKey, Unanswered] = field(default_factory=dict)
     """Maps each replica to the requests sent to it since its last response."""
     streams: dict[ReplicaKey, int] = field(default_factory=dict)
-    """Maps each replica to the requests in flight whose responses may already have begun when a response was last
+    """Maps each replica to the requests in flight whose responses may already have started when a response was last
     reported, or at the first report."""
     in_flight: Mapping[ReplicaKey, int] = field(default_factory=dict)
     in_flight_at: float = -inf
-    """The time at which the proxy last reported its requests in flight."""
+    """Time at which the proxy last reported its requests in flight."""
     conditions: Mapping[ReplicaKey, ReplicaCondition] = field(default_factory=dict)
-    """The conditions other than `up`."""
+    """Conditions other than `up`."""
     judged: Collection[ReplicaKey] = ()
-    """The replicas whose condition the proxy has reported."""
+    """Replicas whose condition the proxy has reported."""
 
     def add_unanswered(self, key: ReplicaKey, requests: int, now: float) -> None:
-        """Add requests that ended while no response began, except those whose responses may have begun earlier."""
+        """Add requests that ended while no response started, except those whose responses may have started earlier."""
         streams = min(self.streams.get(key, 0), requests)
         if streams:
             self.streams[key] -= streams
@@ -139,7 +141,7 @@ class _Reports:
             self.unanswered[key] = Unanswered(before.since, before.requests + requests - streams, now)
 
     def expire(self, now: float) -> None:
-        """Drop the requests that are more than a minute old."""
+        """Drop requests that are more than a minute old."""
         while self.recent and self.recent[0].end <= now - WINDOW:
             bucket = self.recent.popleft()
             _subtract(self.window, bucket.requests)
@@ -158,24 +160,24 @@ class _Reports:
 
 
 class TrafficLedger:
-    """The reports of all proxies.
+    """All proxies' reports.
 
-    A proxy is identified by its name in the fleet; an Envoy is identified by its node ID.
+    A proxy is identified by its name in the fleet, except for an Envoy, which is identified by its node ID.
     """
 
     def __init__(self) -> None:
         self.requests = Counter[str]()
-        """Maps each pool to all requests since this process started, including the requests of removed proxies and
-        replicas."""
+        """Maps each pool to all requests since this process started, including those at proxies and replicas that have
+        since been removed."""
         self._answered = Counter[ReplicaKey]()
         """Maps each replica to its requests that have ended without an error since this process started."""
         self._proxies: dict[str, _Reports] = {}
         self._in_flight: dict[ReplicaKey, tuple[int, int]] = {}
-        """Maps each replica to its requests in flight, and the number of proxies that report them."""
+        """Maps each replica to its requests in flight and the number of proxies that report them."""
         self._troubled: dict[ReplicaKey, dict[str, ReplicaCondition]] = {}
-        """Maps each replica and proxy to its condition, if it is not `up`."""
+        """Maps each replica and proxy to its condition if it is not `up`."""
         self._looked_at = -inf
-        """The time at which silent proxies were last searched for."""
+        """Time of the last search for silent proxies."""
 
     def add(
         self,
@@ -184,10 +186,10 @@ class TrafficLedger:
         now: float,
         answered: Collection[ReplicaKey] | None = None,
     ) -> None:
-        """Add the counts of a proxy since its last report. An empty mapping means that it reports, but is idle.
+        """Add a proxy's counts since its last report. An empty mapping means that the proxy is reporting but is idle.
 
-        `answered`: the replicas that have begun a response without an error. If the proxy does not count responses,
-        `answered` is None, and each request that has ended without an error counts as answered. Otherwise, such a
+        `answered`: the replicas that have started a response without an error. If the proxy does not count responses,
+        `answered` is None, and each request that ended without an error is considered answered. Otherwise, such a
         request may have ended because its client disconnected.
         """
         reports = self._reports(proxy, now)
@@ -214,7 +216,7 @@ class TrafficLedger:
     def add_own_errors(self, proxy: str, errors: Mapping[str, int], now: float) -> None:
         """Add each pool's requests that the proxy itself answered with an error, without a replica.
 
-        Such errors do not mean that the proxy reports its requests.
+        Such errors do not imply that the proxy reports its requests.
         """
         if not errors:
             return
@@ -228,7 +230,7 @@ class TrafficLedger:
         return {(name, pool): count for name, item in self._proxies.items() for pool, count in item.own_errors.items()}
 
     def add_latencies(self, proxy: str, latencies: Latencies, now: float) -> None:
-        """Add latencies reported by the proxy. Such latencies do not mean that the proxy reports its requests."""
+        """Add latencies reported by the proxy. They do not imply that the proxy reports its requests."""
         reports = self._proxies.setdefault(proxy, _Reports(now))
         for key, counts in latencies.items():
             reports.latencies.setdefault(key, Counter()).update(counts)
@@ -247,7 +249,7 @@ class TrafficLedger:
     def first_bytes(self, now: float) -> dict[ReplicaKey, LatencyHistogram]:
         """Return the times to first byte in the last minute, by replica and by pool (with an empty replica name).
 
-        The times of a pool include requests whose replica is unknown.
+        A pool's times include requests whose replica is unknown.
         """
         counts: dict[ReplicaKey, Counter[int]] = {}
         for reports in self._proxies.values():
@@ -267,7 +269,7 @@ class TrafficLedger:
         }
 
     def set_in_flight(self, proxy: str, requests: Mapping[ReplicaKey, int], now: float) -> None:
-        """Replace the requests that the proxy currently has at each replica; an absent replica is unknown."""
+        """Replace the requests that the proxy currently has at each replica; absent replicas are unknown."""
         reports = self._reports(proxy, now)
         for key, count in requests.items():
             if key not in reports.streams or reports.answered.get(key) == now:
@@ -278,13 +280,13 @@ class TrafficLedger:
         reports.in_flight_at = now
 
     def set_conditions(self, proxy: str, conditions: Mapping[ReplicaKey, ReplicaCondition], now: float) -> None:
-        """Replace the proxy's condition of each replica; an absent replica is unknown."""
+        """Replace each replica's condition at the proxy; absent replicas are unknown."""
         reports = self._proxies.setdefault(proxy, _Reports(now))
         self._replace_conditions(proxy, reports, conditions)
         reports.conditions_at = now
 
     def lost(self, proxy: str) -> None:
-        """Remove the current values of a proxy that does not respond; its counts are kept."""
+        """Remove the current values of a proxy that is not responding; its counts are kept."""
         reports = self._proxies.get(proxy)
         if reports is not None:
             self._replace_in_flight(reports, {})
@@ -298,7 +300,7 @@ class TrafficLedger:
         self._proxies = {name: reports for name, reports in self._proxies.items() if name in kept}
 
     def keep_replicas(self, replicas: Collection[ReplicaKey], measured: Collection[LatencyKey]) -> None:
-        """Drop the counts of all replicas, pools and latencies except these."""
+        """Drop the counts for all replicas, pools and latencies except these."""
         pools = {key.pool for key in replicas}
         self._answered = Counter({key: count for key, count in self._answered.items() if key in replicas})
         for reports in self._proxies.values():
@@ -314,11 +316,11 @@ class TrafficLedger:
         return frozenset(name for name, _ in self._current(now))
 
     def totals(self) -> dict[tuple[str, ReplicaKey], Counts]:
-        """Map each (proxy, replica) pair to the proxy's counts since this process started, for every proxy."""
+        """Map each (proxy, replica) pair to the proxy's counts since this process started, for all proxies."""
         return {(name, key): each for name, item in self._proxies.items() for key, each in item.totals.items()}
 
     def recent(self, now: float, proxy: str | None = None) -> Counter[ReplicaKey]:
-        """Map each replica to the requests in the last minute at one proxy or all proxies, except for silent ones."""
+        """Map each replica to its requests in the last minute at one proxy or at all proxies, excluding silent ones."""
         requests: Counter[ReplicaKey] = Counter()
         for name, reports in self._current(now):
             if proxy in (None, name):
@@ -327,7 +329,7 @@ class TrafficLedger:
         return requests
 
     def failed(self, now: float) -> Counter[ReplicaKey]:
-        """Map each replica to the failed requests in the last minute at all proxies that are not silent."""
+        """Map each replica to its failed requests in the last minute at all proxies that are not silent."""
         errors: Counter[ReplicaKey] = Counter()
         for _, reports in self._current(now):
             reports.expire(now)
@@ -335,7 +337,7 @@ class TrafficLedger:
         return errors
 
     def refused(self, now: float) -> Counter[str]:
-        """Map each pool to the errors that proxies (except for silent ones) generated themselves in the last minute."""
+        """Map each pool to the errors that proxies (excluding silent ones) generated themselves in the last minute."""
         errors: Counter[str] = Counter()
         for _, reports in self._current(now):
             reports.expire(now)
@@ -360,13 +362,13 @@ class TrafficLedger:
         return {pool: Counts(count, errors[pool]) for pool, count in requests.items()}
 
     def answered_at(self, key: ReplicaKey) -> float | None:
-        """Return the time at which a proxy last reported a request that the replica answered; None if never."""
+        """Return the time at which a proxy last reported a request answered by the replica; None if never."""
         return max((at for item in self._proxies.values() if (at := item.answered.get(key)) is not None), default=None)
 
     def unanswered(self, key: ReplicaKey, now: float) -> Unanswered | None:
-        """Return the requests at the replica since its last response, at a proxy that is not silent.
+        """Return the requests at the replica since its last response, at proxies that are not silent.
 
-        The result is None if there are none.
+        Return None if there are none.
         """
         found = [each for _, item in self._current(now) if (each := item.unanswered.get(key)) is not None]
         if not found:
@@ -377,7 +379,7 @@ class TrafficLedger:
     def rates(self, now: float) -> Mapping[ReplicaKey, float]:
         """Map each replica to its requests per second in the last minute, or since the first report of a newer proxy.
 
-        A replica without requests is absent.
+        Replicas without requests are absent.
         """
         rates: dict[ReplicaKey, float] = {}
         for _, reports in self._current(now):
@@ -389,31 +391,31 @@ class TrafficLedger:
         return rates
 
     def answered(self, key: ReplicaKey) -> int:
-        """Return the requests of the replica that have ended without an error since this process started."""
+        """Return the replica's requests that have ended without an error since this process started."""
         return self._answered[key]
 
     def in_flight(self, key: ReplicaKey, now: float) -> int | None:
-        """Return the requests at the replica, summed over the proxies that report them.
+        """Return the requests at the replica, summed across the proxies that report them.
 
-        The result is None if no proxy reports them.
+        Return None if no proxy reports them.
         """
         self._forget_silent(now)
         counted = self._in_flight.get(key)
         return None if counted is None else counted[0]
 
     def in_flight_known_by(self, key: ReplicaKey, now: float) -> int:
-        """Return the number of proxies that report the requests in flight at the replica."""
+        """Return the number of proxies that report the replica's requests in flight."""
         self._forget_silent(now)
         return self._in_flight.get(key, (0, 0))[1]
 
     def is_in_flight_newer(self, key: ReplicaKey, than: float) -> bool:
-        """Return whether every proxy that reports the requests in flight at the replica has reported since then."""
+        """Return whether every proxy that reports the replica's requests in flight has reported since then."""
         return all(item.in_flight_at > than for item in self._proxies.values() if key in item.in_flight)
 
     def conditions(self, key: ReplicaKey, now: float, *, drained_until: float = -inf) -> Mapping[str, ReplicaCondition]:
-        """Map each proxy to the replica's condition there, for the proxies where it is not up.
+        """Map each proxy at which the replica is not up to the replica's condition there.
 
-        `drained_until`: the time at which a drain of the replica ended. An earlier report that it is draining is out of
+        `drained_until`: the time at which the replica's drain ended. Earlier reports that it is draining are out of
         date.
         """
         return {
@@ -424,7 +426,7 @@ class TrafficLedger:
         }
 
     def passed_by(self, key: ReplicaKey, now: float) -> frozenset[str]:
-        """Return the proxies that report the replica's condition and consider it up."""
+        """Return the proxies that report the replica's condition as up."""
         return frozenset(
             name
             for name, reports in self._proxies.items()
@@ -432,13 +434,13 @@ class TrafficLedger:
         )
 
     def judged_by(self, key: ReplicaKey, now: float) -> int:
-        """Return the number of proxies that report a condition of the replica, up or not."""
+        """Return the number of proxies that report any condition for the replica, including up."""
         return sum(
             key in reports.judged and now - reports.conditions_at <= STALE_AFTER for reports in self._proxies.values()
         )
 
     def _forget_silent(self, now: float) -> None:
-        """Forget the requests in flight of proxies that have become silent."""
+        """Forget the requests in flight at proxies that have become silent."""
         if now == self._looked_at:
             return
         self._looked_at = now
@@ -472,7 +474,7 @@ class TrafficLedger:
         reports.conditions, reports.judged = troubled, conditions.keys()
 
     def _reports(self, proxy: str, now: float) -> _Reports:
-        """Return the reports of a proxy that reports its requests now."""
+        """Return the reports of a proxy that is currently reporting its requests."""
         reports = self._proxies.setdefault(proxy, _Reports(now))
         reports.at = now
         return reports

@@ -1,8 +1,9 @@
-"""Adds Envoys' load reports to the ledger.
+"""Adds the Envoys' load reports to the ledger.
 
-Clusters and addresses are mapped to pools and replicas according to the published fleet. A report contains one proxy's
-counts since its last report, so they are added, while the requests in progress replace the earlier value. Clusters and
-addresses that are not in the fleet are ignored. A proxy that runs twice with the same node ID counts as one proxy.
+Clusters and addresses are mapped to pools and replicas using the published fleet. A report contains a proxy's counts
+since its last report, which are added, whereas the requests in progress replace the previous value. Clusters and
+addresses that are not part of the fleet are ignored. If two proxies run with the same node ID, they are treated as one
+proxy.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _NO_REQUESTS: _Tally = (0, 0, 0)
 
 
 class LoadReports:
-    """A LoadReceiver that writes into the ledger, under the node ID of the reporting Envoy."""
+    """A LoadReceiver that writes to the ledger under the reporting Envoy's node ID."""
 
     def __init__(self, ledger: TrafficLedger, clock: Callable[[], float] = time.monotonic) -> None:
         self._ledger = ledger
@@ -34,7 +35,7 @@ class LoadReports:
         """Maps each node ID and stream to the requests in progress according to its last report."""
 
     def use_fleet(self, served: PublishedFleet) -> None:
-        """Find the replicas of this fleet from now on."""
+        """From now on, look up replicas in this fleet."""
         self._places.use_fleet(served.composed.whole)
 
     def reported(self, stream: object, node_id: str, clusters: Iterator[ClusterLoad]) -> None:
@@ -61,7 +62,7 @@ class LoadReports:
         self._ledger.set_in_flight(node_id, _total(streams), now)
 
     def ended(self, stream: object, node_id: str) -> None:
-        """Forget this stream's requests in progress: they are unknown from now on."""
+        """Forget this stream's requests in progress, which are unknown from now on."""
         streams = self._nodes.get(node_id, {})
         if streams.pop(stream, None) is None:
             return
@@ -82,9 +83,9 @@ def _total(streams: Mapping[object, _InProgress]) -> _InProgress:
 
 
 def _counts(tallies: Mapping[ReplicaKey, _Tally], before: _InProgress) -> dict[ReplicaKey, Counts]:
-    """Return the finished requests: those in flight `before`, plus those sent since then, minus those still in flight.
+    """Return the finished requests: those in flight `before`, plus those sent since, minus those still in flight.
 
-    A request that gets no connection fails without being sent, so failures may outnumber ended requests.
+    A request that does not get a connection fails without being sent, so failures may outnumber ended requests.
     """
     counts = {key: Counts(count) for key, count in before.items() if count and key not in tallies}
     for key, (issued, failed, there) in tallies.items():

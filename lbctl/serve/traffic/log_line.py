@@ -1,7 +1,7 @@
-"""One line of the traffic log that an nginx sends over syslog: the replicas of a request, and their responses.
+"""A line of the traffic log that an nginx sends over syslog: a request's replicas and their responses.
 
-Any user of this machine can send such lines, so lines are parsed strictly. A line is ignored if it does not exactly
-match lbctl's format, or if its proxy, pool or replica is not in the fleet. Pure.
+Any user on this machine can send such lines, so lines are parsed strictly. A line is ignored if it does not exactly
+match lbctl's format, or if its proxy, pool or replica is not in the fleet. The functions are pure.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from lbctl.ir.pools import Pool
 from lbctl.serve.traffic.ledger import ReplicaKey
 
 MAX_LINE_BYTES = 4096
-"""Maximum length of a line."""
+"""Maximum length of a line in bytes."""
 Dropped = Literal["malformed", "proxy", "replica"]
-"""The reason why a line is ignored: it is malformed, or its proxy or replica is not in the fleet."""
+"""Reason why a line is ignored: it is malformed, or its proxy or replica is not in the fleet."""
 DROPPED: tuple[Dropped, ...] = ("malformed", "proxy", "replica")
 _CLIENT_LEFT = "499"
 _SAYS_NOTHING = 400
-"""The lowest status of a response whose latency does not reflect the replica's speed."""
+"""Lowest status of a response whose latency does not reflect the replica's speed."""
 _ERROR = "500"
-"""The lowest status that counts as an error."""
+"""Lowest status that is treated as an error."""
 _MAX_TRIES = 64
 _SECONDS = re.compile(r"[0-9]{1,9}\.[0-9]{3}")
 _LINE = re.compile(
@@ -41,34 +41,35 @@ NO_REPLICA = ""
 
 
 class Try(NamedTuple):
-    """One attempt at a replica."""
+    """One attempt to reach a replica."""
 
     replica: ReplicaKey
-    """The replica that the request was sent to; `NO_REPLICA` if nginx had no replica for it."""
+    """Replica to which the request was sent; `NO_REPLICA` if nginx had no replica for it."""
     failed: bool
-    """Whether the replica responded with a status of 500 or more, or did not respond although its client waited."""
+    """Whether the replica responded with a status of 500 or higher, or did not respond although its client was
+    waiting."""
     answered: bool = False
     """Whether the replica responded with a status below 500."""
     first_byte: float | None = None
-    """Milliseconds until its response began, or until the client disconnected, if that was earlier. None if the
-    response has a status of 400 or above, or if the line is from an older configuration."""
+    """Milliseconds until the response started, or until the client disconnected if that was earlier. None if the
+    response's status is 400 or higher, or if the line comes from an older configuration."""
     total: float | None = None
-    """Milliseconds until its response ended."""
+    """Milliseconds until the response ended."""
 
 
 class ReplicaAddresses:
-    """Finds a replica by the address that nginx logs. `hosts` maps a host name to its IPs.
+    """Looks up a replica by the address that nginx logs. `hosts` maps host names to their IP addresses.
 
-    If no replica of a pool is available, nginx logs the name of the pool instead of an address.
+    If none of a pool's replicas is available, nginx logs the pool's name instead of an address.
     """
 
     def __init__(self, pools: Iterable[Pool], hosts: Mapping[str, tuple[str, ...]]) -> None:
-        """Start without tables: most fleets have no proxy that logs."""
+        """Start without tables, because most fleets do not have a proxy that logs."""
         self._pools = {pool.name: pool for pool in pools}
         self._hosts = hosts
 
     def find(self, address: str, pool: str | None) -> ReplicaKey | None:
-        """Return the replica of this pool; without a pool, the only replica of the fleet with this address."""
+        """Return this pool's replica, or, without a pool, the only replica in the fleet with this address."""
         if pool is None:
             return self._anywhere.get(address)
         by_address, by_port = self._by_pool.get(pool, _NOWHERE)
@@ -85,7 +86,7 @@ class ReplicaAddresses:
 
     @cached_property
     def _anywhere(self) -> Mapping[str, ReplicaKey | None]:
-        """Maps each address to its replica; None if several replicas have it."""
+        """Maps each address to its replica; None if several replicas have the address."""
         found: dict[str, ReplicaKey | None] = {}
         for pool in self._pools.values():
             for replica in pool.replicas:
@@ -95,11 +96,11 @@ class ReplicaAddresses:
 
 
 class _Replicas(NamedTuple):
-    """The replicas of one pool."""
+    """One pool's replicas."""
 
     by_address: Mapping[str, ReplicaKey]
     by_port: Mapping[int, ReplicaKey]
-    """The replicas with a host name, if no other such replica has the same port."""
+    """Replicas with a host name, if no other such replica has the same port."""
 
 
 _NOWHERE = _Replicas({}, {})
@@ -119,7 +120,7 @@ def _replicas(pool: Pool, hosts: Mapping[str, tuple[str, ...]]) -> _Replicas:
 
 
 def tries_of(line: bytes, proxies: frozenset[str], addresses: ReplicaAddresses) -> tuple[str, list[Try]] | Dropped:
-    """Return the proxy and the tries in a line, or why the line is ignored."""
+    """Return the proxy and the tries in a line, or the reason why the line is ignored."""
     match = _LINE.fullmatch(line) if len(line) <= MAX_LINE_BYTES else None
     if match is None:
         return "malformed"
@@ -141,7 +142,7 @@ def tries_of(line: bytes, proxies: frozenset[str], addresses: ReplicaAddresses) 
 
 
 class _Row(NamedTuple):
-    """One attempt as logged by nginx: one element of each of five lists."""
+    """One attempt as logged by nginx: one element from each of five lists."""
 
     group: int
     address: str
@@ -165,9 +166,9 @@ def _rows(addresses: str, *others: str) -> Iterator[_Row]:
 
 
 def _latencies(row: _Row, status: str) -> tuple[float | None, float | None]:
-    """Return the milliseconds until the first and the last byte of a try.
+    """Return the milliseconds until the first and last byte of a try.
 
-    A client that disconnected counts as having waited until then.
+    If the client disconnected, it is treated as having waited until then.
     """
     total = _milliseconds(row.response_time)
     if row.code == "-":

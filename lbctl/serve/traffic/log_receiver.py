@@ -1,7 +1,7 @@
-"""Receives the traffic log of the fleet's proxies by syslog over UDP, only on loopback.
+"""Receives the traffic log from the fleet's proxies by syslog over UDP, only on loopback.
 
-Lines are counted by replica until they are collected, so that memory use does not grow with the number of lines. At
-most about fifty thousand lines per second are read; further lines are lost in the kernel's buffer.
+Lines are counted per replica until they are collected, so that memory use does not grow with the number of lines. At
+most about fifty thousand lines are read per second; any more are lost in the kernel's buffer.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from lbctl.serve.traffic.timer_line import Timers, timers_of
 from lbctl.targets.haproxy import desired
 
 _BATCH = 500
-"""Number of lines to read before other work continues."""
+"""Number of lines read before other work continues."""
 _PAUSE = 0.005
-"""Seconds until the next batch: waking up for each line costs more than reading it. A buffer of the usual size (Linux
-grants 208 KiB) has room for about 330 lines."""
+"""Seconds until the next batch, because waking up for each line would cost more than reading it. A buffer of the usual
+size (Linux grants 208 KiB) has room for about 330 lines."""
 _BUFFER = 1 << 20
 """Number of bytes of unread lines that the kernel may buffer."""
 
 
 class LogReceiver:
-    """Counts the requests in the proxies' lines. The methods are called in the event loop."""
+    """Counts the requests in the proxies' lines. Its methods are called in the event loop."""
 
     def __init__(self) -> None:
         self.address: Address | None = None
-        """Listen address of the receiver; None if it does not listen."""
+        """The receiver's listen address; None if it is not listening."""
         self.dropped: Counter[Dropped] = Counter()
-        """Number of ignored lines, by reason."""
+        """Number of ignored lines by reason."""
         self._socket: socket.socket | None = None
         self._proxies: frozenset[str] = frozenset()
         self._addresses = ReplicaAddresses((), {})
         self._timed: frozenset[str] = frozenset()
         self._replicas: frozenset[ReplicaKey] = frozenset()
         self._slots: dict[str, Mapping[tuple[str, str], str]] = {}
-        """Maps each timed proxy and (backend, spare server) to the name of the replica that uses it."""
+        """Maps each timed proxy and (backend, spare server) pair to the name of the replica that uses it."""
         self._measured: frozenset[LatencyKey] = frozenset()
         self._counts: dict[str, dict[ReplicaKey, Counts]] = {}
         self._answered: dict[str, set[ReplicaKey]] = {}
@@ -80,16 +80,16 @@ class LogReceiver:
         replicas: frozenset[ReplicaKey] = frozenset(),
         measured: Iterable[LatencyKey] = (),
     ) -> None:
-        """Count the lines of these proxies about these replicas from now on.
+        """From now on, count these proxies' lines about these replicas.
 
-        `timed`: the proxies that log only timers and the name of a replica. Only the latencies in `measured` are kept.
+        `timed`: proxies that log only timers and a replica's name. Only latencies in `measured` are kept.
         """
         self._proxies, self._addresses = frozenset(proxies), addresses
         self._timed, self._replicas, self._measured = frozenset(timed), replicas, frozenset(measured)
         self._slots = {name: slots for name, slots in self._slots.items() if name in self._timed}
 
     def set_slots(self, proxy: str, slots: Mapping[tuple[str, str], str]) -> None:
-        """Set the replicas that use the spare servers of a timed proxy, by (backend, server)."""
+        """Set the replicas that use a timed proxy's spare servers, by (backend, server)."""
         self._slots[proxy] = slots
 
     def collect(self) -> Mapping[str, Mapping[ReplicaKey, Counts]]:
@@ -118,7 +118,7 @@ class LogReceiver:
     def collect_first_bytes(self) -> Mapping[str, Mapping[ReplicaKey, Counter[int]]]:
         """Map each proxy and replica to the times to first byte since the last call.
 
-        If a line names only the pool, the name of the replica is empty.
+        If a line names only the pool, the replica name is empty.
         """
         first_bytes, self._first_bytes = self._first_bytes, {}
         return first_bytes
@@ -148,7 +148,7 @@ class LogReceiver:
             self.dropped["proxy"] += 1
             return
         pool, place = desired.pool_name(timers.backend), (timers.backend, timers.server)
-        if not self._addresses.has(pool):  # HAProxy also logs the requests that it answers without a pool
+        if not self._addresses.has(pool):  # HAProxy also logs requests that it answers without a pool
             return
         replica = ReplicaKey(pool, self._slots.get(timers.proxy, {}).get(place, timers.server))
         if replica not in self._replicas:
@@ -158,9 +158,9 @@ class LogReceiver:
     def _measure(
         self, proxy: str, replica: ReplicaKey, first_byte: float | None, total: float | None, *, answered: bool
     ) -> None:
-        """Record the times of a request.
+        """Record a request's times.
 
-        In a rollout, a disconnected client counts as having waited; views show only responses.
+        For a rollout, a disconnected client is treated as having waited; views show only responses.
         """
         if answered and first_byte is not None:
             self._first_bytes.setdefault(proxy, {}).setdefault(replica, Counter())[bucket(first_byte)] += 1

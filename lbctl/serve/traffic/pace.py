@@ -1,6 +1,6 @@
 """Decides how often the proxies are polled: more often for a while after a replica has become reachable or unreachable.
 
-The proxies' own checks notice the change within some seconds, and the views should show it then.
+The proxies' own checks notice the change within a few seconds, and the views should then show it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 HASTE = 1.0
 """Seconds between polls after such a change."""
 _HASTE_TIME = 30.0
-"""Time in seconds for which a change shortens the pauses: active checks have noticed it by then."""
+"""The pauses between polls."""
 
 
 class Pace:
@@ -30,7 +30,7 @@ class Pace:
         self._hastened = asyncio.Event()
 
     async def pause(self, seconds: float) -> None:
-        """Wait for `seconds`, or for less after a change."""
+        """Wait for `seconds`, or less after a change."""
         began = self._clock()
         while (left := began + self._length(seconds) - self._clock()) > 0:
             try:

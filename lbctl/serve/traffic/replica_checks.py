@@ -1,11 +1,11 @@
-"""lbctl's own checks of the replicas, which only serve to show their states.
+"""lbctl's own checks of the replicas, which are used only to display their states.
 
-lbctl opens a connection to every replica every two seconds and closes it again. It therefore detects an unreachable
-replica quickly, independently of the proxies' checks and reports. In a large fleet, it opens at most 200 connections
-per second. It connects to replicas with a host name or TLS, which may be external services, only every ten seconds.
+lbctl opens a connection to every replica every two seconds and then closes it. This detects an unreachable replica
+quickly and independently of the proxies' checks and reports. In a large fleet, at most 200 connections are opened per
+second. Replicas with a host name or TLS, which may be external services, are only connected to every ten seconds.
 
-If a pool has an active check, and no proxy that may send to the pool reports check results, lbctl also runs the active
-check.
+If a pool has an active check, and no proxy that may send requests to the pool reports check results, lbctl also
+performs the active check.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from lbctl.serve.traffic.interface import polled_source
 from lbctl.targets import target, xds_kinds
 
 _ROUND = 2.0
-"""Seconds between connections to a replica."""
+"""Seconds between two connections to a replica."""
 _MAX_RATE = 200
-"""Maximum number of connections to open per second."""
+"""Maximum number of connections opened per second."""
 _MAX_CONCURRENT = 64
 _PAUSE = 0.2
-"""Minimum seconds between two rounds."""
+"""Minimum time between two rounds, in seconds."""
 _SPARED_ROUNDS = 5
 """Replicas with a host name or TLS are checked only once in this many rounds."""
 _CONNECT = ActiveCheck(TcpCheck(), interval=2_000, timeout=2_000, unhealthy_threshold=1, healthy_threshold=1)
 
 
 class ReplicaChecks:
-    """Checks the replicas of the published fleet. Readers fetch the results; there are no callbacks."""
+    """Checks the published fleet's replicas. Readers fetch the results; there are no callbacks."""
 
     def __init__(self, guard: Guard) -> None:
         self._files: Mapping[str, Path] = {}
@@ -58,7 +58,7 @@ class ReplicaChecks:
 
     @property
     def checks(self) -> Mapping[Key, CheckState]:
-        """Results of active checks, by (pool, replica), if no proxy reports a result or the reports have no reason."""
+        """Results of active checks by (pool, replica), if no proxy reports a result or the reports lack a reason."""
         return self._checker.states
 
     @property
@@ -67,7 +67,7 @@ class ReplicaChecks:
         return self._connections.states
 
     def use_fleet(self, served: PublishedFleet) -> None:
-        """Check the replicas of this fleet from now on."""
+        """From now on, check this fleet's replicas."""
         whole = served.composed.whole.topology
         self._connections.use_pools(whole.pools)
         pools = list(unreported(whole))
@@ -75,7 +75,7 @@ class ReplicaChecks:
         self._checker.use_pools(pools, served.composed.whole.secrets)
 
     def tasks(self) -> Mapping[str, Work]:
-        """Return the tasks by name; they run until the process ends."""
+        """Return the tasks by name; they run until the process exits."""
         return {"connections to replicas": self._connections.run, "checks of unreported pools": self._checker.run}
 
 
@@ -94,7 +94,7 @@ def unreported(topology: Topology) -> Iterator[Pool]:
 
 
 def _reports(proxy: Proxy) -> bool:
-    """Return whether the results of a proxy's active checks are known: it reports them, or lbctl runs the checks."""
+    """Return whether the results of a proxy's active checks are known: it reports them or lbctl performs the checks."""
     if target(proxy.kind).served_by_xds:
         return proxy.admin is not None and proxy.instances == 1
     kind = driver_kind(proxy.kind)
@@ -108,11 +108,11 @@ class _Target(NamedTuple):
     is_spared: bool
     """Whether lbctl checks the address less often."""
     keys: list[Key]
-    """The replicas with this address."""
+    """Replicas with this address."""
 
 
 class Connections:
-    """Opens connections to replicas, one after another; replicas with the same address share a connection."""
+    """Opens connections to replicas one after another; replicas with the same address share a connection."""
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self.states: dict[Key, CheckState] = {}
@@ -121,9 +121,9 @@ class Connections:
         self._targets: dict[Address, _Target] = {}
 
     def use_pools(self, pools: Iterable[Pool]) -> None:
-        """Connect to the replicas of these pools from now on.
+        """From now on, connect to the replicas in these pools.
 
-        A replica keeps its state while its address is unchanged.
+        A replica keeps its state as long as its address is unchanged.
         """
         before, self._pools = self._pools, {pool.name: pool for pool in pools}
         states = {

@@ -1,6 +1,6 @@
-"""Adds data from Envoys' request logs to the ledger: latencies, and errors that Envoys generated themselves.
+"""Adds data from Envoys' request logs to the ledger: latencies, and errors that the Envoys generated themselves.
 
-Clusters are mapped to pools according to the published fleet.
+Clusters are mapped to pools using the published fleet.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lbctl.xds.protocol.request_logs import OwnError, RequestLatency
 
 
 class RequestLogs:
-    """A LatencyReceiver that writes into the ledger, under the node ID of the reporting Envoy."""
+    """A LatencyReceiver that writes to the ledger under the reporting Envoy's node ID."""
 
     def __init__(self, ledger: TrafficLedger, clock: Callable[[], float] = time.monotonic) -> None:
         self._ledger = ledger
@@ -30,14 +30,14 @@ class RequestLogs:
         self._places = FleetPlaces()
 
     def use_fleet(self, served: PublishedFleet) -> None:
-        """Keep reports about this fleet's pools from now on, and the latencies that its rollouts are judged by."""
+        """From now on, keep reports about this fleet's pools, and the latencies used to evaluate its rollouts."""
         topology = served.composed.whole.topology
         self._measured, self._judged = measured(topology.routes), judged(topology.routes)
         self._pools = frozenset(pool.name for pool in topology.pools)
         self._places.use_fleet(served.composed.whole)
 
     def observed(self, node_id: str, requests: Iterator[RequestLatency | OwnError]) -> None:
-        """Add the requests of one message."""
+        """Add the requests in one message."""
         counts: dict[LatencyKey, Counter[int]] = {}
         errors: Counter[str] = Counter()
         first_bytes: dict[ReplicaKey, Counter[int]] = {}

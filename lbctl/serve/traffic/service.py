@@ -1,8 +1,8 @@
-"""The traffic of the running fleet: the ledger, and the sources that report to it.
+"""The running fleet's traffic: the ledger, and the sources that report to it.
 
-lbctl polls a HAProxy, an nginx sends one log line for each request, and each Envoy reports under its node ID. A source
-for another kind of proxy follows the published fleet from here, and reports under the name of its proxy. Replicas that
-are not in the fleet are ignored.
+lbctl polls HAProxies, nginx sends one log line per request, and each Envoy reports under its node ID. A source for
+another kind of proxy would follow the published fleet from here and report under the proxy's name. Replicas that are
+not in the fleet are ignored.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from lbctl.serve.traffic.log_receiver import LogReceiver
 from lbctl.serve.traffic.pace import Pace
 
 _INTERVAL = 5.0
-"""Seconds between polls of a proxy; less if a pool's telemetry is read more often."""
+"""Seconds between two polls of a proxy; less if a pool's telemetry is read more often."""
 _COLLECT_INTERVAL = 1.0
 """Seconds between reports from the traffic log."""
 COUNTERS = "traffic counters"
-"""The task that polls proxies."""
+"""Name of the task that polls proxies."""
 _V = TypeVar("_V")
 
 
@@ -54,8 +54,8 @@ class Traffic:
     ) -> None:
         """Start without a fleet.
 
-        `nodes` returns the IDs of the known Envoys, `connected` the running driven proxies, and `log_bind` the address
-        for the traffic log, or None if nothing may listen.
+        `nodes` returns the IDs of known Envoys, `connected` returns the driven proxies that are running, and `log_bind`
+        returns the address for the traffic log, or None if nothing may listen.
         """
         self.ledger = TrafficLedger()
         self.clock = clock
@@ -69,12 +69,12 @@ class Traffic:
         self._log_problem = ""
         self._logging: set[str] = set()
         self.proxies: Mapping[str, Proxy] = {}
-        """The proxies of the fleet by name."""
+        """The fleet's proxies by name."""
         self._polled: dict[str, PolledSource] = {}
         self._assigned: dict[str, tuple[Assigned, ...]] = {}
         """Maps each proxy to its last report."""
         self._places: tuple[tuple[Pool, ...], Mapping[str, tuple[str, ...]]] = ((), {})
-        """The pools, and the IP addresses of host names, that the next two attributes are built from."""
+        """The pools, and the IP addresses of host names, from which the next two attributes are built."""
         self._replicas: frozenset[ReplicaKey] = frozenset()
         self._addresses = ReplicaAddresses((), {})
         self._with_websockets: frozenset[str] = frozenset()
@@ -82,7 +82,7 @@ class Traffic:
         self._news = asyncio.Event()
 
     def use_fleet(self, served: PublishedFleet) -> None:
-        """Read the traffic of this fleet's proxies from now on."""
+        """From now on, read the traffic of this fleet's proxies."""
         whole, topology = served.composed.whole, served.composed.whole.topology
         self._with_websockets = with_websockets(topology)
         self._interval = min(_INTERVAL, shortest_interval(topology) or _INTERVAL)
@@ -103,10 +103,10 @@ class Traffic:
         self._news.set()
 
     def requests_of(self, pool: str, replica: str) -> ProxyRequests:
-        """Return the requests of a replica in all proxies that report them.
+        """Return a replica's requests at all proxies that report them.
 
-        The requests in flight are unknown for a pool that may have WebSocket connections, because an idle connection
-        counts as a request.
+        Requests in flight are unknown for pools that may have WebSocket connections, because an idle connection is
+        counted as a request.
         """
         key = ReplicaKey(pool, replica)
         in_flight = None if pool in self._with_websockets else self.ledger.in_flight(key, self.clock())
@@ -115,20 +115,20 @@ class Traffic:
     def assigned(self) -> list[Assigned]:
         """Return each polled proxy's requests for each replica, according to its last report.
 
-        A proxy with several instances is omitted, because only one of them is polled.
+        Proxies with several instances are omitted, because only one instance is polled.
         """
         single = (name for name, proxy in self.proxies.items() if proxy.instances == 1)
         return [item for name in single for item in self._assigned.get(name, ())]
 
     def tasks(self) -> Mapping[str, Work]:
-        """Return the sources' tasks by name; they run until the process ends."""
+        """Return the sources' tasks by name; they run until the process exits."""
         return {COUNTERS: self._poll, "traffic log": self._collect}
 
     def log_address(self, topology: Topology) -> Address | None:
         """Return the address for the traffic log of this fleet's driven proxies; None if nothing can listen.
 
-        The first fleet with such a log opens the socket. If the files set no port and another process uses the default
-        port, any free port is used.
+        The first fleet with such a log opens the socket. If the files do not set a port and another process is using
+        the default port, any free port is used.
         """
         bind = self._log_bind()
         if self.log.address is not None or bind is None or not _sends_log(topology):
@@ -198,7 +198,7 @@ class Traffic:
     async def _collect(self) -> None:
         """Report the counts from the traffic log.
 
-        A running proxy that has sent lines before but sends none now counts as idle.
+        A running proxy that has sent lines before but is not sending any now is considered idle.
         """
         while True:
             await asyncio.sleep(_COLLECT_INTERVAL)
@@ -227,10 +227,9 @@ def with_websockets(topology: Topology) -> frozenset[str]:
 
 
 def _sends_log(topology: Topology) -> bool:
-    """Return whether a proxy of the fleet sends its traffic log.
+    """Return whether one of the fleet's proxies sends its traffic log.
 
-    If `control.logs` is set, all proxies of certain kinds send it; otherwise, only driven proxies with `reload` send
-    it.
+    If `control.logs` is set, all proxies of certain kinds send it; otherwise, only driven proxies with `reload` do.
     """
     written = topology.control.logs_written
     proxies = topology.proxies if written else [item for item in driven(topology) if item.reload is not None]

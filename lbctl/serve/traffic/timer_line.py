@@ -1,9 +1,9 @@
-"""One line of the traffic log that a HAProxy sends over syslog: the destination and the latency of a request.
+"""A line of the traffic log that an HAProxy sends over syslog: a request's destination and latency.
 
-HAProxy's requests are counted through its Runtime API, which does not provide latencies of single requests. Therefore,
-HAProxy logs the timers of each request in the structured data of RFC 5424, in front of the listener's access log, which
-is truncated. Any user of this machine can send such lines, so a line that does not exactly match lbctl's format is
-ignored. Pure.
+HAProxy's requests are counted through its Runtime API, which does not provide the latencies of individual requests.
+HAProxy therefore logs each request's timers in RFC 5424 structured data, which precedes the listener's truncated access
+log. Any user on this machine can send such lines, so a line that does not exactly match lbctl's format is ignored. The
+functions are pure.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ _LINE = re.compile(
     re.DOTALL,
 )
 _SAYS_NOTHING = 400
-"""The lowest status of a response whose latency does not reflect the pool's speed."""
+"""Lowest status of a response whose latency does not reflect the pool's speed."""
 _CLIENT_LEFT = ("C", "c")
 
 
 class Timers(NamedTuple):
-    """The content of one line."""
+    """Contents of one line."""
 
     proxy: str
     backend: str
-    """The backend that received the request."""
+    """Backend that received the request."""
     server: str
-    """The server of the last try; `<NOSRV>` if there was none, empty if the line does not contain it."""
+    """Server used in the last try; `<NOSRV>` if there was none, and empty if the line does not contain it."""
     first_byte: float | None
-    """Milliseconds until the response began, including the time in the queue, or until the client disconnected, if that
-    was earlier. None if the request failed, or if its status is 400 or above."""
+    """Milliseconds until the response started, including time spent in the queue, or until the client disconnected if
+    that was earlier. None if the request failed or its status is 400 or higher."""
     total: float | None
     """Milliseconds until the response ended."""
     answered: bool = True
-    """Whether the response has begun."""
+    """Whether the response has started."""
 
 
 def timers_of(line: bytes) -> Timers | None:

@@ -1,6 +1,6 @@
-"""Builds and connects the parts of the control plane once, as a frozen `Services` object.
+"""Builds and connects the control plane's parts once, as a frozen `Services` object.
 
-Each part gets its dependencies as arguments; none are set later. `builders` builds the parts of each package, `build`
+Each part receives its dependencies as arguments; none are set later. `builders` builds each package's parts, `build`
 connects them, and `app` runs them.
 """
 
@@ -49,7 +49,10 @@ async def build_from(
     options: Options, endpoints: Endpoints, metrics: Metrics, nodes: NodeStatus, state: SavedState,
     shared: Shared | None = None,
 ) -> tuple[Services, RestoredState]:  # fmt: skip
-    """Load the saved state and build the parts with it. Waits until the store answers. Raises StoreError."""
+    """Load the saved state and build the parts from it. The function waits until the store responds.
+
+    Raises StoreError.
+    """
     restored = await answered(lambda: restore(state))
     services = build(Inputs(options, endpoints, metrics, nodes, state, restored, shared))
     if services.member is not None:
@@ -58,7 +61,7 @@ async def build_from(
 
 
 def build(inputs: Inputs) -> Services:
-    """Build and connect the parts. None of them listens, reads files or decides yet."""
+    """Build and connect the parts. None of them listens, reads files or makes decisions yet."""
     events = EventLog()
     failed = partial(_task_failed, inputs.metrics, events)
     guard = Guard(failed, fatal=(CannotListenError,), started=inputs.metrics.task_started)
@@ -156,7 +159,7 @@ def _member(
     inputs: Inputs, fleet: FleetParts, telemetry: TelemetryParts, operator: OperatorParts, guard: Guard,
     role_tasks: RoleTasks, events: EventLog, steps: StepsInForce, known: KnownMembers, feed: Feed,
 ) -> FleetMember | None:  # fmt: skip
-    """Build the election and the parts that depend on it; None if this process is the only one."""
+    """Build the election and the parts that depend on it; return None if this is the only process."""
     shared, endpoints = inputs.shared, inputs.endpoints
     if shared is None:
         return None

@@ -1,4 +1,4 @@
-"""Builds the parts of each `serve` package from the inputs and from the parts of the packages below it."""
+"""Builds each `serve` package's parts from the inputs and from the parts of the packages below it."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ from lbctl.store.audit import AuditLog
 
 @dataclass(frozen=True, slots=True)
 class TrafficParts:
-    """The parts that read the traffic of the proxies."""
+    """The parts that read the proxies' traffic."""
 
     traffic: Traffic
-    """Reads the counters of the proxies, and owns the ledger."""
+    """Reads the proxies' counters and owns the ledger."""
     load_reports: LoadReports
-    """Adds the load reports of Envoys to the ledger."""
+    """Adds the Envoys' load reports to the ledger."""
     request_logs: RequestLogs
-    """Adds the latencies of Envoys' requests to the ledger."""
+    """Adds the latencies of the Envoys' requests to the ledger."""
     envoy_conditions: EnvoyConditions
-    """Reads the results of Envoys' own checks into the ledger."""
+    """Reads the results of the Envoys' own checks into the ledger."""
     replica_checks: ReplicaChecks
-    """Checks the replicas, to show their states."""
+    """Checks the replicas in order to display their states."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +66,9 @@ class FleetParts:
     """The parts that read and publish the fleet."""
 
     discovery: DiscoveryService
-    """Provides the answers of the replica sources."""
+    """Provides the replica sources' answers."""
     publisher: Publisher
-    """Builds the configuration of the proxies, and sends it."""
+    """Builds and sends the proxies' configuration."""
     live: LiveFleet
     """Publishes every change to the fleet's inputs."""
     watcher: FleetWatcher
@@ -78,33 +78,33 @@ class FleetParts:
     history: FleetHistory
     """The previously published fleets."""
     reconciler: Reconciler
-    """Reads the files, and passes on valid fleets for publication."""
+    """Reads the files and passes valid fleets on for publication."""
 
 
 @dataclass(frozen=True, slots=True)
 class TelemetryParts:
-    """The parts that decide weights and health."""
+    """The parts that determine weights and health."""
 
     loop: ControlLoop
-    """Decides on reports of the scraper."""
+    """Makes decisions based on the scraper's reports."""
     scraping: FleetScraper
     """Scrapes metrics."""
     deciding: DecisionPublisher
-    """Publishes the decisions of the control loop."""
+    """Publishes the control loop's decisions."""
     saving: DecisionSaver
-    """Saves the decisions of the control loop."""
+    """Saves the control loop's decisions."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorParts:
-    """The parts that execute operators' actions."""
+    """The parts that perform operators' actions."""
 
     overrides: OverrideService
     """Executes and expires overrides."""
     rollouts: RolloutService
     """Advances rollouts."""
     rollbacks: RollbackService
-    """Publishes earlier fleets again."""
+    """Republishes earlier fleets."""
 
 
 def build_traffic(inputs: Inputs, guard: Guard, supervisor: DriverSupervisor) -> TrafficParts:
@@ -163,27 +163,27 @@ def build_fleet(
 
 
 class _Places:
-    """The addresses of this process that a fleet's proxies use."""
+    """This process's addresses that are used by a fleet's proxies."""
 
     def __init__(self, traffic: Traffic, picker: PickerManager) -> None:
         self._traffic = traffic
         self._picker = picker
 
     def picker(self, topology: Topology) -> PickerPlace:
-        """Return the picker address for the proxies of this fleet."""
+        """Return the picker address for this fleet's proxies."""
         return self._picker.place(topology)
 
     def picker_key(self, topology: Topology) -> str:
-        """Return the key for picker requests that this process has created."""
+        """Return the key for picker requests created by this process."""
         return self._picker.own_key(topology)
 
     def traffic_log(self, topology: Topology) -> Address | None:
-        """Return the address for the traffic log of this fleet's proxies."""
+        """Return the address for this fleet's traffic log."""
         return self._traffic.log_address(topology)
 
 
 def build_telemetry(inputs: Inputs, guard: Guard, live: LiveFleet, control: Control) -> TelemetryParts:
-    """Build the parts of telemetry. If members share a store, decisions are saved before they are published."""
+    """Build the telemetry parts. If members share a store, decisions are saved before they are published."""
     loop, authority = control.loop, inputs.authority
     saver = DecisionSaver(inputs.state, loop, control.audit, inputs.restored.output, authority)
     ahead = StoreWriteAhead(saver, authority) if inputs.shared else NoWriteAhead()
@@ -195,7 +195,7 @@ def build_replicas(
     inputs: Inputs, fleet: FleetParts, telemetry: TelemetryParts, supervisor: DriverSupervisor,
     observed: TrafficParts, recent: RecentSnapshots, picker: PickerManager,
 ) -> ReplicaStates:  # fmt: skip
-    """Build the states of the replicas."""
+    """Build the replicas' states."""
     return ReplicaStates(
         ReplicaSources(
             fleet.live, telemetry.loop, telemetry.saving, supervisor, inputs.nodes, observed.traffic,
@@ -258,13 +258,13 @@ def build_picker(inputs: Inputs, loop: ControlLoop, supervisor: DriverSupervisor
 def build_steps(
     inputs: Inputs, supervisor: DriverSupervisor, recent: RecentSnapshots, known: KnownMembers
 ) -> StepsInForce:
-    """Build the part that compares the steps of rollouts with the configuration of the proxies."""
+    """Build the part that compares rollout steps with the proxies' configuration."""
     nodes = inputs.nodes
     return StepsInForce(lambda: [*nodes.proxies(), *supervisor.rows()], recent.get, known.steps)
 
 
 def build_recent(inputs: Inputs, supervisor: DriverSupervisor) -> RecentSnapshots:
-    """Build the part that keeps the snapshots that proxies still run."""
+    """Build the part that keeps the snapshots that proxies are still running."""
     nodes = inputs.nodes
     return RecentSnapshots(
         lambda: {row.last_good for row in nodes.proxies()} | {row.last_good for row in supervisor.rows()}

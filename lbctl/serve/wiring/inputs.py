@@ -1,4 +1,4 @@
-"""The inputs from which the parts of a process are built."""
+"""The inputs from which a process's parts are built."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from lbctl.xds.protocol.node_status import NodeStatus
 
 @dataclass(frozen=True, slots=True)
 class RestoredState:
-    """The state that an earlier process saved."""
+    """The state saved by an earlier process."""
 
     fleet: SavedFleet | None = None
     """The last valid fleet; None if none was saved."""
@@ -35,7 +35,7 @@ class RestoredState:
     """Maps each (pool, replica) pair to the time at which its drain began, in seconds since the epoch; None if no
     drains were saved."""
     output: LoopOutput = field(default_factory=LoopOutput)
-    """The weights and ejections that the control loop last published."""
+    """The weights and ejections most recently published by the control loop."""
     overrides: Overrides = ()
     """The operators' overrides."""
     rollouts: Rollouts = ()
@@ -51,15 +51,15 @@ class Shared:
     name: str
     """The member's name."""
     store: SignedStore
-    """The store that all members share."""
+    """Store shared by all members."""
     ttl: float
-    """The duration of the lease in seconds."""
+    """Duration of the lease in seconds."""
     authority: Authority
-    """Whether this member may currently decide and act."""
+    """Whether this member may currently make decisions and act."""
     clock: FleetClock = field(default_factory=lambda: FleetClock(SteadyClock().now))
-    """The shared clock of all members."""
+    """The clock shared by all members."""
     marker: Path | None = None
-    """The file that marks this machine as a member; None: membership is not stored."""
+    """File that marks this machine as a member; None if membership is not stored."""
 
     @property
     def writers(self) -> Writers:
@@ -69,24 +69,24 @@ class Shared:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The inputs of a process, which exist before its parts are built."""
+    """A process's inputs, which exist before its parts are built."""
 
     options: Options
-    """The options of the command."""
+    """The command's options."""
     endpoints: Endpoints
-    """The sockets of the process, and the settings of its fleet once it has one."""
+    """The process's sockets, and its fleet's settings once it has a fleet."""
     metrics: Metrics
     """The control plane's own metrics."""
     nodes: NodeStatus
-    """The versions that the Envoys have acknowledged and rejected."""
+    """Versions that the Envoys have acknowledged and rejected."""
     state: SavedState
     """The persistent state."""
     restored: RestoredState
-    """The state that an earlier process saved."""
+    """The state saved by an earlier process."""
     shared: Shared | None = None
-    """The settings of one of several members; None if this process is the only one."""
+    """The settings of one of several members; None if this is the only process."""
     clock: SteadyClock = field(default_factory=SteadyClock)
-    """The clock, if this process is the only member."""
+    """The clock used if this process is the only member."""
 
     @property
     def now(self) -> Callable[[], float]:
@@ -95,12 +95,12 @@ class Inputs:
 
     @property
     def authority(self) -> Authority:
-        """Whether this process may currently decide and act."""
+        """Whether this process may currently make decisions and act."""
         return self.shared.authority if self.shared else Authority.unlimited()
 
 
 async def restore(state: SavedState) -> RestoredState:
-    """Load the state that an earlier process saved. Raises StoreError."""
+    """Load the state saved by an earlier process. Raises StoreError."""
     return RestoredState(
         await state.last_fleet(),
         await state.drains(),

@@ -1,4 +1,4 @@
-"""The running parts of one process, connected."""
+"""One process's running parts, connected to each other."""
 
 from __future__ import annotations
 
@@ -29,58 +29,58 @@ from lbctl.serve.traffic.service import Traffic
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """The running parts of one process."""
+    """One process's running parts."""
 
     guard: Guard
-    """Starts tasks, and restarts those that fail."""
+    """Starts tasks and restarts those that fail."""
     watcher: FleetWatcher
     """Reports changes to the fleet's files."""
     discovery: DiscoveryService
-    """Provides the answers of the replica sources."""
+    """Provides the replica sources' answers."""
     publisher: Publisher
-    """Builds the configuration of the proxies, and sends it."""
+    """Builds and sends the proxies' configuration."""
     live: LiveFleet
     """Publishes every change to the fleet's inputs."""
     reconciler: Reconciler
-    """Reads the files, and passes on valid fleets for publication."""
+    """Reads the files and passes valid fleets on for publication."""
     loop: ControlLoop
     """Decides weights and health."""
     scraping: FleetScraper
     """Scrapes metrics."""
     saving: DecisionSaver
-    """Saves the decisions of the control loop."""
+    """Saves the control loop's decisions."""
     overrides: OverrideService
-    """Executes and expires the operators' overrides."""
+    """Executes operators' overrides and expires them."""
     rollouts: RolloutService
     """Advances rollouts."""
     supervisor: DriverSupervisor
-    """Runs a driver for each proxy on this machine."""
+    """Runs a driver for each proxy on this machine that needs one."""
     traffic: Traffic
-    """Reads the counters of the proxies, and owns the ledger."""
+    """Reads the proxies' counters and owns the ledger."""
     load_reports: LoadReports
-    """Adds the load reports of Envoys to the ledger."""
+    """Adds the Envoys' load reports to the ledger."""
     request_logs: RequestLogs
-    """Adds the latencies of Envoys' requests to the ledger."""
+    """Adds the latencies of the Envoys' requests to the ledger."""
     envoy_conditions: EnvoyConditions
-    """Reads the results of Envoys' own checks into the ledger."""
+    """Reads the results of the Envoys' own checks into the ledger."""
     replica_checks: ReplicaChecks
-    """Checks the replicas, to show their states."""
+    """Checks the replicas in order to display their states."""
     picker: PickerManager
     """Runs the picker, and sends tables to it and to other pickers."""
     api: ServedApi
-    """Handles the API requests."""
+    """Handles API requests."""
     leading: Mapping[str, Work]
-    """The tasks that only the leader runs."""
+    """Tasks that only the leader runs."""
     member: FleetMember | None
-    """The leader election; None if there is only one process."""
+    """The leader election; None if this is the only process."""
 
     @property
     def leads(self) -> bool:
-        """Whether this process saves its published fleet and its decisions: a follower leaves that to the leader."""
+        """Whether this process saves its published fleet and its decisions, which a follower leaves to the leader."""
         return self.member is None or self.member.leads
 
     def tasks(self) -> Mapping[str, Work]:
-        """Return the tasks that run until the process ends, by name; `app` adds those that follow files and clocks."""
+        """Return the tasks that run until the process exits, by name; `app` adds those that follow files and clocks."""
         return {
             **(self.member.tasks() if self.member else self.leading),
             **self.traffic.tasks(),

@@ -1,6 +1,6 @@
 """The access log of a listener: the documented fields, written as Envoy's command operators.
 
-A field is `null` if the request ended before its value was known.
+A field is `null` if the request ended before the field's value was known.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _HOST = f"{_LOCALITY}.filter_metadata['{NAMESPACE}']"
 _ROUTE = f"xds.route_metadata.filter_metadata['{NAMESPACE}']"
 _SPLIT = f"{_ROUTE}['split'] == true"
 _OWN = "response.code >= 500 && (!has(upstream.address) || response.code_details.contains('{overflow'))"
-"""Expression for an error that Envoy generated itself: it had no replica, or a limit rejected the request."""
+"""Expression for an error that Envoy generated itself because it had no replica or because a limit rejected the
+request."""
 POOL = f"has({_LOCALITY}) ? {_HOST}['pool'] : {_CLUSTER}['pool']"
 """Expression for the pool of a request: its replica's pool, if a replica has been chosen."""
 _FIELDS = {
@@ -56,8 +57,8 @@ _FIELDS = {
     "flags": "%RESPONSE_FLAGS%",
 }
 _BUFFER = 1 << 17
-"""Bytes of log entries that a worker collects, for up to a second, before it sends a message. A message costs more than
-the entries in it."""
+"""Number of bytes of log entries that a worker collects, for up to one second, before it sends a message. Sending a
+message costs more than the entries in it."""
 _WITHOUT_ERROR = {
     "status_code_filter": {
         "comparison": {"op": "LE", "value": {"default_value": 399, "runtime_key": "lbctl.latencies.most_status"}}
@@ -135,9 +136,9 @@ def _loggers(view: View, listener: Listener) -> list[dict[str, object]]:
 def request_log(view: View) -> list[dict[str, object]]:
     """Return the loggers that report requests to the control plane; empty if no pool can be measured.
 
-    One logger reports requests without an error for their latencies: all of them during a rollout analysis, otherwise a
-    sample. For each pool in an analysis, another logger reports the requests for which Envoy generated an error,
-    because its load reports omit them. Envoy buffers these entries and drops them if they are not read in time.
+    One logger reports requests without an error for the sake of their latencies: all of them during a rollout analysis,
+    otherwise a sample. For each pool under analysis, another logger reports the requests for which Envoy generated an
+    error, because its load reports omit them. Envoy buffers these entries and drops them if they are not read in time.
     """
     if not view.pools:
         return []

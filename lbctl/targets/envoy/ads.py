@@ -1,8 +1,8 @@
 """Builds the messages that a control plane sends. Route tables, endpoints and TLS secrets are separate resources.
 
 Each message is built from reduced input (`routing`, `routed`, `cluster_inputs`). A cache compares only that input, and
-the builder reads nothing else. Therefore, a new weight does not change a cluster, a new replica does not change a
-listener, and a new traffic share changes only the route table.
+the builder does not read anything else. As a result, a new weight does not change a cluster, a new replica does not
+change a listener, and a new traffic share changes only the route table.
 """
 
 from __future__ import annotations

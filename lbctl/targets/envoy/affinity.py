@@ -1,7 +1,7 @@
-"""Keeps a client on its replica by means of a cookie, or a session ID that the replica assigned.
+"""Keeps a client on its replica by means of a cookie or a session ID assigned by the replica.
 
 Neither the cookie nor the session ID reveals the replica. Envoy's own filter for this purpose writes the replica's
-address into the cookie and accepts any address from it. Here the cookie contains an opaque token, which a fixed Lua
+address into the cookie and accepts any address from it. Here, the cookie contains an opaque token, which a fixed Lua
 script looks up in the route's configuration. If the token is unknown or its replica is unhealthy, the load balancer
 chooses. Each endpoint's metadata contains its cookie, so every response sets the cookie of the replica that served it.
 
@@ -68,8 +68,7 @@ def http_filters(view: View, listener: Listener) -> list[dict[str, object]]:
 def keeps(pool: Pool, route: Route) -> bool:
     """Return whether a route keeps its clients on their replicas.
 
-    A route with a fallback does not keep its clients on a replica, because Envoy then chooses a new replica for each
-    request.
+    A route with a fallback does not do this, because Envoy then chooses a new replica for each request.
     """
     return _keeps_clients(pool) and isinstance(route.action, Forward) and route.action.fallback is None
 

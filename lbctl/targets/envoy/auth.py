@@ -2,9 +2,9 @@
 
 Every authenticated request has a tenant, which is passed on in the same way for both kinds of credentials. The filter
 that determines the tenant writes it into an internal header, and the next filter moves it into the request's metadata.
-Limits, the access log and `forward_tenant` read it there. No client can send that header: it is removed before anything
-reads the request. An external service names the tenant in a configurable header, which each route reads separately. If
-the service also sends another route's header, it has no effect.
+Limits, the access log and `forward_tenant` read it from there. Clients cannot send this header, because it is removed
+before anything reads the request. An external service names the tenant in a configurable header, which each route reads
+separately. If the service also sends another route's header, that header has no effect.
 
 Envoy decides which filters to run before it knows the final route, so no filter is disabled for a route. Instead, the
 API key filter requires a key from every request. lbctl adds one to all requests, and protected routes require their own
@@ -112,8 +112,9 @@ def holds_keys(view: View, listener: Listener) -> bool:
 def gates(view: View, route: Route) -> Iterator[Gate]:
     """Yield the gates of a route, one for each kind of credentials that it accepts.
 
-    If the route accepts only tokens, no gate matches requests without a well-formed token (`demands_token`). If it
-    accepts both, a valid token makes Envoy select the route again, and the newly selected route does not require a key.
+    If the route accepts only tokens, requests without a well-formed token do not match any gate (`demands_token`). If
+    it accepts both, a valid token makes Envoy select the route again, and the newly selected route does not require a
+    key.
     """
     token_filters = {_JWT: pack(config_pb2.PerRouteConfig(requirement_name=route.name)), **_tenant_check(route)}
     token: dict[str, object] = {"name": "authorization", "string_match": {"safe_regex": {"regex": _TOKEN}}}

@@ -46,7 +46,7 @@ _FAILOVER = {
 }
 """After two failed streams, a member is skipped for five seconds."""
 _BACK_OFF = {"base_interval": duration(100), "max_interval": duration(1_000)}
-"""Reconnects within a second after the control plane restarts. Envoy backs off for up to 30 seconds by default."""
+"""Reconnects within one second after the control plane restarts. By default, Envoy backs off for up to 30 seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +94,8 @@ def _file(name: str, message: Message) -> File:
 def _frame(joining: Joining) -> bootstrap_pb2.Bootstrap:
     """Return the bootstrap without the files next to it.
 
-    Envoy becomes ready only after it has received its clusters and listeners, however long that takes. With a time
-    limit, it would report that it is ready even without a listener.
+    Envoy becomes ready only after it has received its clusters and listeners, regardless of how long this takes. With a
+    time limit, it would report that it is ready even without a listener.
     """
     locality = {key: value for key, value in (("region", joining.region), ("zone", joining.zone)) if value}
     source = {"ads": {}, "resource_api_version": "V3", "initial_fetch_timeout": duration(0)}
@@ -131,7 +131,7 @@ def _frame(joining: Joining) -> bootstrap_pb2.Bootstrap:
 def _cluster(joining: Joining) -> cluster_pb2.Cluster:
     """Return the cluster of the control plane.
 
-    A failure of the control plane or of the network is detected within fifteen seconds.
+    A failure of the control plane or the network is detected within fifteen seconds.
     """
     options = http_protocol_options_pb2.HttpProtocolOptions(
         explicit_http_config={"http2_protocol_options": {"connection_keepalive": _KEEPALIVE}}
@@ -202,7 +202,8 @@ def _secret_file(name: str, directory: str) -> dict[str, object]:
 def _validation(joining: Joining) -> dict[str, object]:
     """Return how to verify the control plane's certificate.
 
-    The certificate must be issued for the control plane's name or address; the same CA is not enough.
+    The certificate must be issued for the control plane's name or address; being issued by the same CA is not
+    sufficient.
     """
     names = dict.fromkeys(member.host for member in (joining.xds, *joining.standbys) if member.host)
     return {

@@ -91,7 +91,7 @@ class _Locator:
     def without_secrets(self, message: str) -> str:
         """Return the message with the keys of clients and replicas removed.
 
-        Envoy may quote values that it cannot read.
+        Envoy may quote values that it cannot parse.
         """
         if len(self._bundle.files) == 1:
             return message

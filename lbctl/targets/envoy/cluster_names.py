@@ -1,4 +1,4 @@
-"""The clusters of a view and their names. A pool may need several clusters.
+"""The clusters of a view and their names. A pool may require several clusters.
 
 Envoy handles regions and fallbacks per cluster, not per route. A pool becomes one cluster with its own name, and one
 more for each set of regions that excludes some of its replicas. If the pool has a fallback, an aggregate cluster is
@@ -45,7 +45,7 @@ class PlannedCluster:
     out: frozenset[str] = frozenset()
     """Members of `drained` that are faulty."""
     busy_statuses: tuple[int, ...] = ()
-    """Statuses with which the replicas decline requests. Responses with these statuses do not count as faults."""
+    """Statuses with which the replicas decline requests. Responses with these statuses are not treated as faults."""
     hosted: HostedPool | None = None
     """The pool, if it has its own headers; None if it gets the client's headers."""
     check_key: tuple[str, str] | None = field(default=None, repr=False)
@@ -59,7 +59,7 @@ class PlannedCluster:
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """An aggregate cluster: requests go to `first` while it has a healthy replica, and otherwise to `second`."""
+    """An aggregate cluster: requests go to `first` while it has a healthy replica, and to `second` otherwise."""
 
     name: str
     """Name of the aggregate cluster."""

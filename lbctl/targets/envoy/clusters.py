@@ -26,7 +26,7 @@ HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 BUFFER = 65_536
 """Buffer size for one connection in each direction, in bytes.
 
-With a slow reader, the replica soon stops sending, and thousands of streams need little memory. The copy of a request
+If a reader is slow, the replica soon stops sending, so thousands of streams need little memory. The copy of a request
 that is kept for retries is buffered separately (`request_body_buffer_limit`).
 """
 _MIN_RETRIES = 3
@@ -103,10 +103,10 @@ def _retry_after(pool: Pool, placement: Placement) -> dict[str, str | bool]:
 
 
 def _balance(message: cluster_pb2.Cluster, pool: Pool, placement: Placement) -> None:
-    """Write the load balancing without panic mode: unhealthy replicas get no requests, even if few are healthy.
+    """Configure load balancing without panic mode: unhealthy replicas get no requests, even if few are healthy.
 
-    With `fail_open`, panic mode begins when no replica is healthy: below one percent, because Envoy rounds the
-    threshold.
+    With `fail_open`, panic mode begins when no replica is healthy, which is configured as below one percent because
+    Envoy rounds the threshold.
     """
     common = message.common_lb_config
     common.healthy_panic_threshold.value = 1 if pool.fail_open else 0
@@ -132,7 +132,7 @@ def policy(pool: Pool) -> str:
 
     RANDOM ignores weights. If weights differ, ROUND_ROBIN yields the same shares that weighted random choices would.
     With `fail_open`, the weights of drained replicas differ. When a replica leaves, a ring hash is rebuilt completely,
-    and keys of other replicas also move. Maglev moves almost no other keys.
+    and other replicas' keys move too. With Maglev, almost no other keys move.
     """
     if pool.balance.algorithm == "random":
         return "ROUND_ROBIN" if uneven(pool) or pool.fail_open else "RANDOM"
@@ -222,7 +222,7 @@ def _endpoint_source(pool: Pool) -> dict[str, object]:
 def _discovery_type(addresses: Sequence[Address], refresh: int, resolvers: Sequence[Address] = ()) -> dict[str, object]:
     """Return the discovery type: fixed addresses, or host names that are resolved every `refresh` ms.
 
-    Each address of a host name counts as a replica.
+    Each of a host name's addresses is treated as a replica.
     """
     if all(item.path or is_ip(item.host) for item in addresses):
         return {"type": "STATIC"}

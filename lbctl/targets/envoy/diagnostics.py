@@ -109,10 +109,10 @@ def _route(view: View, route: Route) -> Iterator[Diagnostic]:
 
 
 def _separate_buckets(view: View, route: Route) -> Iterator[Diagnostic]:
-    """Warn about a rate limit that a client can exhaust several times.
+    """Warn about a rate limit that a client can use up several times.
 
-    Token buckets belong to the routes of one filter chain. A client cannot choose between the chain for trusted
-    networks and the chain for other addresses, so these two count once.
+    Token buckets belong to one filter chain's routes. A client cannot choose between the chain for trusted networks and
+    the chain for other addresses, so these two are counted once.
     """
     listeners = [item for item in view.listeners if route.name in {rule.route for rule in item.rules}]
     chains = sum(len(tls.server_names(item.tls)) if item.tls else 1 for item in listeners)

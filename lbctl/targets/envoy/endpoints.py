@@ -3,8 +3,9 @@
 An endpoint's hostname is the replica's name. The access log uses this name, and Envoy never resolves it. Weights are
 positive integers. A drained replica keeps its weight and is marked DRAINING.
 
-With `fail_open`, Envoy uses all replicas in panic, including the drained ones. For this reason, drained replicas have
-the weight 1, and all others have weights in the millions. If all are drained, the assignment drops every request.
+With `fail_open`, Envoy uses all replicas in panic mode, including drained ones. For this reason, drained replicas have
+a weight of 1, and all others have weights in the millions. If all replicas are drained, the assignment drops every
+request.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from lbctl.targets.envoy.protos import metadata
 from lbctl.targets.replica_weights import quantise, rounding_error
 
 _MAXIMUM = 2**24
-"""Maximum weight. Squared capacities that differ widely need this range."""
+"""Maximum weight. This range is needed for squared capacities that differ widely."""
 _SUM = 2**32 - 1
 """Maximum sum of weights that Envoy accepts."""
 _SPILL_BELOW = 70.0
@@ -66,7 +67,7 @@ def as_written(host: str) -> Sequence[str]:
 class EndpointLayout:
     """The endpoints of one cluster. The weights of these endpoints are filled in later.
 
-    New weights overwrite the previous ones, which takes a tenth of the time that a new layout takes.
+    New weights overwrite the previous ones, which takes a tenth of the time needed to create a new layout.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class EndpointLayout:
 
         Replicas in `out`, a subset of `drained`, are marked UNHEALTHY, so that sticky clients also leave them. A
         replica whose host has several addresses becomes one endpoint for each address. A replica whose host has no
-        address is left out.
+        address is omitted.
         """
         self._pool = pool
         self._message = endpoint_pb2.ClusterLoadAssignment(cluster_name=name)

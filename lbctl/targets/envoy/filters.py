@@ -1,4 +1,4 @@
-"""The HTTP filters of a listener and their configuration by route. A filter is present only if it is needed."""
+"""The HTTP filters of a listener and their configuration by route. A filter is added only if it is needed."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ _LIBRARIES = {
 def http_filters(view: View, listener: Listener, *, streams: bool = False) -> list[dict[str, object]]:
     """Return the filters in the order in which a request passes them, ending with the router.
 
-    If routing depends on the body, the body is read before authentication. Otherwise no body is buffered before its
-    request is authenticated, unless a service authenticates it. `streams` selects the filters for requests whose body
-    does not end.
+    If routing depends on the body, the body is read before authentication. Otherwise, bodies are not buffered before
+    their requests have been authenticated, unless a service performs the authentication. `streams` selects the filters
+    for requests whose body does not end.
     """
     access = [*_auth(view, listener), *_limits(view, listener)]
     asked_about = [] if streams else _body_asked_about(view, listener)

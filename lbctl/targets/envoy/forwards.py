@@ -1,6 +1,7 @@
 """Destinations of a matched request: pins, sticky variants and the weighted draw, with timeouts and retries.
 
-A route has one or more ways. Each way consists of additional header conditions and the clusters to draw from.
+A route has one or more alternative ways. Each way consists of additional header conditions and the clusters to draw
+from.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _WHEN = {
 _ANOTHER_HOST = 128
 """Number of attempts to choose a host that has not been tried yet.
 
-If two of three replicas are down, power-of-two-choices finds the third in only one attempt in nine, because the dead
+If two of three replicas are down, power of two choices finds the third in only one of nine attempts, because the dead
 ones look idle. (8/9)^128 is one in three million.
 """
 _TRIES_IN_A_RANK = 2
@@ -55,8 +56,8 @@ Way = tuple[list[dict[str, object]], VariantDraw]
 def targets(action: Forward, *, secure: bool) -> Iterator[Way]:
     """Yield the ways of a route, in order of precedence.
 
-    The cookie of a variant that no longer gets traffic is ignored, and the client gets a new one. If the variant gets
-    traffic again later, it therefore starts without clients.
+    If the cookie names a variant that no longer gets traffic, it is ignored, and the client gets a new cookie. A
+    variant that gets traffic again later therefore starts without clients.
     """
     for pin in action.pins:
         yield [matches.pinned(pin)], VariantDraw((Share(pin.pool, 1),))
@@ -112,7 +113,7 @@ def route_action(
 
 
 def _longest_wait(view: View, draw: VariantDraw) -> int:
-    """Return the maximum time that a request waits in a picker queue, in milliseconds; 0 without a queue.
+    """Return the maximum time that a request can wait in a picker queue, in milliseconds; 0 without a queue.
 
     Envoy's idle timeout also runs during this time, so a shorter timeout would end waiting requests. The idle timeout
     of an attempt starts when the request is sent.

@@ -1,8 +1,8 @@
 """Hash keys, including those that Envoy's hash policies cannot read by themselves.
 
-Hash policies read headers, but only after the headers that replicas must not see have been removed. A key from the body
-or from a changed header is therefore stored in the request's filter state first, where clients cannot write. A cookie
-is copied there from the request's metadata, because only a metadata filter can read a single cookie.
+Hash policies read headers, but only after headers that replicas must not see have been removed. A key from the body or
+from a changed header is therefore stored in the request's filter state first, where clients cannot write. A cookie is
+copied there from the request's metadata, because only a metadata filter can read a single cookie.
 """
 
 from __future__ import annotations

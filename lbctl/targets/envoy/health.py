@@ -20,7 +20,7 @@ _BODY = 65_536
 def health_check(pool: Pool, check: ActiveCheck, key: tuple[str, str] | None) -> health_check_pb2.HealthCheck:
     """Return the active health check of a pool. `key`: name and value of an additional header.
 
-    Unhealthy replicas and idle pools are checked as often as the others. Envoy would otherwise wait a minute.
+    Unhealthy replicas and idle pools are checked as often as all others. By default, Envoy would wait a minute.
     """
     interval = duration(check.interval)
     return health_check_pb2.HealthCheck(
@@ -115,7 +115,7 @@ def outlier_detection(check: PassiveCheck) -> outlier_detection_pb2.OutlierDetec
 
 
 def faults(busy_statuses: Sequence[int]) -> http_protocol_options_pb2.HttpProtocolOptions.OutlierDetection:
-    """Return which responses passive checks count as faults: all 5xx except a busy replica's statuses."""
+    """Return the responses that passive checks treat as faults: all 5xx responses except a busy replica's statuses."""
     ranges = [{"start": first, "end": last + 1} for first, last in _runs(set(range(500, 600)) - set(busy_statuses))]
     matchers = [
         {"http_response_headers_match": {"headers": [{"name": ":status", "range_match": item}]}} for item in ranges

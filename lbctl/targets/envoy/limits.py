@@ -22,7 +22,8 @@ from lbctl.targets.envoy.sources import NAMESPACE
 FILTER = "envoy.filters.http.local_ratelimit"
 _ALL = {"default_value": {"numerator": 100, "denominator": "HUNDRED"}}
 _BUCKETS = 10_000
-"""Maximum number of values that are counted separately. Beyond that, the least recently used bucket is dropped."""
+"""Maximum number of values that are counted separately. If there are more, the least recently used bucket is
+dropped."""
 _UNLIMITED = {"max_tokens": 2**32 - 1, "tokens_per_fill": {"value": 2**32 - 1}, "fill_interval": {"seconds": 1}}
 """A placeholder bucket for requests without a limit, because Envoy requires one."""
 _LIMIT = "limit"

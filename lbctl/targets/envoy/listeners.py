@@ -1,8 +1,8 @@
 """Listeners: sockets, filter chains, and the connection manager with its limits and defaults.
 
-With `client_address`, a listener has two kinds of filter chains, which Envoy selects by the peer's address. Headers
-about the client are accepted from the trusted networks and removed from all other requests. Envoy's connection manager
-cannot make that distinction within one chain.
+With `client_address`, a listener has two kinds of filter chains, between which Envoy selects by the peer's address.
+Headers about the client are accepted from the trusted networks and removed from all other requests. Envoy's connection
+manager cannot make this distinction within one chain.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ arrive.
 Envoy's default of 5 s would be added to the idle timeout.
 """
 _NO_ADDRESS = {"address_prefix": "255.255.255.255", "prefix_len": {"value": 32}}
-"""Without a list of internal addresses, Envoy trusts private ones. An empty list has no effect, so this one contains an
-address that is never used."""
+"""Without a list of internal addresses, Envoy trusts private addresses. An empty list has no effect, so this one
+contains an address that is never used."""
 _OWN = "x-envoy-"
 """Prefix of the headers with which a client could change Envoy's timeouts and retries."""
 
@@ -175,8 +175,8 @@ def connection_manager(view: View, item: Listener, chain: _Chain) -> hcm_pb2.Htt
 def _http1() -> dict[str, object]:
     """Return the HTTP/1 options.
 
-    Probes and old proxies use HTTP/1.0. A client may offer any upgrade. A server without support ignores the offer, but
-    Envoy would reject the request. For this reason, every offer except WebSocket is removed.
+    Probes and old proxies use HTTP/1.0. A client may offer any upgrade. A server that does not support an upgrade
+    ignores the offer, whereas Envoy would reject the request. For this reason, every offer except WebSocket is removed.
     """
     other = {"safe_regex": {"regex": _OTHER_UPGRADES}}
     return {"accept_http_10": True, "ignore_http_11_upgrade": [other]}

@@ -32,7 +32,7 @@ _NO_BODY_MODEL = {
 def route_matches(rule: Rule) -> Iterator[route_components_pb2.RouteMatch]:
     """Yield one match, or three if the rule depends on the model.
 
-    The model is in the header x-model, in the body, or in the query of a GET request.
+    The model is in the `x-model` header, in the body, or in the query of a GET request.
     """
     headers = _headers(rule)
     if not rule.models:

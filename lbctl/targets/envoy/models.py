@@ -1,7 +1,7 @@
 """The check that a request names its model unambiguously, for routing where authentication depends on the model.
 
 If a key is repeated, Envoy's JSON filter uses the last value. That filter ignores a body that is not JSON or not
-declared as JSON. A replica may read such a body differently. For this reason, a Lua script parses the whole body
+declared as JSON. A replica may interpret such a body differently. For this reason, a Lua script parses the whole body
 according to the JSON grammar. If the model is unambiguous, it marks the request's metadata, and the routes require that
 mark. The script is fixed and independent of the fleet. If the script fails, the mark is missing, and the response is
 400.

@@ -1,16 +1,16 @@
-"""Selects a replica for each request with the picker.
+"""Uses the picker to select a replica for each request.
 
 This module contains the filters that query the picker, the picker's clusters, and the policy that applies its choice.
-On routes to a pool with the algorithm `pick`, the filter `ext_authz` queries the picker. If the picker fails, the
+On routes to a pool that uses the `pick` algorithm, the `ext_authz` filter queries the picker. If the picker fails, the
 filter lets the request pass. Envoy decides which filters to run before it reads the model from the body. The filter is
 therefore always present, and routes without the picker turn it off. The picker's response becomes metadata, which
 clients cannot write. If the response names a host outside the cluster, or does not arrive, the cluster uses its policy
 without the picker. A Lua filter reports the first byte of a response's body to the picker, and Envoy's access log
-reports the end of a request.
+reports the end of the request.
 
 The picker responds to this query immediately. If a request has to wait in a queue, the metadata turns on a second
-filter, whose query is answered later. If the picker hangs, only waiting requests wait until the longer timeout of this
-query, because Envoy drains only the HTTP connections of an unhealthy host.
+filter, whose query is answered later. If the picker hangs, only waiting requests wait for the longer timeout of this
+query, because Envoy drains only an unhealthy host's HTTP connections.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ _HTTP, _HTTP2 = "http/1.1", "h2"
 _MAX_BODY = 64 << 10
 """Maximum number of bytes from the beginning of a body that the picker receives."""
 _REPORT_TIMEOUT = 1_000
-"""Milliseconds after which reporting a first byte is given up."""
+"""Time in milliseconds before giving up on reporting a first byte."""
 _FIRST_BYTE = "lbctl.first_byte"
 """Name of the filter that reports first bytes, and of its code."""
 _REPORT_FIRST_BYTE = f"""\
@@ -123,10 +123,11 @@ function envoy_on_response(handle)
   end
 end
 """
-"""Reports the first byte of a response's body to the picker, without waiting for it and without buffering the body.
+"""Reports the first byte of a response's body to the picker, without waiting for a reply and without buffering the
+body.
 
 Engines send the headers before the first token. Some also send a comment or an event that announces the response, which
-is ignored. A body of known length arrives all at once, so its end is enough.
+is ignored. A body of known length arrives all at once, so its end is sufficient.
 """
 _ONLY_OK = """\
 function envoy_on_response(handle)
@@ -137,8 +138,8 @@ end
 """
 """Turns every response except 200 into an error.
 
-Otherwise, Envoy would forward it to the client, for example a 404 from another web server on the port of a picker that
-has just ended.
+Otherwise, Envoy would forward the response to the client, for example a 404 from another web server on the port of a
+picker that has just exited.
 """
 _OK_OR_REFUSED = """\
 function envoy_on_response(handle)
@@ -154,16 +155,17 @@ response."""
 _HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 _MAX_REQUESTS = 1 << 20
 _CONNECT = 5_000
-"""Milliseconds; Envoy's default. `pick.timeout` ends a query before. If one connection is not made in time, Envoy fails
-all queries that wait for a connection, and a busy Envoy that gets hundreds of requests at once is late itself."""
+"""Connection timeout in milliseconds (Envoy's default). `pick.timeout` ends a query earlier. If a single connection is
+not established in time, Envoy fails all queries that are waiting for a connection, and a busy Envoy that gets hundreds
+of requests at once may itself be late."""
 _IDLE = 30_000
-"""Milliseconds. The picker closes an idle connection after a minute, and a query must not use a connection that is
-closing."""
+"""Idle timeout in milliseconds. The picker closes an idle connection after a minute, and a query must not use a
+connection that is being closed."""
 _CHECK_INTERVAL, _CHECK_TIMEOUT = 500, 250
-"""Milliseconds. Two checks detect a hanging picker."""
+"""Interval and timeout of health checks, in milliseconds. Two checks are enough to detect a hung picker."""
 _FLUSH = 10
-"""Milliseconds for which Envoy collects reports of ended requests. Until it sends them, the picker counts the requests
-as in flight."""
+"""Time in milliseconds for which Envoy collects reports of ended requests. Until it sends them, the picker counts these
+requests as in flight."""
 _MOVED = ("zone_aware_lb_config", "consistent_hashing_lb_config")
 """Parts of `common_lb_config` that Envoy requires inside the policy."""
 _LEGACY = ("lb_policy", "round_robin_lb_config", "least_request_lb_config")
@@ -420,7 +422,7 @@ CLUSTERS: Mapping[str, MakeCluster] = {CLUSTER: questions_cluster, ENDS_CLUSTER:
 
 
 def obey(message: cluster_pb2.Cluster, pool: Pool) -> None:
-    """Let the picker's response override the cluster's load balancing policy, if the pool has the algorithm `pick`."""
+    """Let the picker's response override the cluster's load-balancing policy, if the pool uses the `pick` algorithm."""
     if pool.balance.pick is None:
         return
     fallback = _policy(message)

@@ -1,4 +1,4 @@
-"""The beginning of a prompt as a hash key: requests that begin alike go to the replica that has the beginning cached.
+"""The beginning of a prompt as a hash key: requests with the same beginning go to the replica that has cached it.
 
 Envoy's own filters extract short values from JSON bodies, but nothing from lists; prompts are long, and chats are
 lists. For this reason lbctl uses a Lua script, which is fixed and independent of the fleet. The script leaves the body

@@ -20,7 +20,7 @@ HELD = 1_048_576
 CODINGS = ("gzip", "zstd", "br")
 """Content codings that Envoy decodes before it reads a body."""
 JSON = r"(?i)(application/((.*\+)?json|x-www-form-urlencoded)|text/.*)(\s*;.*)?"
-"""Content types that a JSON body may have. By default, curl labels JSON as a form. Streams and uploads are not
+"""Content types that a JSON body may have. By default, curl labels JSON as form data. Streams and uploads are not
 buffered."""
 _METHODS = """
 ACL BIND CHECKOUT CONNECT COPY DELETE GET HEAD LINK LOCK MERGE MKACTIVITY MKCALENDAR MKCOL MOVE MSEARCH NOTIFY OPTIONS

@@ -1,7 +1,7 @@
 """Renders a view as Envoy's files: the messages, their text, and the owner of each line.
 
-A route without a host condition is part of every virtual host. Such a route is converted into one shared tree whose
-text is produced only once.
+A route without a host condition is part of every virtual host. It is converted to one shared tree whose text is
+generated only once.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The rules of a listener as one `RouteConfiguration`.
 
-Envoy selects the virtual host with the most specific matching domain and never considers another one. For this reason,
+Envoy selects the virtual host with the most specific matching domain and never considers any other. For this reason,
 the virtual host of a name contains every rule that can match a request for that name, in table order: its own rules,
 rules of wildcards that cover it, and rules for any host. One rule may become several adjacent Envoy routes (pins,
 sticky variants).

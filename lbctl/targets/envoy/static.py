@@ -1,6 +1,6 @@
 """A bootstrap that contains everything: routes inside the listeners, and replicas inside the clusters.
 
-Only listeners with API keys or other credentials, and clusters whose health checks have a key, are in separate files
+Only listeners with API keys or other credentials, and clusters whose health checks contain a key, are in separate files
 that the bootstrap refers to. Envoy resolves such a file's path relative to its working directory, so the path is
 absolute if the fleet sets the path of the proxy's configuration. Route tables are returned separately, because they
 repeat for each host and need not be written as often.

@@ -104,7 +104,7 @@ class EnvoyTarget:
         return ()
 
     def check_command(self, binary: str, prefix: str, main: str) -> list[str]:
-        """Return the command that checks a configuration. The command may write to the directory `prefix`."""
+        """Return the command that checks a configuration. The command may write to the `prefix` directory."""
         from lbctl.targets.envoy.check import check_command
 
         return check_command(binary, prefix, main)

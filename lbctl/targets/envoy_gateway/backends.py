@@ -1,7 +1,7 @@
 """The backends of rules: existing Services of discovered pools, and `Backend` objects for all other replicas.
 
-Endpoints of a Backend have no weights. Therefore, replicas of equal weight form one Backend, and the weights belong to
-the Backends.
+A Backend's endpoints do not have weights. Replicas of equal weight therefore form one Backend, and the weights belong
+to the Backends.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SECRET = object_name("Secret")
 _MAX_ENDPOINTS = 256
 """Maximum number of endpoints of a Backend."""
 _MAX_RANKS = 2
-"""Number of priorities: a Backend either is a fallback or not."""
+"""Number of priorities, because a Backend is either a fallback or not."""
 _SEPARATE: Tree = {"type": "RequestHeaderModifier", "requestHeaderModifier": {"remove": [DESTINATION_HEADER]}}
 """Filter of a backend. The filter has no effect itself, but Envoy Gateway creates a separate cluster for a backend with
 a filter."""
@@ -105,7 +105,7 @@ class Backends:
             objects.add(API_VERSION, "Backend", self._names[parts], "pool", source, spec=spec)
 
     def services_of(self, pool: str) -> list[Tree]:
-        """Return the references with which a policy selects a pool's Service. Backends need no policy."""
+        """Return the references with which a policy selects a pool's Service. Backends do not need a policy."""
         discovery = self._view.pools[pool].discovery
         if not isinstance(discovery, KubernetesDiscovery) or discovery.namespace != self._objects.namespace:
             return []
@@ -239,7 +239,7 @@ class Backends:
     def _backends(self) -> Iterator[tuple[Parts, _Endpoints]]:
         """Yield the parts of each Backend's name, with the Backend.
 
-        Drained replicas get no requests and are left out.
+        Drained replicas get no requests and are omitted.
         """
         for group, found in self.classes.groups.items():
             drained = self._view.drained[group[0]]
@@ -305,7 +305,7 @@ def _divided_warnings(pool: Pool, standbys: Sequence[bool], reason: str, *, is_p
 
 
 def without_empty_mirrors(view: View) -> tuple[View, list[Diagnostic]]:
-    """Return the view without request mirroring to pools that have no replica, and a warning for each such pool."""
+    """Return the view without request mirroring to pools that have no replicas, and a warning for each such pool."""
     routes = dict(view.routes)
     warnings: dict[str, Diagnostic] = {}
     for name, route in view.routes.items():
@@ -321,7 +321,7 @@ def without_empty_mirrors(view: View) -> tuple[View, list[Diagnostic]]:
 
 
 def without_empty_pools(view: View, tables: Iterable[HostTable]) -> list[HostTable]:
-    """Return the tables without shares for pools that have no replica. A way without shares returns 503."""
+    """Return the tables without shares for pools that have no replicas. A way without shares returns 503."""
     return [
         replace(table, ways=tuple((_without_empty_pools(view, way), matches) for way, matches in table.ways))
         for table in tables

@@ -1,7 +1,7 @@
 """Listener settings as ClientTrafficPolicies: one for each listener, attached to its sections of the Gateway.
 
-The policies of an existing Gateway belong to its owner: lbctl attaches none, and closes the routes whose protection
-needs one.
+An existing Gateway's policies belong to its owner: lbctl does not attach any, and closes the routes whose protection
+would need one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _OWN = "x-envoy-"
 _MAX_MATCHES = 64
 """Maximum number of header-name conditions, one of which is `_OWN`."""
 _BUFFER = "1Mi"
-"""Maximum size of requests that can be retried, and of the body that the picker gets. The default is 32 KiB."""
+"""Maximum size of requests that can be retried, and of the body that is sent to the picker. The default is 32 KiB."""
 _HEADERS_TIMEOUT, _CLIENT_MODES, _ROUTE_IDLE_TIMEOUT = (1, 9), (1, 8), (1, 8)
 """First versions with a header timeout, client validation modes, and idle timeouts for routes."""
 _OWNER = "lbctl does not render this Gateway, and only its owner can set this"

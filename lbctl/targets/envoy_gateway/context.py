@@ -15,7 +15,7 @@ from lbctl.targets.manifests.tls import Certificates
 GROUP = "gateway.envoyproxy.io"
 API_VERSION = f"{GROUP}/v1alpha1"
 DESTINATION_HEADER = "x-gateway-destination-endpoint"
-"""Header in which the picker names the replica. No client may send it."""
+"""Header in which the picker names the replica. Clients must not be able to send it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +25,14 @@ class Context:
     view: View
     objects: KubernetesObjects
     sections: Sequence[Section]
-    """Listeners of the Gateway."""
+    """The Gateway's listeners."""
     placed: Sequence[PlacedRule]
     certificates: Certificates
-    """The ConfigMaps with the CA bundles of the fleet."""
+    """The ConfigMaps that contain the fleet's CA bundles."""
 
 
 def rule_reference(rule: PlacedRule) -> Tree:
-    """Return the target reference of a policy for one rule."""
+    """Return the target reference with which a policy selects one rule."""
     return {
         "group": "gateway.networking.k8s.io",
         "kind": "HTTPRoute",

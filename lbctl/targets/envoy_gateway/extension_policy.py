@@ -1,9 +1,9 @@
-"""Picker pools as EnvoyExtensionPolicies: one for each route and pool.
+"""Pools that use the picker as EnvoyExtensionPolicies, one per route and pool.
 
 The picker names a replica in a header, which the rule's load balancing reads. If the picker does not respond, the
-pool's algorithm `otherwise` chooses. A BackendTLSPolicy verifies its certificate, because a picker beyond loopback
-requires TLS. It also requires a client certificate, which only an EnvoyProxy can name. lbctl does not render this
-object, because it would replace the EnvoyProxy of the class.
+pool's `otherwise` algorithm chooses. The picker's certificate is verified by a BackendTLSPolicy, because a picker
+beyond loopback requires TLS. It also requires a client certificate, which only an EnvoyProxy can name. lbctl does not
+render this object, because it would replace the class's EnvoyProxy.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _CONFIG_MAP = object_name("ConfigMap")
 
 
 def picked_pool(view: View, objects: KubernetesObjects, shares: Mapping[str, float]) -> Pool | None:
-    """Return the pool whose replica the picker chooses for a rule's requests, or None.
+    """Return the pool for which the picker chooses the replica for a rule's requests, or None.
 
-    A rule has only one picker, even if it splits requests among pools. On an existing Gateway, lbctl cannot remove the
-    replica header from clients' requests.
+    A rule has only one picker, even if it splits requests among several pools. On an existing Gateway, lbctl cannot
+    remove the replica header from clients' requests.
     """
     if len(shares) != 1 or objects.gateway is not None:
         return None
@@ -61,7 +61,7 @@ def add(objects: Objects, context: Context) -> None:
 
 
 def _add_tls(objects: Objects, context: Context, services: Mapping[str, str]) -> None:
-    """Add a BackendTLSPolicy for each picker. `services` maps a pool to the Service of its picker."""
+    """Add a BackendTLSPolicy for each picker. `services` maps each pool to its picker's Service."""
     proxy = context.view.proxy.name
     by_parts = names(_TLS_POLICY, [(proxy, service) for service in services.values()])
     for pool, service in services.items():
@@ -79,20 +79,20 @@ def notes(context: Context) -> Iterator[str]:
 
 
 def prerequisites(context: Context) -> Iterator[Prerequisite]:
-    """Yield the CA bundle of the pickers, which the gateways of a namespace share."""
+    """Yield the CA bundle for the pickers, which is shared by a namespace's gateways."""
     if _pickers(context).services:
         words = ("kubectl", "-n", context.objects.namespace, "create", "configmap", _bundle(context))
         yield Prerequisite((*words, "--from-file=ca.crt=FILE"), note="FILE is the CA bundle of the pickers")
 
 
 def _bundle(context: Context) -> str:
-    """Return the name of the ConfigMap with the CA bundle of all pickers."""
+    """Return the name of the ConfigMap that contains the CA bundle for all pickers."""
     parts = (context.objects.picker, "ca")
     return names(_CONFIG_MAP, [parts])[parts]
 
 
 def _pickers(context: Context) -> Pickers:
-    """Return the pickers of the pools that a rule routes to."""
+    """Return the pickers for the pools that a rule routes to."""
     found = (picked_pool(context.view, context.objects, rule.way.shares) for rule in context.placed)
     return Pickers(context.objects, {pool.name for pool in found if pool is not None})
 

@@ -1,6 +1,6 @@
 """How Envoy Gateway reads a request.
 
-Envoy Gateway does not read bodies, but rejects bodies above the listener's limit.
+Envoy Gateway does not read bodies, but it rejects bodies larger than the listener's limit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Renders a view as objects of the Gateway API and Envoy Gateway, and finds everything that they cannot express."""
+"""Renders a view as Gateway API and Envoy Gateway objects, and finds everything that they cannot express."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from lbctl.targets.target import Bundle, File, Prerequisite
 
 MAIN = "envoy-gateway.yaml"
 _CLASS = "eg"
-"""Class of the Gateway if the fleet does not name one: the class in the documentation of Envoy Gateway."""
+"""Class of the Gateway if the fleet does not name one: the class used in Envoy Gateway's documentation."""
 _PERMANENT_REDIRECT = (1, 8)
 """First version whose Gateway API supports status 308."""
 _NO_PLACE = "the fleet has no entry of the kind envoy-gateway, and the rendered objects need a namespace"
@@ -55,10 +55,10 @@ _PICKER_CERTIFICATES = (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The objects of a view, and the findings about everything that they cannot express."""
+    """A view's objects, and the findings about everything that they cannot express."""
 
     context: Context
-    """Contains a view without the routes that cannot be protected."""
+    """Contains the view without the routes that cannot be protected."""
     backends: backends.Backends
     rendered: Objects
     diagnostics: tuple[Diagnostic, ...]
@@ -150,7 +150,7 @@ def render(view: View) -> Bundle:
 
 
 def object_names(view: View) -> frozenset[tuple[str, str, str]]:
-    """Return (kind, namespace, name) of the objects of a view, and of the Secrets and ConfigMaps that they need."""
+    """Return (kind, namespace, name) for a view's objects, and for the Secrets and ConfigMaps that they need."""
     prepared = plan(view)
     if isinstance(prepared, Diagnostic) or prepared.has_errors:
         return frozenset()
@@ -214,7 +214,7 @@ def _certificates(view: View, objects: KubernetesObjects) -> Certificates:
 
 
 def _is_verified(pool: Pool) -> bool:
-    """Return whether a BackendTLSPolicy or a Backend has the CA bundle of the pool."""
+    """Return whether a BackendTLSPolicy or a Backend contains the pool's CA bundle."""
     if isinstance(pool.discovery, KubernetesDiscovery):
         return pool.tls is not None and is_verifiable(pool.tls)
     return backends.verifies_by_backend(pool)

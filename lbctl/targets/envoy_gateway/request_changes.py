@@ -1,7 +1,7 @@
-"""Request changes for a pool: headers, host and path.
+"""Changes to requests for a pool: headers, host and path.
 
 A listener's policy removes headers before routing, and a rule removes further headers. A rule can remove only a few
-headers, so the policy removes all headers that no route needs.
+headers, so the policy removes all headers that none of the routes needs.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from lbctl.targets.hosted import hosted_pool
 
 _FORWARDED_PROTO = "x-forwarded-proto"
 _SET_BY_ENVOY = frozenset((FORWARDED_FOR, _FORWARDED_PROTO, "x-envoy-external-address"))
-"""Headers that Envoy sets after the policy has removed them, so only a rule can withhold them from a pool."""
+"""Headers that Envoy sets after the policy has removed them, so that only a rule can withhold them from a pool."""
 
 
 def adapted(view: View, objects: KubernetesObjects) -> View:
-    """Return the view with the request changes that Envoy Gateway's policies and pools need.
+    """Return the view with the request changes required by Envoy Gateway's policies and by pools.
 
-    Replicas do not receive the clients' credentials. A hosted API gets its host, path and headers. `%` begins one of
-    Envoy's command operators, so it is doubled.
+    Replicas do not receive clients' credentials. A hosted API gets its host, path and headers. `%` begins Envoy's
+    command operators, so it is doubled.
     """
     return replace(view, routes={name: adapted_route(view, objects, route) for name, route in view.routes.items()})
 
 
 def adapted_route(view: View, objects: KubernetesObjects, route: Route) -> Route:
-    """Return a route of the view with these changes."""
+    """Return one of the view's routes with these changes."""
     response = _headers(route.response_headers.set, route.response_headers.remove)
     if not isinstance(route.action, Forward):
         return replace(route, response_headers=response)
@@ -44,7 +44,7 @@ def adapted_route(view: View, objects: KubernetesObjects, route: Route) -> Route
     key = key_of(pool) if pool is not None else None
     if pool is not None and pool.sent is not None and (key is not None or pool.upstream is not None):
         values |= {header.name: header.text for header in pool.sent.headers if header.file is None}
-    # The filter that sends a key precedes the removal of headers, and replaces the client's header.
+    # The filter that sends a key comes before the removal of headers and replaces the client's header.
     kept = {*values, *([key.name] if key is not None else [])}
     withheld -= _removed_before_routing(view, objects, route)
     removed = {*route.request_headers.remove, *credential_headers(route.auth), *withheld} - kept
@@ -53,7 +53,7 @@ def adapted_route(view: View, objects: KubernetesObjects, route: Route) -> Route
 
 
 def only_pool(view: View, route: Route) -> Pool | None:
-    """Return the pool that gets all requests of a route and their mirrored copies; None if there are several."""
+    """Return the pool that gets all of a route's requests and mirrored copies; None if there are several."""
     action = route.action
     if not isinstance(action, Forward) or action.mirror is not None or len(action.pools) != 1:
         return None
@@ -61,7 +61,7 @@ def only_pool(view: View, route: Route) -> Pool | None:
 
 
 def key_of(pool: Pool) -> UpstreamHeader | None:
-    """Return the secret header of a pool; None unless it is the only one."""
+    """Return a pool's secret header; None unless there is exactly one."""
     secrets = [header for header in pool.sent.headers if header.file is not None] if pool.sent is not None else []
     return secrets[0] if len(secrets) == 1 else None
 
@@ -72,7 +72,7 @@ def can_set(value: str) -> bool:
 
 
 def _headers(values: Iterable[tuple[str, str]], removed: Iterable[str]) -> HeaderRules:
-    """Return the rules for headers. A header that cannot be set is removed, so that no client sets it."""
+    """Return the rules for headers. A header that cannot be set is removed, so that clients cannot set it."""
     listed = list(values)
     kept = tuple((name, value.replace("%", "%%")) for name, value in listed if can_set(value))
     return HeaderRules(kept, tuple(sorted({*removed, *(name for name, value in listed if not can_set(value))})))
@@ -117,7 +117,7 @@ def _removed_before_routing(view: View, objects: KubernetesObjects, route: Route
 
 
 def prepended(view: View, route: Route) -> str:
-    """Return the text to prepend to every path of a route in the view; empty if it only replaces a prefix, or nothing.
+    """Return the text to prepend to every path on a route in the view; empty if it only replaces a prefix, or nothing.
 
     Envoy Gateway cannot replace the prefix `/` of a path: it would also replace the slash. Instead, the new prefix is
     prepended.
@@ -129,7 +129,7 @@ def prepended(view: View, route: Route) -> str:
 
 
 def _rewrite(view: View, route: Route) -> Rewrite | None:
-    """Return the new host, and the prefix that replaces the matched one unless it is prepended."""
+    """Return the new host, and the prefix that replaces the matched prefix unless it is prepended."""
     pool = only_pool(view, route)
     own = route.rewrite or Rewrite()
     host = pool.upstream.host if pool is not None and pool.upstream is not None else own.host
@@ -140,7 +140,7 @@ def _rewrite(view: View, route: Route) -> Rewrite | None:
 
 
 def _api_prefix(view: View, route: Route) -> str:
-    """Return the path prefix of the hosted API that a route uses; empty for other pools."""
+    """Return the path prefix of the hosted API used by a route; empty for other pools."""
     pool = only_pool(view, route)
     return pool.upstream.path_prefix if pool is not None and pool.upstream is not None else ""
 
@@ -151,5 +151,5 @@ def _has_root(view: View, route: Route) -> bool:
 
 
 def _rules(view: View, route: str) -> Iterator[Rule]:
-    """Yield the rules of a route. All rules of a route match the same path."""
+    """Yield the rules of a route. All of a route's rules match the same path."""
     return (rule for listener in view.listeners for rule in listener.rules if rule.route == route)

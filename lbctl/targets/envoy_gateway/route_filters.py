@@ -1,8 +1,8 @@
 """HTTPRouteFilters: the gateway's own responses, closed routes, and keys for replicas and hosted APIs.
 
-A filter changes all requests of a rule. A rule that sends a key therefore routes to only one pool and has no mirror.
-Filters on a single backend are not sufficient: they cannot change the path, and Envoy applies the rule's headers after
-the backend's headers.
+A filter changes all of a rule's requests. A rule that sends a key therefore routes to only one pool and does not mirror
+requests. Filters on a single backend are not sufficient, because they cannot change the path, and Envoy applies the
+rule's headers after the backend's.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from lbctl.targets.target import Prerequisite
 
 _FILTER, _SECRET = object_name("HTTPRouteFilter"), object_name("Secret")
 _MAX_BODY = 4096
-"""Maximum size of a response body in bytes, Envoy's default."""
+"""Maximum size of a response body in bytes (Envoy's default)."""
 _COMMANDS_IN_BODIES = (1, 8)
 """First version in which a body may contain Envoy's command operators."""
 _FORWARDED_HOST = (1, 8)
@@ -51,7 +51,7 @@ def response(view: View, by_parts: Mapping[Parts, str], listener: Listener, way:
 
 
 def filters(view: View, by_parts: Mapping[Parts, str], way: Way) -> list[Tree]:
-    """Return the filters that change a rule's requests: the new path, and the key of its only pool."""
+    """Return the filters that change a rule's requests: the new path, and its only pool's key."""
     pool = only_pool(view, way.route)
     wanted = [_rewritten(view, way.route)] if _rewrite(view, way.route) else []
     wanted += [_credential(view, pool)] if pool is not None and key_of(pool) is not None else []
@@ -98,7 +98,7 @@ def needed(context: Context) -> Iterator[tuple[str, str]]:
 
 
 def _sent(context: Context) -> list[Pool]:
-    """Return the pools whose keys are sent by filters of rules."""
+    """Return the pools whose keys are sent by rule filters."""
     forwarded = (rule.way.route for rule in context.placed if rule.way.shares)
     pools = {pool.name: pool for route in forwarded if (pool := only_pool(context.view, route)) is not None}
     return [pools[name] for name in sorted(pools) if key_of(pools[name]) is not None]
@@ -121,13 +121,13 @@ def filter_names(view: View) -> dict[Parts, str]:
     return names(_FILTER, [_closed(view), *responses, *credentials, *rewrites])
 
 
-# The parts of different filters are never equal, even if their names without a digest would be.
+# The parts of different filters' names are never equal, even if the names without a digest would be.
 def _closed(view: View) -> Parts:
     return (f"{view.proxy.name}-closed",)
 
 
 def _response(view: View, listener: Listener, route: Route) -> Parts:
-    """Return the parts of a response's name. Model lists differ between listeners."""
+    """Return the parts of a response filter's name. Model lists differ between listeners."""
     assert isinstance(route.action, Respond)
     if route.name.endswith(PREFLIGHT):
         return f"{view.proxy.name}-{route.name.removesuffix(PREFLIGHT)}", "options"
@@ -221,7 +221,7 @@ def gaps(view: View, objects: KubernetesObjects) -> Iterator[Gap]:
 
 
 def _values(view: View) -> Iterator[Diagnostic]:
-    """Yield the headers with a value for which Envoy Gateway rejects the whole rule."""
+    """Yield the headers whose value makes Envoy Gateway reject the entire rule."""
     for route in view.routes.values():
         for direction, rules in (("request", route.request_headers), ("response", route.response_headers)):
             for name in (name for name, value in rules.set if not can_set(value)):

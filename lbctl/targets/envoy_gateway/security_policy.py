@@ -1,4 +1,4 @@
-"""Authentication and client address lists as SecurityPolicies: one for each listener and route that needs one.
+"""Authentication and client address lists as SecurityPolicies: one per listener and route that needs one.
 
 A rule of an HTTPRoute has at most one policy, which therefore contains everything. API keys and passwords are in
 Secrets, which lbctl does not write.
@@ -68,7 +68,7 @@ def has_backends(context: Context) -> bool:
 def prerequisites(context: Context) -> Iterator[Prerequisite]:
     """Yield the Secrets that contain API keys and passwords.
 
-    Envoy Gateway uses the content of a Secret unchanged. With `--from-env-file`, no newline becomes part of a key.
+    Envoy Gateway uses a Secret's contents unchanged. With `--from-env-file`, keys do not end with a newline.
     """
     view = context.view
     for route, name in _Names.of(view, context.objects).secrets.items():
@@ -82,7 +82,7 @@ def prerequisites(context: Context) -> Iterator[Prerequisite]:
 
 
 def _keys(words: tuple[str, ...], tenants: list[str]) -> Prerequisite:
-    """Return the Secret that contains the tenants' keys. Lines of a file cannot begin with a digit."""
+    """Return the Secret that contains the tenants' keys. Lines of such a file cannot begin with a digit."""
     if any(tenant[0].isdigit() for tenant in tenants):
         files = (f"--from-file={tenant}=FILE-{index}" for index, tenant in enumerate(tenants, start=1))
         return Prerequisite((*words, *files), note="each file contains a key without a newline at its end")
@@ -147,7 +147,10 @@ def _settings(context: Context, named: _Names, rule: PlacedRule) -> Tree:
 
 
 def _authorization(lists: Access) -> Tree:
-    """Return the client address lists. A client in both lists is rejected, because the first matching rule decides."""
+    """Return the client address lists.
+
+    A client in both lists is rejected, because the first matching rule takes effect.
+    """
     rules = [
         {"name": action.lower(), "action": action, "principal": {"clientCIDRs": list(unmapped_networks(networks))}}
         for action, networks in (("Deny", lists.deny), ("Allow", lists.allow or ()))
@@ -186,7 +189,7 @@ def _provider(view: View, route: Route, jwt: Jwt) -> Tree:
 
 
 def _ext_auth(view: View, backend: str, external: External) -> Tree:
-    """Return the query to a service. Envoy appends the client's path to the path of the service."""
+    """Return the query to a service. Envoy appends the client's path to the service's path."""
     http: Tree = {
         "backendRefs": [{"group": GROUP, "kind": "Backend", "name": backend}],
         "path": f"{external.path}?uri=",

@@ -32,13 +32,13 @@ class EnvoyGateway(ManifestTarget):
         return render
 
     def readmission(self, pool: Pool) -> str:
-        """Return the duration of an ejection, which increases with the number of ejections."""
+        """Return the duration of an ejection, which increases with each ejection."""
         if pool.passive is None:
             return ""
         return f"it receives requests again at least {pool.passive.ejection_time / 1000:g} s after its ejection"
 
     def balancing(self, view: View, shares: Mapping[str, float], pool: str) -> str:  # noqa: ARG002 -- the rule decides
-        """Return the algorithm of the rule's policy, which applies to all of its pools."""
+        """Return the algorithm in the rule's policy, which applies to all of the rule's pools."""
         from lbctl.targets.envoy_gateway.traffic_policy import balancing
 
         return balancing(view, shares)

@@ -1,7 +1,7 @@
-"""Settings of pools, retries and limits as BackendTrafficPolicies.
+"""Pool settings, retries and limits as BackendTrafficPolicies.
 
-A policy is attached to a rule, never to a Service, and applies to all of the rule's pools. If the pools of a split
-differ, the smallest limits apply; for other settings, the pool with the largest share decides.
+A policy is attached to a rule, never to a Service, and applies to all of the rule's pools. If a split's pools differ,
+the smallest limits apply; all other settings come from the pool with the largest share.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from lbctl.targets.manifests.objects import Objects, Tree
 
 _POLICY = object_name("BackendTrafficPolicy")
 _IDLE_TIMEOUTS = _RETRY_BUDGETS = _CHECK_PORTS = (1, 8)
-"""First versions with these settings."""
+"""First versions that support these settings."""
 _ALGORITHMS = {"round_robin": "RoundRobin", "random": "Random"}
-"""All other algorithms, except hashing, are LeastRequest."""
+"""All other algorithms except hashing are rendered as LeastRequest."""
 _NAMES = {"RoundRobin": "round_robin", "Random": "random", "ConsistentHash": "hash", "LeastRequest": "least_request"}
 """Name of each algorithm in the fleet file."""
 _TRIGGERS = {
@@ -48,7 +48,7 @@ _TRIGGERS = {
 _UNITS = {1_000: "Second", 60_000: "Minute", 3_600_000: "Hour"}
 """Maps each rate period, in milliseconds, to its unit."""
 _MIN_RETRIES = 3
-"""Number of retries in flight that a budget always allows."""
+"""Number of retries in flight that a budget always permits."""
 _TABLE_SIZE = 65_537
 _SIZES = ((1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki"))
 
@@ -170,7 +170,7 @@ def _timeout(view: View, route: Route, pool: Pool) -> Tree:
 
 
 def _circuit_breaker(view: View, route: Route, pools: Sequence[Pool]) -> Tree:
-    """Return the limits of a rule. The view's limits are already one instance's part."""
+    """Return the limits of a rule. The view's limits are already one instance's share."""
     limits = [pool.circuit_breaker for pool in pools]
     tree: Tree = {
         "maxConnections": min(item.max_connections for item in limits),
@@ -191,7 +191,7 @@ def _circuit_breaker(view: View, route: Route, pools: Sequence[Pool]) -> Tree:
 
 
 def _replica_connections(pool: Pool) -> int | None:
-    """Return the maximum number of connections to a replica. In HTTP/1.1, each carries one request."""
+    """Return the maximum number of connections to a replica. In HTTP/1.1, each connection carries one request."""
     limits: CircuitBreaker = pool.circuit_breaker
     requests = None if _may_use_http2(pool) else limits.replica_max_requests
     return min((item for item in (requests, limits.replica_max_connections) if item is not None), default=None)
@@ -222,7 +222,7 @@ def _rate_limit(limit: RateLimit, counters: int) -> Tree:
 
 
 def _health(view: View, pool: Pool) -> Tree:
-    """Return the health checks, without panic: an unhealthy replica gets no requests, even if few are healthy."""
+    """Return the health checks, without panic mode: unhealthy replicas get no requests, even if few are healthy."""
     tree: Tree = {"panicThreshold": 1 if pool.fail_open else 0}
     if pool.active is not None and not _lacking(view, pool, pool.active):
         tree["active"] = _active(pool, pool.active)
@@ -278,7 +278,7 @@ def _lacking(view: View, pool: Pool, check: ActiveCheck) -> str:
 
 
 def _retry(route: Route, pools: Sequence[Pool]) -> Tree:
-    """Return the retries of a rule. Without triggers, Envoy Gateway would retry requests after every 503."""
+    """Return the retries of a rule. Without triggers, Envoy Gateway would retry requests after every 503 response."""
     retry = route.retry
     triggers = [_TRIGGERS[item] for item in retry.when if item in _TRIGGERS]
     statuses: list[int] = []

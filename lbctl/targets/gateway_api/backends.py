@@ -1,4 +1,4 @@
-"""The backends of routes: existing Services and InferencePools of discovered pools, and rendered ones for the rest."""
+"""The backends for routes: existing Services and InferencePools for discovered pools, rendered ones for the rest."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Backend:
 
     name: str
     namespace: str | None
-    """Namespace; None: the routes' namespace."""
+    """Namespace; None means the routes' namespace."""
     port: int
     weight: int = 1
     """Relative to the other Services of the pool."""
@@ -67,7 +67,7 @@ class Backends:
         self.pickers = Pickers(objects, picked)
 
     def of(self, route: Route, pool: str) -> list[Backend]:
-        """Return the Services of a pool for the requests of a route, with their weights."""
+        """Return a pool's Services for a route's requests, with their weights."""
         discovery = self._view.pools[pool].discovery
         if isinstance(discovery, KubernetesDiscovery):
             found = self._existing(discovery)
@@ -84,7 +84,7 @@ class Backends:
         ]
 
     def mirror_reference(self, route: Route, pool: str) -> Tree:
-        """Return the Service for mirrored requests, which contains all replicas of the pool."""
+        """Return the Service for mirrored requests, which contains all of the pool's replicas."""
         discovery = self._view.pools[pool].discovery
         if isinstance(discovery, KubernetesDiscovery):
             return self._existing(discovery).tree()
@@ -94,7 +94,7 @@ class Backends:
         return Backend(self._names[self._mirror_parts(group_of(route, pool))], None, backends[0].port).tree()
 
     def response(self, listener: Listener, way: Way) -> Tree:  # noqa: ARG002 -- the response is the same everywhere
-        """Return the Service without endpoints, because the API cannot express responses by the gateway."""
+        """Return the Service without endpoints, because the API cannot express responses sent by the gateway."""
         return {"backendRefs": [self.closed.tree()]}
 
     def filters(self, listener: Listener, way: Way) -> list[Tree]:  # noqa: ARG002 -- for other kinds
@@ -103,7 +103,7 @@ class Backends:
 
     @property
     def closed(self) -> Backend:
-        """Return the Service without endpoints, which is the backend of routes that return 503."""
+        """Return the Service without endpoints, which is the backend for routes that return 503."""
         return Backend(self._names[self._view.proxy.name, _CLOSED], None, CLOSED_PORT)
 
     def references(self, route: Route, shares: Mapping[str, int]) -> list[Tree]:

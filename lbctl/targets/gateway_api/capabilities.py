@@ -1,4 +1,4 @@
-"""Support for each feature by the Gateway API's standard channel, whichever class the gateway has."""
+"""The Gateway API standard channel's support for each feature, regardless of the gateway's class."""
 
 from __future__ import annotations
 

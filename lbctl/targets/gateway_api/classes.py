@@ -1,9 +1,9 @@
 """Features that known Gateway classes do not implement.
 
-The table contains the extended features that lbctl renders, according to the conformance reports in the repository of
-the Gateway API at commit 4564255a (2026-08-21) and, for InferencePools, in the repository of the Inference Extension.
-For rewriting the prefix /, see issue 5256 of Envoy Gateway. An operator can give a class any name. The table uses the
-names that the implementations create by default.
+The table contains the extended features that lbctl renders, according to the conformance reports in the Gateway API's
+repository at commit 4564255a (2026-08-21) and, for InferencePools, in the Inference Extension's repository. For
+rewriting the prefix `/`, see Envoy Gateway's issue 5256. Operators can give a class any name. The table uses the names
+that the implementations create by default.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Routes that return 503 because the API expresses their protection only in part."""
+"""Routes that return 503 because the API only partly expresses their protection."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def gaps(view: View, objects: KubernetesObjects) -> Iterator[Gap]:
 
 
 def without_host_names(view: View) -> View:
-    """Return the view without replicas that have host names, which slices cannot contain.
+    """Return the view without replicas that have host names, because slices cannot contain these.
 
-    The remaining replicas receive the share of the removed replicas.
+    The removed replicas' share goes to the remaining replicas.
     """
     pools, weights = {}, {}
     for name, pool in view.pools.items():
@@ -76,7 +76,7 @@ def verifies_clients(view: View, listener: Listener) -> bool:
 def client_certificate(view: View) -> tuple[str, str] | None:
     """Return the certificate and the key with which the Gateway of a closed view connects to its replicas.
 
-    If another component presents client certificates, it is None: replicas may even need different ones.
+    Return None if another component presents client certificates, because replicas may even need different ones.
     """
     feature, objects = "pool.tls.client_certificate", view.proxy.kubernetes
     if _is_unsupported(view, feature) or objects is None or feature in objects.assume:

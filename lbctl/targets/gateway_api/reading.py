@@ -1,4 +1,4 @@
-"""How a gateway reads requests, as far as the API defines it. The rest depends on the gateway's class."""
+"""How a gateway reads requests, to the extent that the API defines it. The rest depends on the gateway's class."""
 
 from lbctl.targets.manifests.reading import read
 

@@ -1,4 +1,4 @@
-"""Renders a view as objects of the Gateway API, and finds everything that they cannot express."""
+"""Renders a view as Gateway API objects, and finds everything that they cannot express."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _ENTRY = "proxies: {edge: {kind: gateway-api, kubernetes: {namespace: NAMESPACE,
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The tables of a view, and the findings about everything that the objects cannot express."""
+    """A view's tables, and the findings about everything that the objects cannot express."""
 
     view: View
     """The view without the routes that the API cannot protect, and without replicas that have host names."""
@@ -127,7 +127,7 @@ def render(view: View) -> Bundle:
 
 
 def object_names(view: View) -> frozenset[tuple[str, str, str]]:
-    """Return (kind, namespace, name) of the objects of a view, and of the Secrets and ConfigMaps that they need."""
+    """Return (kind, namespace, name) for a view's objects, and for the Secrets and ConfigMaps that they need."""
     prepared = plan(view)
     if isinstance(prepared, Diagnostic) or any(item.severity == "error" for item in prepared.diagnostics):
         return frozenset()
@@ -275,7 +275,7 @@ def _websockets(view: View) -> Iterator[Diagnostic]:
 
 
 def _preflights(view: View) -> Iterator[Diagnostic]:
-    """Yield the open routes with CORS preflights that lbctl would answer. The API cannot express such answers."""
+    """Yield the open routes with CORS preflights that lbctl would answer. The API cannot express such responses."""
     for name in view.routes:
         route = view.routes.get(name.removesuffix(PREFLIGHT))
         if name.endswith(PREFLIGHT) and route is not None and isinstance(route.action, Forward):

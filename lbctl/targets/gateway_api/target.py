@@ -32,7 +32,7 @@ class GatewayApi(ManifestTarget):
         return render
 
     def balancing(self, view: View, shares: Mapping[str, float], pool: str) -> str:  # noqa: ARG002 -- for other kinds
-        """Return `pick` for an InferencePool. For other pools, the Gateway class decides."""
+        """Return `pick` for an InferencePool. For other pools, the Gateway's class decides."""
         from lbctl.targets.gateway_api.backends import is_picked
 
         return "pick" if is_picked(view.pools[pool]) else ""

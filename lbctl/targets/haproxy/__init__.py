@@ -26,17 +26,17 @@ class Haproxy:
     """The target for HAProxy. It has no state, and `render` builds everything from scratch."""
 
     kind: str = "haproxy"
-    """The name in the registry of targets."""
+    """Name in the registry of targets."""
     title: str = "HAProxy"
-    """The name shown to users."""
+    """Name shown to users."""
     binary: str = "haproxy"
-    """The name of the program."""
+    """Name of the program."""
     install_hint: str = "apt-get install haproxy"
     """Command that installs HAProxy."""
     wheel: str = ""
     """Python distribution that contains the program; empty if there is none."""
     forms: Sequence[str] = ("yaml",)
-    """Formats of its configuration."""
+    """Formats of the configuration."""
     served_by_xds: bool = False
     """Whether `serve` sends resources to the proxy over xDS."""
     counted_with: Sequence[str] = ("runtime_api",)
@@ -55,7 +55,7 @@ class Haproxy:
     fragment_example: str = "/etc/haproxy/lbctl.cfg"
     """Example path of a fragment."""
     service_config: str = "/etc/haproxy/haproxy.cfg"
-    """Configuration file that the distribution's service reads."""
+    """Configuration file read by the distribution's service."""
 
     @property
     def capabilities(self) -> Mapping[str, Capability]:
@@ -78,7 +78,7 @@ class Haproxy:
         return readmission(pool)
 
     def unfit_for_service(self, view: View) -> str:
-        """Return a problem if root starts HAProxy and no user is configured."""
+        """Return a problem if HAProxy is started as root and no user is configured."""
         return "" if view.proxy.user else "HAProxy would run as root, because user, group and chroot are not set"
 
     def log_files(self, view: View) -> Sequence[str]:  # noqa: ARG002 -- for other kinds
@@ -98,7 +98,7 @@ class Haproxy:
         return render(view)
 
     def diagnostics(self, view: View) -> tuple[Diagnostic, ...]:
-        """Return the diagnostics of `render` for this view without rendering files."""
+        """Return the diagnostics that `render` reports for this view, without rendering files."""
         from lbctl.targets.haproxy.render import diagnostics
 
         return diagnostics(view)

@@ -14,7 +14,7 @@ from lbctl.targets.token import Token
 
 _REFUSED = quote.error(client_identity.REFUSED_ADDRESS_MESSAGE, client_identity.REFUSED_ADDRESS_KIND)
 _TRANSLATED = ("2002::/16", "::/96")
-"""6to4 and IPv4-compatible addresses, which contain an IPv4 address but are not IPv4."""
+"""6to4 and IPv4-compatible addresses, which contain an IPv4 address but are not IPv4 addresses."""
 
 
 def lines(route: Route, listener: Listener, acls: Acls) -> Iterator[Token]:
@@ -24,7 +24,7 @@ def lines(route: Route, listener: Listener, acls: Acls) -> Iterator[Token]:
 
 
 def unrouted(listener: Listener, acls: Acls) -> Iterator[Token]:
-    """Yield the lines that reject clients whose request has no route."""
+    """Yield the lines that reject clients whose request does not match a route."""
     return _lines(access(listener), "if !routed", acls, ("listeners", listener.name))
 
 
@@ -52,5 +52,5 @@ def _within(networks: tuple[str, ...], acls: Acls) -> tuple[str, str]:
 
 
 def _translated(acls: Acls) -> str:
-    """Return the ACL for IPv6 clients whose address HAProxy compares only in part with IPv4 networks."""
+    """Return the ACL for IPv6 clients whose addresses HAProxy only partly compares with IPv4 networks."""
     return acls.name("src", "ip", _TRANSLATED)

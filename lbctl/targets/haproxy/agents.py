@@ -1,10 +1,10 @@
-"""Agent checks: the ports on which HAProxy queries the weights of replicas, and how a query identifies its replica.
+"""Agent checks: the ports on which HAProxy queries the replicas' weights, and how a query identifies its replica.
 
-An agent check returns the percentage of its full weight that a replica should have. Agent checks are meant for sites
-that do not allow access to the Runtime API. Every replica has one TCP port. Ports are numbered consecutively in the
-order of pools and replicas. When a replica is removed, the ports of later replicas change in the next file, while
-HAProxy may still run the previous file. For this reason a port does not identify a replica. Each query contains the
-replica's name, address and capacity from the file that HAProxy runs.
+An agent check returns the percentage of its full weight that a replica should have. They are meant for sites that do
+not allow access to the Runtime API. Every replica has one TCP port. Ports are numbered consecutively in the order of
+pools and replicas. When a replica is removed, later replicas' ports change in the next file, while HAProxy may still be
+running the previous file. A port therefore does not identify a replica. Each query contains the replica's name, address
+and capacity from the file that HAProxy is running.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _PORT = re.compile(r"(?m)^ +server .* agent-addr (\S+) agent-port (\d{1,5})\b")
 
 
 def places(view: View) -> Mapping[tuple[str, str], Address]:
-    """Map (pool, replica) to the address that HAProxy queries; empty if the proxy has no agent.
+    """Map (pool, replica) to the address that HAProxy queries; empty if the proxy does not have an agent.
 
-    Replicas without a free port are missing.
+    Replicas for which no port is free are absent.
     """
     first = view.proxy.agent_check
     if first is None or not first.port:
@@ -40,13 +40,13 @@ def places(view: View) -> Mapping[tuple[str, str], Address]:
 def identity(pool: str, replica: Replica) -> str:
     """Return the text that identifies the replica in a query.
 
-    A replica that has moved to another address counts as new.
+    A replica that has moved to another address is treated as new.
     """
     return f"{pool}/{replica.name} {replica.address}"
 
 
 def full_weight(replica: Replica) -> float:
-    """Return the weight that the percentage in the agent's response refers to.
+    """Return the weight to which the percentage in the agent's response refers.
 
     The weight in the file is proportional to this weight.
     """
@@ -59,6 +59,6 @@ def question(pool: str, replica: Replica) -> str:
 
 
 def ports(text: str, first: Address) -> frozenset[int]:
-    """Return the ports that the configuration `text`, which may be older, uses for agents on the host of `first`."""
+    """Return the ports that the configuration `text`, which may be older, uses for agents on `first`'s host."""
     host = from_here(first.host)
     return frozenset(int(port) for address, port in _PORT.findall(text) if address == host and int(port) <= _LAST_PORT)

@@ -1,7 +1,7 @@
 """Authentication by API keys, tokens, or either of them. Requests without valid credentials are rejected.
 
-Keys are stored as hashes in a separate file; a client's key is hashed before it is looked up. Credentials do not reach
-a replica unless the fleet forwards them, and only the tenant is logged.
+Keys are stored as hashes in a separate file; a client's key is hashed before it is looked up. Credentials are not sent
+to replicas unless the fleet forwards them, and only the tenant is logged.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ALL_PROTOCOLS = Token(
 )
 _UPGRADES = "{ req.fhdr(upgrade) -m str -i websocket }"
 _BODY_STARTS = "10s"
-"""Timeout within which an HTTP/2 request without a length must end or start its body."""
+"""Timeout within which an HTTP/2 request without a length must either end or start its body."""
 
 
 def files(view: View) -> Iterator[File]:
@@ -117,8 +117,8 @@ def _without_trailers(route: Route, auth: Auth, view: View, if_route: str) -> It
 
     A server that treats trailers as headers would accept a tenant from them. HAProxy cannot remove trailers, but it
     does not forward them if the message has a length. An HTTP/2 message without a length passes only if it ends with
-    its headers. This is visible only in HAProxy's internal representation (HTX). From 3.0 on, setting a Content-Length
-    here does not suppress trailers.
+    its headers. This is visible only in HAProxy's internal representation (HTX). As of version 3.0, setting a
+    Content-Length here does not suppress trailers.
     """
     named = auth.forward_tenant or any("tenant" in variables(text) for _, text in route.request_headers.set)
     if not named or not isinstance(route.action, Forward):
@@ -148,7 +148,7 @@ def credential_removal(route: Route) -> Iterator[Token]:
 
 
 def _without_key_in_protocols(if_route: str, path: tuple[str, ...]) -> Iterator[Token]:
-    """Yield the lines that remove keys from the subprotocols of a WebSocket.
+    """Yield the lines that remove keys from a WebSocket's subprotocols.
 
     If the last item is removed, so is the header.
     """

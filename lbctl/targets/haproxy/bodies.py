@@ -31,8 +31,8 @@ _PROMPT = "http-request set-var-fmt(txn.hashed)"
 def wait(*conditions: str, source: Path = ()) -> Iterator[Token]:
     """Yield the lines that buffer a request that meets the conditions until its body is complete or fills the buffer.
 
-    No timeout limits the whole upload. The request ends after a period of silence, as it does while it is forwarded to
-    a replica. A WebSocket has no body in HTTP/1 and an endless one in HTTP/2.
+    No timeout limits the entire upload. The request ends after a period of silence, just as it does while it is being
+    forwarded to a replica. A WebSocket has no body in HTTP/1 and an endless one in HTTP/2.
     """
     for each in ("!{ req.ver -m beg 2 }", "!{ req.hdr(upgrade) -m str -i websocket }"):
         yield line(f"http-request wait-for-body time {quote.FOREVER}ms if", *conditions, each, source=source)

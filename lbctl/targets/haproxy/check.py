@@ -23,7 +23,7 @@ def command(binary: str, main: str) -> list[str]:
 
 
 def complaints(output: str, bundle: Bundle) -> Iterator[Complaint]:
-    """Yield one complaint for each alert, except HAProxy's closing summary."""
+    """Yield one complaint per alert, except for HAProxy's closing summary."""
     for line in output.splitlines():
         alert = _ALERT.match(line)
         if alert and not _SUMMARY.match(alert["text"]):

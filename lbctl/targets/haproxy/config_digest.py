@@ -1,8 +1,8 @@
 """The digest that identifies a running HAProxy's configuration.
 
-The digest covers everything that takes effect only after a reload. The digest is part of the `description` that `show
-info` returns. The proxy's driver can thus determine whether only weights and servers differ, even if other programs
-have loaded or written configurations in the meantime.
+It covers everything that takes effect only after a reload. It is part of the `description` returned by `show info`. The
+proxy's driver can thus determine whether only weights and servers differ, even if other programs have loaded or written
+configurations in the meantime.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CHANGEABLE = (
 )
 """Prefixes of lines that change with the replicas."""
 _OWN_PORT = re.compile(r"    server (\S+) .* (port [0-9]+)")
-"""Line of a server with its own check port. No Runtime API command can change this port."""
+"""Line of a server that has its own check port. No Runtime API command can change this port."""
 _LENGTH = 16
 
 
@@ -64,8 +64,8 @@ def _replaced(text: str, old: str, new: str) -> str:
 def covering(bundle: Bundle, files: str) -> Bundle:
     """Return the bundle with a digest that also covers `files`, itself a digest of further files that HAProxy reads.
 
-    A renewed certificate therefore counts as a change that needs a reload. In a configuration without a digest, a
-    comment is added instead.
+    A renewed certificate is therefore treated as a change that requires a reload. In a configuration without a digest,
+    a comment is added instead.
     """
     description, text = of(bundle), bundle.main.text
     if not files:
@@ -79,7 +79,7 @@ def covering(bundle: Bundle, files: str) -> Bundle:
 
 
 def of(bundle: Bundle) -> str:
-    """Return the digest that a proxy with this configuration reports; empty if it has none."""
+    """Return the digest reported by a proxy with this configuration; empty if it has none."""
     start = f"    {BLANK}"
     server = _SERVER.search(bundle.main.text)
     if server is not None:

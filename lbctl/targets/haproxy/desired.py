@@ -1,7 +1,7 @@
-"""The servers of a view, listed by backend in the terms of the Runtime API.
+"""A view's servers, listed by backend in Runtime API terms.
 
-The list agrees with the rendered file, because both are built from the same parts, weights and arguments. A replica
-that is in several backends is listed for each of them.
+The list matches the rendered file, because both are built from the same parts, weights and arguments. A replica that is
+in several backends is listed for each of them.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _server(
 
 
 def _drain_state(pool: Pool) -> State:
-    """Return the state of a drained replica.
+    """Return the state for a drained replica.
 
     In drain mode, a replica can still be reached through a cookie, a session or the picker. In maintenance mode, it
     receives no new requests, but its current requests continue.

@@ -19,11 +19,12 @@ from lbctl.targets.token import Token
 _SERVING = b"\x08\x01"
 """Message HealthCheckResponse{status: SERVING}."""
 _MIN_FAILURES = 2
-"""Minimum number of failed connections before a replica is ejected. A single failure may be a lost packet."""
+"""Minimum number of failed connections before a replica is ejected. A single failure may be caused by a lost packet."""
 _RISE = 2
-"""Number of checks that an ejected replica must pass if the pool has no active check."""
+"""Number of checks that an ejected replica must pass if the pool does not have an active check."""
 _INTERVAL = 10_000
-"""Interval, in milliseconds, of the TCP checks that passive ejection needs if the pool has no active check."""
+"""Interval, in milliseconds, of the TCP checks needed for passive ejection if the pool does not have an active
+check."""
 
 
 def lines(pool: Pool, view: View) -> Iterator[Token]:
@@ -80,8 +81,8 @@ def readmission(pool: Pool) -> str:
 def _observed(pool: Pool, passive: PassiveCheck, size: int, retries: int) -> str:
     """Return the events that eject a replica: responses, or failed connections, which a request cannot cause.
 
-    HAProxy cannot limit the number of ejected replicas. For this reason, responses count only if the fleet sets
-    `consecutive_5xx` or allows ejection of the whole pool, and never for a pool's only replica.
+    HAProxy cannot limit the number of ejected replicas. For this reason, responses are taken into account only if the
+    fleet sets `consecutive_5xx` or allows ejection of the entire pool, and never for a pool's only replica.
 
     With a bounded hash, all attempts of a request may go to the same dead replica, which looks idle while the others
     have reached their bound. Such a replica is therefore ejected before the last attempt, but never after a single
@@ -96,7 +97,7 @@ def _observed(pool: Pool, passive: PassiveCheck, size: int, retries: int) -> str
 
 
 def _is_only(passive: PassiveCheck, size: int) -> bool:
-    """Return whether the pool has a single replica that must stay.
+    """Return whether the pool has a single replica that must not be ejected.
 
     With a fallback pool, `max_ejection` is 100 % by default, so the replica may be ejected.
     """
@@ -185,9 +186,9 @@ def _http(pool: Pool, probe: HttpCheck, view: View) -> Iterator[Token]:
 def _host(pool: Pool) -> str:
     """Return the Host header of an HTTP check.
 
-    HTTP/1.1 requires one, and a check has no access to the address of the replica that it checks. If all replicas share
-    a host name, the header is this name. Otherwise, it does not depend on the replicas, so that they can change without
-    a reload.
+    HTTP/1.1 requires one, and a check does not have access to the address of the replica that it checks. If all
+    replicas share a host name, the header is this name. Otherwise, it does not depend on the replicas, so that they can
+    change without a reload.
     """
     names = {str(item.address) for item in pool.replicas if item.address.host and not is_ip(item.address.host)}
     return names.pop() if len(names) == 1 else "localhost"
@@ -196,7 +197,7 @@ def _host(pool: Pool) -> str:
 def _grpc(pool: Pool, probe: GrpcCheck, view: View) -> Iterator[Token]:
     """Yield the lines that call the standard gRPC health service by sending HTTP/2 frames.
 
-    HAProxy's HTTP checks can neither send nor match a zero byte, but every gRPC message begins with one. A response
+    HAProxy's HTTP checks can neither send nor match a zero byte, but every gRPC message begins with one. Any response
     other than SERVING is detected when the check times out. If the check sends a key, the frames are in the secrets
     file.
     """

@@ -28,7 +28,7 @@ def lines(pool: Pool, view: View) -> Iterator[Token]:
     path = ("pools", pool.name, "upstream" if pool.upstream else "credentials")
     if (
         pool.affinity is not None and _COOKIE in hosted.removed
-    ):  # HAProxy reads its cookie after these rules, and removes it before the API
+    ):  # HAProxy reads its cookie after these rules, and removes it before the API gets the request
         fetch = quote.word(quote.sample("req.cook", pool.affinity.cookie))
         yield line("http-request set-var(txn.affinity)", fetch, source=("pools", pool.name, "affinity"))
     for pattern in client_identity.groups(hosted.removed):

@@ -1,7 +1,7 @@
-"""Converts the keys of a JSON Web Key Set for HAProxy: one PEM per key, with the only algorithm that it may verify.
+"""Converts a JSON Web Key Set's keys for HAProxy: one PEM per key, with the only algorithm that it may verify.
 
-A key without an algorithm verifies its type's usual algorithm, never the algorithm that a token names. Unusable keys
-are left out. The reason is reported, but never any part of the key. Tokens signed with such a key are rejected.
+A key without an algorithm verifies only its type's usual algorithm, never the algorithm named by a token. Unusable keys
+are omitted. The reason is reported, but never any part of the key. Tokens signed with such a key are rejected.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _INTEGER, _BITS, _SEQUENCE = 0x02, 0x03, 0x30
 
 
 class UnfitKeyError(Exception):
-    """HAProxy cannot use this key for verification. The message gives the reason."""
+    """HAProxy cannot use this key for verification. The message states the reason."""
 
 
 @dataclass(frozen=True, slots=True)

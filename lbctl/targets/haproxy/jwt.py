@@ -1,7 +1,8 @@
 """JSON Web Tokens: signature, validity period, issuer, audience and tenant.
 
-Every key verifies exactly one algorithm, whatever the token states. A token "signed" with none, or with a public key as
-the secret, matches no key. Every requirement is checked explicitly, and an unreadable claim does not meet it.
+Every key verifies exactly one algorithm, regardless of what the token states. A token "signed" with none, or with a
+public key as the secret, does not match any key. Every requirement is checked explicitly, and an unreadable claim does
+not meet it.
 """
 
 from __future__ import annotations
@@ -33,11 +34,12 @@ _NO_TIME = r'"(?:exp|nbf)"\s*+:\s*+(?![0-9]{1,15}(?:\.[0-9]+)?\s*+[,}])'
 HAProxy would also accept a number inside a string, and the 1 of `1e400`.
 """
 _CUT = r"\s*+:\s*+\x22(?:[^\x22\x5c]|\x5c(?!u0000).)*+\x5cu0000"
-"""Matches, in the text of the claims, a value with an escaped NUL. HAProxy reads only the part before the NUL."""
+"""Matches, in the text of the claims, a value that contains an escaped NUL. HAProxy reads only the part before the
+NUL."""
 _WHOLE = r"\}\s*+\z"
 """Matches the end of the claims. HAProxy does not see text after an unescaped NUL."""
 _AUDIENCES = 8
-"""Maximum number of audiences that are checked if a token has several. HAProxy reads array elements by position."""
+"""Maximum number of audiences checked if a token has several. HAProxy reads array elements by position."""
 _CLAIMS = "var(txn.token),field(2,.),ub64dec"
 _CLAIM = "var(txn.token),jwt_payload_query("
 
@@ -121,7 +123,7 @@ def _verify_signature(route: Route, view: View, acls: Acls, if_route: str, verif
 def _read_times(if_route: str) -> Iterator[Token]:
     """Yield the lines that read when the token expires and when it becomes valid.
 
-    A claim that is not a number counts as 0: such an expiry is in the past, and such a start is allowed.
+    A claim that is not a number is treated as 0: such an expiry is in the past, and such a start is allowed.
     """
     yield line("http-request set-var(txn.now) date()", if_route)
     yield line("http-request set-var(txn.exp)", quote.word(f'{_CLAIM}"$.exp","int")'), if_route)

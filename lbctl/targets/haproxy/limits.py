@@ -2,10 +2,10 @@
 
 Rate limits and concurrency limits of a route are stick tables. HAProxy counts in sliding windows. A window of burst ÷
 rate that admits `burst` requests never admits more than the fleet's token bucket, and sustains the same rate. Only
-admitted requests count, so a client that keeps retrying is admitted again as soon as its window allows. HAProxy has
-three counters per request.
+admitted requests are counted, so a client that keeps retrying is admitted again as soon as its window allows. HAProxy
+has three counters per request.
 
-Unless the fleet sets a pool's limits, they follow from the number of replicas. They are the maximum number of
+Unless the fleet sets a pool's limits, they are derived from the number of replicas. They are the maximum number of
 concurrent requests, and the number of healthy replicas that a backend needs in order to serve as the nearest tier, or
 not to shed load. If replicas are added and removed through the Runtime API, these limits are process variables, which
 that API can change; otherwise they are part of the rules.
@@ -35,7 +35,7 @@ _WORDS = 40
 """Maximum number of names in one line. HAProxy accepts 64 words."""
 _UNLIMITED = 2**31 - 1
 REFUSAL = quote.error("too many requests", "rate_limited")
-"""The body of a 429."""
+"""Body of a 429 response."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def _counted(route: Route) -> tuple[RateLimit, ...]:
 
 
 def _track(part: _Part, route_acl: str) -> Iterator[Token]:
-    """Yield the lines that track a request. All requests without the header or tenant share a counter."""
+    """Yield the lines that track a request. All requests without the header or tenant share one counter."""
     index, limit = part.index, part.limit
     key = {"client_ip": "src", "all": "int(1)", "tenant": "var(txn.tenant)"}.get(limit.by, "")
     if limit.by in ("client_ip", "all"):
@@ -157,7 +157,7 @@ def _path(route: Route, index: int) -> tuple[str | int, ...]:
 def requests(pool: Pool) -> int | None:
     """Return the limit, or None if the replicas' own limits do not add up to more.
 
-    In that case requests wait for the replicas instead.
+    Requests then wait for the replicas instead.
     """
     breaker = pool.circuit_breaker
     limit = min(breaker.max_requests, breaker.max_connections) if pool.protocol == "http1" else breaker.max_requests
@@ -246,7 +246,7 @@ def _waiting_variable(part: TierBackend) -> str:
 
 
 def _variable(limit: str) -> str:
-    """Return the name of a limit's variable. Variable names must not contain `-`, but backend names may."""
+    """Return the name of a limit's variable. Variable names must not contain `-`, whereas backend names may."""
     return f"proc.most_{hashlib.sha256(limit.encode()).hexdigest()[:12]}"
 
 

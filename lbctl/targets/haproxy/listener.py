@@ -67,8 +67,8 @@ class Frontend:
     bind: Token
     """Address and its bind parameters."""
     bind_from_33: Token | None
-    """Address and parameters for HAProxy 3.3 and later, whichever version is rendered; None: same as for older
-    versions."""
+    """Address and parameters for HAProxy 3.3 and later, regardless of the rendered version; None if they are the same
+    as for older versions."""
     settings: tuple[Token, ...]
     """Lines for limits, timeouts and logs."""
     client: tuple[Token, ...]
@@ -82,7 +82,7 @@ class Frontend:
     routing: tuple[Token, ...]
     """Lines that determine the route and the pool of a request, and reject or change it."""
     own_lines: tuple[Token, ...]
-    """Operator's own lines."""
+    """The operator's own lines."""
     to_pool: tuple[Token, ...]
     """Lines that choose the backend."""
     answers: tuple[Token, ...]
@@ -98,7 +98,7 @@ class Frontend:
 def frontend(listener: Listener, view: View, read_elsewhere: frozenset[str]) -> Frontend:
     """Return the frontend of a listener. `read_elsewhere` contains the variables that other sections read.
 
-    Unused definitions are left out.
+    Unused definitions are omitted.
     """
     acls = Acls()
     rule_lines = tuple(rules(listener, acls))
@@ -297,8 +297,8 @@ def _address_headers(listener: Listener) -> Iterator[Token]:
 def _client(settings: ClientAddress | None) -> Iterator[Token]:
     """Yield the lines that determine the client's address, and remove address headers from untrusted peers.
 
-    The header is read from its end: the trusted peer itself added the last address, and each earlier one counts only if
-    the one after it is also trusted. At most four consecutive load balancers are considered.
+    The header is read from its end: the last address was added by the trusted peer itself, and each earlier one is used
+    only if the one after it is also trusted. At most four consecutive load balancers are considered.
     """
     if settings is None:
         return
@@ -350,7 +350,7 @@ def _body_limit(listener: Listener, view: View) -> Iterator[Token]:
 
 
 def _model(listener: Listener, view: View, acls: Acls) -> Iterator[Token]:
-    """Yield the lines that set txn.model from the header x-model, or else the `model` in the body or a GET's query.
+    """Yield the lines that set txn.model from the `x-model` header, or else from `model` in the body or a GET's query.
 
     A body is buffered, for as long as the client keeps sending, only if its model may make the request match a rule.
     gRPC calls are not buffered, unless protection depends on the model.
@@ -386,7 +386,7 @@ def _unrouted(listener: Listener, routes: Iterable[Route], view: View, acls: Acl
 
 
 def _no_model(listener: Listener, acls: Acls) -> Iterator[Token]:
-    """Yield the lines that respond to requests that would match a rule if they named another model."""
+    """Yield the lines that respond to requests that would match a rule if they named a different model."""
     if not by_model(listener):
         return
     decides = "{ var(txn.reads_model) -m found }" if any(_reads_model(listener, acls)) else ""

@@ -1,8 +1,8 @@
 """A pool's tiers as backends: replicas ranked by priority, own zone, own region and the rest.
 
-HAProxy only distinguishes servers and backup servers. For this reason, each rank except the last has a backend that
-contains the replicas of this rank and all earlier ranks; the pool's own backend contains all replicas. A request goes
-to the first backend whose own rank is healthy: with `locality`, while `spill_below` percent of the rank are up;
+HAProxy distinguishes only between servers and backup servers. For this reason, each rank except the last has a backend
+that contains the replicas of this rank and all earlier ranks; the pool's own backend contains all replicas. A request
+goes to the first backend whose own rank is healthy: with `locality`, while `spill_below` percent of the rank are up;
 otherwise, while at least one replica is up. The transition is a step, not a ramp: below that percentage, the next rank
 joins in proportion to its weight.
 

@@ -1,7 +1,7 @@
 """HAProxy's logs: the access log, timers for `serve`, and reports of ended requests for the picker.
 
 Timers and ended requests are reported by syslog, as structured data (RFC 5424), of which a section can have only one.
-The access log entry after it is cut off. The structured data contains no values from clients.
+The access log entry after it is truncated. The structured data contains no values from clients.
 `lbctl.serve.traffic.timer_line` and `lbctl.picker.http_api` read it.
 """
 

@@ -1,1 +1,1 @@
-"""Builds and validates the resources of each proxy from a snapshot."""
+"""Builds and validates each proxy's resources from a snapshot."""

@@ -1,4 +1,4 @@
-"""Caches built resources by their inputs, so that proxies and snapshots share resources instead of rebuilding them."""
+"""Caches built resources by their inputs, so that proxies and snapshots share resources rather than rebuilding them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from lbctl.xds.build.field_rules import Reference
 from lbctl.xds.resource import EDS, Resource
 
 Inputs = tuple[object, ...]
-"""Values compared with ==: equal inputs produce equal messages. The most distinctive value comes first, for speed."""
+"""Values compared with `==`: equal inputs produce equal messages. The most distinctive value comes first, so that
+comparisons are fast."""
 _Slot = tuple[str, str]
 _Value = TypeVar("_Value")
 
@@ -36,7 +37,7 @@ class BuiltResource(NamedTuple):
 class BuildCache:
     """The resources built for one snapshot; missing resources are taken from the cache of the previous snapshot.
 
-    `problems` collects a diagnostic for each message that Envoy would reject. A rejected message is never cached.
+    `problems` collects a diagnostic for each message that an Envoy would reject. A rejected message is never cached.
     """
 
     def __init__(self, previous: BuildCache | None) -> None:
@@ -66,13 +67,13 @@ class BuildCache:
         return problems
 
     def release_previous(self) -> None:
-        """Drop the reference to the previous snapshot's cache, so that its memory can be freed."""
+        """Drop the reference to the previous snapshot's cache, so that its memory can be released."""
         self._previous = None
 
     def intern(self, category: str, value: _Value) -> _Value:
         """Return the cached object that equals `value`, or cache and return `value` itself.
 
-        A large input that many resources share is then compared by identity after the first comparison.
+        A large input shared by many resources is then compared by identity after the first comparison.
         """
         own, previous = self._values.setdefault(category, []), self._previous
         previous_entries = previous._values.get(category, []) if previous else []
@@ -82,7 +83,7 @@ class BuildCache:
         return entry
 
     def routed(self, pool: Pool) -> Pool:
-        """Return the part of a pool that route tables depend on, derived once for each pool object."""
+        """Return the part of a pool that route tables depend on; it is derived once per pool object."""
         cached = self._routed.get(pool.name) or (self._previous and self._previous._routed.get(pool.name))
         if not cached or cached[0] is not pool:
             cached = pool, ads.routed(pool)

@@ -1,8 +1,8 @@
 """Checks messages against the validation rules in Envoy's protobuf definitions (protoc-gen-validate).
 
 Envoy rejects a message that violates such a rule. The rules are read from the descriptors of xds-protos and not copied
-here. Regular expressions are not checked here: Envoy uses RE2, and the model accepts only expressions that RE2 can
-parse.
+here. Regular expressions are not checked here, because Envoy uses RE2 and the model accepts only expressions that RE2
+can parse.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError, Message
 from validate import validate_pb2
 
 Broken = tuple[str, str]
-"""Path of a field, for example `virtual_hosts[0].routes[2].match`, and why its value is invalid."""
+"""Path of a field, for example `virtual_hosts[0].routes[2].match`, and the reason why its value is invalid."""
 Reference = tuple[str, str]
 """Type URL and name of a resource that another resource refers to."""
 _Check = Callable[[Any], str]
@@ -53,7 +53,7 @@ _COMPARED: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
 
 
 class Examined(NamedTuple):
-    """The rules that a message violates and the resources that it refers to."""
+    """The rules violated by a message, and the resources that it refers to."""
 
     broken: list[Broken]
     """The rules that the message violates."""
@@ -64,7 +64,8 @@ class Examined(NamedTuple):
 class FieldRules:
     """Checks messages against their rules. `extractors` maps the full name of a message type to a reference extractor.
 
-    Most messages of a fleet are similar or unchanged, so a message that was valid once is remembered by its digest.
+    Most of a fleet's messages are similar or unchanged, so a message that has been valid once is remembered by its
+    digest.
     """
 
     def __init__(self, extractors: Mapping[str, Callable[[Any], Iterable[Reference]]]) -> None:
@@ -138,7 +139,7 @@ class FieldRules:
         return kind
 
     def _contains_checks(self, field: FieldDescriptor) -> bool:
-        """Return whether the messages in a field, at any depth, can have rules or references."""
+        """Return whether messages in a field, at any depth, can have rules or references."""
         kind = _kind_of_items(field)
         if kind is None:
             return False
@@ -200,10 +201,10 @@ def _is_map(field: FieldDescriptor) -> bool:
 
 
 class _Field(NamedTuple):
-    """The checks of one field, and an iterator over the messages in it.
+    """One field's checks, and an iterator over the messages in it.
 
-    `items` is None if no message in the field needs a check. The checks and the iterator return positions relative to
-    the field.
+    `items` is None if none of the messages in the field needs a check. The checks and the iterator return positions
+    relative to the field.
     """
 
     name: str
@@ -297,7 +298,7 @@ def _required(rules: Any) -> bool:
 
 
 def _many(field: FieldDescriptor, rules: Any) -> tuple[tuple[_Check, ...], tuple[_Check, ...], tuple[_Check, ...]]:
-    """Return the checks of a repeated field: for the whole field, each item, and each key of a map."""
+    """Return the checks for a repeated field: for the entire field, each item, and each key of a map."""
     if _is_map(field):
         inner = _entry(field)
         counts = _counts(rules.map.min_pairs, rules.map.max_pairs)
@@ -318,7 +319,7 @@ def _counts(least: int, most: int) -> tuple[_Check, ...]:
 
 
 def _checks(field: FieldDescriptor, rules: Any) -> tuple[_Check, ...]:
-    """Return the checks for one value: a scalar, a wrapper's value, an enum, a duration or the type of an `Any`."""
+    """Return the checks for a single value: a scalar, a wrapper's value, an enum, a duration or an `Any`'s type."""
     kind = rules.WhichOneof("type")
     if kind is None or kind in ("repeated", "map", "timestamp"):
         return ()

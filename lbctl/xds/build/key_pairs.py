@@ -49,7 +49,7 @@ def crl_problem(lists: bytes) -> str:
 
 
 def _no_password() -> str:
-    """Return a wrong password: without one, OpenSSL prompts on the terminal if the key is encrypted."""
+    """Return a wrong password, because without one, OpenSSL prompts on the terminal if the key is encrypted."""
     return "-"
 
 
@@ -60,7 +60,7 @@ def _reason(message: str, error: Exception) -> str:
 
 @contextmanager
 def _file(data: bytes) -> Iterator[str]:
-    """Yield the path of a private file with this content, because OpenSSL can only load keys from files."""
+    """Yield the path of a private file with these contents, because OpenSSL can load keys only from files."""
     if hasattr(os, "memfd_create"):
         with os.fdopen(os.memfd_create("pem", os.MFD_CLOEXEC), "wb") as memory:
             memory.write(data)

@@ -1,6 +1,6 @@
 """Maps the error message in an Envoy NACK to a position in the YAML.
 
-Envoy does not report line numbers. Envoy's message either identifies part of the rejected resource by index
+Envoy does not report line numbers. Its message either identifies part of the rejected resource by index
 (`VirtualHosts[0]… Routes[20]`) or quotes a name. Indexes and names are resolved against the resource as it was sent.
 """
 
@@ -37,7 +37,7 @@ def place(resource: Resource, message: str) -> Path:
 def short(message: str) -> str:
     """Shorten a NACK message for display.
 
-    The dump of a message is removed, because it can contain keys. For a violated rule, only the last cause is kept.
+    Message dumps are removed, because they can contain keys. If a rule is violated, only the last cause is kept.
     """
     _, broken, detail = message.rpartition(_BROKEN)
     before, dump, _ = message.partition(_DUMP)
@@ -60,7 +60,7 @@ def message_of(resource: Resource) -> Message:
 
 
 def within(type_url: str, message: Any, text: str) -> Path:
-    """Return the path of the route or replica that `text` refers to, or an empty path if there is none."""
+    """Return the path of the route or replica that `text` refers to; an empty path if there is none."""
     steps = {name.replace("_", "").lower(): int(number) for name, number in _STEP.findall(text)}
     if type_url == RDS:
         return _route(message, steps, text)

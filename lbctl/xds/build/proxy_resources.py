@@ -1,4 +1,4 @@
-"""Builds the resources of one kind of proxy from a snapshot, and checks that their references resolve."""
+"""Builds the resources for one kind of proxy from a snapshot, and checks that their references resolve."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from lbctl.xds.build.build_cache import BuildCache, BuiltResource
 from lbctl.xds.resource import CDS, EDS, LDS, RDS, SDS, TYPES, Resource, Resources
 
 Locality = tuple[str | None, str | None]
-"""Region and zone of a proxy; None where no replica shares it."""
+"""A proxy's region and zone; None for a region or zone that no replica shares."""
 NO_LOCALITY: Locality = (None, None)
 
 
 @dataclass(frozen=True, slots=True)
 class ProxyResources:
-    """The resources of one kind of proxy.
+    """The resources for one kind of proxy.
 
     `shared` contains the resources that do not depend on the proxy's locality. `upstreams` contains all clusters that
     have replicas.
@@ -43,7 +43,7 @@ class ProxyResources:
 class Closing:
     """Decides which routes must not be served because an Envoy cannot protect them.
 
-    Live state does not change the decision, so it is made once for each kind of proxy.
+    Live state does not affect the decision, so it is made once per kind of proxy.
     """
 
     def __init__(self, loaded: Loaded) -> None:
@@ -60,7 +60,7 @@ class Closing:
 
 
 def assemble(snapshot: Snapshot, proxy: Proxy, cache: BuildCache, closing: Closing) -> ProxyResources:
-    """Build all resources of a proxy; problems are added to `cache.problems`."""
+    """Build all resources for a proxy; problems are added to `cache.problems`."""
     visible = closing.close(view(snapshot, proxy))
     wanted = plan(visible)
     locality_dependent = tuple(item for item in wanted.upstreams if item.pool.locality)
@@ -169,7 +169,7 @@ def _clusters(cache: BuildCache, visible: View, wanted: ClusterPlan) -> Iterator
 
 
 def _collectors(cache: BuildCache, visible: View, addresses: Mapping[str, tuple[str, ...]]) -> Iterator[BuiltResource]:
-    """Yield the clusters that listeners export traces to."""
+    """Yield the clusters to which listeners export traces."""
     for item in visible.listeners:
         if item.tracing is None:
             continue

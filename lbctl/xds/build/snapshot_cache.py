@@ -1,8 +1,8 @@
-"""Builds the resources of each proxy from a snapshot once, validates them, and shares them between proxies.
+"""Builds each proxy's resources from a snapshot once, validates them, and shares them among proxies.
 
-Two proxies with the same listeners and the same part of the limits have everything in common except the zone order. If
-no pool uses locality, they have that in common too. A resource whose inputs are equal in two snapshots stays the same
-object: a new weight rebuilds only the endpoints of the affected pool.
+Two proxies with the same listeners and the same share of the limits have everything in common except the zone order. If
+no pool uses locality, the zone order is identical too. A resource whose inputs are equal in two snapshots stays the
+same object, so a new weight rebuilds only the affected pool's endpoints.
 
 This module does not send anything. If an Envoy would reject any resource, the whole snapshot is rejected and the
 previous one stays in use.
@@ -180,7 +180,7 @@ class CachedSnapshot:
 
 
 class Builder:
-    """Builds snapshots one after another and keeps the last valid one. The object is not thread-safe."""
+    """Builds snapshots one after another and keeps the last valid one. It is not thread-safe."""
 
     def __init__(self) -> None:
         self._previous: CachedSnapshot | None = None
@@ -221,7 +221,7 @@ def _kind(proxy: Proxy, topology: Topology) -> Hashable:
 
 
 def _version(served: Iterable[Resources], replica_locations: bytes) -> str:
-    """Return a digest of the content. Equal fleets have equal versions in every process."""
+    """Return a digest of the content. Equal fleets have the same version in every process."""
     whole = blake2b(replica_locations, digest_size=8)
     for item in served:
         whole.update(item.version.encode())

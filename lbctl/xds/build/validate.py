@@ -1,8 +1,8 @@
-"""Predicts whether an Envoy accepts the built messages: each on its own, and the references between them.
+"""Predicts whether an Envoy will accept the built messages: each on its own, and the references between them.
 
 Messages are checked against the rules in Envoy's own definitions (`field_rules`). Endpoints are numerous and similar,
-so they have a specialised check. Only Envoy can check some properties: whether RE2 accepts a regular expression, or
-whether a port is free. Such checks are left to Envoy, whose response is recorded.
+so they are checked by specialised code. Some properties can be checked only by Envoy, such as whether RE2 accepts a
+regular expression or whether a port is free. These checks are left to Envoy, whose response is recorded.
 """
 
 from __future__ import annotations
@@ -91,14 +91,14 @@ def _route_action(part: Any) -> Iterator[Reference]:
 def _grpc_cluster(part: Any) -> Iterator[Reference]:
     """Yield the cluster that a gRPC service refers to.
 
-    The control plane's cluster is part of each Envoy's bootstrap.
+    The control plane's cluster is part of every Envoy's bootstrap.
     """
     if part.cluster_name != CONTROL_PLANE:
         yield CDS, part.cluster_name
 
 
 def _secret(part: Any) -> Iterator[Reference]:
-    """Yield the secret if it has a source. Secrets without a source are part of each Envoy's bootstrap."""
+    """Yield the secret if it has a source. Secrets without a source are part of every Envoy's bootstrap."""
     if part.HasField("sds_config"):
         yield SDS, part.name
 

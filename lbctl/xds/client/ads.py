@@ -17,7 +17,7 @@ from lbctl.xds.client.reader import Reader, ResponseChange
 
 _METHOD = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
 MAX_MESSAGE_BYTES = 64 << 20
-"""Maximum size of a message, which contains all resources of one type."""
+"""Maximum size of a message in bytes; a message contains all resources of one type."""
 _OPTIONS = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -49,16 +49,16 @@ _Call = Any
 
 
 class UnreachableError(Exception):
-    """No control plane answers at the address, or its connection has ended."""
+    """No control plane is responding at the address, or the connection to it has been lost."""
 
 
 class RefusedError(Exception):
-    """The control plane answers, but does not serve this node."""
+    """The control plane responds but does not serve this node."""
 
 
 @dataclass(frozen=True, slots=True)
 class XdsAddress:
-    """The address of a control plane in gRPC's format.
+    """A control plane's address in gRPC's format.
 
     `ca`, `certificate` and `key` are file paths. TLS requires `ca`.
     """
@@ -111,10 +111,10 @@ async def _connect(server: XdsAddress, channel: grpc.aio.Channel, patience: floa
 async def _final_status(
     channel: grpc.aio.Channel, call: _Call, first: Iterable[bytes]
 ) -> tuple[grpc.StatusCode, str | None]:
-    """Return the status code and details of the ended call.
+    """Return the status code and details of a call that has ended.
 
-    If the call ended during a write, it does not report the reason. A second call with fewer requests is then made to
-    find the reason.
+    If the call ended during a write, it does not report the reason. To find the reason, a second call is then made with
+    fewer requests.
     """
     for requests in ((), first):
         code, details = await call.code(), await call.details()
@@ -133,7 +133,7 @@ async def _final_status(
 
 
 async def _close(call: _Call) -> None:
-    """Half-close the stream and wait until the server ends it, so that the last requests are read."""
+    """Half-close the stream and wait for the server to end it, so that the last requests are read."""
     try:
         async with asyncio.timeout(_CLOSE_TIMEOUT):
             await call.done_writing()

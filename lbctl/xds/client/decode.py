@@ -1,8 +1,8 @@
 """Decodes Envoy's messages using only envoy-data-plane, and finds their references.
 
-The server encodes with xds-protos. This client does not use xds-protos, so that a bug in one library is not hidden by
-the same bug in the other. Importing this module takes a third of a second, so only the commands that read xDS import
-it.
+The server encodes with xds-protos. This client does not use xds-protos, so that a bug in one library is not masked by
+the same bug in the other. Importing this module takes a third of a second, so it is imported only by the commands that
+read xDS.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _BROKEN = (ValueError, EOFError, TypeError, OverflowError, KeyError, AttributeEr
 
 
 class DecodeError(Exception):
-    """The bytes are not a message of that type, or the type is unknown. The message gives the reason."""
+    """The bytes are not a message of that type, or the type is unknown. The message states the reason."""
 
 
 def decode(type_url: str, body: bytes) -> Message:
@@ -58,7 +58,7 @@ def parse(kind: type[M], body: bytes) -> M:
 
 
 def _class(type_url: str) -> type[Message] | None:
-    """Return the class for a type URL, importing its package on first use because the API has hundreds."""
+    """Return the class for a type URL, importing its package on first use, because the API has hundreds of them."""
     kind = default_message_pool.url_to_type.get(type_url)
     package = _TYPE.fullmatch(type_url)
     if kind is None and package:

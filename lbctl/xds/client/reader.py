@@ -1,9 +1,9 @@
-"""The client's side of ADS: tracks the resources that a control plane has sent to a node, and creates the requests.
+"""The client side of ADS: tracks the resources that a control plane has sent to a node, and creates the requests.
 
-The client uses the state-of-the-world variant, which every ADS server supports. The reader subscribes to clusters and
-listeners with a wildcard. The reader subscribes by name to the endpoints, routes and secrets that clusters and
-listeners refer to, and drops resources that are no longer referred to. The reader shares no code with the server and
-decodes messages using only envoy-data-plane. This module does no I/O; `client.ads.read` owns the stream.
+The client uses the state-of-the-world variant, which every ADS server supports. It subscribes to clusters and listeners
+with a wildcard. It subscribes by name to the endpoints, routes and secrets that clusters and listeners refer to, and
+drops resources that nothing refers to anymore. It shares no code with the server and decodes messages using only
+envoy-data-plane. This module does no I/O; `client.ads.read` owns the stream.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class ResponseChange:
 
 @dataclass(slots=True)
 class _Subscription:
-    """A subscription to one type. `names` is None for a wildcard; `nonce` comes from the last response."""
+    """A subscription to one type. `names` is None for a wildcard; `nonce` is taken from the last response."""
 
     names: frozenset[str] | None
     nonce: str = ""
@@ -119,7 +119,7 @@ class Reader:
         return [self._request(kind) for kind, wanted in self._by_type.items() if wanted.names is None or wanted.names]
 
     def take(self, message: bytes) -> tuple[list[ResponseChange], list[bytes]]:
-        """Process a response. Return the changes it makes and the requests to send in reply. Raises DecodeError."""
+        """Process a response. Return the resulting changes and the requests to send in reply. Raises DecodeError."""
         response = parse(DiscoveryResponse, message)
         wanted = self._by_type.get(response.type_url)
         if wanted is None:

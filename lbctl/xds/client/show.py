@@ -1,6 +1,6 @@
 """Converts a decoded message to plain values for display: protobuf's JSON form with proto field names, redacted.
 
-Private keys, API keys and credentials are omitted, no matter which control plane sent them. The path of a file that
+Private keys, API keys and credentials are omitted, regardless of which control plane sent them. The path of a file that
 contains a secret is shown. A packed message of an unknown type is omitted entirely.
 """
 
@@ -88,7 +88,10 @@ def _hidden(message: Message, kind: str) -> tuple[str, ...]:
 
 
 def _public(keys: object) -> bool:
-    """Return whether an inline JSON web key set contains no private key. A set that is not inline counts as public."""
+    """Return whether an inline JSON web key set contains no private key.
+
+    A set that is not inline is considered public.
+    """
     if not isinstance(keys, DataSource) or (keys.inline_string is None and keys.inline_bytes is None):
         return True
     try:

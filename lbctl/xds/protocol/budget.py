@@ -1,9 +1,9 @@
-"""Limits the memory used by subscriptions to names that do not exist. Each name is kept until its stream ends.
+"""Limits the memory used by subscriptions to names that do not exist. Each name is stored until its stream ends.
 
-A name that exists costs no extra memory, so an Envoy with 10,000 clusters uses almost none of the budget. Names that do
-not exist are counted at three levels. The limit of a stream stops a single client early. The limit of a peer (a host or
-the Unix socket) protects other peers. The limit of the process protects its memory from many peers together. Only the
-stream that exceeds a limit is ended.
+A name that exists does not need additional memory, so an Envoy with 10,000 clusters uses almost none of the budget.
+Names that do not exist are counted at three levels. The per-stream limit stops a single client early. The per-peer
+limit (a host or the Unix socket) protects other peers. The per-process limit protects the process's memory from many
+peers acting together. Only the stream that exceeds a limit is ended.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from sys import getsizeof
 from lbctl.xds.protocol.wire import StreamError
 
 OVERHEAD = 150
-"""Bytes of memory that a name needs in addition to its text, for its entries in three sets."""
+"""Number of bytes of memory that a name needs in addition to its text, for its entries in three sets."""
 
 
 class ExhaustedError(StreamError):
-    """A limit is exceeded: the stream ends with RESOURCE_EXHAUSTED and this message."""
+    """A limit has been exceeded: the stream ends with RESOURCE_EXHAUSTED and this message."""
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionLimits:
-    """Limits of requests and subscriptions.
+    """Limits on requests and subscriptions.
 
     `names` limits the names in one request. `unknown` limits the bytes of a stream's nonexistent names, counting
-    `OVERHEAD` for each. `unknown_of_peer` is the same limit for all streams of one peer together, and `unknown_in_all`
+    `OVERHEAD` for each. `unknown_of_peer` is the corresponding limit for all streams of one peer, and `unknown_in_all`
     for all streams.
     """
 
@@ -39,7 +39,7 @@ class SubscriptionLimits:
 
 @dataclass(slots=True)
 class Budget:
-    """The memory budget of a server. `used` is the number of bytes of unknown names in its streams."""
+    """A server's memory budget. `used` is the number of bytes of unknown names in its streams."""
 
     limits: SubscriptionLimits = field(default_factory=SubscriptionLimits)
     used: int = 0

@@ -1,9 +1,9 @@
-"""The call of one stream: its tasks, and how the server ends it.
+"""The call for one stream: its tasks, and how the server ends it.
 
 No task is cancelled, because a cancelled gRPC operation leaks its buffers. A separate task ends a call; the pending
-read then fails and ends the stream. It ends the call between two writes: gRPC rejects a status while a message is being
-written (`GRPC_CALL_ERROR_TOO_MANY_OPERATIONS`), and sends none afterwards, so that the client would wait forever. If a
-client does not read a message in time, its connection is closed; this ends the write.
+read then fails and ends the stream. It ends the call between two writes, because gRPC rejects a status while a message
+is being written (`GRPC_CALL_ERROR_TOO_MANY_OPERATIONS`) and sends none afterwards, so that the client would wait
+forever. If a client does not read a message in time, its connection is closed, which ends the write.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ INTERNAL_ERROR = "the control plane failed on this stream; its log has the detai
 
 
 class Call:
-    """A client's call with its tasks. Use it only on the event loop."""
+    """A client's call with its tasks. It must be used only on the event loop."""
 
     __slots__ = ("_context", "_on_failure", "_read_within", "_tasks", "_timer", "_turn", "closed", "ending")
 
     def __init__(self, context: Context, on_failure: Callable[[BaseException], None], read_within: float) -> None:
         """Create the call without starting any tasks. `on_failure` is called with a task's exception.
 
-        `read_within`: timeout in seconds for the client to read a message.
+        `read_within`: time in seconds within which the client must read a message.
         """
         self._context = context
         self._on_failure = on_failure
@@ -44,7 +44,7 @@ class Call:
         self.closed = False
         """Whether the stream has ended."""
         self.ending = asyncio.Event()
-        """Set when the server starts to end the call."""
+        """Set when the server begins to end the call."""
 
     def start(self, work: Coroutine[None, None, None]) -> None:
         """Run `work` as a task, and keep a reference to it until it ends."""
@@ -82,7 +82,7 @@ class Call:
         return asyncio.get_running_loop().call_later(patience, self.end, grpc.StatusCode.DEADLINE_EXCEEDED, reason)
 
     def close(self) -> None:
-        """Record that the stream has ended. The call is no longer used."""
+        """Record that the stream has ended. The call is not used after this."""
         self.closed = True
 
     def _expect_reading(self) -> None:
@@ -117,7 +117,7 @@ class Call:
 
 
 async def await_grpc_tasks() -> None:
-    """Wait for gRPC's tasks. The tasks outlive their calls, and print a traceback if the loop closes first."""
+    """Wait for gRPC's tasks. The tasks outlive their calls, and print a traceback if the loop is closed first."""
     for _ in range(50):
         if not any(task.get_name() == "rpc_task" for task in asyncio.all_tasks()):
             return

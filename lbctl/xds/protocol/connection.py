@@ -22,7 +22,7 @@ _DIRECTORY = Path("/proc/self/fd")
 def close_connection(host: str, port: int) -> bool:
     """Shut down this process's connections to a client's address. Return False if no connection is found.
 
-    The search checks every descriptor of the process, which takes milliseconds if there are thousands.
+    The search checks each of the process's descriptors, which takes milliseconds if there are thousands.
     """
     peer = normal_host(host), port
     closed = [_shut_down(descriptor, peer) for descriptor in descriptors()]
@@ -32,7 +32,7 @@ def close_connection(host: str, port: int) -> bool:
 def descriptors() -> list[int]:
     """Return the descriptors of this process, roughly in the order in which they were opened.
 
-    If no descriptor is free to list them, return all possible numbers.
+    If no descriptor is free for listing them, return all possible numbers.
     """
     try:
         return sorted(int(entry.name) for entry in _DIRECTORY.iterdir())

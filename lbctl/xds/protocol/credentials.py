@@ -1,6 +1,6 @@
 """Reloads the server's certificate when its files change, and keeps the current one if the new files are invalid.
 
-gRPC calls this before every handshake, from its own threads. A check costs one `stat` for each file. A rotation does
+gRPC calls this before every handshake, from its own threads. A check costs one `stat` call per file. A rotation does
 not interrupt established connections.
 """
 
@@ -28,17 +28,20 @@ _Stamp = tuple[tuple[int, int, int, int] | None, ...]
 _MAX_FILE_BYTES = 1 << 20
 """Maximum size of a file in bytes."""
 _RETRY = 1.0
-"""Seconds after which invalid files are read again even if their metadata is unchanged."""
+"""Seconds after which invalid files are reread even if their metadata is unchanged."""
 
 
 class CredentialsError(Exception):
-    """The files are not a valid server identity. The message gives the reason without any part of a key."""
+    """The files are not a valid server identity.
+
+    The message states the reason but does not contain any part of a key.
+    """
 
 
 class ServerCredentials:
     """The server identity loaded from the files in `tls` (absolute paths).
 
-    `problem` is the reason why the current files are not used.
+    `problem` is the reason why the current files are not being used.
     """
 
     def __init__(self, tls: ServerTls) -> None:
@@ -114,7 +117,7 @@ class ServerCredentials:
         return tuple(_stamp(path) for path in self._paths())
 
     def _read(self) -> tuple[grpc.ServerCertificateConfiguration, Revocations | None]:
-        """Read the files before and after the check, so that the content used is exactly the content checked."""
+        """Read the files before and after the check, so that the contents used are exactly the contents checked."""
         before = self._contents()
         self._check()
         if self._contents() != before:

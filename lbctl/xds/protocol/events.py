@@ -63,7 +63,7 @@ class TypeStatus:
 
 
 def blamed(names: Collection[str], message: str) -> tuple[str, ...]:
-    """Return the names that Envoy's message blames, or all names if it blames none of them."""
+    """Return the names that Envoy's message blames, or all names if it does not blame any of them."""
     return mentioned(names, message) or tuple(names)
 
 

@@ -1,10 +1,10 @@
 """Limits the memory used by incomplete first messages of calls.
 
-gRPC allocates a whole message as soon as a call waits for it, and keeps the received part. A client with many calls
-could fill the memory with messages that never end. For this reason only a few calls wait at a time. For each other
-call, gRPC keeps at most a window of 64 KiB. While a client with fewer turns waits, a turn ends soon after `TURN`, and
-the client with the fewest turns gets the next one. Clients with incomplete messages therefore delay other clients only
-briefly.
+gRPC allocates memory for an entire message as soon as a call waits for it, and keeps the part received so far. A client
+with many calls could fill the memory with messages that never complete. Therefore, only a few calls may wait at a time.
+For each other call, gRPC keeps at most a window of 64 KiB. While a client with fewer turns is waiting, a turn ends soon
+after `TURN`, and the client with the fewest turns gets the next one. Clients with incomplete messages therefore delay
+other clients only briefly.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lbctl.xds.protocol.call import Call
 from lbctl.xds.protocol.shares import Shares
 
 TURN = 0.05
-"""Seconds after which the turn of a call may end. The turn ends at the second check at the latest."""
+"""Seconds after which a call's turn may end. The turn ends at the second check at the latest."""
 _CROWDED = "too many calls are waiting for their first message"
 
 T = TypeVar("T")

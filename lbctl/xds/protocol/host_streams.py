@@ -1,8 +1,8 @@
 """Limits the streams of clients that are identified only by their host.
 
-For example, any user of the control plane's machine can be such a client. At the limit, each new stream ends another
-one from the same host: on the connection with the most streams, the oldest stream without an ACK. A client that opens
-many streams therefore cannot lock out an Envoy, which can always reconnect.
+Any user on the control plane's machine can be such a client, for example. At the limit, each new stream ends another
+stream from the same host: on the connection with the most streams, the oldest stream without an ACK. A client that
+opens many streams therefore cannot lock out an Envoy, which can always reconnect.
 """
 
 from __future__ import annotations

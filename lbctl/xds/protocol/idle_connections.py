@@ -1,8 +1,8 @@
-"""Closes excess connections of a gRPC server that have no call, oldest first.
+"""Closes excess connections to a gRPC server that have no calls, oldest first.
 
 gRPC can reject new connections at a limit, but this would lock out clients that need one. gRPC does not expose its
-connections, so the sockets of the process are examined. A new connection has no call yet. A connection without a call
-counts only after `GRACE`, so that a thousand Envoys can connect at the same time.
+connections, so the sockets of the process are examined. A new connection does not have a call yet. A connection without
+a call is counted only after `GRACE`, so that a thousand Envoys can connect at the same time.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ MAX_IDLE = 256
 MAX_NEW = 2_048
 """Maximum number of connections without a call, including new ones."""
 GRACE = 10.0
-"""Seconds that a new connection may remain without a call: for its TLS handshake, and until the event loop handles the
-call.
-"""
+"""Seconds that a new connection may remain without a call, which allows for its TLS handshake and for the event loop to
+handle the call."""
 _DESCRIPTORS, _DESCRIPTORS_OF_NEW = 8, 4
 """Divisors of the process's descriptor limit: for the maximum number of idle connections, and for idle and new
 connections together."""

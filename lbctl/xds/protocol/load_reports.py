@@ -1,7 +1,7 @@
 """Load reports: an Envoy's counters for each endpoint of its clusters, and the request that enables reports.
 
-Envoy's Load Reporting Service (LRS) is a separate stream next to ADS. The counters in LRS are deltas: each report
-counts from the previous one. An endpoint without requests since then and without requests in progress is absent. This
+Envoy's Load Reporting Service (LRS) is a separate stream next to ADS. The LRS counters are deltas: each report counts
+from the previous one. Endpoints that have had no requests since then and have no requests in progress are absent. This
 module decodes reports one cluster at a time, so that a receiver can skip unknown clusters.
 """
 
@@ -22,7 +22,7 @@ METHOD = "StreamLoadStats"
 KIND = "load"
 """Kind of a stream of load reports in the metrics."""
 MIN_INTERVAL, MAX_INTERVAL = 1.0, 5.0
-"""Limits of the report interval in seconds. Without telemetry, the maximum is used."""
+"""Limits on the report interval, in seconds. Without telemetry, the maximum is used."""
 
 Place = tuple[str, int]
 """IP address and port of an endpoint; path and 0 for a Unix socket."""
@@ -40,7 +40,7 @@ class EndpointLoad(NamedTuple):
     in_progress: int
     """Number of requests in progress."""
     answered: int
-    """Number of responses that have begun with a status below 500."""
+    """Number of responses with a status below 500 that have begun."""
 
 
 class ClusterLoad(NamedTuple):
@@ -65,7 +65,7 @@ class LoadReceiver(Protocol):
         """Process a report from a node on this stream."""
 
     def ended(self, stream: object, node_id: str) -> None:
-        """Process the end of the stream, after which its reports no longer count."""
+        """Process the end of the stream, after which its reports are ignored."""
 
 
 def read(message: bytes) -> LoadReport:

@@ -1,7 +1,7 @@
-"""One stream of load reports: requests reports from the node, and passes them to the receiver.
+"""One load report stream: requests reports from the node and passes them to the receiver.
 
-A client whose reports are not accepted (`report_session`) gets no response: without a request, an Envoy does not
-report.
+A client whose reports are not accepted (`report_session`) gets no response, because an Envoy does not report unless
+requested to.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The streams write the status, and the API reads it.
 
-A push stores only a timestamp; rows are computed when they are read. Disconnected nodes are kept for an hour, and at
-most the latest thousand are kept, so that clients that keep changing their IDs cannot fill the memory.
+A push stores only a timestamp; rows are computed when they are requested. Disconnected nodes are kept for an hour, up
+to the most recent thousand, so that clients that keep changing their IDs cannot fill the memory.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The Kubernetes API: clusters and credentials, requests, and copies of collections that are kept up to date."""
+"""The Kubernetes API: clusters and credentials, requests, and continuously updated copies of collections."""

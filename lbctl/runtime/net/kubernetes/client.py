@@ -1,9 +1,10 @@
-"""Requests to an API server, for JSON objects and for the events of a watch.
+"""Requests to an API server, for JSON objects and for watch events.
 
-The cluster and its credentials are read again for each request, so that rotation (of a kubeconfig, a pod's token, its
-CAs) needs no restart. Connections are reused until something changes. A token is sent only over TLS, except to a proxy
-on loopback. Redirects are not followed, and proxies from the environment are not used. Errors describe the request and
-the server's response, and never contain a credential. Responses are limited in bytes, depth and time.
+The cluster and its credentials are reread for each request, so that rotation (of a kubeconfig, a pod's token, or its
+CAs) does not require a restart. Connections are reused until the cluster or its credentials change. A token is sent
+only over TLS, except to a proxy on loopback. Redirects are not followed, and proxy settings from the environment are
+not used. Errors describe the request and the server's response, and never contain a credential. Responses are limited
+in size, depth and time.
 """
 
 from __future__ import annotations
@@ -32,18 +33,19 @@ JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
-"""Media types for objects if only names and labels are needed: a node's status, for example, is many times larger."""
+"""Media types for objects of which only names and labels are needed; a node's status, for example, is many times
+larger."""
 CONNECT_TIMEOUT = 5.0
 TIMEOUT = 15.0
-"""Timeout in seconds for a connection, and for a whole response other than a watch."""
+"""Timeout in seconds for connecting, and for an entire response other than a watch."""
 _TIME_TOLERANCE = 2.0
-"""Maximum delay, in seconds, between the time stated in a response and its arrival."""
+"""Maximum delay, in seconds, between the time stated in a response and the response's arrival."""
 MAX_ANSWER_BYTES = 32 << 20
-"""Maximum size of a response, such as a page of a list."""
+"""Maximum size of a response in bytes, such as a page of a list."""
 MAX_EVENT_BYTES = 8 << 20
-"""Maximum size of an event in a watch. An object in etcd is at most 1.5 MiB."""
+"""Maximum size of a watch event in bytes. An object in etcd is at most 1.5 MiB."""
 MAX_WAIT = 30.0
-"""Maximum wait that is accepted from the server, in seconds."""
+"""Maximum wait accepted from the server, in seconds."""
 _MAX_MESSAGE = 300
 _UNAUTHORIZED = 401
 
@@ -51,8 +53,9 @@ _UNAUTHORIZED = 401
 class ApiError(Exception):
     """An unsuccessful response from the API server.
 
-    `status` is the HTTP status or the code of a watch's ERROR event. `reason` is the reason in the Status object, for
-    example Expired or Forbidden. `retry_after` is the number of seconds that the server asks the client to wait, or 0.
+    `status` is the HTTP status or the code in a watch's ERROR event. `reason` is the reason in the Status object, for
+    example Expired or Forbidden. `retry_after` is the number of seconds that the server asks the client to wait; 0 if
+    none.
     """
 
     def __init__(self, status: int, reason: str, message: str, retry_after: float = 0.0) -> None:
@@ -64,19 +67,19 @@ class ApiError(Exception):
 
 
 class ApiClient:
-    """A client for the cluster that `load` returns. Use and close it on the same event loop."""
+    """A client for the cluster that `load` returns. It must be used and closed on the same event loop."""
 
     def __init__(self, load: Callable[[], Cluster], patience: float = TIMEOUT) -> None:
         """Create a client without sending anything.
 
         `load` returns the cluster; it may read files and raise ClusterError.
 
-        `patience`: timeout in seconds for a whole response other than a watch.
+        `patience`: timeout in seconds for an entire response other than a watch.
         """
         self._load = load
         self._patience = patience
         self._started_at: float | None = None
-        """Server time, in seconds since the epoch, when this machine's monotonic clock was 0."""
+        """Server time, in seconds since the epoch, at which this machine's monotonic clock was 0."""
         self._cluster: Cluster | None = None
         self._access: CallerIdentity | None = None
         self._session: aiohttp.ClientSession | None = None
@@ -110,7 +113,7 @@ class ApiClient:
 
     @property
     def server_time(self) -> float:
-        """Return the seconds since the epoch on the server's clock, as stated in its responses.
+        """Return the server's time in seconds since the epoch, as stated in its responses.
 
         Before the first response, this machine's clock is used.
         """
@@ -119,9 +122,10 @@ class ApiClient:
     async def watch(
         self, path: str, query: Mapping[str, str], silence: float, total: float, accept: str = JSON
     ) -> AsyncGenerator[dict[str, Any] | None]:
-        """Yield None once the watch is open, then each event until the server ends it.
+        """Yield None once the watch is open, and then each event until the server ends the watch.
 
-        Raises ApiError or ClusterError, also if nothing is received for `silence` seconds, and after `total` seconds.
+        Raises ApiError or ClusterError, including if nothing is received for `silence` seconds and after `total`
+        seconds.
         """
         timeout = aiohttp.ClientTimeout(total=total, sock_connect=CONNECT_TIMEOUT, sock_read=silence)
         async with self._response("GET", path, {**query, "watch": "1"}, None, accept, timeout) as response:
@@ -171,7 +175,7 @@ class ApiClient:
     def _note_time(self, date: str) -> None:
         """Record the server's time.
 
-        Responses state it in whole seconds, so the response that implies the latest time is the most precise.
+        Responses state it in whole seconds, so the response that implies the latest time is the most accurate.
         """
         with suppress(ValueError, TypeError, OverflowError):
             started_at = parsedate_to_datetime(date).timestamp() - time.monotonic()
@@ -179,10 +183,10 @@ class ApiClient:
                 self._started_at = started_at
 
     async def _prepared(self) -> tuple[Cluster, CallerIdentity, aiohttp.ClientSession]:
-        """Return the current cluster and access, and a session with their TLS settings."""
+        """Return the current cluster and access, and a session that uses their TLS settings."""
         cluster = await asyncio.to_thread(self._load)
         if cluster == self._cluster:
-            cluster = self._cluster  # keeps the token that its credentials have cached
+            cluster = self._cluster  # keeps the token cached by its credentials
         access = await cluster.credentials.access()
         parts = urlsplit(cluster.server)
         if parts.scheme == "http" and access.authorization and not is_loopback(parts.hostname or ""):
@@ -206,7 +210,7 @@ def _tls(cluster: Cluster, access: CallerIdentity) -> ssl.SSLContext:
         if not cluster.verify:
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         if access.certificate is not None:
-            with tempfile.TemporaryDirectory(prefix="lbctl-") as directory:  # mode 0700; OpenSSL only reads files
+            with tempfile.TemporaryDirectory(prefix="lbctl-") as directory:  # mode 0700; OpenSSL reads only files
                 pair = Path(directory) / "pair.pem"
                 pair.write_text("\n".join(access.certificate))
                 context.load_cert_chain(pair)
@@ -246,9 +250,9 @@ def _error_of(response: aiohttp.ClientResponse, body: bytes) -> ApiError:
 
 
 def error_of_status(status: Mapping[str, Any], code: int = 0, reason: str = "", retry_after: float = 0.0) -> ApiError:
-    """Return the error that a Status object describes.
+    """Return the error described by a Status object.
 
-    `code` and `reason` are used if the object does not contain its own.
+    `code` and `reason` are used if the object does not contain its own values.
     """
     number = status.get("code")
     message, given = (" ".join(str(status.get(key) or "")[:_MAX_MESSAGE].split()) for key in ("message", "reason"))

@@ -1,7 +1,7 @@
 """The address of an API server and the caller's credentials; a pod's service account is the simplest case.
 
-A kubeconfig and a service account both result in a `Cluster`. Secrets never appear in a `repr`, and no secret is kept
-after it has been removed from its file.
+A kubeconfig and a service account both result in a `Cluster`. Secrets never appear in a `repr`, and a secret is not
+kept after it has been removed from its file.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ _MAX_TOKEN = 1 << 20
 class ClusterError(Exception):
     """A cluster cannot be reached with its configuration.
 
-    The message gives the position and the reason without secrets.
+    The message states the position and the reason, without any secrets.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class CallerIdentity:
-    """Identity of the caller in one request."""
+    """The caller's identity in one request."""
 
     authorization: str = field(default="", repr=False)
-    """Value of the header Authorization; empty: not sent."""
+    """Value of the `Authorization` header; empty if it is not sent."""
     certificate: tuple[str, str] | None = field(default=None, repr=False)
-    """Client certificate and private key in PEM; None: no client certificate."""
+    """Client certificate and private key in PEM format; None if no client certificate is used."""
 
 
 class ClusterCredentials(Protocol):
     """A source of credentials, which may change while the process is running."""
 
     async def access(self) -> CallerIdentity:
-        """Return the current identity of the caller. Raises ClusterError."""
+        """Return the caller's current identity. Raises ClusterError."""
         ...
 
     def expire(self) -> None:
@@ -65,9 +65,9 @@ class FixedAccess:
 
 @dataclass(frozen=True, slots=True)
 class TokenFile:
-    """A token in a file that another program, such as the kubelet, replaces.
+    """A token in a file that is replaced by another program, such as the kubelet.
 
-    The file is read again for each request.
+    The file is reread for each request.
     """
 
     path: Path
@@ -91,7 +91,7 @@ class TokenFile:
         return _read_text(self.path)
 
     def expire(self) -> None:
-        """Do nothing, because the next request reads the file again."""
+        """Do nothing, because the next request rereads the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,17 +101,17 @@ class Cluster:
     server: str
     """URL without a trailing slash."""
     ca: str | None = field(default=None, repr=False)
-    """CA bundle for the server's certificate, in PEM; None: the system's CAs."""
+    """CA bundle for the server's certificate in PEM format; None for the system CAs."""
     verify: bool = True
     """Whether to verify the server's certificate."""
     server_name: str | None = None
     """Name in the server's certificate, if it differs from the host in the URL."""
     credentials: ClusterCredentials = field(default_factory=FixedAccess, repr=False)
-    """Credentials from the same source compare equal, so that a cached token survives the next read."""
+    """Credentials from the same source compare as equal, so that a cached token survives the next read."""
 
 
 def bearer(token: str, origin: str) -> str:
-    """Return the Authorization header's value for a token. Raises ClusterError if the text is not a token."""
+    """Return the value of the `Authorization` header for a token. Raises ClusterError if the text is not a token."""
     if not token or not token.isascii() or not token.isprintable() or " " in token:
         raise ClusterError(f"{origin} contains no token")
     return f"Bearer {token}"

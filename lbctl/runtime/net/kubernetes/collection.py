@@ -1,11 +1,12 @@
-"""A copy of a Kubernetes API collection that is kept up to date: list, then watch.
+"""A continuously updated copy of a Kubernetes API collection: list, then watch.
 
-The copy follows the API's conventions. A list is split into pages, and replaces the copy when all pages have arrived. A
-watch continues from the version of the list or of the last event. Bookmarks advance that version without an object. If
-the server no longer has a version (410, as a status or an ERROR event) or sends any other ERROR event, the collection
-is listed again. After a lost connection, a new watch starts from the same version. Failures are retried with back-off
-and jitter, and do not change the copy. Only the parts of an object that are in its shape are kept, and a response with
-different types counts as a failure. A copy has at most `MAX_SIZE` objects, including their items.
+The copy follows the API's conventions. A list is split into pages, and replaces the copy once all pages have arrived. A
+watch continues from the version of the list or of the last event. Bookmarks advance this version without providing an
+object. If the server has discarded a version (410, as a status or an ERROR event) or sends any other ERROR event, the
+collection is listed again. After a lost connection, a new watch starts from the same version. Failed requests are
+retried with back-off and jitter, and do not change the copy. Only the parts of an object that are in its shape are
+kept, and a response with different types is treated as a failure. A copy has at most `MAX_SIZE` objects, including
+their items.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from lbctl.runtime.net.kubernetes.cluster import ClusterError
 
 _log = logging.getLogger(__name__)
 PAGES = {False: "15", True: "150"}
-"""Number of objects per page of a list, for whole objects and for metadata only.
+"""Number of objects per page of a list, for entire objects and for metadata only.
 
-These numbers keep each page within the limits of a response: a slice has up to 1,000 endpoints of about 20 values, and
+These numbers keep each page within the response limits: a slice has up to 1,000 endpoints of about 20 values each, and
 the metadata of a node with GPUs has 600 to 2,000 values.
 """
 MAX_SIZE = 40_000
@@ -37,18 +38,19 @@ LIST_TIMEOUT = 120.0
 _TURN = 100
 """Number of events to process before yielding to the event loop."""
 _WATCH = (120, 240)
-"""Range of the random duration of a watch, in seconds."""
+"""Range of a watch's random duration, in seconds."""
 _MARGIN = 15.0
 """Additional seconds to wait for a silent watch."""
 _FIRST_PAUSE = 0.2
 _MAX_PAUSE = 0.8
-"""Maximum pause in seconds before a failed request is repeated.
+"""Maximum pause in seconds before a failed request is retried.
 
-The pause doubles with each failure, and is randomly shortened by up to half. New pods are not noticed during the pause,
-and one request per second is not a significant load for an API server.
+The pause doubles with each failure and is randomly shortened by up to half. New pods are not noticed during the pause,
+and one request per second is not a significant load on an API server.
 """
 _SHORT = 1.0
-"""Seconds. A shorter watch without an event counts as a failure, to avoid a loop of requests."""
+"""Duration in seconds. A watch that is shorter than this and has no event is treated as a failure, to avoid a loop of
+requests."""
 _NOT_FOUND = 404
 _GONE = 410
 _METADATA = {
@@ -65,7 +67,7 @@ class CollectionKey:
     path: str
     """Path of the collection in the API."""
     selector: str = ""
-    """Label selector of its objects; empty: all objects."""
+    """Label selector for its objects; empty selects all objects."""
     metadata_only: bool = False
     """Whether names and labels are sufficient."""
     items: str = ""
@@ -98,11 +100,11 @@ class Collection:
         self.objects: dict[str, Object] = {}
         """Maps `namespace/name` to the object, reduced to its shape."""
         self.answered: float | None = None
-        """Time of the last message from the server, in seconds since the epoch; None: never."""
+        """Time of the last message from the server, in seconds since the epoch; None if there has been none."""
         self.error = ""
         """Reason why the last request failed; empty after a success."""
         self.failed: float | None = None
-        """Time of the last failed request, in seconds since the epoch; None: never."""
+        """Time of the last failed request, in seconds since the epoch; None if none has failed."""
         self.listed = False
         """Whether the copy has been complete at least once."""
         self.attempted = asyncio.Event()
@@ -135,7 +137,7 @@ class Collection:
                 await self._pause(0.0)
 
     async def read_all(self) -> None:
-        """Replace the copy with a new list of the whole collection. Raises ApiError, ClusterError."""
+        """Replace the copy with a new list of the entire collection. Raises ApiError, ClusterError."""
         try:
             async with asyncio.timeout(LIST_TIMEOUT):
                 await self._list()
@@ -209,7 +211,7 @@ class Collection:
         self._version = item.get("metadata", {}).get("resourceVersion") or self._version
 
     def _shaped(self, value: Object, shape: list[dict[str, Shape]] | dict[str, Shape]) -> Object:
-        """Return an object, or a page of objects for a list shape, without unused parts.
+        """Return an object, or a page of objects if the shape is a list's, without unused parts.
 
         Raises ClusterError.
         """

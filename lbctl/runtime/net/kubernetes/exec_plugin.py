@@ -1,7 +1,7 @@
-"""Gets credentials from the program that a kubeconfig specifies (`users[].user.exec`), as kubectl does.
+"""Gets credentials from the program specified in a kubeconfig (`users[].user.exec`), as kubectl does.
 
 Cloud providers issue short-lived tokens this way. The program runs with this process's permissions, without a shell and
-without a terminal. Therefore, any user who can write the kubeconfig can run programs here. The credentials are cached
+without a terminal. Any user who can write to the kubeconfig can therefore run programs here. The credentials are cached
 until they expire or the API server rejects them. The program's output and arguments are never logged, because either
 may contain a secret.
 """
@@ -25,14 +25,14 @@ from lbctl.runtime.net.kubernetes.cluster import CallerIdentity, ClusterError, b
 
 API_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 TIMEOUT = 30.0
-"""Time limit for the program, in seconds."""
+"""Timeout for the program, in seconds."""
 MAX_OUTPUT_BYTES = 1 << 20
-"""Maximum size of the program's output."""
+"""Maximum size of the program's output in bytes."""
 _PIECE = 1 << 16
 _KILLED = 1.0
-"""Seconds to wait for a killed program to end."""
+"""Seconds to wait for a killed program to exit."""
 _MARGIN = 60.0
-"""Seconds before its expiry at which a credential is no longer used."""
+"""Seconds before its expiry at which a credential stops being used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,19 +40,19 @@ class ExecCommand:
     """The program and its arguments."""
 
     argv: tuple[str, ...] = field(repr=False)
-    """Program (absolute or from PATH) and its arguments."""
+    """Program (absolute path or name in PATH) and its arguments."""
     environment: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     """Variables to add to this process's environment, as (name, value) pairs."""
     api_version: str = API_VERSIONS[0]
-    """Version of ExecCredential that the program writes."""
+    """Version of ExecCredential written by the program."""
     cluster: str = field(default="", repr=False)
-    """Cluster as JSON, for programs with `provideClusterInfo`; empty: not passed."""
+    """The cluster as JSON, for programs with `provideClusterInfo`; empty if it is not passed."""
     origin: str = ""
     """Position of the command in the kubeconfig, as file:line:col."""
 
 
 class ExecPlugin:
-    """Credentials from a program."""
+    """Credentials provided by a program."""
 
     def __init__(self, command: ExecCommand, now: Callable[[], float] = time.time, timeout: float = TIMEOUT) -> None:
         """Create the credentials without running the program. `timeout` is in seconds."""

@@ -1,9 +1,9 @@
-"""Reads a context's cluster and credentials from one kubeconfig, and reports the position of every problem.
+"""Reads a context's cluster and credentials from one kubeconfig, reporting the position of every problem.
 
-It reads files with several clusters, from the tools of every provider. Unsupported features (`proxy-url`,
-`auth-provider`) are rejected if the chosen context needs them. Relative paths are relative to the kubeconfig, as for
-kubectl. A kubeconfig that runs a credentials program must belong to root or to the current user, and must not be
-writable by other users: otherwise, those users could run programs here.
+It supports files that define several clusters, written by any provider's tools. Unsupported features (`proxy-url`,
+`auth-provider`) are rejected if the selected context needs them. Relative paths are relative to the kubeconfig, as for
+kubectl. A kubeconfig that runs a credentials program must belong to root or to the current user and must not be
+writable by other users, because they could otherwise run programs here.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ def ambient(environment: Mapping[str, str] = os.environ) -> Cluster:
 def read(
     file: Path, context: str | None = None, *, of_operator: bool = False, control_files: Sequence[str] = ()
 ) -> Cluster:
-    """Return the cluster of a context, by default the current one. Raises ClusterError with file, line and column.
+    """Return a context's cluster; the default is the current context. Raises ClusterError with file, line and column.
 
     A kubeconfig that is neither `of_operator` nor in a directory that the operator allows is controlled by the fleet's
-    author. Its tokens and certificates must then be below its directory, or below a directory that the operator allows,
-    and must not be among `control_files`.
+    author. Its tokens and certificates must then be below its own directory or below a directory that the operator
+    allows, and must not be among `control_files`.
     """
     try:
         data = read_regular(file, _MAX_BYTES)
@@ -98,7 +98,7 @@ class _Reader:
         )
 
     def _entry(self, section: str, key: str, name: str, place: Node | None) -> Node:
-        """Return the entry with this name from a list in the file; `place` is where the name is used."""
+        """Return the entry with this name from one of the file's lists; `place` is where the name is used."""
         listed = _child(self._root, section)
         entries = listed.value if listed is not None and isinstance(listed.value, list) else []
         names = [_text(item, "name") for item in entries]
@@ -160,7 +160,7 @@ class _Reader:
         return ExecCommand((program, *arguments), tuple(variables), version, info, str(plugin.position))
 
     def _pem(self, node: Node, key: str) -> str | None:
-        """Return the PEM text of `key` or `key-data`; None if neither is set."""
+        """Return the PEM text from `key` or `key-data`; None if neither is set."""
         if (encoded := _child(node, f"{key}-data")) is not None and encoded.value:
             try:
                 return base64.b64decode(str(encoded.value), validate=True).decode()
@@ -175,7 +175,7 @@ class _Reader:
             raise _error(named, f"{show(str(named.value))} cannot be read: {reason_of(error)}") from None
 
     def _readable(self, named: Node) -> Path:
-        """Return the path of a file if the kubeconfig may refer to it."""
+        """Return a file's path if the kubeconfig may refer to the file."""
         file = self._path(str(named.value))
         if self._of_operator:
             return file
@@ -226,7 +226,7 @@ def _error(node: Node, problem: str) -> ClusterError:
 
 
 def _others_may_write(file: Path) -> str:
-    """Return the reason why other users could change the file, or an empty string."""
+    """Return the reason why other users could modify the file, or an empty string."""
     status = file.stat()
     if status.st_uid not in {0, os.geteuid()}:
         return "owned by another user"

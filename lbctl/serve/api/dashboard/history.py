@@ -1,8 +1,9 @@
-"""In-memory history for the charts: each sample has one array per metric, which covers all replicas.
+"""In-memory history for the charts: each sample has one array per metric, covering all replicas.
 
-Memory use is bounded, whatever the size of the fleet and the length of the history. Samples are `MIN_INTERVAL` seconds
-apart if they fit into the memory limit, otherwise further apart: with 1,000 replicas, an hour is 720 samples of 36 kB
-(26 MB); with 10,000 replicas, it is 93 samples of 360 kB. The history is empty after a restart.
+Memory use is bounded regardless of the size of the fleet and the length of the history. Samples are `MIN_INTERVAL`
+seconds apart if they fit into the memory limit, and further apart otherwise. With 1,000 replicas, an hour takes 720
+samples of 36 kB each (26 MB); with 10,000 replicas, it takes 93 samples of 360 kB each. The history is empty after a
+restart.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from lbctl.api import schema
 from lbctl.api.fields import choices
 
 MIN_INTERVAL = 5.0
-"""Minimum seconds between two samples."""
+"""Minimum time between two samples, in seconds."""
 BUDGET = 32 * 1024 * 1024
-"""Maximum total size of all samples, in bytes."""
+"""Maximum total size of the samples, in bytes."""
 MAX_SAMPLES = 720
 METRICS = cast(tuple[schema.SeriesMetric, ...], choices(schema.SeriesMetric))
 STATES = (
@@ -33,14 +34,14 @@ _BYTES_A_REPLICA = len(METRICS) * array("f").itemsize
 
 @dataclass(frozen=True, slots=True)
 class SampleLayout:
-    """Each replica's position in the arrays of a sample."""
+    """The position of each replica in a sample's arrays."""
 
     names: Mapping[str, tuple[str, ...]]
-    """Maps each pool to its replicas, in the order of the fleet."""
+    """Maps each pool to its replicas, in fleet order."""
     starts: Mapping[str, int]
     """Maps each pool to the position of its first replica."""
     size: int
-    """The number of replicas."""
+    """Number of replicas."""
 
     @classmethod
     def of(cls, rows: Iterable[schema.LiveReplica]) -> SampleLayout:
@@ -59,14 +60,14 @@ class HistorySample:
     """The values of all replicas at one point in time."""
 
     at: float
-    """Seconds since the epoch."""
+    """Time of the sample, in seconds since the epoch."""
     layout: SampleLayout
     """The layout of the arrays."""
     columns: Mapping[schema.SeriesMetric, array[float]]
-    """Maps each metric to its value for each replica, or NaN if it was unknown."""
+    """Maps each metric to its values by replica; NaN if a value was unknown."""
 
     def of_pool(self, pool: str, metric: schema.SeriesMetric) -> Sequence[float]:
-        """Return the values of a pool's replicas, in the order of its layout; empty if the pool did not exist."""
+        """Return the values for a pool's replicas, in the layout's order; empty if the pool did not exist."""
         start = self.layout.starts.get(pool)
         return () if start is None else self.columns[metric][start : start + len(self.layout.names[pool])]
 
@@ -84,9 +85,9 @@ class SampleHistory:
         return tuple(self._samples)
 
     def due(self, now: float, seconds: float, replicas: int) -> bool:
-        """Return whether it is time for the next sample. `seconds`: how long samples are kept.
+        """Return whether it is time for the next sample. `seconds`: time for which samples are kept.
 
-        The result is also true if the clock was set back: `add` then drops the samples with later times.
+        The result is also true if the clock was set back, because `add` then drops the samples with later times.
         """
         if not self._samples or now < self._samples[-1].at:
             return True
@@ -107,7 +108,7 @@ class SampleHistory:
 
 
 def interval(seconds: float, replicas: int, budget: int = BUDGET) -> float:
-    """Return the sampling interval, in seconds, for this many replicas if samples are kept for `seconds`."""
+    """Return the sampling interval in seconds for this many replicas if samples are kept for `seconds`."""
     samples = min(MAX_SAMPLES, max(2, budget // (_BYTES_A_REPLICA * max(1, replicas))))
     return max(MIN_INTERVAL, seconds / samples)
 

@@ -1,4 +1,4 @@
-"""HTTP responses of the dashboard: its files and its series."""
+"""The dashboard's HTTP responses: its files and its series."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def takes_gzip(request: web.Request) -> bool:
 
 @handler
 async def dashboard(request: web.Request) -> web.Response:
-    """Answer the page."""
+    """Return the page."""
     return _page(request, INDEX)
 
 
 @handler
 async def dashboard_file(request: web.Request) -> web.Response:
-    """Return a file of the page. Raises HTTPNotFound."""
+    """Return one of the page's files. Raises HTTPNotFound."""
     return _page(request, request.match_info["name"])
 
 
@@ -47,7 +47,7 @@ def _page(request: web.Request, name: str) -> web.Response:
 
 @handler
 async def series(request: web.Request) -> web.Response:
-    """Return the history of a metric. Raises RefusedRequest."""
+    """Return a metric's history. Raises RefusedRequest."""
     try:
         query = Query.parse(request.query)
         version, content = await request.app[SERVING].dashboard.series(query)

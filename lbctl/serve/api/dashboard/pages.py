@@ -1,4 +1,4 @@
-"""The files of the page. These files contain no fleet data, so a browser may load them without a token.
+"""The page's files. They do not contain any fleet data, so browsers may load them without a token.
 
 Their content security policy allows only scripts and styles from this server, and no inline ones.
 """
@@ -34,7 +34,8 @@ HEADERS = {
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
     "cache-control": "no-cache",
 }
-"""Of every file. With `no-cache`, browsers revalidate each time and get a 304 if the file is unchanged."""
+"""Headers of every file. Because of `no-cache`, browsers revalidate each time and get a 304 response if the file is
+unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class Page:
 
     content: bytes
     compressed: bytes
-    """The content as gzip."""
+    """The gzip-compressed content."""
     content_type: str
     """The value of the `content-type` header."""
     etag: str
@@ -52,7 +53,7 @@ class Page:
 
 @cache
 def pages() -> Mapping[str, Page]:
-    """Map each name to its file. The files are read once, so that a process never mixes versions."""
+    """Map each name to its file. The files are read only once, so that a process never mixes versions."""
     files = sorted(item for item in STATIC.iterdir() if item.suffix in _TYPES)
     return {item.name: _page(item) for item in files}
 

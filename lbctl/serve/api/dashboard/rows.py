@@ -1,6 +1,6 @@
 """Rows of the dashboard stream. The functions are pure.
 
-Values are rounded to the displayed precision, so that a tiny difference does not count as a change.
+Values are rounded to the displayed precision, so that insignificant differences are not treated as changes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from lbctl.signals.merge import Signal
 
 
 def replica(pool: str, row: schema.Replica, signals: Mapping[str, Signal]) -> schema.LiveReplica:
-    """Return the row of a replica. `signals` are the fresh signals of the replica."""
+    """Return a replica's row. `signals` are the replica's fresh signals."""
     return schema.LiveReplica(
         pool=pool,
         name=row.name,
@@ -45,7 +45,7 @@ def replica(pool: str, row: schema.Replica, signals: Mapping[str, Signal]) -> sc
 
 
 def pool(row: schema.Pool) -> schema.LivePool:
-    """Return the row of a pool."""
+    """Return a pool's row."""
     return schema.LivePool(
         row.name,
         row.model,
@@ -63,7 +63,7 @@ def pool(row: schema.Pool) -> schema.LivePool:
 
 
 def proxy(row: schema.Proxy) -> schema.LiveProxy:
-    """Return the row of a proxy."""
+    """Return a proxy's row."""
     detail = f"Envoy {row.envoy}".strip() if isinstance(row, schema.XdsProxy) else f"{row.reloads} reloads"
     return schema.LiveProxy(
         node=row.node,
@@ -80,7 +80,7 @@ def proxy(row: schema.Proxy) -> schema.LiveProxy:
 
 
 def status(row: schema.Status) -> schema.Status:
-    """Return the status without the snapshot age and the number of open picks, which change constantly."""
+    """Return the status without the snapshot age and the number of open picks, because these change constantly."""
     snapshot = replace(row.snapshot, age=0.0) if row.snapshot else None
     return replace(row, snapshot=snapshot, picker=replace(row.picker, open=0) if row.picker else None)
 

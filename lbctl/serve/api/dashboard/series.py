@@ -1,7 +1,7 @@
 """`GET /api/v1/series`: the history of one metric for a pool or its replicas, as JSON.
 
-The functions are pure and take immutable samples, so that they run in a thread. If a series has too many samples for a
-chart, it is thinned evenly, starting from the newest sample.
+The functions are pure and operate on immutable samples, so that they can run in a thread. If a series has too many
+samples for a chart, it is thinned out evenly, starting from the newest sample.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from lbctl.runtime.errors import BadRequestError
 from lbctl.serve.api.dashboard.history import METRICS, STATES, HistorySample
 
 EVERY = "*"
-"""Value of `replica` that selects all replicas of the pool; no replica can have this name."""
+"""Value of `replica` that selects all of the pool's replicas; replicas cannot have this name."""
 _MAX_POINTS = 720
 _SUMS = ("requests_per_second", "in_flight", "queue")
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query for the values of a metric."""
+    """A query for a metric's values."""
 
     pool: str
     metric: schema.SeriesMetric
     replica: str = ""
-    """A replica name, `EVERY`, or empty for the pool as a whole."""
+    """A replica name, `EVERY`, or an empty string for the pool as a whole."""
     points: int = 240
     """Maximum number of values in a series."""
 
     @classmethod
     def parse(cls, values: Mapping[str, str]) -> Query:
-        """Parse the query of a URL. Raises BadRequestError."""
+        """Parse a URL's query. Raises BadRequestError."""
         metric, points = values.get("metric", ""), values.get("points", "240")
         if not values.get("pool"):
             raise BadRequestError("pool is missing: /api/v1/series?pool=NAME&metric=METRIC")

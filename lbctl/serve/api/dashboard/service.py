@@ -1,8 +1,8 @@
-"""Feeds the dashboard: one task reads the fleet for all browsers, so another browser only costs bandwidth.
+"""Feeds the dashboard: a single task reads the fleet for all browsers, so each additional browser only costs bandwidth.
 
-Once a second, if a browser is connected, the rows are built and compared, and changes are encoded and compressed once.
-Otherwise, the rows are built only for the history. The task works in short turns and uses a bounded share of the CPU,
-so that publishing to proxies does not wait for it.
+Once a second, if a browser is connected, the task builds and compares the rows, and encodes and compresses the changes
+once. Otherwise, the rows are built only for the history. The task works in short turns and uses a limited share of the
+CPU, so that it does not delay publishing to proxies.
 """
 
 from __future__ import annotations
@@ -27,21 +27,20 @@ from lbctl.serve.api.events import EventLog, TooManyClientsError
 
 MAX_STREAMS = 96
 """Maximum number of dashboard streams. Dashboard and event streams together stay below the API's connection limit, so
-that they never block a request."""
+that they never block other requests."""
 EVENTS_AT_FIRST = 100
-"""Number of past events that a new stream starts with."""
+"""Number of past events sent at the start of a new stream."""
 _MAX_CACHED_SERIES = 32
-"""Number of series that are cached until the next sample; for all replicas of a large pool, a series takes
-megabytes."""
+"""Number of series that are cached until the next sample; a series for all replicas of a large pool takes megabytes."""
 _INTERVAL = 1.0
-"""Minimum seconds between two frames."""
+"""Minimum time between two frames, in seconds."""
 _BUSY = 0.05
-"""Maximum fraction of the time that is spent on building frames."""
+"""Maximum fraction of time spent building frames."""
 _AT_ONCE, _APART = 2, 0.004
-"""Number of browsers served in one turn of the event loop, and the pause before the next turn, in seconds: writing to
-fifty browsers at once would delay updates to the proxies by milliseconds."""
+"""Number of browsers served per event-loop turn, and the pause before the next turn in seconds. Writing to fifty
+browsers at once would delay updates to the proxies by milliseconds."""
 _SILENCE = 5.0
-"""Seconds of inactivity before a stream sends a comment to show the browser that the connection works."""
+"""Seconds of inactivity after which a stream sends a comment, to show the browser that the connection is alive."""
 
 
 class DashboardSource(Protocol):
@@ -49,7 +48,7 @@ class DashboardSource(Protocol):
 
     @property
     def history_seconds(self) -> float:
-        """The period that the charts cover, in seconds."""
+        """The period covered by the charts, in seconds."""
 
     def live(self) -> Iterator[tuple[schema.LivePool, Iterable[schema.LiveReplica]] | None]:
         """Yield each pool with its replicas, built on demand, and None at points where other tasks may run."""
@@ -64,7 +63,7 @@ class DashboardSource(Protocol):
         """Return `/api/v1/rollouts`."""
 
     def splits(self) -> Sequence[schema.LiveSplit]:
-        """Return the splits of the routes that forward to several pools."""
+        """Return the splits of routes that forward to several pools."""
 
 
 class DashboardService:
@@ -91,7 +90,7 @@ class DashboardService:
 
     @contextmanager
     def subscribe(self, *, packed: bool) -> Iterator[FrameStream]:
-        """Return a stream for a browser, compressed or plain. Raises TooManyClientsError."""
+        """Return a stream for a browser, either compressed or plain. Raises TooManyClientsError."""
         if len(self._streams) >= MAX_STREAMS:
             raise TooManyClientsError
         stream = FrameStream(self._everything, packed)
@@ -105,7 +104,7 @@ class DashboardService:
             del self._streams[stream]
 
     async def series(self, query: Query) -> tuple[str, bytes]:
-        """Return the version of the history and the series as JSON; the JSON is built once per sample."""
+        """Return the history's version and the series as JSON; the JSON is built once per sample."""
         samples = self.history.samples
         newest = samples[-1].at if samples else 0.0
         cached = self._answers.get(query)
@@ -117,7 +116,7 @@ class DashboardService:
         return f"{newest:.3f}", cached[1]
 
     def end(self) -> None:
-        """End all streams; new streams end at once."""
+        """End all streams; new streams end immediately."""
         self._ended = True
         self._first.set()
         for stream in self._streams:
@@ -157,7 +156,7 @@ class DashboardService:
             await self._send(Frame(self._number + 1, b": nothing new\n\n"))
 
     def _rows(self, pools: list[schema.LivePool]) -> Iterator[Iterable[schema.LiveReplica]]:
-        """Yield the replicas of each pool, and add the pool to `pools`; yield an empty tuple as a pause."""
+        """Yield each pool's replicas and add the pool to `pools`; yield an empty tuple as a pause."""
         for item in self._source.live():
             if item is not None:
                 pools.append(item[0])

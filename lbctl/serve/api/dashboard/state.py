@@ -1,7 +1,9 @@
-"""The state of the dashboards as JSON. Each row is encoded once, when it changes, and frames consist of these texts.
+"""The dashboards' state as JSON.
 
-`update` compares new rows with the previous ones and returns the changes for a frame. `update` is a generator that
-yields after every row, so that its caller can run other work.
+Each row is encoded once, when it changes, and frames are assembled from the encoded rows.
+
+`update` compares new rows with the previous ones and returns the changes for a frame. It is a generator that yields
+after every row, so that its caller can do other work.
 """
 
 from __future__ import annotations
@@ -13,20 +15,20 @@ from lbctl.api import schema
 from lbctl.api.codec import encode
 
 SECTIONS = ("status", "pools", "proxies", "rollouts", "splits")
-"""The sections of a frame other than the replicas."""
+"""The sections of a frame, apart from the replicas."""
 _Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class FrameChange:
-    """Changes as JSON texts."""
+    """Changes as JSON strings."""
 
     sections: Mapping[str, str] = field(default_factory=dict)
     """Maps each name from `SECTIONS` to the complete section."""
     replicas: tuple[str, ...] = ()
-    """The rows that are new or changed."""
+    """Rows that are new or changed."""
     gone: tuple[str, ...] = ()
-    """The names of the replicas that have disappeared."""
+    """Names of the replicas that have disappeared."""
 
     def __bool__(self) -> bool:
         return bool(self.sections or self.replicas or self.gone)
@@ -43,7 +45,7 @@ class DashboardState:
     def update(
         self, rows: Iterable[Iterable[schema.LiveReplica]], sections: Iterable[tuple[str, object]]
     ) -> Generator[None, None, FrameChange]:
-        """Store the rows, which are grouped by pool, and then the sections, and return the changes."""
+        """Store the rows (grouped by pool) and the sections, and return the changes."""
         changed: dict[_Key, str] = {}
         current: dict[_Key, schema.LiveReplica] = {}
         for of_pool in rows:
@@ -60,7 +62,7 @@ class DashboardState:
             encoded[name] = encode(section)
             yield
         gone = tuple(encode(schema.ReplicaName(*key)) for key in self.rows if key not in current)
-        # Nothing can fail from here on, so the browsers get everything that is recorded as sent.
+        # Nothing can fail from here on, so browsers receive everything that is recorded as sent.
         changed_sections = {name: text for name, text in encoded.items() if self._sections.get(name) != text}
         self._encoded = {key: changed.get(key) or self._encoded[key] for key in current}
         self.rows, self._sections = current, encoded

@@ -1,6 +1,6 @@
 """One browser's position in the stream.
 
-The browser gets the complete state first and then each frame. A slow browser gets the complete state again.
+The browser first gets the complete state and then each frame. A browser that is too slow gets the complete state again.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Awaitable, Callable
 from lbctl.serve.api.dashboard.frames import GZIP_HEADER, Frame
 
 _WAITING = 4
-"""Maximum number of frames queued for a slow browser; beyond it, the browser gets the complete state once it reads
-again."""
+"""Maximum number of frames queued for a slow browser; if there are more, the browser gets the complete state when it
+resumes reading."""
 
 
 class FrameStream:
-    """The frames that have not been sent to one browser yet. `complete` returns a frame with the complete state."""
+    """The frames that have not yet been sent to one browser. `complete` returns a frame with the complete state."""
 
     def __init__(self, complete: Callable[[], Awaitable[Frame]], packed: bool) -> None:
         self.packed = packed
