@@ -34,7 +34,7 @@ _MAX_ANSWER_BYTES = 1 << 20
 
 state_option = options_of("agent")(
     "--state", metavar="DIR", type=click.Path(path_type=Path, readable=False),
-    help="Directory of the control socket and the remembered faults. Default: /run/lbctl-agent.",
+    help="Directory for the control socket and saved faults. Default: /run/lbctl-agent.",
 )  # fmt: skip
 
 
@@ -162,7 +162,7 @@ def ask(state: Path, target: str, body: bytes, wait: float) -> Mapping[str, Any]
         answer = parse_object(response.read(_MAX_ANSWER_BYTES))
     except (FileNotFoundError, ConnectionRefusedError):
         hint = "start it, or set --state to its state directory"
-        raise NoAgentError(f"no agent listens at {path} ({hint})") from None
+        raise NoAgentError(f"no agent is listening at {path} ({hint})") from None
     except PermissionError:
         hint = "run the command as the agent's user"
         raise AgentError(f"{path}: permission denied ({hint})") from None

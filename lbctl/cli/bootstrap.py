@@ -46,7 +46,7 @@ _CONNECT_TIMEOUT = 10.0
     "standbys",
     metavar="HOST:PORT",
     multiple=True,
-    help="Another control-plane member, used if the previous one does not answer (repeatable).",
+    help="Another control-plane member, used if the previous one does not respond (repeatable).",
 )
 @option(
     "--proxy-admin",

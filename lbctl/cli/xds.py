@@ -170,7 +170,7 @@ async def _watch(server: XdsAddress, reader: Reader, kind: str | None) -> int:
             async with aclosing(read(server, reader)) as messages:
                 async for changes in messages:
                     if lost:
-                        click.echo(f"lbctl: {server.address} answers again", err=True)
+                        click.echo(f"lbctl: {server.address} is responding again", err=True)
                     was_connected, lost, pause = True, False, _RETRY[0]
                     _print(changes, kind)
         except (UnreachableError, RefusedError, OSError) as error:

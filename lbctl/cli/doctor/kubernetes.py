@@ -70,7 +70,7 @@ async def _check(pool: str, discovery: KubernetesDiscovery) -> DoctorResult:
         return DoctorResult(what, "failed", f"the account lacks permission to {', '.join(missing)}", _NO_PERMISSION)
     if problem:
         return DoctorResult(what, "failed", problem, _NO_INFERENCE_POOL)
-    return DoctorResult(what, "ok", "the API server answers and permits list and watch")
+    return DoctorResult(what, "ok", "the API server responds and permits list and watch")
 
 
 async def _inference_pool_problem(client: ApiClient, discovery: KubernetesDiscovery) -> str:

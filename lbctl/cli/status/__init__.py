@@ -42,7 +42,7 @@ T = TypeVar("T")
 @option(
     "--check",
     is_flag=True,
-    help="Exit with 3 unless the files are published, all proxies are in sync and the picker runs.",
+    help="Exit with 3 unless the files are published, all proxies are in sync and the picker is running.",
 )
 @option("--wait", metavar="DURATION", help="With --check: wait up to this time for success, for example 1m.")
 @option("--expect", metavar="N", type=click.IntRange(0), help="With --check: require at least N proxies in sync.")

@@ -322,7 +322,7 @@ def test_a_failed_row_remap_ejects_until_the_gpu_is_replaced() -> None:
     history = PoolHistory().looks(1, row_remap_failure=1.0)
     assert (history.verdict, history.reasons) == (
         "out",
-        ("a GPU could not remap a faulty row of its memory: replace the GPU",),
+        ("a GPU could not remap a faulty memory row: replace the GPU",),
     )
     assert history.looks(100, row_remap_failure=1.0).verdict == "out"
     assert history.looks(1, row_remap_failure=0.0).verdict == "floor"
