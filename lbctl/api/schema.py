@@ -1006,7 +1006,7 @@ class PoolQueue(Struct, frozen=True):
     refused_late: int
     """The number of requests that were rejected because they had waited for `max_wait_seconds`."""
     left: int
-    """The number of requests whose clients left while they waited."""
+    """The number of requests whose clients disconnected while waiting."""
 
 
 class Pool(Struct, frozen=True):

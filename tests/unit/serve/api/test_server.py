@@ -174,7 +174,7 @@ def test_lone_surrogate_in_a_body_is_rejected(fleet: Fleet, token: Path, body: b
         ):
             answer = await ask(method, path, data=body, headers=BEARER | JSON)
             assert (answer.status, answer.json["error"]) == (
-                400, "the body contains an unpaired surrogate, which is not a character",
+                400, "the body contains an unpaired surrogate, which is not a valid character",
             )  # fmt: skip
         assert fleet.reloads == []
 
