@@ -25,7 +25,7 @@ _MAX_PARTS = 600
 """Maximum number of changes that wait for a slow disk: one minute's worth."""
 _GENERATIONS = 2
 """Number of generations that have a file."""
-_NO_RESPONSE = "the disk does not respond"
+_NO_RESPONSE = "the disk is not responding"
 
 
 class MemorySaver:
@@ -38,7 +38,7 @@ class MemorySaver:
         self._writing: asyncio.Future[None] | None = None
         self._written: Sequence[AffinityChanges] = ()
         """The changes of the write in progress."""
-        self._log = log.LastingFailure("the picker saves its memory again")
+        self._log = log.LastingFailure("the picker can save its memory again")
         self.failure = ""
         """Why the memory is not saved; empty if it is."""
 

@@ -44,11 +44,11 @@ class SavedMemory:
         """Whether the newest file may end with an incomplete line."""
 
     def restore(self, memory: AffinityMemory, now: float) -> int:
-        """Add the saved entries to an empty memory. Return their number: 0 if the disk does not respond."""
+        """Add the saved entries to an empty memory. Return their number: 0 if the disk is not responding."""
         try:
             parts = within(READ_TIMEOUT, self._parts)
         except TimeoutError:
-            log.warn("the picker starts without its memory: the disk does not respond", directory=self.directory)
+            log.warn("the picker is starting without its memory: the disk is not responding", directory=self.directory)
             return 0
         recent = [part for part in parts if now - TTL <= part.began <= now]
         memory.restore(recent)

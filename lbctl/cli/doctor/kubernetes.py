@@ -60,7 +60,7 @@ async def _check(pool: str, discovery: KubernetesDiscovery) -> DoctorResult:
             problem = "" if missing else await _inference_pool_problem(client, discovery)
     except TimeoutError:
         return DoctorResult(
-            what, "failed", f"no answer within {ANSWER_TIMEOUT:g} s", "check the API server", absent=True
+            what, "failed", f"no response within {ANSWER_TIMEOUT:g} s", "check the API server", absent=True
         )
     except (ApiError, ClusterError) as error:
         return DoctorResult(what, "failed", str(error), "check the kubeconfig and the API server", absent=True)

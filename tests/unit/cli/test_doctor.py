@@ -528,7 +528,7 @@ def test_hanging_serve_times_out(doctor: Doctor, monkeypatch: pytest.MonkeyPatch
         began = time.monotonic()
         row = doctor(None, "--server", url)[f"serve {url}"]
     assert time.monotonic() - began < 30
-    assert (doctor.code, row["state"], row["message"]) == (4, "failed", "no answer within 0.2 s")
+    assert (doctor.code, row["state"], row["message"]) == (4, "failed", "no response within 0.2 s")
 
 
 def test_missing_serve_is_skipped_by_default(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:

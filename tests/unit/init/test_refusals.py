@@ -85,7 +85,7 @@ def error_for(url: str, patience: float = 1.0) -> str:
         (drip, "no complete response within 1 s"),
         (flood, "a response larger than 4 MiB"),
         (nested, "its responses do not match a model server that init supports"),
-        (squeezed, "an encoding that was not requested"),
+        (squeezed, "the response uses an encoding that was not requested"),
         (answering(404), "its responses do not match"),
         (answering(401), "it requires a key: use --api-key-file"),
         (
