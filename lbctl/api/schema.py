@@ -999,7 +999,7 @@ class PoolQueue(Struct, frozen=True):
     mean_wait_seconds: Number | None
     """The mean wait of these requests, in seconds; null if there were none."""
     waits: Mapping[str, QueueWaits]
-    """Maps each tenant to the waits of its requests. The picker counts at most 20 tenants of a pool individually. Other
+    """Maps each tenant to the waits of its requests. The picker counts at most 20 tenants per pool individually. Other
     tenants count as `other`."""
     refused_full: int
     """The number of requests that were rejected because `max_requests` requests were waiting."""

@@ -135,7 +135,7 @@ _NOTES = {
     "query. After the picker's queue, the request can also wait in HAProxy's own queue (`timeouts.queue`)",
     "pool.health.grpc": "HAProxy notices a status other than SERVING only when the check times out",
     "pool.health.agent": "HAProxy checks `/health` of the agent, and also sends agent checks to the next port. Agent "
-    "checks lower the weight of a replica with a slow GPU, and drain a replica. With a `runtime_api`, agent checks "
+    "checks can lower the weight of a replica with a slow GPU and drain a replica. With a `runtime_api`, agent checks "
     "only mark a replica as down. Servers in slots and servers added at run time have no agent checks. With "
     "`agent_check`, HAProxy sends the agent checks to `lbctl serve` instead",
     "pool.health.fail_open": "HAProxy uses a separate backend whose replicas are not checked. Limits apply to this "
