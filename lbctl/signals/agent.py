@@ -21,10 +21,7 @@ TABLE = MetricsTable(
     gpus=DCGM.gpus,
     notes=(
         "The agent reports the signals and counters on its engine's metrics page.",
-        (
-            "In a pool with `health.agent`, `serve` also queries the agents, unless `sources` contains an entry of this "
-            "kind."
-        ),
+        "In a pool with `health.agent`, `serve` also queries the agents, unless `sources` has an entry of this kind.",
     ),
 )
 """The agent next to a replica.

@@ -49,9 +49,6 @@ TABLE = MetricsTable(
         ),
         "With the vLLM backend, read the same page as `kind: vllm`.",
         "Models on the same page are counted together. If the model mix changes, select one model with `match_labels`.",
-        (
-            "With a response cache, requests that spend no time in the model are also counted, so the measured speed is "
-            "too high."
-        ),
+        "With a response cache, requests that spend no time in the model count too, so the measured speed is too high.",
     ),
 )

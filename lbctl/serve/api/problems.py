@@ -1,7 +1,7 @@
 """Current problems, most severe first, with the command to run next, for `status`, `doctor` and the dashboard.
 
-The functions are pure. A problem is `critical` if requests fail, or if the configuration in the files is not in effect.
-Everything else is a warning.
+The functions are pure. A problem is `critical` if requests are failing or if the configuration in the files is not in
+effect. Everything else is a warning.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class CacheUse(NamedTuple):
     by_source: Mapping[str, int]
     """Maps each source to the tokens found there. The map contains only the sources that engines report."""
     seconds: int = 0
-    """Duration of the counted period, in seconds. For a pool, the longest period of its replicas."""
+    """Duration of the counted period, in seconds. For a pool, the longest period among its replicas."""
 
     @property
     def ratio(self) -> float | None:
