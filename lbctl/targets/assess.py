@@ -26,7 +26,7 @@ from lbctl.targets.usage import cleartext, used
 
 CLOSED = Respond(
     503,
-    error_body("this route returns 503 because the proxy cannot protect it", "closed"),
+    error_body("this route is closed because the proxy cannot protect it", "closed"),
     "application/json",
 )
 _MOOT = {

@@ -23,7 +23,7 @@ def _protection(what: str) -> Unsupported:
 
 _BALANCE = _setting("load balancing within a pool")
 _CHECKS = Unsupported(
-    "the API does not support health checks", "the gateway uses the readiness of pods and EndpointSlices"
+    "the API does not define health checks", "the gateway uses the readiness of pods and EndpointSlices"
 )
 _RETRIES = Unsupported(
     "retries are not part of the standard channel, and experimental retries can repeat a request that was already sent",
@@ -118,7 +118,7 @@ _ROUTES: Mapping[str, Capability] = {
     "route.respond": Unsupported("a gateway cannot send its own responses with this API", "the route returns 503"),
     "route.redirect": Since(
         (1, 5),
-        Unsupported("before 1.5, the API does not support status 308", "every redirect uses the status 301"),
+        Unsupported("status 308 requires version 1.5 of the API", "every redirect uses the status 301"),
     ),
     "route.rewrite": Rendered("The new host is set without a port", in_part=True),
     "route.queue_priority": Unsupported("the API has no queue", "requests have no priority"),
@@ -187,7 +187,7 @@ _POOLS: Mapping[str, Capability] = {
         "the API cannot learn sessions from responses", "each request is balanced independently"
     ),
     "pool.replicas.priority": Unsupported(
-        "the API has no priorities", "only replicas with the first priority get requests"
+        "the API does not define priorities", "only replicas with the first priority get requests"
     ),
     "pool.replicas.drain": _DONE,
     "pool.locality": Rendered(
@@ -230,7 +230,7 @@ _POOLS: Mapping[str, Capability] = {
     "pool.tls.client_certificate": Since(
         (1, 5),
         Unsupported(
-            "before 1.5, the API does not support client certificates for backends",
+            "client certificates for backends require version 1.5 of the API",
             "the routes return 503; use a newer version of the API",
         ),
         "All pools with TLS need the same certificate, and lbctl must render the Gateway; otherwise the routes return "

@@ -54,11 +54,11 @@ def _client_certificates(view: View, objects: KubernetesObjects) -> Iterator[Gap
         if objects.gateway is not None:
             reason, key, hint = "lbctl does not render this Gateway", "client_ca", "set `gateway_class`"
         elif tls.client_certificate != "required":
-            reason = "the API does not support optional client certificates"
+            reason = "the API does not define optional client certificates"
             key, hint = "client_certificate", "client_certificate: required"
         elif tls.client_crl is not None:
             reason, key, hint = (
-                "the API does not support revocation lists",
+                "the API does not define revocation lists",
                 "client_crl",
                 "use short-lived certificates",
             )

@@ -175,7 +175,7 @@ _UNSUPPORTED = {
     ),
     "route.mirror": Unsupported("HAProxy cannot copy a request", "nothing is mirrored"),
     "route.timeouts.request": Unsupported(
-        "HAProxy does not support a timeout for a whole request, only for pauses",
+        "HAProxy has no timeout for the whole request, only for pauses",
         "the idle timeout is limited to the request timeout",
     ),
     "route.timeouts.attempt": Unsupported(

@@ -22,7 +22,7 @@ def _protection(what: str) -> Unsupported:
 
 
 _CHECKS = Unsupported(
-    "Istio does not support active health checks", "the gateway uses the readiness of pods and the passive checks"
+    "Istio does not perform active health checks", "the gateway uses the readiness of pods and the passive checks"
 )
 _STICKY = Unsupported("a VirtualService does not support sticky splits", "each request is assigned to a pool at random")
 _PLAIN = "hash keys come from the request line and headers, not from the body"
@@ -176,9 +176,7 @@ _POOLS: Mapping[str, Capability] = {
         "Istio has no setting for how long a request waits for a connection", "only `timeouts.request` applies"
     ),
     "pool.circuit_breaker": _DONE,
-    "pool.circuit_breaker.per_replica": Unsupported(
-        "Istio does not support per-replica limits", "only the pool's limits apply"
-    ),
+    "pool.circuit_breaker.per_replica": Unsupported("Istio has no per-replica limits", "only the pool's limits apply"),
     "pool.queue": Unsupported("Istio has no queue", "requests do not wait at the picker"),
     "pool.slow_start": Rendered("The minimum `aggression` is 1", in_part=True),
     "pool.health.http": _CHECKS,

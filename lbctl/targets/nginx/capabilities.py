@@ -97,7 +97,7 @@ _ROUTES: Mapping[str, Capability] = {
         "forwarded as plain HTTP. If a replica returns 101 anyway, nginx opens a tunnel to the client"
     ),
     "route.timeouts.request": Unsupported(
-        "nginx does not support a timeout for a whole request", "the idle timeout is limited to the request timeout"
+        "nginx has no timeout for the whole request", "the idle timeout is limited to the request timeout"
     ),
     "route.timeouts.attempt": Unsupported(
         "nginx has a single timeout for pauses before and during a response",
@@ -155,21 +155,20 @@ _BALANCE: Mapping[str, Capability] = {
     "pool.balance.hash.json_body": Unsupported("nginx's core cannot read JSON", "nginx uses least_conn"),
     "pool.balance.hash.prompt_prefix": Unsupported("nginx's core cannot read JSON", "nginx uses least_conn"),
     "pool.balance.hash.bounded_load": Unsupported(
-        "nginx does not support a load bound for consistent hashing", "nginx uses plain consistent hashing"
+        "nginx's consistent hashing has no load bound", "nginx uses plain consistent hashing"
     ),
     "pool.affinity.header": Since(
         (1, 29, 6),
         Unsupported(
-            "before 1.29.6, nginx cannot learn sessions from responses", "nginx balances every request independently"
+            "learning sessions from responses requires nginx 1.29.6 or later",
+            "nginx balances every request independently",
         ),
         "Each nginx instance keeps a separate table of about 8,000 sessions. Header names that nginx drops are not "
         "supported",
     ),
     "pool.affinity": Since(
         (1, 29, 6),
-        Unsupported(
-            "before 1.29.6, nginx does not support sticky sessions", "nginx balances every request independently"
-        ),
+        Unsupported("sticky sessions require nginx 1.29.6 or later", "nginx balances every request independently"),
         "The cookie contains a hash of the replica's name, or the MD5 hash of its address if the replica was "
         "discovered by DNS",
     ),
