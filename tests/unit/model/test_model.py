@@ -19,7 +19,7 @@ ROUTES = {
     "{pool: a, ▶path_prefix: /v1}": ("LB011", "write match: {path_prefix: …} or rewrite: {path_prefix: …}"),
     "{pool: a, ▶canary: {pool: b}}": ("LB011", "write split: {POOL: 95, OTHER: 5}"),
     "{split: {a: ▶95%, b: 5}}": ("LB013", "write 95, unquoted, without %"),
-    "{pool: a, timeouts: {idle: ▶unlimited}}": ("LB013", "a limit is required: use a long one"),
+    "{pool: a, timeouts: {idle: ▶unlimited}}": ("LB013", "a limit is required: use a large value"),
     "{pool: a, listeners: ▶[]}": ("LB016", "add at least one entry"),
     "{pool: a, listeners: ▶l}": ("LB013", "use [ … ] or lines that start with -"),
     "{pool: a, match: ▶/v1}": ("LB013", 'write {path_prefix: "/v1"}'),
@@ -116,7 +116,7 @@ DEVICES = {
 REPLICAS = {
     "{address: ▶http://h:1}": "write h:1",
     "{address: ▶https://user:secret@h/v1}": "write h:443",
-    '{address: ▶":80"}': "write host:port",
+    '{address: ▶":80"}': "use host:port",
     '▶"10.0.0.1:8000"': 'write {address: "10.0.0.1:8000"}',
     '{address: "a:1", ▶backup: true}': "write priority: 1",
 }
@@ -161,7 +161,7 @@ def test_names_of_other_proxies_suggest_the_right_one(replica: str, hint: str) -
 @pytest.mark.parametrize(
     ("proxy", "code", "message"),
     [
-        ("config: ▶~/h.cfg", "LB013", "write an absolute path"),
+        ("config: ▶~/h.cfg", "LB013", "use an absolute path"),
         (
             "config: ▶../h.cfg",
             "LB502",
