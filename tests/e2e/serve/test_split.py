@@ -113,7 +113,7 @@ def test_split_override_ends_when_the_files_change_the_split() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["chatt", "old=1", "new=1"], "there is no route 'chatt' (did you mean 'chat'?)"),
+        (["chatt", "old=1", "new=1"], "the fleet has no route 'chatt' (did you mean 'chat'?)"),
         (["chat", "old=1"], "needs a share for each of its pools: new, old"),
         (["chat", "old=1", "newer=1"], "needs a share for each of its pools: new, old"),
         (["chat", "old=0", "new=0"], "the shares add up to 0"),

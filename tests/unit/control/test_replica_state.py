@@ -167,7 +167,7 @@ def test_unreachable_replica_is_never_in() -> None:
 
 def test_replica_that_answers_nothing_is_unknown() -> None:
     assert state_of(facts(unanswered_for=30.0, passed_by=1)) == StateWithReason(
-        "unknown", "requests are sent to it, but for more than 30 s none has succeeded"
+        "unknown", "requests are being sent to it, but for more than 30 s none has succeeded"
     )
     assert state_of(facts(unanswered_for=30.0, connection=REFUSED)).name == "down"
 

@@ -135,7 +135,7 @@ def test_errors_of_all_urls_are_reported(tmp_path: Path, capsys: Output) -> None
 def test_exporter_without_a_server_is_refused() -> None:
     with serving(fake.DCGM) as (exporter,):
         assert error_for(exporter.url) == (
-            "this is the DCGM exporter of a host, but none of the URLs is a model server on that host"
+            "this is a host's DCGM exporter, but none of the URLs is a model server on that host"
         )
 
 
