@@ -104,8 +104,8 @@ _T = TypeVar("_T")
 def command(context: click.Context, /, **options: Any) -> int:
     """Report the health of an engine and its GPUs.
 
-    Run the agent next to the engine. Each second, it reads the GPUs, the engine's metrics and its health check. It
-    answers health checks at /health and metrics at /metrics, and HAProxy agent checks at the next port.
+    Run the agent next to the engine. Once a second, it polls the GPUs, the engine's metrics and its health check.
+    It serves health checks at /health, metrics at /metrics, and HAProxy agent checks on the next port.
 
     After SIGTERM, it reports the replica as draining, waits for its requests to finish, and exits.
     """

@@ -61,8 +61,8 @@ def state_directory(given: Path | None, environment: Mapping[str, str]) -> Path:
 def drain(wait: str, state: Path | None) -> int:
     """Report the replica as draining, and wait until its requests have finished.
 
-    The command waits until the engine has no request in flight and the proxies have noticed the drain. It exits with 0
-    even if the maximum time has passed. The drain lasts until `lbctl agent readmit`, or until the engine has restarted.
+    The command waits until the engine has no requests in flight and the proxies have noticed the drain. It exits with 0
+    even if the maximum time has passed. The drain lasts until you run `lbctl agent readmit` or the engine restarts.
     """
     try:
         seconds = parse_duration(wait) / 1000
@@ -79,7 +79,7 @@ def drain(wait: str, state: Path | None) -> int:
 @click.command("readmit", cls=Command, examples="lbctl agent readmit")
 @state_option
 def readmit(state: Path | None) -> int:
-    """End a drain, and clear remembered GPU faults."""
+    """End a drain and clear saved GPU faults."""
     answer = ask(state_directory(state, os.environ), "/readmit", b"{}", 0.0)
     reasons = [item.get("message") for item in answer.get("reasons") or () if isinstance(item, dict)]
     listed = f": {plain('; '.join(map(str, reasons)))}" if reasons else ""

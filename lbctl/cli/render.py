@@ -129,7 +129,7 @@ def command(
 
     A single file goes to standard output; several files need -d. Warnings on standard error list settings that the
     proxy does not support. If `lbctl serve` manages the proxy, another line lists the settings that serve implements
-    for it.
+    for the proxy.
     """
     remote = ServeClient(server, token_file, tls_ca) if server else None
     options = _Options(

@@ -31,7 +31,7 @@ _Command = Callable[..., int]
 
 @click.group("rollout", cls=Group)
 def command() -> None:
-    """Move a route's split to one pool in steps.
+    """Shift a route's traffic to one pool in steps.
 
     `abort` takes precedence over all other operations.
     """

@@ -54,10 +54,10 @@ def command() -> None:
     help="Seconds to wait for the resources.",
 )
 def get(ads: Ads, kind: str | None, form: str, timeout: float) -> int:
-    """Print all resources of a node by type.
+    """Print a node's resources by type.
 
     lbctl also requests the endpoints, routes and secrets that clusters and listeners refer to. It does not print keys
-    or credentials. If a resource does not arrive in time, lbctl prints the others and the exit code is 3.
+    or credentials. If a resource does not arrive in time, lbctl prints the other resources and exits with code 3.
     """
     _quiet()
     from lbctl.xds.client.reader import Reader
