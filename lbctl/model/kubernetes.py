@@ -169,7 +169,7 @@ class KubernetesObjects(Section):
     )
     secrets: dict[v.FilePath, v.KubernetesObject] = Field(
         {},
-        description="Secret names, keyed by the certificate file that each Secret replaces. Default: built from the "
+        description="Secret names, keyed by certificate file. Default: built from the "
         "proxy's name and the listener's or pool's name. With `istio`, the default starts with the namespace if the "
         "pods are in a different namespace.",
     )

@@ -73,9 +73,9 @@ class MaxStep(Section):
 class Weighting(Section):
     strategy: Literal["static", "adaptive", "composite"] | None = Field(
         None,
-        description="`static`: the capacity. `adaptive`: the capacity times the measured speed. `composite`: a score "
-        "computed from load signals. Default: `adaptive` if a source provides evidence and the algorithm is not "
-        "`hash`, otherwise `static`.",
+        description="`static`: the capacity. `adaptive`: the capacity times the measured speed. `composite`: computed "
+        "from load signals. Default: `adaptive` if a source provides evidence and the algorithm is not `hash`, "
+        "otherwise `static`.",
     )
     adaptive: Adaptive = Field(Adaptive.default(), description="Thresholds of `adaptive`.")
     composite: dict[Signal, v.PositiveNumber] = Field(
