@@ -143,7 +143,7 @@ class ServeClient:
         try:
             return within(patience, lambda: self._sent(method, url, body, token, patience))
         except TimeoutError:
-            raise UnavailableError(f"{url} does not answer within {patience:g} s; is `lbctl serve` running?") from None
+            raise UnavailableError(f"{url} did not respond within {patience:g} s; is `lbctl serve` running?") from None
 
     def _sent(self, method: str, url: str, body: dict[str, Any] | None, token: str, patience: float) -> _Answer:
         """Send a request. A request with a token but without TLS is sent only to processes of trusted users."""

@@ -39,7 +39,7 @@ def test_a_route_to_a_fully_drained_pool_is_a_warning(keys: str) -> None:
 def test_one_warning_names_all_routes_of_a_pool() -> None:
     _, warnings, (message,) = drained_diagnostics("r: {match: {path: /r}, pool: a}, s: {match: {path: /s}, pool: a}")
     assert len(warnings) == 1
-    assert "the routes r, s get no answer" in message
+    assert "the routes r, s get no response" in message
 
 
 @pytest.mark.parametrize(

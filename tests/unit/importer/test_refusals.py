@@ -27,8 +27,8 @@ _CASES = {
         [
             "pools.copy.replicas.0: 'unix:x' is a unix socket without an absolute path",
             "pools.copy: the pool has no replica",
-            "routes.copy.pool: the fleet has no pool 'copy'",
-            "routes.default.mirror: the fleet has no pool 'copy'",
+            "routes.copy.pool: there is no pool 'copy'",
+            "routes.default.mirror: there is no pool 'copy'",
         ],
     ),
     "certificate": (
