@@ -14,7 +14,7 @@ ReasonCode = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """A reason why the replica gets no requests."""
+    """Reason why the replica gets no requests."""
 
     code: ReasonCode
     message: str

@@ -65,12 +65,12 @@ class GpuWatch:
         clock.
         """
         if self._devices == ():
-            return GpuReadings(now, note="no GPU is watched, as configured")
+            return GpuReadings(now, note="no GPU is monitored, as configured")
         with self._lock:
             readings = self._readings
             at = self._started_at if readings is None else readings.at
             if now - at > MAX_AGE:
-                problem = f"the GPU driver has not answered for {now - at:.0f} s"
+                problem = f"the GPU driver has not responded for {now - at:.0f} s"
                 return GpuReadings(now, problem=problem, is_starting=readings is None)
             if readings is None:
                 return None
@@ -104,7 +104,7 @@ class GpuWatch:
 
     def _without_driver(self, reason: str) -> GpuReadings:
         if self._devices is None:
-            return GpuReadings(time.monotonic(), note=f"no GPU is watched: {reason}")
+            return GpuReadings(time.monotonic(), note=f"no GPU is monitored: {reason}")
         return GpuReadings(time.monotonic(), problem=reason)
 
 

@@ -328,7 +328,7 @@ def _gpu_reasons(settings: AgentSettings, memory: Memory, gpus: GpuReadings) -> 
             after += f": {memory.probe_problem}"
         yield replace(fault, message=fault.message + after)
     for name in sorted(memory.failed_remaps - memory.accepted_remaps):
-        yield Reason("row_remap", f"GPU {name} could not remap a faulty row of its memory: replace the GPU", name)
+        yield Reason("row_remap", f"GPU {name} could not remap a faulty memory row: replace the GPU", name)
     for name, history in memory.gpus.items():
         if history.memory.exceeded:
             limit = size(settings.min_free_memory or 0)

@@ -64,13 +64,13 @@ def _agent(assessment: Assessment, engine: EngineReading | None) -> Iterator[_Fa
     reasons = sorted({(reason.code, reason.device) for reason in assessment.reasons})
     found = [((("code", code), ("device", device)), 1.0) for code, device in reasons]
     yield "lbctl_agent_healthy", "gauge", "Whether the replica should get requests.", [((), float(healthy))]
-    yield "lbctl_agent_state", "gauge", "The state of the replica: 1 for one state, 0 for the others.", states
-    yield "lbctl_agent_reason", "gauge", "A reason why the replica gets no requests.", found
+    yield "lbctl_agent_state", "gauge", "The replica's state: 1 for the current state, 0 for the others.", states
+    yield "lbctl_agent_reason", "gauge", "Reason why the replica gets no requests.", found
     weight = assessment.weight / 100
     yield "lbctl_agent_weight_ratio", "gauge", "Share of its weight that the replica should get.", [((), weight)]
     signals = engine.signals if engine else {}
     counters = engine.counters if engine else {}
-    yield "lbctl_agent_signal", "gauge", "A signal of the engine, in lbctl's units.", _named("signal", signals)
+    yield "lbctl_agent_signal", "gauge", "An engine signal, in lbctl's units.", _named("signal", signals)
     yield "lbctl_agent_counter_total", "counter", "A counter of the engine.", _named("counter", counters)
 
 
@@ -90,7 +90,7 @@ def _gpus(gpus: tuple[GpuReading, ...], xids: XidCounts, hostname: str) -> Itera
          [(labels, _scaled(gpu.memory_used, 1 / _MIB)) for labels, gpu in readable]),
         ("DCGM_FI_DEV_GPU_TEMP", "GPU temperature (in C).", [(labels, gpu.temperature) for labels, gpu in readable]),
         ("DCGM_FI_DEV_POWER_USAGE", "Power draw (in W).", [(labels, gpu.power) for labels, gpu in readable]),
-        ("DCGM_FI_DEV_ROW_REMAP_FAILURE", "Whether remapping of memory rows has failed.",
+        ("DCGM_FI_DEV_ROW_REMAP_FAILURE", "Whether memory row remapping has failed.",
          [(labels, gpu.remap_failed) for labels, gpu in readable]),
         ("DCGM_FI_DEV_XID_ERRORS", "Code of the last XID error since the agent started.",
          [(labels, xids.last(gpu)) for labels, gpu in labelled]),

@@ -151,7 +151,7 @@ class NvmlDevices:
         problem, note = "", self._note
         if not devices and self._all:
             problem = _EXPLANATIONS[nvml.NVML_ERROR_NO_PERMISSION] if self._denied else ""
-            note = "" if self._denied else "no GPU is watched: the NVIDIA driver does not list any GPUs"
+            note = "" if self._denied else "no GPU is monitored: the NVIDIA driver does not list any GPUs"
         return GpuReadings(self._clock(), devices, problem, note)
 
     def close(self) -> None:

@@ -115,7 +115,7 @@ class AgentProcess:
             state=settings.state,
         )
         if settings.check_bind.on_loopback and not settings.bind.on_loopback:
-            log.event("agent checks have neither TLS nor a token: without --allow, they are answered only on loopback")
+            log.event("agent checks use neither TLS nor a token: without --allow, they are answered only on loopback")
 
     async def _drain(self, end: asyncio.Event) -> None:
         """Drain the replica until the deadline, or until `end` is set."""

@@ -116,7 +116,9 @@ class ServeClient:
         try:
             return decode(kind, _object(url, answer))
         except SchemaError as error:
-            raise UnavailableError(f"{url} returned a response of another lbctl version: {plain(str(error))}") from None
+            raise UnavailableError(
+                f"{url} returned a response from a different lbctl version: {plain(str(error))}"
+            ) from None
 
     def date(self) -> str:
         """Return the server's `Date` header; empty if there is none. The request is sent without a token."""
@@ -141,7 +143,7 @@ class ServeClient:
         try:
             return within(patience, lambda: self._sent(method, url, body, token, patience))
         except TimeoutError:
-            raise UnavailableError(f"{url} does not answer within {patience:g} s; is `lbctl serve` running?") from None
+            raise UnavailableError(f"{url} did not respond within {patience:g} s; is `lbctl serve` running?") from None
 
     def _sent(self, method: str, url: str, body: dict[str, Any] | None, token: str, patience: float) -> _Answer:
         """Send a request. A request with a token but without TLS is sent only to processes of trusted users."""
@@ -165,7 +167,7 @@ class ServeClient:
             raise UnavailableError(f"{url} is not an lbctl serve: its response is too large") from None
         except (requests.RequestException, OSError) as error:
             raise UnavailableError(
-                f"{url} does not answer: {innermost_reason(error)}; is `lbctl serve` running?"
+                f"{url} is not responding: {innermost_reason(error)}; is `lbctl serve` running?"
             ) from None
 
     def _guarded_session(self) -> requests.Session:

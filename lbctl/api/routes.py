@@ -18,7 +18,7 @@ _WRITE = {
     400: "the request body is invalid",
     401: _READ[401],
     403: f"{_READ[403]}, or the token has the `read` role",
-    408: "the request body does not arrive in time",
+    408: "the request body did not arrive in time",
     413: "the request body is larger than 64 KiB",
     415: "the content type of the request is not `application/json`",
 }
@@ -104,7 +104,7 @@ ROUTES = (
     ),
     _probe("healthz", "/healthz", "Return 200 while the process is healthy"),
     _probe(
-        "readyz", "/readyz", "Return 200 from the publication of the first complete fleet until the process ends",
+        "readyz", "/readyz", "Return 200 once the first complete fleet has been published, until the process exits",
         unready=True,
     ),
     ApiRoute("metrics", "GET", "/metrics", "Get metrics in the Prometheus format", "text/plain"),
@@ -130,7 +130,7 @@ ROUTES = (
     ApiRoute("picks", "GET", "/api/v1/picks", "Get the picker, its counts, and samples of its decisions", schema.Picks),
     ApiRoute(
         "pick_tables", "GET", "/api/v1/picks/tables",
-        "Stream the tables of replicas to a picker, followed by changes to them", "text/event-stream",
+        "Stream the replica tables to a picker, followed by changes to them", "text/event-stream",
         errors=((400, "a parameter is invalid"), *_READ.items(), _TOO_MANY),
         parameters=(
             Parameter("id", "query", "A unique ID of the picker"),
@@ -148,7 +148,7 @@ ROUTES = (
     ApiRoute(
         "audit", "GET", "/api/v1/audit", "Get the audit log, a hash chain of actions and their actors", schema.Audit,
         errors=((400, "a parameter is invalid"), *_READ.items(), (503, "the state cannot be read")),
-        parameters=(Parameter("last", "query", "The number of newest records to return (default: all records)"),),
+        parameters=(Parameter("last", "query", "The number of most recent records to return (default: all records)"),),
     ),
     ApiRoute(
         "events", "GET", "/api/v1/events", "Stream changes as server-sent events", "text/event-stream",

@@ -6,8 +6,8 @@ field's docstring is also its description in the API document. The module import
 so that commands start fast.
 
 Rules for all documents: A field is always present. None is JSON's null, and the docstring explains when a field is
-null. A `Timestamp` is ISO 8601 in UTC with milliseconds. Durations and ages are in seconds. A client ignores fields and
-enum values that it does not know, because new ones may be added.
+null. A `Timestamp` is ISO 8601 in UTC with milliseconds. Durations and ages are in seconds. A client ignores unknown
+fields and enum values, because new ones may be added.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Diagnostic(Struct, frozen=True):
     """An error, a warning or a note about the files, or about settings that a proxy does not support."""
 
     code: str
-    """The code of the problem, which consists of `LB` and three digits. `lbctl rule CODE` explains it."""
+    """The problem's code, which consists of `LB` and three digits. `lbctl rule CODE` explains it."""
     severity: Severity
     """The severity. lbctl does not publish files that contain an error."""
     message: str
@@ -69,9 +69,9 @@ class Diagnostic(Struct, frozen=True):
     file: str | None
     """The file; null if the problem does not concern a file."""
     line: int | None
-    """The line number, from 1; null if the problem concerns the whole file."""
+    """The line number, from 1; null if the problem concerns the entire file."""
     column: int | None
-    """The column number, from 1; null if the problem concerns the whole file."""
+    """The column number, from 1; null if the problem concerns the entire file."""
     text: str
     """The line that lbctl commands print: position, severity, code, path, message and hint."""
 
@@ -87,7 +87,7 @@ class Snapshot(Struct, frozen=True):
     """Seconds since `at`."""
     origin: Origin = field(name="from")
     """The origin of the fleet. `files`: the fleet comes from the files on disk. `state`: the fleet is the last valid
-    one in the saved state, because the files are invalid. `history`: the fleet is an earlier one, after a rollback.
+    fleet in the saved state, because the files are invalid. `history`: the fleet is an earlier one, after a rollback.
     `leader`: the fleet comes from the leader."""
     pools: int
     """The number of pools."""
@@ -146,7 +146,7 @@ class UnmatchedNode(Struct, frozen=True):
     """A connected Envoy that receives no configuration."""
 
     node: str
-    """The node ID that the Envoy sent."""
+    """The node ID sent by the Envoy."""
     reason: str
     """The reason why the Envoy receives no configuration."""
 
@@ -198,7 +198,7 @@ class PoolControl(Struct, frozen=True):
 
 
 class SourceCounts(Struct, frozen=True):
-    """The number of telemetry sources of all replicas."""
+    """The number of telemetry sources across all replicas."""
 
     total: int
     """The number of sources."""
@@ -216,15 +216,15 @@ class DiscoveredName(Struct, frozen=True):
     resolvers: tuple[str, ...]
     """The DNS resolvers that are used; empty if the system's resolvers are used."""
     pools: tuple[str, ...]
-    """The pools that discover replicas by this name."""
+    """The pools that discover replicas through this name."""
     addresses: tuple[str, ...]
-    """The addresses in the last valid answer."""
+    """The addresses in the last valid response."""
     refused: tuple[str, ...]
-    """Addresses in the answer that lbctl does not use."""
+    """Addresses in the response that lbctl does not use."""
     left_out: int
-    """The number of addresses in excess of the largest `max_replicas`."""
+    """The number of addresses beyond the largest `max_replicas`."""
     answered: Timestamp | None
-    """The time at which the last valid answer arrived; null if there has been no valid answer."""
+    """The time at which the last valid response arrived; null if none has arrived."""
     error: str | None
     """The reason why the last query failed; null if it succeeded."""
     failed: Timestamp | None
@@ -248,12 +248,12 @@ class MemberStatus(Struct, frozen=True):
     """This process as a member of a control plane."""
 
     name: str
-    """The name of the member."""
+    """The member's name."""
     role: str
-    """The role of the member, which is `leader`, `follower`, or `isolated` if the member was the last leader and cannot
+    """The member's role, which is `leader`, `follower`, or `isolated` if the member was the last leader and cannot
     reach the store."""
     leader: str | None
-    """The name of the leader; null if it is unknown."""
+    """The leader's name; null if it is unknown."""
     age: Number | None
     """Seconds since this member received the leader's last heartbeat, which is the maximum age of the state that it
     returns; null for the leader."""
@@ -271,8 +271,8 @@ class Problem(Struct, frozen=True):
     """A current problem."""
 
     severity: ProblemSeverity
-    """The severity. A problem is `critical` if requests fail, or if the configuration in the files is not in effect.
-    `lbctl status --check` fails if there is a critical problem."""
+    """The severity. A problem is `critical` if requests are failing or if the configuration in the files is not in
+    effect. `lbctl status --check` fails if there is a critical problem."""
     kind: ProblemKind
     """The kind of problem."""
     subject: str
@@ -287,7 +287,7 @@ class ReplicaCounts(Struct, frozen=True):
     """The number of replicas in the fleet, by state."""
 
     total: int
-    """The number of all replicas."""
+    """The total number of replicas."""
     states: Mapping[str, int]
     """Maps each state to the number of replicas in it."""
     away: Mapping[str, tuple[str, ...]]
@@ -311,7 +311,7 @@ class Status(Struct, frozen=True):
     replicas: ReplicaCounts
     """The replicas of the published fleet."""
     dry_run: bool
-    """Whether the process is running as a dry run, which sends nothing to proxies."""
+    """Whether the process is running as a dry run, which does not send anything to proxies."""
     snapshot: Snapshot | None
     """The published fleet; null until the first fleet is published."""
     fleet: FleetFiles
@@ -319,7 +319,7 @@ class Status(Struct, frozen=True):
     served: ServedFiles | None
     """The published files, which may be older than the files on disk; null until the first fleet is published."""
     restart: tuple[str, ...]
-    """The keys of `control` that have changed in the files, but take effect only after a restart."""
+    """The `control` keys that have changed in the files but take effect only after a restart."""
     proxies: Mapping[str, int]
     """Maps each state to the number of proxies in it."""
     unmatched: tuple[UnmatchedNode, ...]
@@ -449,13 +449,13 @@ class HistoryEntry(Struct, frozen=True):
     dirty: bool
     """Whether the files differed from the commit."""
     action: HistoryAction
-    """The cause of the publication: a change of the files, `lbctl reload`, or `lbctl rollback`."""
+    """The cause of the publication: a change to the files, `lbctl reload`, or `lbctl rollback`."""
     actor: str
     """The name of the token that was used; `lbctl` if the files changed."""
     reason: str | None
     """The reason given by the operator; null if none was given."""
     version: str
-    """The version of the first snapshot that was built from this fleet."""
+    """The version of the first snapshot built from this fleet."""
     pools: int
     """The number of pools."""
     replicas: int
@@ -466,15 +466,15 @@ class History(Struct, frozen=True):
     """The response to `GET /api/v1/history`."""
 
     entries: tuple[HistoryEntry, ...]
-    """Up to 20 of the newest entries, oldest first. There are fewer entries if the files are large."""
+    """Up to 20 of the most recent entries, oldest first. The number of entries is smaller if the files are large."""
 
 
 class RollbackRequest(Struct, frozen=True):
     """The request body of `POST /api/v1/rollback`."""
 
     digest: str | None = None
-    """The digest of a history entry, or at least its first 4 characters; null selects the newest fleet before the
-    current one."""
+    """The digest of a history entry, or at least its first 4 characters; null selects the fleet published
+    immediately before the current one."""
     allow_shrink: bool = False
     """Whether to publish the fleet even if it removes more replicas or keys than `control.max_shrink` allows."""
     reason: str | None = None
@@ -486,8 +486,8 @@ class RollbackResult(Struct, frozen=True):
 
     result: ReloadOutcome
     """The result, which is `rolled_back` if the earlier fleet was published. If the earlier fleet equals the files on
-    disk, the result is `published` or `unchanged`. The results `invalid`, `refused` and `unsound` state why nothing has
-    changed."""
+    disk, the result is `published` or `unchanged`. The results `invalid`, `refused` and `unsound` indicate why nothing
+    has changed."""
     refused: str | None
     """The reason why the earlier fleet is not published; null if it is published."""
     digest: str
@@ -510,7 +510,7 @@ class RolloutStep(Struct, frozen=True):
     """One step of a rollout."""
 
     percent: Number
-    """The share of the target pool, in percent."""
+    """The target pool's share, in percent."""
     hold: Number | None
     """The minimum duration of the step in seconds; null if an operator must promote the rollout to the next step."""
 
@@ -530,7 +530,7 @@ class RolloutMetric(Struct, frozen=True):
     """The values of a latency or of a PromQL metric in one evaluation."""
 
     name: str
-    """The name of the metric in the file. For a latency, the name consists of the measurement and the percentile, for
+    """The metric's name in the file. For a latency, the name consists of the measurement and the percentile, for
     example `first_byte p95`."""
     new: Number | None
     """The value for the target pool; null if there is none. Latencies are in milliseconds."""
@@ -547,7 +547,7 @@ class RolloutMetric(Struct, frozen=True):
 
 
 class RolloutEvaluation(Struct, frozen=True):
-    """The verdict of the analysis for one interval, with the numbers it is based on."""
+    """The analysis verdict for one interval, with the figures it is based on."""
 
     at: Timestamp
     """The time of the event."""
@@ -581,9 +581,9 @@ class RolloutAnalysis(Struct, frozen=True):
     failures: int
     """The number of consecutive bad evaluations."""
     max_failures: int
-    """The number of consecutive bad evaluations that ends or pauses the rollout."""
+    """The number of consecutive bad evaluations after which the rollout ends or pauses."""
     verdicts: Mapping[RolloutVerdict, int]
-    """Maps each verdict to the number of evaluations with this verdict in the rollout."""
+    """Maps each verdict to the number of the rollout's evaluations with this verdict."""
     evaluations: tuple[RolloutEvaluation, ...]
     """The most recent evaluations, oldest first."""
 
@@ -594,7 +594,7 @@ class Rollout(Struct, frozen=True):
     route: str
     """The route."""
     to: str
-    """The target pool, to which the rollout moves traffic."""
+    """The target pool, to which the rollout shifts traffic."""
     mode: RolloutMode
     """The mode, which is `manual` (an operator ends each step), `timed` (a step ends after its hold) or `analysis` (a
     step ends after its hold if evaluations pass)."""
@@ -602,8 +602,8 @@ class Rollout(Struct, frozen=True):
     """The phase. `waiting`: the rollout has not started. `progressing`: a step is active. `paused`: the share does not
     change. `promoted`: all steps are complete. `aborted`: the split in the files applies again. `rolled_back`: the
     split in the files applies again, because the verdict for the target pool was bad or the pool has no available
-    replica. `superseded`: the files define another split, or another model for an old pool, so the split in the files
-    applies."""
+    replica. `superseded`: the files define a different split, or a different model for an old pool, so the split in the
+    files applies."""
     step: int
     """The number of the current step, from 1."""
     steps: tuple[RolloutStep, ...]
@@ -630,7 +630,7 @@ class Rollout(Struct, frozen=True):
     """The reason why the target pool has no available replica, which blocks the rollout. Null if a replica is
     available, if an operator has allowed the rollout to continue, or if the rollout has ended."""
     observed: Number | None = None
-    """The target pool's share of all requests to the pools of the split in the last minute, from 0 to 1. The proxies
+    """The target pool's share of all requests to the pools in the split in the last minute, from 0 to 1. The proxies
     count the requests, including requests that other routes forward to these pools. Null if no requests are
     reported."""
 
@@ -650,7 +650,7 @@ class RolloutRequest(Struct, frozen=True):
     action: RolloutAction
     """The action. The action `set` needs `percent`."""
     percent: Number | None = None
-    """The share of the target pool, from 0 to 100. Only for `set`."""
+    """The target pool's share, from 0 to 100. Only for `set`."""
     reason: str | None = None
     """The reason for the change, truncated to 200 characters."""
     allow_unavailable: bool | None = None
@@ -675,20 +675,20 @@ class Member(Struct, frozen=True):
     """A member of the control plane, as of its last heartbeat."""
 
     name: str
-    """The name of the member."""
+    """The member's name."""
     self: bool
     """Whether this is the member that returned the response."""
     role: str
-    """The role of the member, which is `leader`, `follower`, or `isolated` if the member was the last leader and cannot
+    """The member's role, which is `leader`, `follower`, or `isolated` if the member was the last leader and cannot
     reach the store."""
     epoch: int
-    """The epoch in which the member leads, or the epoch of the leader that it follows."""
+    """The epoch in which the member is the leader, or the epoch of the leader that it follows."""
     api: str | None
-    """The URL of the member's API; null while the API does not listen."""
+    """The URL of the member's API; null while the API is not listening."""
     xds: str | None
-    """The address to which Envoys connect; null while the member does not listen for them."""
+    """The address to which Envoys connect; null while the member is not listening for them."""
     version: str
-    """The lbctl version of the member."""
+    """The member's lbctl version."""
     snapshot: str
     """The version of the fleet that the member publishes."""
     digest: str
@@ -702,7 +702,7 @@ class Member(Struct, frozen=True):
     clock: Number
     """The clock offset: the number of seconds by which the leader's clock is ahead of the member's clock."""
     latency: Number | None
-    """The response time of the store for the last request, in seconds; null before the first request."""
+    """The store's response time for the most recent request, in seconds; null before the first request."""
     problem: str | None
     """The reason why the member cannot use the store; null if it can."""
     pools: tuple[str, ...]
@@ -715,9 +715,9 @@ class Members(Struct, frozen=True):
     """The response to `GET /api/v1/members`."""
 
     store: str | None
-    """The store of the members; null for a single control plane with a state directory."""
+    """The members' store; null for a single control plane with a state directory."""
     leader: str | None
-    """The name of the leader; null if it is unknown."""
+    """The leader's name; null if it is unknown."""
     members: tuple[Member, ...]
     """The members, sorted by name."""
 
@@ -767,11 +767,11 @@ class NackRecord(Struct, frozen=True):
     message: str
     """The Envoy's error message."""
     findings: tuple[str, ...]
-    """One line for each rejected resource, with its position in the YAML and the error."""
+    """One line per rejected resource, with its position in the YAML and the error."""
 
 
 class _ProxyStatus(Struct, frozen=True):
-    """Fields of all proxies."""
+    """Fields common to all proxies."""
 
     node: str
     """The node ID of an Envoy, or the name of any other proxy."""
@@ -783,8 +783,8 @@ class _ProxyStatus(Struct, frozen=True):
     connected: bool
     """Whether the proxy is currently connected."""
     since: Timestamp
-    """The time at which the connection or the last connection attempt began. If the state is `GONE`: the time at which
-    the proxy disconnected."""
+    """The time at which the current connection or the last connection attempt began. If the state is `GONE`: the time
+    at which the proxy disconnected."""
     state: str
     """For Envoy, the worst state of the resource types, or `REFUSED` (the Envoy receives no updates), or `GONE` (it has
     disconnected). For HAProxy and nginx, `SYNCED`, `WAITING`, `FAILING` or `NOT DRIVEN`. An Envoy that may use rendered
@@ -796,9 +796,9 @@ class _ProxyStatus(Struct, frozen=True):
     last_good: str
     """The last version that the proxy accepted completely; empty if it has not accepted any version."""
     confirmed: bool
-    """Whether the proxy counts as a proxy of the fleet. It counts if it has a client certificate, uses the Unix socket,
-    is driven by lbctl, or has accepted a fleet over this connection. This check is necessary because any user of the
-    machine can connect to a port on loopback."""
+    """Whether the proxy counts as one of the fleet's proxies. It counts if it has a client certificate, uses the Unix
+    socket, is driven by lbctl, or has accepted a fleet over this connection. This check is necessary because any user
+    on the machine can connect to a loopback port."""
     types: tuple[ResourceTypeStatus, ...]
     """The state of each xDS resource type; empty for HAProxy and nginx."""
     nacks: tuple[NackRecord, ...]
@@ -817,7 +817,7 @@ class XdsProxy(_ProxyStatus, frozen=True):
     sub_zone: str
     """The sub-zone of the Envoy's node; empty if the Envoy does not send a sub-zone."""
     envoy: str
-    """The version of the Envoy; empty if the Envoy does not send a version."""
+    """The Envoy's version; empty if the Envoy does not send a version."""
     peer: str
     """The address from which the Envoy connected."""
     delta: bool
@@ -857,11 +857,11 @@ ReplicaState = OneOf[
 
 
 class CachedTokens(Struct, frozen=True):
-    """Prompt tokens from the caches of engines in the last five minutes, or since the comparison began."""
+    """Prompt tokens found in engine caches in the last five minutes, or since the comparison began."""
 
     expected: int
-    """The number of tokens that the pickers expected in the caches. For a pool, only replicas whose engines report
-    cached tokens count, if any engine does."""
+    """The number of tokens that the pickers expected to find in the caches. For a pool, only replicas whose engines
+    report cached tokens count, if any engine does."""
     found: int | None
     """The number of tokens that the engines found in their caches; null if no engine has current counts,
     for example because another member of the control plane is the leader."""
@@ -870,42 +870,42 @@ class CachedTokens(Struct, frozen=True):
     if no engine reports it."""
     ratio: Number | None
     """`found` divided by `expected`; null if `found` is null or `expected` is 0. It can exceed 1, because engines also
-    cache their answers and requests that were not picked."""
+    cache their responses and requests that were not picked."""
     advice: str | None
     """The likely causes of a low ratio; null if the ratio is not low."""
     seconds: int | None = None
     """The duration of the counted period, in seconds: about 300, or less after a restart or missing counts. For a pool,
-    the longest period of its replicas. Null if it is unknown."""
+    the longest period among its replicas. Null if it is unknown."""
 
 
 class Replica(Struct, frozen=True):
     """A replica with its state, weights, shares and traffic."""
 
     name: str
-    """The name of the replica, which is unique in its pool."""
+    """The replica's name, which is unique in its pool."""
     address: str
-    """The address of the replica: host and port, or a Unix socket."""
+    """The replica's address: host and port, or a Unix socket."""
     region: str | None
-    """The region of the replica; null if the fleet does not specify one."""
+    """The replica's region; null if the fleet does not specify one."""
     zone: str | None
-    """The zone of the replica; null if the fleet does not specify one."""
+    """The replica's zone; null if the fleet does not specify one."""
     gpu: str | None
-    """The name of the GPU; null if the fleet does not specify one."""
+    """The GPU's name; null if the fleet does not specify one."""
     priority: int
     """The priority. Replicas with priority 0 receive requests first; replicas with higher numbers are reserves."""
     capacity: Number
-    """The capacity of the replica, relative to the other replicas of the pool."""
+    """The replica's capacity, relative to the other replicas in the pool."""
     state: ReplicaState
-    """The state. `in`: the replica receives its share of requests. `ramping`: the weight rises after the replica has
-    joined or recovered, or is at the floor because the replica is on trial or has probably stalled. `slow`: the weight
-    is clearly below the capacity because the replica is slower than its peers. `hot`: the weight is clearly below the
-    capacity because the replica is more heavily loaded or hotter than its peers. `unknown`: the replica receives
-    requests, but no report shows whether it is reachable, or none of the requests is answered. `starting`: a proxy
-    sends no requests until the first active checks have passed, and no check has failed. `down`: an active check fails,
-    or lbctl cannot connect to the replica. `ejected`: deep health or the passive check of a proxy keeps requests away.
-    `draining`: the replica is drained, but still has requests in flight, or some proxies have not applied the drain
-    yet. `drained`: all proxies have applied the drain, and no requests are in flight. `removed`: the drain deadline has
-    passed, and no proxy uses the replica."""
+    """The state. `in`: the replica receives its share of requests. `ramping`: the weight is rising after the replica
+    has joined or recovered, or is at the floor because the replica is on trial or has probably stalled. `slow`: the
+    weight is clearly below the capacity because the replica is slower than its peers. `hot`: the weight is clearly
+    below the capacity because the replica is more heavily loaded or hotter than its peers. `unknown`: the replica
+    receives requests, but no report shows whether it is reachable, or none of the requests is being answered.
+    `starting`: a proxy is not sending requests until the first active checks have passed, and no check has failed.
+    `down`: an active check is failing, or lbctl cannot connect to the replica. `ejected`: the deep health check or a
+    proxy's passive check is keeping traffic off the replica. `draining`: the replica is drained but still has requests
+    in flight, or some proxies have not applied the drain yet. `drained`: all proxies have applied the drain, and no
+    requests are in flight. `removed`: the drain deadline has passed, and no proxy is using the replica."""
     state_reason: str
     """The reason for this state, as a sentence that names the check or the proxy; empty if the state is `in`."""
     state_since: Timestamp | None
@@ -913,7 +913,7 @@ class Replica(Struct, frozen=True):
     weight: Number
     """The published weight, on the same scale as capacities."""
     declared: Number
-    """The replica's share of the pool's requests according to the files alone (capacities and drains), from 0 to 1."""
+    """The replica's share of the pool's requests based on the files alone (capacities and drains), from 0 to 1."""
     share: Number
     """The decided share of the pool's requests, from 0 to 1, averaged over the proxies. The share takes into account
     measured weights, drains, and the active checks and slow start that lbctl provides for proxies that lack them."""
@@ -938,7 +938,7 @@ class Replica(Struct, frozen=True):
     """Whether the replica is drained and has no requests in flight, according to reports since all connected proxies
     applied the drain. Null if the replica is not drained, or if a proxy does not report requests in flight."""
     ramp: Number
-    """The slow-start factor that lbctl applies, from 0 to 1: the lowest factor of all proxies that need it."""
+    """The slow-start factor that lbctl applies, from 0 to 1: the lowest factor among all proxies that need it."""
     picker_ramp: Number
     """The slow-start factor in the picker, from 0 to 1."""
     drained: Timestamp | None
@@ -948,12 +948,12 @@ class Replica(Struct, frozen=True):
     reasons: tuple[str, ...]
     """The reasons why the replica is out, down or drained, and the weight set by an override."""
     cached: CachedTokens | None = None
-    """Expected and found tokens in the caches of the engine; null if the pool's algorithm is not `pick`, before the
+    """Expected and found tokens in the engine's caches; null if the pool's algorithm is not `pick`, before the
     first comparison, and while the picker is not running."""
 
 
 class RecentPicks(Struct, frozen=True):
-    """Requests to a pool with the algorithm `pick` in the last minute."""
+    """Requests in the last minute to a pool with `algorithm: pick`."""
 
     requests: int
     """The number of requests that proxies have reported."""
@@ -969,7 +969,7 @@ class RecentPicks(Struct, frozen=True):
 
 
 class QueueWaits(Struct, frozen=True):
-    """A tenant's requests that got a replica after a wait, in the last minute."""
+    """A tenant's requests that were assigned a replica after waiting, in the last minute."""
 
     requests: int
     """The number of requests."""
@@ -978,7 +978,7 @@ class QueueWaits(Struct, frozen=True):
 
 
 class PoolQueue(Struct, frozen=True):
-    """The requests that wait at the picker of this control plane because all replicas of the pool are full.
+    """The requests waiting at this control plane's picker because all of the pool's replicas are full.
 
     The number of waiting requests is current. All other counts are for the last minute.
     """
@@ -992,21 +992,21 @@ class PoolQueue(Struct, frozen=True):
     priorities: Mapping[str, int]
     """Maps each priority (`high`, `normal` and `low`) to the number of its waiting requests."""
     tenants: Mapping[str, int]
-    """Maps the 20 tenants with the most waiting requests to their number. Other tenants count as `other`. Requests
-    without a tenant are not included."""
+    """Maps the 20 tenants with the most waiting requests to the number of these requests. Other tenants are counted as
+    `other`. Requests without a tenant are not included."""
     released: int
-    """The number of requests that got a replica after a wait."""
+    """The number of requests that were assigned a replica after waiting."""
     mean_wait_seconds: Number | None
     """The mean wait of these requests, in seconds; null if there were none."""
     waits: Mapping[str, QueueWaits]
-    """Maps each tenant to the waits of its requests. The picker counts at most 20 tenants of a pool individually. Other
-    tenants count as `other`."""
+    """Maps each tenant to the waits of its requests. The picker counts at most 20 tenants per pool individually. Other
+    tenants are counted as `other`."""
     refused_full: int
     """The number of requests that were rejected because `max_requests` requests were waiting."""
     refused_late: int
     """The number of requests that were rejected because they had waited for `max_wait_seconds`."""
     left: int
-    """The number of requests whose clients left while they waited."""
+    """The number of requests whose clients disconnected while waiting."""
 
 
 class Pool(Struct, frozen=True):
@@ -1021,7 +1021,7 @@ class Pool(Struct, frozen=True):
     algorithm: str
     """The load balancing algorithm."""
     drain_deadline_seconds: Number
-    """The number of seconds for which a drained replica may finish its requests."""
+    """The number of seconds that a drained replica has to finish its requests."""
     requests_per_second: Number | None
     """Requests per second in the last minute; null if no proxy reports counts."""
     errors: Number | None
@@ -1032,19 +1032,19 @@ class Pool(Struct, frozen=True):
     first_byte_p99: Number | None
     """The 99th percentile of the time to first byte in the last minute, in seconds; null if no proxy reports it."""
     picks: RecentPicks | None
-    """Requests and picks in the last minute. Null if the algorithm is not `pick`, or if pickers of other control planes
+    """Requests and picks in the last minute. Null if the algorithm is not `pick`, or if other control planes' pickers
     also choose replicas for this pool."""
     in_use: bool
     """Whether a route sends requests to the pool."""
     fail_open: bool
-    """Whether the pool receives requests although the active checks of all its replicas fail."""
+    """Whether the pool receives requests even though the active checks of all its replicas are failing."""
     failing: bool
     """Whether all requests in the last few seconds failed. If there were fewer than three requests, the last minute
-    counts instead."""
+    is used instead."""
     shedding: str | None
     """The reason why proxies refuse requests to the pool (`load_shedding`); null if they do not refuse them."""
     reporting: tuple[str, ...]
-    """The proxies that report counts for the replicas of this pool. Envoys are listed by node ID, and other proxies by
+    """The proxies that report counts for this pool's replicas. Envoys are listed by node ID, and other proxies by
     name."""
     silent: tuple[str, ...]
     """The proxies that can send requests to this pool but do not report counts. An Envoy without a connected node is
@@ -1055,10 +1055,10 @@ class Pool(Struct, frozen=True):
     replicas: tuple[Replica, ...]
     """All replicas, in the order of the fleet file."""
     cached: CachedTokens | None = None
-    """Expected and found tokens in the caches of engines; null if the algorithm is not `pick`, before the first
+    """Expected and found tokens in the engines' caches; null if the algorithm is not `pick`, before the first
     comparison, and while the picker is not running."""
     queue: PoolQueue | None = None
-    """Requests that wait at the picker; null if the pool has no queue, and while the picker is not running."""
+    """Requests waiting at the picker; null if the pool has no queue, and while the picker is not running."""
 
 
 class Pools(Struct, frozen=True):
@@ -1079,7 +1079,7 @@ class FleetSettings(Struct, frozen=True):
 
 
 class Signal(Struct, frozen=True):
-    """A signal of a replica."""
+    """One of a replica's signals."""
 
     value: Number
     """The value."""
@@ -1088,16 +1088,16 @@ class Signal(Struct, frozen=True):
     age: Number
     """Seconds since the value was read."""
     source: str
-    """The kind of source from which the value was read."""
+    """The kind of source that provided the value."""
     fresh: bool
-    """Whether the value is younger than `stale_after`, and is therefore used."""
+    """Whether the value is newer than `stale_after` and is therefore used."""
 
 
 class RefusedMetric(Struct, frozen=True):
     """A metric that lbctl rejected when it scraped a page."""
 
     metric: str
-    """The name of the metric."""
+    """The metric's name."""
     reason: str
     """The reason for the rejection."""
 
@@ -1169,11 +1169,11 @@ class Acknowledged(Struct, frozen=True):
     have_it: int
     """The number of proxies that have accepted the published version."""
     waiting: tuple[str, ...]
-    """The nodes that have not accepted the published version yet."""
+    """The nodes that have not yet accepted the published version."""
 
 
 class Decision(Struct, frozen=True):
-    """All values from which a replica's weight in the proxies is derived, beginning with its signals."""
+    """All values that a replica's weight in the proxies is derived from, beginning with its signals."""
 
     pool: str
     """The pool."""
@@ -1182,15 +1182,15 @@ class Decision(Struct, frozen=True):
     strategy: str
     """The weighting strategy."""
     mode: str
-    """The mode of the pool, as in `PoolControl`."""
+    """The pool's mode, as in `PoolControl`."""
     mode_words: str | None
     """The reason why the mode is not `acting`; null if the mode is `acting`."""
     capacity: Number
-    """The capacity of the replica."""
+    """The replica's capacity."""
     signals: Mapping[str, DecisionSignal]
     """Maps each signal name to the signal, including stale signals."""
     sampled_by: str | None
-    """The member of the control plane that scraped the signals; null if it is the member that returned this response,
+    """The control plane member that scraped the signals; null if it is the member that returned this response,
     or if there are no signals."""
     age: Number | None
     """Seconds since the last sample; null if there is no sample."""
@@ -1205,9 +1205,10 @@ class Decision(Struct, frozen=True):
     normalised: Number
     """The natural logarithm of the replica's speed or load, relative to the upper median of its peers."""
     across_types: Number
-    """The natural logarithm of the median of the replica's GPU type, relative to the median of the pool."""
+    """The natural logarithm of the replica's GPU type's median, relative to the pool's median."""
     proposed: Number | None
-    """The weight that the strategy proposes, as a multiple of the capacity; null if the strategy proposes no weight."""
+    """The weight that the strategy proposes, as a multiple of the capacity; null if the strategy does not propose a
+    weight."""
     wished: Number | None
     """Deprecated: the old name of `proposed`, which will be removed in version 1.1."""
     clamped: Number
@@ -1231,21 +1232,21 @@ class Decision(Struct, frozen=True):
     of_peers_speed: Number
     """The part of the weight factor that results from the measured speed, relative to replicas with the same GPU."""
     held: Number
-    """The part of the weight factor that results from everything other than room and speed: a floor, a trial, a limited
+    """The part of the weight factor that results from anything other than room and speed: a floor, a trial, a limited
     step or a ramp."""
     share: Number
     """The replica's share of the pool's requests, from 0 to 1."""
     quantised: Mapping[str, int]
     """Maps each kind of proxy to the integer weight in its configuration. If proxies of the same kind have different
-    weights, the key is `kind name`. A proxy is absent if it sends no new requests to the replica."""
+    weights, the key is `kind name`. A proxy is absent if it does not send new requests to the replica."""
     notes: tuple[str, ...]
     """Notes about proxies whose load balancing does not follow the weight."""
     ramp: Number
-    """The slow-start factor that lbctl applies, from 0 to 1: the lowest factor of all proxies that need it."""
+    """The slow-start factor that lbctl applies, from 0 to 1: the lowest factor among all proxies that need it."""
     picker_ramp: Number
     """The slow-start factor in the picker, from 0 to 1."""
     verdict: str
-    """The verdict of the deep health check, which is `in`, `floor`, `out` or `asleep`."""
+    """The deep health check's verdict, which is `in`, `floor`, `out` or `asleep`."""
     reasons: tuple[str, ...]
     """The reasons for the verdict, and any missing signals."""
     overrides: tuple[Override, ...]
@@ -1276,13 +1277,13 @@ class PickerStatus(Struct, frozen=True):
     since: Timestamp | None
     """The time at which the process was started, even if the process hangs; null if there is no process."""
     starts: int
-    """The number of times that the process has been started."""
+    """The number of times the process has been started."""
     reason: str | None
     """The reason why the process is not running; null while it is running or starting."""
     open: int
     """The number of picked requests that are still in flight."""
     following: int
-    """The number of pickers that receive the tables of this control plane, including pickers on other machines."""
+    """The number of pickers that receive this control plane's tables, including pickers on other machines."""
     unsaved: str | None = None
     """The reason why the picker cannot save which replica had a session or prompt; null if it can."""
 
@@ -1302,28 +1303,28 @@ class PickedPool(Struct, frozen=True):
     """Maps each replica to the share of prompt tokens that its engine found in its prefix cache. A replica is absent if
     the share is unknown."""
     cached: CachedTokens | None = None
-    """Expected and found tokens in the caches of all engines; null before the first comparison and while the picker is
+    """Expected and found tokens in all engines' caches; null before the first comparison and while the picker is
     not running."""
     cached_by_replica: Mapping[str, CachedTokens] = {}
-    """Maps each replica to the expected and found tokens in the caches of its engine."""
+    """Maps each replica to the expected and found tokens in its engine's caches."""
     length_factors: Mapping[str, Number] | None = None
-    """The factors by which the picker multiplies its estimates of prompt lengths, learned from the engines' counters of
-    prompt tokens. The keys are ascii (characters in ASCII, and bodies that are not read), han (Chinese characters, also
-    in Japanese text), other (all other characters) and parts (message parts without text, for example images). Null
-    until the picker has compared 4 prompts with them."""
+    """The factors by which the picker multiplies its estimates of prompt lengths, learned from the engines' prompt
+    token counters. The keys are ascii (ASCII characters, and bodies that are not read), han (Chinese characters,
+    also in Japanese text), other (all other characters) and parts (message parts without text, for example images).
+    Null until the picker has compared four prompts with the counters."""
     queue: PoolQueue | None = None
-    """Requests that wait at the picker; null if the pool has no queue, and while the picker is not running."""
+    """Requests waiting at the picker; null if the pool has no queue, and while the picker is not running."""
 
 
 class PickSample(Struct, frozen=True):
-    """A decision of the picker. The sample contains no client data."""
+    """A decision made by the picker. The sample does not contain client data."""
 
     at: Timestamp
     """The time of the decision."""
     pool: str
     """The pool."""
     replica: str | None
-    """The replica that the picker chose; null if it did not choose a replica."""
+    """The replica chosen by the picker; null if it did not choose a replica."""
     reason: str
     """The reason for the choice, as a single word."""
     seconds: Number
@@ -1362,16 +1363,16 @@ class PickQuestion(Struct, frozen=True, omit_defaults=True):  # an older server 
     body: str | None
     """The beginning of the request body; null if the request has no body."""
     body_bytes: int | None = None
-    """The length of the whole body, in bytes; null if `body` is complete."""
+    """The length of the entire body, in bytes; null if `body` is complete."""
     region: str | None = None
-    """The region of the proxy; null if the proxy has no region."""
+    """The proxy's region; null if the proxy has no region."""
     zone: str | None = None
-    """The zone of the proxy; null if the proxy has no zone."""
+    """The proxy's zone; null if the proxy has no zone."""
     tenant: str | None = None
     """The tenant that sends the request; null if the route does not identify tenants."""
     priority: QueuePriority = "normal"
-    """The priority of the request in the pool's queue: the priority of its route, or the priority that its tenant may
-    choose in a header."""
+    """The priority of the request in the pool's queue: the priority set by its route, or the priority that its tenant
+    may set in a header."""
 
 
 class PickRequest(Struct, frozen=True):
@@ -1384,13 +1385,13 @@ class PickRequest(Struct, frozen=True):
     prompt_tokens: Number
     """The estimated number of tokens in the request's prompt."""
     model: str | None
-    """The model named in the request; null if the request names no model."""
+    """The model named in the request; null if the request does not name a model."""
     adapter: str | None
-    """The adapter named in the request; null if the request names no adapter."""
+    """The adapter named in the request; null if the request does not name an adapter."""
     blocks: int
     """The number of blocks of the prompt's prefix that can be looked up."""
     session_key: str | None = None
-    """The session key that the request has: a header, or a field of the body such as $.user; null if the request has
+    """The session key in the request: a header, or a body field such as $.user; null if the request has
     no session."""
     length_factor: Number = 1.0
     """The learned factor that prompt_tokens already includes. Divide prompt_tokens by this factor to get the original
@@ -1418,17 +1419,18 @@ class PickCandidate(Struct, frozen=True):
     cached: Number | None
     """The number of the request's tokens that are probably in the replica's cache; null if unknown."""
     counted: bool
-    """Whether the replica's cache is taken into account, which is the case if its load is within the bound."""
+    """Whether the replica's cache is taken into account, which is the case if the replica's load is within the
+    bound."""
     wait: Number | None
     """The expected wait without the cache: the work divided by the rate, plus the request's own tokens divided by the
     rate without slow start. Null if the replica is not eligible."""
 
 
 class PickQueuePosition(Struct, frozen=True):
-    """The place that the request would get in the queue of the pool."""
+    """The request's place in the pool's queue."""
 
     requests: int
-    """The number of requests that would get a replica before it."""
+    """The number of requests that would be assigned a replica before it."""
     flows: int
     """The number of tenants, clients or header values (as set in `queue.by`) to which these requests belong."""
     seconds: Number | None
@@ -1466,11 +1468,11 @@ class AuditRecord(Struct, frozen=True):
     """An action and its actor."""
 
     number: int
-    """The number of the record. Records are numbered from 1, without gaps."""
+    """The record's number. Records are numbered from 1, without gaps."""
     at: Timestamp
     """The time of the action."""
     actor: str
-    """The name of the token that was used; `lbctl` for actions of the control plane itself."""
+    """The name of the token that was used; `lbctl` for actions by the control plane itself."""
     action: str
     """The action, for example `drain`, `end drain`, `rollout promote`, `reload`, `publish`."""
     subject: str
@@ -1484,7 +1486,7 @@ class AuditRecord(Struct, frozen=True):
 
 
 class Audit(Struct, frozen=True):
-    """The records of the audit log."""
+    """The records in the audit log."""
 
     records: tuple[AuditRecord, ...]
     """Up to 5,000 records, oldest first. If older records were deleted, `previous` of the first record is the hash of a
@@ -1542,7 +1544,7 @@ class Reloaded(Struct, frozen=True):
 
 
 class RolloutChanged(Struct, frozen=True):
-    """The phase or step of a rollout has changed, or its analysis has evaluated an interval."""
+    """A rollout's phase or step has changed, or its analysis has evaluated an interval."""
 
     at: Timestamp
     """The time of the event."""
@@ -1566,7 +1568,7 @@ class RolledBack(Struct, frozen=True):
     at: Timestamp
     """The time of the event."""
     digest: str
-    """The digest of the earlier fleet, as `/api/v1/history` lists it."""
+    """The digest of the earlier fleet, as listed by `/api/v1/history`."""
     author: str
     """The name of the token that was used."""
     reason: str | None
@@ -1574,20 +1576,20 @@ class RolledBack(Struct, frozen=True):
 
 
 class RoleChanged(Struct, frozen=True):
-    """The role of this member of the control plane has changed."""
+    """This control plane member's role has changed."""
 
     at: Timestamp
     """The time of the event."""
     member: str
-    """The name of the member."""
+    """The member's name."""
     role: str
     """The new role, which is `leader`, `follower` or `isolated`."""
     epoch: int
-    """The epoch in which the member leads or last led."""
+    """The epoch in which the member is, or last was, the leader."""
 
 
 class StoreChanged(Struct, frozen=True):
-    """The store of the control plane has become unreachable for this member, or reachable again."""
+    """The control plane's store has become unreachable for this member, or reachable again."""
 
     at: Timestamp
     """The time of the event."""
@@ -1600,7 +1602,7 @@ class StoreChanged(Struct, frozen=True):
 
 
 class FilesDiffer(Struct, frozen=True):
-    """The files of other members differ from the leader's files."""
+    """Other members' files differ from the leader's."""
 
     at: Timestamp
     """The time of the event."""
@@ -1616,11 +1618,11 @@ class PoolsShared(Struct, frozen=True):
     members: tuple[str, ...]
     """The members to which the pools are assigned."""
     pools: tuple[str, ...]
-    """The pools that this member scrapes from now on."""
+    """The pools that this member now scrapes."""
 
 
 class TaskFailed(Struct, frozen=True):
-    """A task of the control plane has failed. The task is restarted, or runs again at the next publication.
+    """One of the control plane's tasks has failed. The task is restarted, or runs again at the next publication.
 
     The log contains the reason for the failure.
     """
@@ -1632,7 +1634,7 @@ class TaskFailed(Struct, frozen=True):
 
 
 class Missed(Struct, frozen=True):
-    """Events after `Last-Event-ID` are lost, so the client must read the state again."""
+    """Events after `Last-Event-ID` have been lost, so the client must fetch the state again."""
 
     oldest: int
     """The ID of the oldest event that is still stored, or of the next event if none is stored."""
@@ -1683,26 +1685,26 @@ class LiveReplica(Struct, frozen=True):
     pool: str
     """The pool."""
     name: str
-    """The name of the replica, which is unique in its pool."""
+    """The replica's name, which is unique in its pool."""
     address: str
-    """The address of the replica: host and port, or a Unix socket."""
+    """The replica's address: host and port, or a Unix socket."""
     gpu: str | None
-    """The name of the GPU; null if the fleet does not specify one."""
+    """The GPU's name; null if the fleet does not specify one."""
     zone: str | None
-    """The zone of the replica; null if the fleet does not specify one."""
+    """The replica's zone; null if the fleet does not specify one."""
     state: str
-    """The state of the replica, which is `in` or the state that keeps the replica from its full share, as in
-    `Replica`."""
+    """The replica's state, which is `in` or the state that keeps the replica from getting its full share, as
+    in `Replica`."""
     reason: str
     """The reason for this state; empty if the state is `in`."""
     since: Timestamp | None
     """The time at which this state began; null if it began before lbctl started."""
     capacity: Number
-    """The capacity of the replica, relative to the other replicas of the pool."""
+    """The replica's capacity, relative to the other replicas in the pool."""
     weight: Number
     """The published weight, on the same scale as capacities."""
     declared: Number | None
-    """The replica's share of the pool's requests according to the files alone, from 0 to 1; null if unknown."""
+    """The replica's share of the pool's requests based on the files alone, from 0 to 1; null if unknown."""
     share: Number
     """The decided share of the pool's requests, from 0 to 1."""
     acknowledged: Number | None
@@ -1758,9 +1760,9 @@ class LivePool(Struct, frozen=True):
     silent: tuple[str, ...]
     """The proxies that can send requests to this pool but do not report counts."""
     cached: CachedTokens | None
-    """Expected and found tokens in the caches of engines; null if unknown."""
+    """Expected and found tokens in the engines' caches; null if unknown."""
     queue: PoolQueue | None = None
-    """Requests that wait at the picker; null if the pool has no queue, and while the picker is not running."""
+    """Requests waiting at the picker; null if the pool has no queue, and while the picker is not running."""
 
 
 class LiveProxy(Struct, frozen=True):
@@ -1775,7 +1777,7 @@ class LiveProxy(Struct, frozen=True):
     connected: bool
     """Whether the proxy is currently connected."""
     since: Timestamp
-    """The time at which the connection or the last connection attempt began."""
+    """The time at which the current connection or the last connection attempt began."""
     state: str
     """The proxy's state, as in `Proxies`."""
     reason: str
@@ -1785,11 +1787,11 @@ class LiveProxy(Struct, frozen=True):
     last_good: str
     """The last version that the proxy accepted completely; empty if it has not accepted any version."""
     detail: str
-    """The version of an Envoy, or the number of reloads of a driven proxy."""
+    """An Envoy's version, or the number of reloads of a driven proxy."""
 
 
 class LiveSplit(Struct, frozen=True):
-    """The split of a route that forwards to several pools."""
+    """The split on a route that forwards to several pools."""
 
     route: str
     """The route."""
@@ -1803,7 +1805,7 @@ class ReplicaName(Struct, frozen=True):
     pool: str
     """The pool."""
     name: str
-    """The name of the replica in the pool."""
+    """The replica's name in the pool."""
 
 
 class Live(Struct, frozen=True):

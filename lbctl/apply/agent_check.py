@@ -1,9 +1,9 @@
 """The agent-check server, which answers HAProxy's agent checks with one line per connection and needs no Runtime API.
 
 HAProxy first sends the replica's name and address, as configured in the file that it runs. The response is therefore
-always for the correct replica, even if HAProxy runs an older file or ports have changed. For a removed replica, the
-response is maintenance. HAProxy does not check a new replica until it runs the new file. If HAProxy sends no name, the
-port identifies the replica, provided that only one replica has used it since this process started. `status` reports
+always for the correct replica, even if HAProxy is running an older file or ports have changed. For a removed replica,
+the response is maintenance. HAProxy does not check a new replica until it runs the new file. If HAProxy sends no name,
+the port identifies the replica, provided that only one replica has used it since this process started. `status` reports
 replicas without agent checks.
 
 A response is always complete, because HAProxy does not change values that a response omits. Examples: `up ready 75%`,
@@ -124,8 +124,8 @@ class AgentCheckServer:
         ]
         if removed:
             reason = (
-                f"HAProxy runs an older file: it sends agent checks for {_sample(removed)}, which the fleet no longer "
-                "contains"
+                f"HAProxy is running an older file: it sends agent checks for {_sample(removed)}, which the fleet no "
+                "longer contains"
             )
             return AgentStatus(wrong=f"{reason}, and gets the response maint; render the file again and reload HAProxy")
         drained = [
@@ -134,7 +134,7 @@ class AgentCheckServer:
             if now - at <= SILENCE_LIMIT and self._full_weights.get(agent)
         ]
         if drained:
-            reason = f"HAProxy runs an older file, in which {_sample(drained)} is permanently drained"
+            reason = f"HAProxy is running an older file, in which {_sample(drained)} is permanently drained"
             return AgentStatus(wrong=f"{reason}; render the file again and reload HAProxy")
         outdated = [name for agent, name in self._names.items() if recent.get(agent) != self._lines[agent]]
         return AgentStatus(

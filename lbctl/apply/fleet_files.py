@@ -16,7 +16,7 @@ from lbctl.ir.file_paths import with_files
 from lbctl.ir.snapshot import View
 
 Locate = Callable[[str], Path | None]
-"""Maps a path in the fleet to the file on this machine, or to None if there is no such file."""
+"""Maps a path in the fleet to the file on this machine, or to None if the file does not exist."""
 _READ_BY_PROXIES = frozenset({"certificate", "key", "ca", "crl"})
 """Kinds of files that a proxy reads itself. The content of other files is part of its configuration."""
 

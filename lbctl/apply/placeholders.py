@@ -20,7 +20,7 @@ from lbctl.ir.proxies import Proxy
 from lbctl.ir.snapshot import View
 
 Locate = Callable[[str], Path | None]
-"""Maps a path in the fleet to the file on this machine, or to None if there is no such file."""
+"""Maps a path in the fleet to the file on this machine, or to None if the file does not exist."""
 
 _LOCAL_HOST = "127.0.0.1"
 _MAX_NAMES = 5

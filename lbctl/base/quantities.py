@@ -110,7 +110,7 @@ class Endpoint:
 def parse_duration(value: object) -> Duration:
     """Parse a number with the unit ms, s, m or h, from 1ms to 720h, and return milliseconds. Raises QuantityError."""
     if value == "unlimited":
-        raise QuantityError("'unlimited' is not a duration", "a limit is required: use a long one, for example 24h")
+        raise QuantityError("'unlimited' is not a duration", "a limit is required: use a large value, for example 24h")
     example = "a number with ms, s, m or h, for example 250ms or 5s"
     number, unit = _split(value, "a duration", example)
     if unit not in _DURATION_UNITS:
@@ -131,7 +131,7 @@ def parse_size(value: object) -> Size:
         raise QuantityError(f"{show(value)} is not a size", f"write {meant}")
     size = Fraction(number) * _SIZE_UNITS[unit]
     if size != int(size) or size < 1 or size > 1 << 50:
-        raise QuantityError(f"{show(value)} is out of range", "write a whole number of bytes, at least 1B")
+        raise QuantityError(f"{show(value)} is out of range", "use a whole number of bytes, at least 1B")
     return Size(size)
 
 
@@ -176,21 +176,19 @@ def parse_per_second(text: str) -> float:
     """Parse a rate such as `23.7/s` or `90/m`. A bare number is a rate per second. Raises QuantityError."""
     number, _, unit = text.partition("/")
     if not _DECIMAL.fullmatch(number) or not float(number):
-        raise QuantityError(
-            f"{show(text)} is not a rate", "write a number with /s, /m or /h, for example 50/s or 23.7/s"
-        )
+        raise QuantityError(f"{show(text)} is not a rate", "use a number with /s, /m or /h, for example 50/s or 23.7/s")
     return float(number) * 1000 / parse_rate(f"1/{unit or 's'}").per
 
 
 def parse_address(value: object) -> Endpoint:
     """Parse `host:port`, `ip:port`, `[v6]:port` or `unix:/path`. Raises QuantityError."""
-    hint = 'write host:port, ip:port, "[v6]:port" or unix:/path'
+    hint = 'use host:port, ip:port, "[v6]:port" or unix:/path'
     if not isinstance(value, str):
         raise QuantityError(f"{show(value)} is not an address", hint)
     if value.startswith("unix:"):
         path = value.removeprefix("unix:")
         if not path.startswith("/"):
-            hint = "write a path that begins with /, for example unix:/run/replica.sock"
+            hint = "use a path that begins with /, for example unix:/run/replica.sock"
             raise QuantityError(f"{show(value)} is a unix socket without an absolute path", hint)
         if "/../" in f"{path}/":
             raise QuantityError(
@@ -264,7 +262,7 @@ def _split(value: object, quantity: str, example: str) -> tuple[str, str]:
 
 def _v4(text: str) -> str:
     if not IPV4.fullmatch(text):
-        raise QuantityError(f"{show(text)} is not an IPv4 address", "write four numbers from 0 to 255")
+        raise QuantityError(f"{show(text)} is not an IPv4 address", "use four numbers from 0 to 255")
     return text
 
 

@@ -49,7 +49,7 @@ _GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "freeze": ("lbctl.cli.overrides:freeze", "Freeze the weights of a pool."),
         "unfreeze": ("lbctl.cli.overrides:unfreeze", "Unfreeze the weights of a pool."),
         "split": ("lbctl.cli.overrides:split", "Override the split of a route."),
-        "rollout": ("lbctl.cli.rollout", "Move a route's split to one pool in steps."),
+        "rollout": ("lbctl.cli.rollout", "Shift a route's traffic to one pool in steps."),
         "history": ("lbctl.cli.history:history", "List previously published fleets."),
         "rollback": ("lbctl.cli.history:rollback", "Publish an earlier fleet again until the files change."),
     },

@@ -152,7 +152,7 @@ class _Running:
             if is_named:
                 raise
             hint = "if control.api.bind is not the default, use --server or --fleet"
-            return USUAL, f"serve does not answer at {self.server.url} ({hint})"
+            return USUAL, f"serve is not responding at {self.server.url} ({hint})"
         if (path := listens.xds_socket or "") and _is_trusted(path):
             return f"unix:{path}", ""
         tcp = (is_named and listens.xds) or USUAL

@@ -68,12 +68,12 @@ _T = TypeVar("_T")
 )  # fmt: skip
 @_option("--tls-cert", metavar="FILE", help="Certificate for HTTP.")
 @_option("--tls-key", metavar="FILE", help="Private key of the certificate.")
-@_option("--token-file", metavar="FILE", help="File with the token that HTTP requests need.")
+@_option("--token-file", metavar="FILE", help="File with the token required for HTTP requests.")
 @_option("--health-path", metavar="/PATH", help="Path of the engine's health check. Default: /health.")
 @_option("--key-file", metavar="FILE", help="File with the API key of the engine.")
 @_option(
     "--warmup", metavar="N", type=click.IntRange(0, 1000),
-    help="Number of requests to a fresh engine before it is healthy. Default: 0.",
+    help="Number of requests that a new engine must answer before it is healthy. Default: 0.",
 )  # fmt: skip
 @_option("--probe", is_flag=True, help="Request one token every 30s while the engine is idle.")
 @_option(
@@ -94,7 +94,7 @@ _T = TypeVar("_T")
 )  # fmt: skip
 @_option(
     "--stalled-after", metavar="DURATION",
-    help="Time without progress after which a busy engine is unhealthy. Default: 15s.",
+    help="Time without progress after which a busy engine is considered unhealthy. Default: 15s.",
 )  # fmt: skip
 @_option(
     "--drain-deadline", metavar="DURATION", help="Maximum duration of the drain after SIGTERM. Default: 5m."
@@ -104,8 +104,8 @@ _T = TypeVar("_T")
 def command(context: click.Context, /, **options: Any) -> int:
     """Report the health of an engine and its GPUs.
 
-    Run the agent next to the engine. Each second, it reads the GPUs, the engine's metrics and its health check. It
-    answers health checks at /health and metrics at /metrics, and HAProxy agent checks at the next port.
+    Run the agent next to the engine. Once a second, it polls the GPUs, the engine's metrics and its health check.
+    It serves health checks at /health, metrics at /metrics, and HAProxy agent checks on the next port.
 
     After SIGTERM, it reports the replica as draining, waits for its requests to finish, and exits.
     """
@@ -299,7 +299,7 @@ def _xids(text: str) -> tuple[int, ...]:
 def _share(text: str) -> float:
     percent = parse_percent(text)
     if not 0 < percent <= 100:
-        raise QuantityError(f"{text} is out of range", "write a percentage above 0% and up to 100%")
+        raise QuantityError(f"{text} is out of range", "use a percentage above 0% and up to 100%")
     return percent / 100
 
 

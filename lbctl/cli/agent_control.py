@@ -34,7 +34,7 @@ _MAX_ANSWER_BYTES = 1 << 20
 
 state_option = options_of("agent")(
     "--state", metavar="DIR", type=click.Path(path_type=Path, readable=False),
-    help="Directory of the control socket and the remembered faults. Default: /run/lbctl-agent.",
+    help="Directory for the control socket and saved faults. Default: /run/lbctl-agent.",
 )  # fmt: skip
 
 
@@ -61,8 +61,8 @@ def state_directory(given: Path | None, environment: Mapping[str, str]) -> Path:
 def drain(wait: str, state: Path | None) -> int:
     """Report the replica as draining, and wait until its requests have finished.
 
-    The command waits until the engine has no request in flight and the proxies have noticed the drain. It exits with 0
-    even if the maximum time has passed. The drain lasts until `lbctl agent readmit`, or until the engine has restarted.
+    The command waits until the engine has no requests in flight and the proxies have noticed the drain. It exits with 0
+    even if the maximum time has passed. The drain lasts until you run `lbctl agent readmit` or the engine restarts.
     """
     try:
         seconds = parse_duration(wait) / 1000
@@ -79,7 +79,7 @@ def drain(wait: str, state: Path | None) -> int:
 @click.command("readmit", cls=Command, examples="lbctl agent readmit")
 @state_option
 def readmit(state: Path | None) -> int:
-    """End a drain, and clear remembered GPU faults."""
+    """End a drain and clear saved GPU faults."""
     answer = ask(state_directory(state, os.environ), "/readmit", b"{}", 0.0)
     reasons = [item.get("message") for item in answer.get("reasons") or () if isinstance(item, dict)]
     listed = f": {plain('; '.join(map(str, reasons)))}" if reasons else ""
@@ -162,7 +162,7 @@ def ask(state: Path, target: str, body: bytes, wait: float) -> Mapping[str, Any]
         answer = parse_object(response.read(_MAX_ANSWER_BYTES))
     except (FileNotFoundError, ConnectionRefusedError):
         hint = "start it, or set --state to its state directory"
-        raise NoAgentError(f"no agent listens at {path} ({hint})") from None
+        raise NoAgentError(f"no agent is listening at {path} ({hint})") from None
     except PermissionError:
         hint = "run the command as the agent's user"
         raise AgentError(f"{path}: permission denied ({hint})") from None

@@ -161,7 +161,7 @@ def _health_check(name: str, pool: Pool) -> dict[str, Any]:
     if not isinstance(probe, HttpCheck):
         raise click.ClickException(f"--fleet: the health check of {name} does not use HTTP (set --health-path)")
     if probe.body_contains is not None:
-        click.echo("lbctl: warning: the agent does not check `body_contains` of health.active", err=True)
+        click.echo("lbctl: warning: the agent does not check health.active's `body_contains`", err=True)
     return {"health_path": probe.path, "health_statuses": probe.statuses}
 
 

@@ -37,7 +37,7 @@ def command() -> None:
 @output_option("audit")
 @server_options()
 def show_(count: int, form: str, remote: ServeClient) -> int:
-    """Show the newest audit records, oldest first."""
+    """Show the most recent audit records, oldest first."""
     records = remote.get(_PATH, schema.Audit).records[-count:]
     if form != "table":
         show(records, form)

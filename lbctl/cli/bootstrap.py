@@ -46,7 +46,7 @@ _CONNECT_TIMEOUT = 10.0
     "standbys",
     metavar="HOST:PORT",
     multiple=True,
-    help="Another control-plane member, used if the previous one does not answer (repeatable).",
+    help="Another control-plane member, used if the previous one does not respond (repeatable).",
 )
 @option(
     "--proxy-admin",
@@ -71,9 +71,9 @@ def command(
 
     Without --xds and --tls-ca, Envoy connects to the Unix socket of the serve process on this machine. lbctl waits up
     to ten seconds for this process. If `control.api.bind` is not the default, add --fleet or --server. The exit code is
-    4 if serve does not answer.
+    4 if serve does not respond.
 
-    Start Envoy with `envoy -c FILE --disable-hot-restart`, so that several Envoy processes can run on one machine.
+    Start Envoy with `envoy -c FILE --disable-hot-restart`, so that several Envoy processes can run on the same machine.
     """
     from lbctl.targets.envoy.bootstrap import Joining, bootstrap
 

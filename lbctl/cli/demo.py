@@ -39,7 +39,7 @@ _MIN_DURATION = 5.0
 @option(
     "--duration",
     metavar="DURATION",
-    help="Duration, for example 30s or 2m (default: 60s with --headless, otherwise until q).",
+    help="Duration, for example 30s or 2m (default: 60s with --headless, otherwise until you press q).",
 )
 @option(
     "--proxy",

@@ -21,7 +21,7 @@ RULE = (
 )
 """Naming rule for variables, wrapped at 100 characters."""
 _OTHER = {
-    "LBCTL_FILE_DIRS": "Additional directories from which a fleet may read keys, separated by colons",
+    "LBCTL_FILE_DIRS": "Colon-separated list of additional directories from which a fleet may read keys",
     "LBCTL_NGINX, LBCTL_HAPROXY, LBCTL_ENVOY": "Path of the proxy's binary",
     "NO_COLOR": "Disables colors in the output, if set",
 }

@@ -47,16 +47,16 @@ option = options_of("import")
 def command(kind: str, files: tuple[str, ...], out: str | None, compare: bool, allow_unsandboxed: bool) -> int:
     """Convert an nginx, HAProxy or Envoy configuration to a fleet file.
 
-    Each directive becomes a key with the same meaning, or a comment with its file, its line and the reason. On standard
+    Each directive becomes a key with the same meaning, or a comment with the file, the line and the reason. On standard
     error, lbctl reports the counts, secrets that were not copied, and settings that harm inference. It never changes
     existing files.
 
-    If lbctl cannot convert the protection or the destination of a route, the route rejects requests with status 501,
+    If lbctl cannot convert a route's protection or destination, the route rejects requests with status 501,
     and a comment states what is missing. With -f, lines without a matching key go to files in own/ next to OUT, if
     `include` supports them. The exit code is 1 if no route serves requests, or if requests would go to a different
     pool.
 
-    With --compare, lbctl runs both configurations with the proxy that is installed on this machine. Test servers report
+    With --compare, lbctl runs both configurations with the proxy installed on this machine. Test servers report
     the requests that reach them. The proxies are sandboxed: they cannot access files or addresses in the configuration.
     The exit code is 1 if a request is handled differently, and 4 if the proxy's binary is missing or this system cannot
     sandbox it.

@@ -51,9 +51,9 @@ def command(
 
     With --from, lbctl queries each server and identifies it (vLLM, SGLang, TGI, llama.cpp, Triton, Ray Serve,
     TorchServe, KServe, MLServer and others). Servers with the same models become one pool, with suitable health checks
-    and telemetry sources. lbctl contacts only these URLs, and waits at most five seconds for each.
+    and telemetry sources. lbctl contacts only these URLs and waits at most five seconds for each of them.
 
-    lbctl lists the kinds of proxy that can serve the fleet on standard error. The exit code is 4 if lbctl cannot
+    On standard error, lbctl lists the kinds of proxy that can serve the fleet. The exit code is 4 if lbctl cannot
     identify the server at a URL.
     """
     if more and not urls:

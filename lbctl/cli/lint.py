@@ -58,7 +58,7 @@ class _Options:
     show_default=True,
     help="Lowest severity that causes exit code 1.",
 )
-@option("--fix", is_flag=True, help="Apply safe fixes to the files, and keep comments.")
+@option("--fix", is_flag=True, help="Apply safe fixes to the files, preserving comments.")
 @option("--rate", metavar="RATE", help="Expected load, for example 23.7/s or 90/m. Requires --mean-service.")
 @option(
     "--mean-service",

@@ -172,7 +172,7 @@ def set_split(
 ) -> int:
     """Set the shares of a route's pools.
 
-    The override ends with `lbctl split unset`, after --ttl, or when the split in the files changes.
+    The override lasts until you run `lbctl split unset`, --ttl expires, or the split in the files changes.
     """
     override = _hold(remote, schema.OverrideRequest("split", route=route, shares=shares), ttl, reason)
     total = sum(override.shares.values())

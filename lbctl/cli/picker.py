@@ -50,8 +50,8 @@ def command(
     """Run a picker on a machine without serve.
 
     `lbctl serve` starts its own picker if a pool has `algorithm: pick`. Use this command on other machines that run
-    proxies, and for Kubernetes gateways. If serve does not answer, the picker continues to use the last tables it
-    received.
+    proxies, and for Kubernetes gateways. If serve does not respond, the picker continues to use the last tables
+    it received.
     """
     place, tls = picker_address("--bind", bind), _tls(tls_cert, tls_key, tls_client_ca)
     if not place.on_loopback and tls is None:

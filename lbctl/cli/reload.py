@@ -30,8 +30,9 @@ _MESSAGES = {
 def command(allow_shrink: bool, remote: ServeClient) -> int:
     """Reload the fleet's files in a running lbctl serve.
 
-    The exit code is 1 if serve does not publish the files: they have errors, or they remove too many replicas or keys
-    without --allow-shrink. serve also sends rejected updates to the proxies again, in case the cause has been fixed.
+    The exit code is 1 if serve does not publish the files because they have errors, or because they remove too many
+    replicas or keys without --allow-shrink. serve also sends rejected updates to the proxies again, in case the cause
+    has been fixed.
     """
     request = schema.ReloadRequest(allow_shrink)
     answer = remote.post("/api/v1/reload", request, schema.ReloadResult)

@@ -129,7 +129,7 @@ def command(
 
     A single file goes to standard output; several files need -d. Warnings on standard error list settings that the
     proxy does not support. If `lbctl serve` manages the proxy, another line lists the settings that serve implements
-    for it.
+    for the proxy.
     """
     remote = ServeClient(server, token_file, tls_ca) if server else None
     options = _Options(
@@ -217,7 +217,7 @@ def _report_place(prepared: Prepared) -> None:
     problem = kind.unfit_for_service(prepared.view) if proxy.config is None else ""
     if problem:
         fix = f"set `config: {kind.service_config}` in `proxies`, or use -d {posixpath.dirname(kind.service_config)}"
-        message = f"this file does not suit the distribution's {kind.title} service: {problem}"
+        message = f"this file is not suitable for the distribution's {kind.title} service: {problem}"
         click.echo(f"lbctl: {message}. For that service, {fix}", err=True)
 
 

@@ -105,7 +105,7 @@ def _placed(path: str, revision: str) -> _Place:
     try:
         commit = _git(top, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}").decode().strip()
     except _AbsentError:
-        raise _AbsentError(f"there is no revision {show(revision)}{_shallow(top)}") from None
+        raise _AbsentError(f"revision {show(revision)} does not exist{_shallow(top)}") from None
     inside = os.path.relpath(resolved, os.path.realpath(top))
     return _Place(top, commit, "" if inside == "." else inside)
 
@@ -165,7 +165,7 @@ def _git(directory: str, *arguments: str, stdin: bytes = b"") -> bytes:
     except FileNotFoundError:
         raise NoGitError("git is not installed, so the revision cannot be read") from None
     except subprocess.TimeoutExpired:
-        raise NoGitError(f"git did not answer within {_TIMEOUT} seconds") from None
+        raise NoGitError(f"git did not finish within {_TIMEOUT} seconds") from None
     if process.returncode:
         lines = process.stderr.decode(errors="replace").strip().splitlines()
         raise _AbsentError(lines[0].removeprefix("fatal: ") if lines else "git failed")

@@ -31,7 +31,7 @@ _Command = Callable[..., int]
 
 @click.group("rollout", cls=Group)
 def command() -> None:
-    """Move a route's split to one pool in steps.
+    """Shift a route's traffic to one pool in steps.
 
     `abort` takes precedence over all other operations.
     """
@@ -248,7 +248,9 @@ def rollouts_text(rows: tuple[schema.Rollout, ...], form: str) -> str:
     if form in ("json", "yaml"):
         return as_text(rows, form)
     waiting = [
-        f"{row.route} waits for: {row.analysis.waits_for}" for row in rows if row.analysis and row.analysis.waits_for
+        f"{row.route} is waiting for: {row.analysis.waits_for}"
+        for row in rows
+        if row.analysis and row.analysis.waits_for
     ]
     held = [
         f"{row.route}: the split is overridden by {row.held_by}; `lbctl split unset {row.route}` restores "

@@ -30,7 +30,7 @@ def _codes(_context: click.Context, _parameter: click.Parameter, incomplete: str
 def command(code: str | None) -> int:
     """Explain a diagnostic code.
 
-    The page states what the code means, why it matters on GPUs and when to ignore it, with YAML examples before and
+    The page explains what the code means, why it matters on GPUs and when to ignore it, with YAML examples before and
     after the fix. Without CODE, list all codes.
     """
     from lbctl.lint.pages import pages, terminal_text

@@ -60,7 +60,7 @@ def command(paths: tuple[str, ...], urls: tuple[str, ...], api_key_file: str | N
     PATH… is fleet.yaml by default. With --from URL [URL]…, lbctl first creates fleet.yaml, as `lbctl init` does. If the
     file does not exist and lbctl runs in a terminal, it prompts for the URLs.
 
-    lbctl prints the URL of the proxy to standard output. If no route checks API keys, lbctl creates a key, prints it,
+    lbctl prints the proxy's URL to standard output. If no route checks API keys, lbctl creates a key, prints it,
     and requires it on all routes, without changing the files. The logs of serve and the proxy go to standard error.
 
     The exit code is 0 after Ctrl-C, 1 if the fleet cannot run or a process exits, and 4 if no proxy is installed.

@@ -54,10 +54,10 @@ def command() -> None:
     help="Seconds to wait for the resources.",
 )
 def get(ads: Ads, kind: str | None, form: str, timeout: float) -> int:
-    """Print all resources of a node by type.
+    """Print a node's resources by type.
 
     lbctl also requests the endpoints, routes and secrets that clusters and listeners refer to. It does not print keys
-    or credentials. If a resource does not arrive in time, lbctl prints the others and the exit code is 3.
+    or credentials. If a resource does not arrive in time, lbctl prints the other resources and exits with code 3.
     """
     _quiet()
     from lbctl.xds.client.reader import Reader
@@ -170,7 +170,7 @@ async def _watch(server: XdsAddress, reader: Reader, kind: str | None) -> int:
             async with aclosing(read(server, reader)) as messages:
                 async for changes in messages:
                     if lost:
-                        click.echo(f"lbctl: {server.address} answers again", err=True)
+                        click.echo(f"lbctl: {server.address} is responding again", err=True)
                     was_connected, lost, pause = True, False, _RETRY[0]
                     _print(changes, kind)
         except (UnreachableError, RefusedError, OSError) as error:

@@ -75,7 +75,7 @@ def _read_key(line: str, number: int, keys: dict[str, ApiKey]) -> tuple[ApiKey |
     key, tenant = _unquoted(parts["key"]), _unquoted(parts["tenant"])
     tenant_column = parts.start("tenant") + 1
     if key is None or tenant is None:
-        message = "within double quotes, a backslash is allowed only in front of a quote or a backslash"
+        message = "within double quotes, a backslash is allowed only before a quote or another backslash"
         return None, _Problem(
             message, 1 if key is None else tenant_column, hint="use single quotes, which have no escapes"
         )
@@ -84,7 +84,7 @@ def _read_key(line: str, number: int, keys: dict[str, ApiKey]) -> tuple[ApiKey |
     if is_secret(tenant) and _is_name(key):
         message = "key and tenant are swapped: the text after the colon looks like a key, the text before it does not"
         return None, _Problem(
-            message, tenant_column, "LB121", "write the key first, and replace this key, because it is compromised"
+            message, tenant_column, "LB121", "put the key first, and replace this key, because it is compromised"
         )
     if not NAME.fullmatch(tenant):
         return None, _Problem("the text after the colon is not a tenant name", tenant_column)

@@ -88,7 +88,7 @@ def read_regular(place: Path, most: int, accept: Callable[[Path], bool] | None =
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(place))
         if accept is not None and not accept(_opened(handle, place)):
-            raise OSError(errno.EACCES, "it was replaced during reading", str(place))
+            raise OSError(errno.EACCES, "it was replaced while it was being read", str(place))
         data = opened.read(most + 1)
     if len(data) > most:
         raise OSError(errno.EFBIG, f"larger than {most >> 20} MiB", str(place))
@@ -117,7 +117,7 @@ def _findings(source: FleetSource, path: d.Path, node: Node, required: bool) -> 
         yield d.Diagnostic("LB110", fault, node.position, path, "", severity)
         return
     if leads_out(source, node):
-        hint = "keep the file below the fleet's directory, or write its absolute path"
+        hint = "keep the file below the fleet's directory, or use its absolute path"
         yield d.Diagnostic("LB502", f"{d.show(written)} points outside its directory", node.position, path, hint)
 
 
@@ -126,7 +126,7 @@ def _fault(file: Path, written: str) -> str:
     try:
         return "" if stat.S_ISREG(file.stat().st_mode) else f"{d.show(written)} is not a regular file"
     except (FileNotFoundError, NotADirectoryError):
-        return f"there is no file {d.show(written)}"
+        return f"the file {d.show(written)} does not exist"
     except OSError as error:
         return f"{d.show(written)} cannot be read: {reason_of(error).lower()}"
 

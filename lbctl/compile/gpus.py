@@ -14,21 +14,20 @@ from types import MappingProxyType
 
 SCALE = (
     "Relative throughput of one GPU with a language model: A100-80GB = 5. Figures have at most two significant "
-    "digits. The model, its precision and the model server change them by a third or more, so measure your own "
-    "throughput and set it under `gpus:`. None of the sources measured an A100. Therefore, every figure depends on a "
-    "ratio of specifications, either of H100-SXM to A100 or of the GPU itself to A100."
+    "digits. The model, its precision and the model server can change them by a third or more, so measure your own "
+    "throughput and set it under `gpus:`. None of the sources has results for the A100. Therefore, every figure "
+    "depends on a ratio of specifications, either of H100-SXM to A100 or of the GPU itself to A100."
 )
 
 MLPERF_RULE = (
     "MLPerf rule: result per accelerator in MLPerf Inference v4.1 and v5.1 "
-    "(github.com/mlcommons/inference_results_v4.1 and _v5.1), closed division, scenarios Offline and Server. The "
-    "99.9 % accuracy targets (mostly the same runs as the 99 % targets), the reference implementation and fp32 "
-    "weights are excluded. A cell is a combination of round, suite, model and scenario that has results for both "
-    "GPUs. The ratio of a cell is the ratio of the two GPUs' medians over all submitters. The figure is the "
-    "geometric mean over the cells of each model, and then over the models. A model counts as a language model if "
-    "its name begins with llama, gptj or mixtral. Submitters choose the precision and the software, and the ratio is "
-    "not corrected for this choice. For language models, v5.1 states fp4 on B200 and fp8 on the other GPUs; v4.1 does "
-    "not state the precision."
+    "(github.com/mlcommons/inference_results_v4.1 and _v5.1), closed division, scenarios Offline and Server. The 99.9 "
+    "% accuracy targets (mostly the same runs as the 99 % targets), the reference implementation and fp32 weights are "
+    "excluded. A cell is a combination of round, suite, model and scenario that has results for both GPUs. The ratio "
+    "of a cell is the ratio of the two GPUs' medians over all submitters. The figure is the geometric mean over the "
+    "cells of each model, and then over the models. A model counts as a language model if its name begins with llama, "
+    "gptj or mixtral. Submitters choose the precision and the software, and the ratio is not corrected for this "
+    "choice. For language models, v5.1 lists fp4 on B200 and fp8 on the other GPUs; v4.1 does not list the precision."
 )
 
 SPECIFICATION_RULE = (
@@ -82,8 +81,8 @@ _TABLE = (
         96,
         _MLPERF_4,
         "MLPerf rule for language models, relative to H100-SXM: 1.18 (6 cells, 0.89 to 1.44) × 11.41. "
-        "The figure combines the rows of the 96 GB and the 144 GB variants; separately, 96 GB gives 11 and 144 GB "
-        "gives 14. The memory is the smaller variant's memory.",
+        "The figure combines the rows for the 96 GB and 144 GB variants; separately, 96 GB gives 11 and 144 GB "
+        "gives 14. The memory size is the smaller variant's.",
     ),
     Gpu(
         "MI325X",

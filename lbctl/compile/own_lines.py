@@ -59,7 +59,7 @@ def _place(ctx: Context, name: str, proxy: model.Proxy, place: str, value: Any) 
         return
     if proxy.form == "fragment" and not places[place].in_fragments:
         message = f"a fragment cannot contain a `{place}` section, which belongs to the host's configuration"
-        ctx.error("LB131", message, path, "write these lines into a file of the host's configuration", key=True)
+        ctx.error("LB131", message, path, "put these lines in one of the host's configuration files", key=True)
         return
     section = places[place].section
     by_owner: Mapping[str, list[str]] = value if section else {"": value}
@@ -85,7 +85,7 @@ def _text(ctx: Context, path: Path) -> str | None:
     assert node is not None
     if leads_out(ctx.source, node):
         message = f"{show(str(node.value))} points outside its directory"
-        ctx.error("LB502", message, path, "keep the file below the fleet's directory, or write its absolute path")
+        ctx.error("LB502", message, path, "keep the file below the fleet's directory, or use its absolute path")
         return None
     refused = refusal(ctx.source, path, node)
     if refused is not None:

@@ -27,7 +27,7 @@ def pick(ctx: Context, path: Path, section: model.Pick) -> ir.PickPolicy:
             "LB302",
             f"a bound of {section.bound:g} leaves no room for any difference in load",
             place,
-            "write a number above 1, for example 1.25",
+            "use a number above 1, for example 1.25",
         )
     prefix = maybe(section.prefix, lambda item: ir.Prefix(item.block, item.blocks))
     return ir.PickPolicy(_session(section), prefix, section.bound, int(section.timeout))
@@ -103,7 +103,7 @@ def check_picker(ctx: Context) -> None:
             "LB307",
             message,
             _BIND,
-            f"write an IP address with a port from 1 to {_LAST_PORT - 1}, for example 127.0.0.1:18001",
+            f"use an IP address with a port from 1 to {_LAST_PORT - 1}, for example 127.0.0.1:18001",
         )
     elif any(pool.balance.algorithm == "pick" for pool in ctx.fleet.pools.values()):
         _check_clashes(ctx, address(bind))

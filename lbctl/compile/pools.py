@@ -229,7 +229,7 @@ def _own_balance(
             "LB302",
             f"a bounded load of {bound:g} leaves no room for any difference in load",
             (*path, "hash", "bounded_load"),
-            "write a number above 1, for example 1.25",
+            "use a number above 1, for example 1.25",
         )
     return ir.Balance("hash", _hash_key(section.key), bound)
 

@@ -221,8 +221,8 @@ def _check_absolute(ctx: Context, path: Path, proxy: model.Proxy) -> None:
     """Report LB145: a running proxy resolves a relative `config` against a different directory than lbctl does."""
     config = proxy.config if proxy.reload and proxy.form == "whole" else None
     if config is not None and not config.startswith("/"):
-        message = f"{show(config)} is not an absolute path, and {proxy.kind} starts in another directory"
-        hint = f"write a path that starts with /, for example /etc/{proxy.kind}/{posixpath.basename(config)}"
+        message = f"{show(config)} is not an absolute path, and {proxy.kind} starts in a different directory"
+        hint = f"use a path that starts with /, for example /etc/{proxy.kind}/{posixpath.basename(config)}"
         ctx.error("LB145", message, (*path, "config"), hint)
 
 

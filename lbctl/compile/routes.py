@@ -61,7 +61,7 @@ def _attempt(ctx: Context, path: Path, timeouts: model.RouteTimeouts) -> int | N
     """Resolve the timeout of one attempt. Reports LB165 if it exceeds the timeout of the whole request."""
     attempt, request = timeouts.attempt, timeouts.request
     if attempt is not None and request is not None and attempt >= request:
-        message = f"an attempt can take {attempt}, but the whole request ends after {request}"
+        message = f"an attempt can take {attempt}, but the whole request times out after {request}"
         ctx.error(
             "LB165",
             message,
@@ -324,24 +324,24 @@ def _check_metrics(ctx: Context, path: Path, rollout: model.Rollout | None) -> N
 def _check_tenant(ctx: Context, path: Path, route: model.Route) -> None:
     for index, limit in enumerate(route.rate_limit):
         if limit.tenants and (limit.by != "tenant" or limit.rate is None):
-            message = "rates of individual tenants need `by: tenant` and a `rate` for all other tenants"
+            message = "per-tenant rates need `by: tenant` and a `rate` for all other tenants"
             ctx.error("LB509", message, (*path, "rate_limit", index, "tenants"), "{by: tenant, rate: 5/s}", key=True)
     if all(limit.by != "tenant" for limit in route.rate_limit):
         return
     if route.auth is None:
         ctx.error(
             "LB506",
-            "a limit by tenant needs `auth`, but the route has no `auth`",
+            "a per-tenant limit needs `auth`, but the route has no `auth`",
             (*path, "rate_limit"),
             "add `auth`",
             key=True,
         )
     elif route.auth.external is not None and route.auth.external.tenant_header is None:
-        message = "a limit by tenant needs a tenant, but no response header of the service is set as the tenant"
+        message = "a per-tenant limit needs a tenant, but none of the service's response headers is set as the tenant"
         ctx.error("LB506", message, (*path, "auth", "external"), "tenant_header: NAME", key=True)
     elif route.auth.jwt is not None and route.auth.api_keys is None and route.auth.jwt.tenant_claim is None:
         message = (
-            "a limit by tenant needs a tenant, but no claim of the token is set as the tenant, so all requests would "
+            "a per-tenant limit needs a tenant, but no token claim is set as the tenant, so all requests would "
             "be rejected"
         )
         ctx.error("LB506", message, (*path, "auth", "jwt"), "tenant_claim: NAME", key=True)

@@ -136,7 +136,7 @@ def read_key_file(source: FleetSource, file: KeyFile, required: bool, diagnostic
         content = parse_lines(str(file_of(source, file.node)), text, diagnostics)
     if content is not None and not key_count(content):
         message = f"{show(file.written)} contains no key, so it authenticates no requests"
-        hint = "write the issuer's public keys" if file.is_jwks else USER_LINE if file.has_users else KEY_LINE
+        hint = "put the issuer's public keys in the file" if file.is_jwks else USER_LINE if file.has_users else KEY_LINE
         diagnostics.add(Diagnostic("LB503", message, file.node.position, file.path, hint, "warning"))
     return content
 
@@ -190,7 +190,7 @@ def _header_secret(file: KeyFile, text: str, diagnostics: Diagnostics) -> Header
     if _HEADER_SECRET.fullmatch(secret):
         return HeaderSecret(secret)
     problem = "is empty" if not secret else "is not a single line of at most 2048 printable ASCII characters"
-    message, hint = f"{show(file.written)} {problem}", "write only the secret, in one line"
+    message, hint = f"{show(file.written)} {problem}", "put only the secret in the file, on one line"
     diagnostics.add(Diagnostic("LB150", message, file.node.position, file.path, hint))
     return None
 

@@ -53,7 +53,7 @@ def check_drained(ctx: Context, routes: Iterable[Route], pools: Iterable[Pool]) 
         if route_names:
             ctx.warn(
                 "LB208",
-                f"every replica is drained: {_subject(route_names)} no answer from this pool",
+                f"every replica is drained: {_subject(route_names)} no response from this pool",
                 ("pools", name, "replicas"),
                 "keep at least one replica that is not drained, or set a fallback on the route",
             )

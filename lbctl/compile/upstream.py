@@ -40,12 +40,12 @@ def credentials(ctx: Context, name: str, pool: model.Pool) -> ir.UpstreamHeader 
     if section is None:
         return None
     if pool.upstream is not None:
-        hint = "write the key in `upstream.headers`, and remove `credentials`"
+        hint = "put the key in `upstream.headers`, and remove `credentials`"
         ctx.error("LB160", "the key of a hosted API must be in `upstream.headers`", path, hint, key=True)
     if is_reserved(section.header):
         message = f"{section.header} is a message-framing header or a header of the proxy itself"
         ctx.error(
-            "LB119", message, (*path, "header"), "write the header that the replicas read, for example authorization"
+            "LB119", message, (*path, "header"), "use the header that the replicas read, for example authorization"
         )
     return ir.UpstreamHeader(section.header.lower(), file=section.file)
 

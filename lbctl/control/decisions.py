@@ -28,7 +28,7 @@ class Decision:
     mode_reason: str
     """The reason why the mode is not `acting`; empty otherwise."""
     capacity: float
-    """The capacity of the replica."""
+    """The replica's capacity."""
     signals: Mapping[str, Signal]
     """Maps each name to the signal that the decision is based on."""
     age: float | None

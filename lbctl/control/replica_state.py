@@ -141,7 +141,7 @@ def _remaining(facts: ReplicaFacts) -> Iterator[str]:
     if facts.not_drained_by:
         yield f"not applied yet by {', '.join(facts.not_drained_by)}"
     elif facts.in_flight == 0 and facts.in_flight_is_old:
-        yield "the proxies have not reported its requests in flight since then"
+        yield "the proxies have not reported its in-flight requests since then"
 
 
 def _unknown_in_flight(facts: ReplicaFacts) -> str:
@@ -221,7 +221,7 @@ def _starting(facts: ReplicaFacts) -> StateWithReason | None:
     reasons = []
     if facts.check is not None and facts.check.out and facts.check.at is None:
         reasons.append(f"{_check_of_lbctl(facts)} has no result yet")
-    by_proxies = _by_proxies(facts, "starting", "the first active checks of {proxies} have not all passed yet")
+    by_proxies = _by_proxies(facts, "starting", "not all of the first active checks by {proxies} have passed yet")
     if by_proxies is not None:
         reasons.append(by_proxies.reason)
     return StateWithReason("starting", "; ".join(reasons)) if reasons else None
@@ -231,7 +231,7 @@ def _unknown(facts: ReplicaFacts) -> StateWithReason | None:
     """Return the state of a replica without evidence that it is reachable or answers."""
     if facts.unanswered_for is not None:
         time = f"for more than {facts.unanswered_for:g} s"
-        return StateWithReason("unknown", f"requests are sent to it, but {time} none has succeeded")
+        return StateWithReason("unknown", f"requests are being sent to it, but {time} none has succeeded")
     checks = (facts.check, facts.connection)
     if facts.passed_by or any(item is not None and item.at is not None and not item.out for item in checks):
         return None
@@ -239,7 +239,7 @@ def _unknown(facts: ReplicaFacts) -> StateWithReason | None:
         return None
     if any(item is not None and item.at is None for item in checks):
         return StateWithReason("unknown", "it has not been checked yet")
-    return StateWithReason("unknown", "no check has run, and no proxy reports a response from it")
+    return StateWithReason("unknown", "no check has run, and no proxy has reported a response from it")
 
 
 def _by_proxies(

@@ -39,12 +39,12 @@ def checked(shares: object, route: Route) -> Shares:
     if len(pools) < 2:
         raise ValueError(f"the route {route.name} has no split")
     if not isinstance(shares, Mapping) or set(shares) != set(pools):
-        raise ValueError(f"a split of the route {route.name} needs a share for each of its pools: {', '.join(pools)}")
+        raise ValueError(f"a split of route {route.name} needs a share for each of its pools: {', '.join(pools)}")
     for pool, share in shares.items():
         if isinstance(share, bool) or not isinstance(share, int) or not 0 <= share <= MAX_SHARE:
             raise ValueError(f"the share {show(share)} of {pool} is not a whole number from 0 to {MAX_SHARE}")
     if not any(shares.values()):
-        raise ValueError("the sum of the shares is 0: at least one share must be above 0")
+        raise ValueError("the shares add up to 0: at least one share must be above 0")
     return tuple(sorted(shares.items()))
 
 

@@ -190,7 +190,7 @@ def busy_warning(late: float) -> list[str]:
         return []
     return [
         "Warning: the figures are not meaningful, because this machine was too busy.",
-        f"The demo sent and answered requests up to {duration(late)} too late.",
+        f"The demo sent requests and responses up to {duration(late)} too late.",
         "",
     ]
 

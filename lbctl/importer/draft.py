@@ -52,7 +52,7 @@ _WHOLE = {
 """Keys that an object requires (for a list, one item), and the consequence if they are missing."""
 _WAITING = _WHOLE.keys() | {("listeners", key) for key in _GUARDING}
 """Keys whose loss affects a whole object, or the routes of a listener. Such keys are kept until everything is set."""
-_BY_HAND = "write this key by hand: a comment in the fleet file contains the original line"
+_BY_HAND = "set this key by hand: a comment in the fleet file contains the original line"
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +298,7 @@ class Draft:
             message = (
                 f"this also protected paths such as {prefix}-x, but `path_prefix` matches whole path segments only"
             )
-            self.ledger.advise(statement, message, "write a route with `path_regex` for these paths")
+            self.ledger.advise(statement, message, "add a route with `path_regex` for these paths")
 
     def close(self, path: Path, why: str, *, by_hand: str = "") -> None:
         """Make a route reject all its requests, so that no other route handles them.

@@ -19,7 +19,7 @@ _SLOW = re.compile(r"\)[*+{]|[*+}][^*+]*[*+}][^*+]*[*+}][^*+]*[*+}]")
 """Expressions that may be slow for a path: repeated groups, and more than three repeats."""
 _MAX_PATH = 256
 _HINT = (
-    "write a route with `path_regex` for these requests; if the other route is allowed to handle them, add a `/` to "
+    "add a route with `path_regex` for these requests; if the other route is allowed to handle them, add a `/` to "
     "the end of the prefix in a copy of the configuration and import the copy"
 )
 

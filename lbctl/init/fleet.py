@@ -29,7 +29,7 @@ FIRST_PORT = 8080
 _MAX_URLS = 64
 """Maximum number of URLs in one call."""
 _REASONS = {
-    "LB218": "only one server was given for this model: add another one, or keep this comment",
+    "LB218": "only one server was given for this model: add another server, or keep this comment",
     "LB617": 'set the GPUs of each replica, for example devices: ["0"]',
 }
 _AUTHORITIES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
@@ -97,7 +97,7 @@ def _classified(
             _report_unidentified(
                 diagnostics,
                 orphan.target,
-                f"this is the {orphan.title} of a host, but none of the URLs is a model server on that host",
+                f"this is a host's {orphan.title}, but none of the URLs is a model server on that host",
             )
     return with_management_models(servers, auxiliaries), auxiliaries
 

@@ -172,7 +172,7 @@ def _unknown(answers: ServerResponses) -> str:
     if any(response.html and response.status == 200 for response in answered):
         return "it returns an HTML page, so init does not recognise it as a model server"
     if all(300 <= response.status < 400 for response in answered):
-        return "it redirects, and init does not follow redirects: use the address of the server itself"
+        return "it redirects, and init does not follow redirects: use the server's own address"
     if any(response.status in _REFUSALS for response in answered):
         return "it requires a key: use --api-key-file"
     return "its responses do not match a model server that init supports"

@@ -133,7 +133,7 @@ async def _body(response: aiohttp.ClientResponse) -> bytes:
     Raises ValueError if it is too long, or compressed although that was not requested.
     """
     if response.headers.get("Content-Encoding", "identity").strip().lower() not in {"", "identity"}:
-        raise ValueError("an encoding that was not requested")
+        raise ValueError("the response uses an encoding that was not requested")
     return await whole(response.content.iter_any(), MAX_BYTES)
 
 

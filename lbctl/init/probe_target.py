@@ -92,4 +92,4 @@ def _check(target: ProbeTarget) -> None:
         try:
             usable_answer([target.host])
         except UnresolvedError:
-            raise QuantityError("replicas cannot have this address", _HINT) from None
+            raise QuantityError("this address is not valid for a replica", _HINT) from None

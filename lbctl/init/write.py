@@ -55,9 +55,7 @@ def text(
     """
     lines = [_HEAD % port]
     if any(route.models for route in routes):
-        lines += _comment(
-            "The model is read from the body, or from the header x-model. nginx reads only the header.", 2
-        )
+        lines += _comment("The model is read from the body or the x-model header. nginx reads only the header.", 2)
     for route in routes:
         lines += _route(route)
     lines.append(_POOLS)
@@ -133,7 +131,7 @@ def _replicas(pool: PoolDraft) -> Iterator[str]:
     own_sources = not _common_sources(pool)
     if own_sources and not all(source.verified for member in pool.members for source in member.sources):
         yield from _comment(
-            "Sources at default ports were not queried. To query them, add their URLs to `init --from`.", 4
+            "Sources on default ports were not queried. To query them, add their URLs to `init --from`.", 4
         )
     yield "    replicas:\n"
     for member in pool.members:

@@ -146,7 +146,7 @@ class Store:
     url: str
     """URL without a password."""
     key_prefix: str = "lbctl"
-    """Prefix of all keys."""
+    """Prefix for all keys."""
     user: str | None = None
     """User name; None: the store's default user."""
     password_file: str | None = None

@@ -145,7 +145,7 @@ def _unused_comment(ignore: Ignore, is_error: bool) -> Diagnostic:
 
 def _unknown_code(ignore: Ignore, hint: str) -> Diagnostic:
     """Return the finding about a comment with an unknown code; `hint` suggests another code."""
-    message = f"this comment has no effect: the code {ignore.code} does not exist"
+    message = f"this comment has no effect: code {ignore.code} does not exist"
     return Diagnostic(MALFORMED, message, ignore.position, (), hint or "list the codes with `lbctl rule`", "warning")
 
 

@@ -207,10 +207,10 @@ def _answer(support: Capability) -> str:
             return f"not supported ({support.reason}). Instead, {support.instead}"
         case Since():
             version, below = ".".join(map(str, support.version)), support.below
-            return f"supported since version {version} ({below.reason}). In earlier versions, {below.instead}"
+            return f"supported as of version {version} ({below.reason}). In earlier versions, {below.instead}"
         case NotYet():
             return "not rendered yet"
         case Rendered(in_part=True):
-            return f"supported in part. {support.note}"
+            return f"partially supported. {support.note}"
         case Rendered():
             return f"supported{'. ' + support.note if support.note else ''}"

@@ -15,19 +15,19 @@ _Files = Annotated[list[v.FilePath], Field(min_length=1)]
 
 class Reload(Section):
     command: Annotated[list[v.Text], Field(min_length=1)] = Field(
-        description="Command that reloads the proxy: a program and its arguments, without a shell."
+        description="Command that reloads the proxy: a program and its arguments, run without a shell."
     )
     min_interval: v.Duration = Field(
         q.Duration(30_000),
-        description="Minimum time between two reloads for weights. A small measured change may reach nginx only after "
-        "17 times this interval. Health changes, drains and removals trigger an immediate reload, at most every 5 s.",
+        description="Minimum time between two reloads that update weights. A small measured change may take up to 17 "
+        "intervals to reach nginx. Health changes, drains and removals trigger an immediate reload, at most every 5 s.",
     )
 
 
 class AgentCheck(Section):
     bind: v.Bind = Field(
-        description="First listen address for HAProxy agent checks. Each replica uses one port; the port numbers "
-        "are consecutive. Choose ports below `net.ipv4.ip_local_port_range`."
+        description="First listen address for HAProxy agent checks. Each replica uses one port, and the ports are "
+        "consecutive. Choose ports below `net.ipv4.ip_local_port_range`."
     )
 
 
@@ -39,11 +39,11 @@ class Include(Section):
     )
     server: dict[v.Name, _Files] | None = Field(
         None,
-        description="For nginx: lines for every `server` block of a listener, inserted before its `location` blocks.",
+        description="For nginx: lines for every listener's `server` block, inserted before its `location` blocks.",
     )
     location: dict[v.Name, _Files] | None = Field(
         None,
-        description="For nginx: lines for every `location` block of a route, inserted after authentication and "
+        description="For nginx: lines for every route's `location` block, inserted after authentication and "
         "before the request is forwarded.",
     )
     global_: _Files | None = Field(
@@ -51,15 +51,15 @@ class Include(Section):
     )
     frontend: dict[v.Name, _Files] | None = Field(
         None,
-        description="For HAProxy: lines for the frontend of a listener, inserted after authentication and limits and "
+        description="For HAProxy: lines for every listener's frontend, inserted after authentication and limits and "
         "before the backend is selected.",
     )
     backend: dict[v.Name, _Files] | None = Field(
-        None, description="For HAProxy: lines for every backend of a pool, inserted before its servers."
+        None, description="For HAProxy: lines for every pool's backend, inserted before its servers."
     )
     http_filters: _Files | None = Field(
         None,
-        description="For Envoy: files with one HTTP filter each, in YAML (`name`, `typed_config`), inserted before "
+        description="For Envoy: YAML files, each with one HTTP filter (`name`, `typed_config`), inserted before "
         "the router filter.",
     )
 
@@ -70,27 +70,27 @@ class Proxy(Section):
     kind: v.Name = Field(description="Kind of proxy.")
     version: v.Version | None = Field(
         None,
-        description="Version of the proxy. lbctl reports features that this version does not support. Default: the "
+        description="Proxy version. lbctl reports features that this version does not support. Default: the "
         "oldest supported version.",
     )
     region: v.Place | None = Field(
         None,
-        description="Region of the proxy, for `locality` and `render`. With `serve`, an Envoy reports its own region.",
+        description="Proxy region, used by `locality` and `render`. With `serve`, an Envoy reports its own region.",
     )
     zone: v.Place | None = Field(
-        None, description="Zone of the proxy, for `locality` and `render`. With `serve`, an Envoy reports its own zone."
+        None, description="Proxy zone, used by `locality` and `render`. With `serve`, an Envoy reports its own zone."
     )
     listeners: Annotated[list[v.Name], Field(min_length=1)] | None = Field(
         None, description="Listeners of this proxy. Default: all."
     )
     kubernetes: KubernetesObjects | None = Field(
         None,
-        description="Namespace, Gateway and other settings of the rendered objects, for kinds that are rendered as "
-        "Kubernetes objects. Required for these kinds.",
+        description="Namespace, Gateway and other settings of the rendered objects. Required for kinds that are "
+        "rendered as Kubernetes objects.",
     )
     form: Literal["whole", "fragment"] = Field(
         "whole",
-        description="With `fragment`, `config` is one file of an existing configuration: in the `http` block of "
+        description="With `fragment`, `config` is a single file in an existing configuration: in the `http` block of "
         "nginx (conf.d) or next to other HAProxy files.",
     )
     include: Include | None = Field(
@@ -109,24 +109,24 @@ class Proxy(Section):
     )
     user: v.Account | None = Field(
         None,
-        description="User that HAProxy switches to after root has started it. Default: haproxy if `config` is below "
+        description="User that HAProxy switches to when it is started as root. Default: haproxy if `config` is below "
         "/etc, otherwise the user that starts HAProxy.",
     )
     group: v.Account | None = Field(
-        None, description="Group that HAProxy switches to. Default: determined by the same rule as for `user`."
+        None, description="Group that HAProxy switches to. Default: the same rule as for `user`."
     )
     chroot: v.FilePath | None = Field(
         None,
-        description="Chroot directory of HAProxy after root has started it. Default: /var/lib/haproxy if `config` is "
+        description="HAProxy's chroot directory when it is started as root. Default: /var/lib/haproxy if `config` is "
         "below /etc and no replica is a unix socket, otherwise none.",
     )
     agent_check: AgentCheck | None = Field(
-        None, description="HAProxy uses agent checks to read its weights from `serve` every 2 s."
+        None, description="HAProxy fetches its weights from `serve` every 2 s through agent checks."
     )
     slots: Annotated[int, Field(ge=0, le=4096)] | None = Field(
         None,
-        description="Spare server slots of each HAProxy backend, for new replicas that HAProxy cannot add by name (in "
-        "pools with `affinity`). Default: half the number of replicas in the pool, at least 4.",
+        description="Number of spare server slots in each HAProxy backend, for new replicas that HAProxy cannot add "
+        "by name (in pools with `affinity`). Default: half the number of replicas in the pool, at least 4.",
     )
     instances: Annotated[int, Field(ge=1, le=10_000)] = Field(
         1,
@@ -140,7 +140,7 @@ class Proxy(Section):
         None,
         description="Required name (SAN) in the client certificate of these Envoys; `*` matches any text without `/`.",
     )
-    admin: v.Bind | None = Field(None, description="Address of Envoy's admin interface, on loopback. Default: none.")
+    admin: v.Bind | None = Field(None, description="Loopback address of Envoy's admin interface. Default: none.")
     metrics: v.Bind | None = Field(
         None,
         description="Address of the proxy's own metrics: `/stub_status` of nginx, `/metrics` of HAProxy and Envoy "
@@ -150,21 +150,22 @@ class Proxy(Section):
 
 
 class XdsTls(Section):
-    certificate: v.FilePath = Field(description="Certificate of the control plane with its chain, PEM.")
+    certificate: v.FilePath = Field(description="The control plane's certificate and its chain, in PEM format.")
     key: v.FilePath = Field(description="Private key of the certificate, PEM.")
     client_ca: v.FilePath | None = Field(
         None,
-        description="CA bundle for the client certificates of proxies (mTLS), PEM. Required on non-loopback addresses.",
+        description="PEM CA bundle for verifying the proxies' client certificates (mTLS). Required on non-loopback "
+        "addresses.",
     )
     client_crl: v.FilePath | None = Field(
         None,
-        description="With `client_ca`: revocation lists of its CAs, PEM, one for each CA. A proxy with a revoked "
+        description="With `client_ca`: PEM file with a revocation list for each of its CAs. A proxy with a revoked "
         "certificate is rejected. If a list has expired, all proxies are rejected.",
     )
 
 
 class ApiTls(Section):
-    certificate: v.FilePath = Field(description="Certificate of the API with its chain, PEM.")
+    certificate: v.FilePath = Field(description="The API's certificate and its chain, in PEM format.")
     key: v.FilePath = Field(description="Private key of the certificate, PEM.")
 
 
@@ -184,7 +185,7 @@ class Xds(Section):
 class Api(Section):
     bind: v.Bind = Field(
         q.Endpoint("127.0.0.1", ports.API, ip=True),
-        description="Listen address of the API, which `lbctl status` and other commands use. On non-loopback "
+        description="Listen address of the API that `lbctl status` and other commands use. On non-loopback "
         "addresses, TLS and a token are required.",
     )
     token_file: v.FilePath | None = Field(
@@ -198,8 +199,8 @@ class Api(Section):
 class Logs(Section):
     bind: v.Bind = Field(
         q.Endpoint("127.0.0.1", ports.LOGS, ip=True),
-        description="Syslog address (UDP, on loopback only) for the traffic log. nginx sends a line for each "
-        "request, HAProxy for about one in four requests. Proxies whose files `serve` writes always send it; others "
+        description="Syslog address (UDP, on loopback only) for the traffic log. nginx sends a line for every "
+        "request, HAProxy for about one request in four. Proxies whose files `serve` writes always send it; others "
         "send it if `logs` is set.",
     )
 
@@ -212,17 +213,17 @@ class Picker(Section):
     )
     key_file: v.FilePath | None = Field(
         None,
-        description="File with a single line: the key that proxies send with each pick request. Default: `serve` "
-        "creates a key if it writes the configuration of all proxies and has no `store`. Otherwise, the picker "
-        "answers all pick requests.",
+        description="File whose only line is the key that proxies send with each pick request. Default: `serve` "
+        "creates a key if it writes the configuration of all proxies and has no `store`. Otherwise, the picker does "
+        "not require a key.",
     )
 
 
 class Dashboard(Section):
     history: v.Duration = Field(
         q.Duration(3_600_000),
-        description="Time range of the charts. `serve` keeps the values in at most 32 MiB of memory. More replicas "
-        "and a longer history mean larger intervals between samples.",
+        description="Time range that the charts cover. `serve` keeps the values in at most 32 MiB of memory. With "
+        "more replicas or a longer history, the interval between samples is longer.",
     )
 
 
@@ -234,9 +235,11 @@ class StorePassword(Section):
 
 class StoreTls(Section):
     ca: v.FilePath | None = Field(
-        None, description="CA bundle to verify the store's certificate, PEM. Default: system CAs."
+        None, description="PEM CA bundle for verifying the store's certificate. Default: system CAs."
     )
-    certificate: v.FilePath | None = Field(None, description="Client certificate of `serve` for the store, PEM.")
+    certificate: v.FilePath | None = Field(
+        None, description="PEM client certificate that `serve` presents to the store."
+    )
     key: v.FilePath | None = Field(None, description="Private key of the certificate, PEM.")
 
 
@@ -247,7 +250,7 @@ class Store(Section):
         "`rediss+sentinel`, `etcds`."
     )
     key_prefix: v.KeyPrefix = Field(
-        "lbctl", description="Prefix of all keys. Use a different prefix for each control plane."
+        "lbctl", description="Prefix for all keys. Use a different prefix for each control plane."
     )
     user: v.StoreUser | None = Field(
         None, description="User name. Default: the Redis default user, or the etcd user `root`."
@@ -255,7 +258,7 @@ class Store(Section):
     password: StorePassword | None = Field(None, description="Password of the store.")
     tls: StoreTls | None = Field(
         None,
-        description="TLS certificates for `rediss` and `etcds`. Default: the system CAs, without a client certificate.",
+        description="TLS certificates for `rediss` and `etcds`. Default: the system CAs and no client certificate.",
     )
     key_file: v.FilePath | None = Field(
         None,
@@ -276,19 +279,19 @@ class Control(Section):
     dashboard: Dashboard = Field(Dashboard.default(), description="Dashboard, which the API serves at `/`.")
     state: v.FilePath = Field(
         "/var/lib/lbctl",
-        description="Directory for overrides, rollouts, the last valid files and the log of decisions. Each active "
+        description="Directory for overrides, rollouts, the last valid files and the decision log. Each active "
         "`serve` needs its own directory.",
     )
     store: Store | None = Field(
         None,
-        description="Shared store. Several `serve` processes with the same store form one control plane: one of "
-        "them is the leader, and all of them serve proxies.",
+        description="Shared store. `serve` processes that share a store form one control plane: one is the leader, "
+        "and all of them serve proxies.",
     )
     member: v.Name | None = Field(
-        None, description="Name of this `serve` among the members of the control plane. Default: the host name."
+        None, description="Name of this `serve` process as a member of the control plane. Default: the host name."
     )
     max_shrink: v.Percent = Field(
         q.Percent(50),
-        description="Largest share of replicas (in a pool or in the fleet) or of keys (in a key file) that a change "
-        "may remove. Larger changes need `lbctl reload --allow-shrink`.",
+        description="Largest share of the replicas in a pool or in the fleet, or of the keys in a key file, that one "
+        "change may remove. Larger changes need `lbctl reload --allow-shrink`.",
     )

@@ -21,9 +21,9 @@ _MAX_PLACES = 3
 """Maximum number of maps suggested in a hint for a misplaced key."""
 _YAML_1_1 = re.compile(r"(?i:yes|no|on|off|true|false)")
 _FOREIGN_KEYS = {
-    "backup": "priority: 1 (used when no replica of priority 0 is left)",
-    "max_fails": "health.passive.consecutive_connect_failures of the pool",
-    "fail_timeout": "health.passive.ejection_time of the pool",
+    "backup": "priority: 1 (used when no priority 0 replica is left)",
+    "max_fails": "the pool's health.passive.consecutive_connect_failures",
+    "fail_timeout": "the pool's health.passive.ejection_time",
     "server": "address",
     "servers": "replicas",
     "upstream": "pool",
@@ -38,7 +38,7 @@ _FOREIGN_KEYS = {
 }
 """Maps a key from other proxies' configurations to its replacement, which starts with a key."""
 _FOREIGN_KEYS_IN = {
-    ("http", "headers"): "write the servers' key in the pool's `credentials`; checks also send it",
+    ("http", "headers"): "put the servers' key in the pool's `credentials`; checks also send it",
 }
 """Maps a section and an unknown key in it to a hint."""
 _FOREIGN_VALUES = {
@@ -208,7 +208,7 @@ def _instead_of_value(value: str, allowed: list[str]) -> str:
 
 def _boolean(value: Any, _ctx: dict[str, Any], _message: str) -> tuple[str, str]:
     is_yaml_1_1 = isinstance(value, str) and _YAML_1_1.fullmatch(value)
-    return f"{show(value)} is not true or false", "write true or false, unquoted" if is_yaml_1_1 else ""
+    return f"{show(value)} is not true or false", "use true or false, without quotes" if is_yaml_1_1 else ""
 
 
 def _whole(value: Any, _ctx: dict[str, Any], _message: str) -> tuple[str, str]:
@@ -238,7 +238,7 @@ _KINDS: dict[str, tuple[str, _Describe]] = {
     "float_type": ("LB013", _not_a("a number")),
     "string_type": ("LB013", _string),
     "string_too_long": ("LB016", _bound("at most", "max_length")),
-    "list_type": ("LB013", _not_a("a list", "write [ … ] or lines that start with -")),
+    "list_type": ("LB013", _not_a("a list", "use [ … ] or lines that start with -")),
     "dict_type": ("LB013", _not_a("a map", "write key: value")),
     "model_type": ("LB013", _not_a("a map", "write key: value")),
     "too_short": ("LB016", _empty),

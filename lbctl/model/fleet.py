@@ -30,16 +30,16 @@ class Defaults(Section):
     Inherited values are validated like values in the objects themselves.
     """
 
-    pool: dict[str, Any] = Field({}, description="Default values for the keys of a pool.")
-    route: dict[str, Any] = Field({}, description="Default values for the keys of a route.")
+    pool: dict[str, Any] = Field({}, description="Default values for pool keys.")
+    route: dict[str, Any] = Field({}, description="Default values for route keys.")
 
 
 class Fleet(Section):
-    version: Literal[1] = Field(description="Version of the format; required in every file.")
+    version: Literal[1] = Field(description="Format version; required in every file.")
     defaults: Defaults = Field(
         Defaults.default(),
-        description="Default values for all pools and routes. Maps are merged deeply, lists are replaced as a whole, "
-        "and an explicit choice replaces a default choice.",
+        description="Default values for all pools and routes. Maps are merged recursively, lists are replaced as a "
+        "whole, and an explicit choice replaces a default choice.",
     )
     gpus: dict[v.Gpu, v.PositiveNumber] = Field(
         {},
@@ -148,7 +148,7 @@ def _check_empty(root: Node, values: object, diagnostics: Diagnostics) -> bool:
     reported = {diagnostic.path for diagnostic in diagnostics}
     for path in empty:
         if path not in reported:
-            hint = "write a value, or remove the key"
+            hint = "set a value, or remove the key"
             position = position_of(root, path, key=True)
             diagnostics.add(Diagnostic("LB014", f"{show(path[-1])} has no value", position, path, hint))
     return not empty

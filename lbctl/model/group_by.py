@@ -12,7 +12,7 @@ _WORDS = ("tenant", "client_ip", "all")
 
 
 class HeaderKey(Section):
-    header: v.HeaderName = Field(description="Requests with the same value of this header belong together.")
+    header: v.HeaderName = Field(description="Requests with the same value in this header form a group.")
 
 
 def _group_by(value: object) -> str | HeaderKey:
@@ -21,13 +21,13 @@ def _group_by(value: object) -> str | HeaderKey:
             return HeaderKey.model_validate(value)
         except ValidationError as error:
             place = error.errors()[0]["loc"]
-            raise refuse("LB013", f"{show(value)} is not an allowed value of `by`", "{header: NAME}", place) from None
+            raise refuse("LB013", f"{show(value)} is not an allowed value for `by`", "{header: NAME}", place) from None
     if value not in _WORDS:
         hint = did_you_mean(value, _WORDS) if isinstance(value, str) else ""
         raise refuse(
             "LB013",
-            f"{show(value)} is not an allowed value of `by`",
-            hint or "write tenant, client_ip, all or {header: NAME}",
+            f"{show(value)} is not an allowed value for `by`",
+            hint or "use tenant, client_ip, all or {header: NAME}",
         )
     return str(value)
 

@@ -13,11 +13,11 @@ class HttpCheck(Section):
     path: v.CheckPath = Field(
         "/health", description="Path of the request. Prefer a path that reports whether the model can answer."
     )
-    host: v.Host | None = Field(None, description="Host header of the request. Default: chosen by the proxy.")
+    host: v.Host | None = Field(None, description="Host header to send. Default: chosen by the proxy.")
     statuses: Annotated[list[v.Status], Field(min_length=1)] = Field(
         [200], description="Status codes that count as healthy."
     )
-    body_contains: v.TextOrNone = Field("", description="Text that the response body of a healthy replica contains.")
+    body_contains: v.TextOrNone = Field("", description="Text that a healthy replica's response body contains.")
 
 
 class GrpcCheck(Section):
@@ -33,22 +33,22 @@ class Active(Section):
     http: HttpCheck | None = Field(None, description="Checks that send an HTTP GET request.")
     grpc: GrpcCheck | None = Field(None, description="Checks that use the gRPC health checking protocol.")
     tcp: Nothing | None = Field(None, description="Checks that only open a TCP connection.")
-    interval: v.Duration = Field(q.Duration(10_000), description="Time between two checks of a replica.")
+    interval: v.Duration = Field(q.Duration(10_000), description="Time between checks of a replica.")
     timeout: v.Duration = Field(
-        q.Duration(3_000), description="Timeout of a check. The default is at most the interval."
+        q.Duration(3_000), description="Timeout for each check. The default is at most the interval."
     )
-    jitter: v.Percent = Field(q.Percent(10), description="Random part of the interval, to spread the checks.")
+    jitter: v.Percent = Field(q.Percent(10), description="Random variation of the interval, to spread out the checks.")
     unhealthy_threshold: v.Positive = Field(
-        3, description="Number of consecutive failed checks that make a replica unhealthy."
+        3, description="Number of consecutive failed checks after which a replica is unhealthy."
     )
     healthy_threshold: v.Positive = Field(
-        2, description="Number of consecutive passed checks that make a replica healthy again."
+        2, description="Number of consecutive successful checks after which a replica is healthy again."
     )
 
 
 class Agent(Section):
     port: Annotated[int, Field(ge=1, le=65534)] = Field(
-        description="HTTP port of the agent on the host of each replica. Each replica on the same host needs its own "
+        description="HTTP port of the agent on each replica's host. Each replica on the same host needs its own "
         "agent with a separate `agent_port`. HAProxy sends its agent checks to the next port.",
     )
 
@@ -68,7 +68,7 @@ class Passive(Section):
     consecutive_connect_failures: v.Positive = Field(
         3, description="Number of consecutive failed connections after which a replica is ejected."
     )
-    error_rate: ErrorRate = Field(ErrorRate.default(), description="Ejects a replica based on its share of errors.")
+    error_rate: ErrorRate = Field(ErrorRate.default(), description="Ejects a replica based on its error rate.")
     ejection_time: v.Duration = Field(q.Duration(30_000), description="Time that a replica stays ejected.")
     max_ejection: v.Percent = Field(
         q.Percent(50),
@@ -84,11 +84,11 @@ class Deep(Section):
         "that reserve memory (vllm, sglang, trtllm). Default: no limit.",
     )
     max_temperature: v.Temperature = Field(
-        q.Temperature(90), description="Temperature above which the weight of a replica falls to its `floor`."
+        q.Temperature(90), description="Temperature above which a replica's weight drops to its `floor`."
     )
     fatal_xids: list[v.Positive] = Field(
         [48, 64, 74, 79, 95],
-        description="XID errors that eject a replica when its GPU driver newly reports one of them.",
+        description="XID errors that cause a replica to be ejected when its GPU driver reports a new one.",
     )
     stalled_after: v.Duration = Field(
         q.Duration(15_000),
@@ -98,7 +98,9 @@ class Deep(Section):
 
 class LoadShedding(Section):
     min_healthy: v.Percent = Field(q.Percent(50), description="Share of healthy replicas below which requests get 503.")
-    retry_after: v.Duration = Field(q.Duration(5_000), description="Value of the `Retry-After` header for the client.")
+    retry_after: v.Duration = Field(
+        q.Duration(5_000), description="Value of the `Retry-After` header sent to the client."
+    )
 
 
 class Health(Section):
@@ -118,8 +120,7 @@ class Health(Section):
     fail_open: bool = Field(
         False,
         description="If all active checks of the pool fail, its replicas are used as if none had failed. Drained "
-        "replicas and replicas that `deep` ejects still get no requests. A fallback pool of the route takes "
-        "precedence.",
+        "replicas and replicas ejected by `deep` still get no requests. A fallback pool of the route takes precedence.",
     )
     load_shedding: LoadShedding | None = Field(
         None, description="Rejects requests while too few replicas are healthy. Default: never."

@@ -10,13 +10,13 @@ from lbctl.model import values as v
 from lbctl.model.section import Choice, OneOf, Section, refuse
 
 _ENDPOINT = "endpoint"
-_PORT_HINT = "write the port's name in the service, for example http, or its number"
+_PORT_HINT = "use the port's name in the service, for example http, or its number"
 
 
 class LabelSource(Section):
     CHOICES: ClassVar = (Choice(("node_label", "pod_label")),)
 
-    node_label: v.KubernetesLabel | None = Field(None, description="Label of the node that the pod runs on.")
+    node_label: v.KubernetesLabel | None = Field(None, description="Label of the pod's node.")
     pod_label: v.KubernetesLabel | None = Field(None, description="Label of the pod.")
 
 
@@ -63,37 +63,37 @@ class Kubernetes(Section):
         *(Choice(("inference_pool", key), required=False) for key in ("port", "service_port", "selector")),
     )
 
-    namespace: v.KubernetesName = Field(description="Namespace of the service or of the InferencePool.")
+    namespace: v.KubernetesName = Field(description="Namespace of the service or InferencePool.")
     service: v.KubernetesName | None = Field(
         None, description="Name of the service. Each of its endpoints is a replica."
     )
     inference_pool: v.KubernetesObject | None = Field(
         None,
-        description="Name of an InferencePool (`inference.networking.k8s.io/v1`). Each pod that it selects is a "
-        "replica. If it has several target ports, each port of a pod is a replica.",
+        description="Name of an InferencePool (`inference.networking.k8s.io/v1`). Each selected pod is a replica. If "
+        "it has several target ports, each port on a pod is a replica.",
     )
     port: Annotated[str, PlainValidator(_port), WithJsonSchema(_PORT_SCHEMA)] | None = Field(
         None,
-        description="Name of the service's port, or number of the pods' port. Default: the service's only port.",
+        description="Service port name or pod port number. Default: the service's only port.",
     )
     service_port: v.Port | None = Field(
         None,
-        description="Number of the service's port, for proxies that are rendered as Kubernetes objects. "
-        "Default: `port` if it is a number, which is correct only if both ports are equal.",
+        description="Service port number for proxies rendered as Kubernetes objects. "
+        "Default: `port` if it is a number, which works only if the service and its pods use the same port number.",
     )
     selector: Annotated[dict[v.KubernetesLabel, v.KubernetesLabelValue], Field(min_length=1, max_length=64)] | None = (
         Field(
             None,
-            description="Labels of the pods, for an InferencePool. `gateway-api` needs them with `algorithm: pick`.",
+            description="Pod labels, for an InferencePool. Required for `gateway-api` with `algorithm: pick`.",
         )
     )
     kubeconfig: v.FilePath | None = Field(
         None,
-        description="Kubeconfig with the cluster and the credentials. Default: the credentials of the pod that "
-        "runs lbctl.",
+        description="Kubeconfig file with the cluster and credentials. Default: the credentials of the pod that lbctl "
+        "runs in.",
     )
     context: v.KubernetesContext | None = Field(
-        None, description="Context to use from the kubeconfig. Default: its current context."
+        None, description="Kubeconfig context to use. Default: its current context."
     )
     gpu_from: LabelSource | None = Field(
         None, description="Source of a replica's GPU type. Default: all replicas have the same capacity."
@@ -111,7 +111,7 @@ class Kubernetes(Section):
     )
     max_replicas: Annotated[int, Field(ge=1, le=10_000)] = Field(
         1024,
-        description="Maximum number of endpoints; further endpoints are ignored. Circuit breakers are sized for "
+        description="Maximum number of endpoints; additional endpoints are ignored. Circuit breakers are sized for "
         "this number.",
     )
 
@@ -136,7 +136,7 @@ class KubernetesObjects(Section):
     namespace: v.KubernetesName = Field(description="Namespace of the rendered objects.")
     gateway_class: v.KubernetesObject | None = Field(
         None,
-        description="Class of the Gateway to render. `gateway-api` needs it, unless `gateway` is set. Default for "
+        description="Class of the Gateway to render. Required for `gateway-api` unless `gateway` is set. Default for "
         "`envoy-gateway`: `eg`.",
     )
     gateway: v.KubernetesReference | None = Field(
@@ -158,17 +158,18 @@ class KubernetesObjects(Section):
     )
     assume: list[v.Name] = Field(
         [],
-        description="IDs of protections that another component provides, such as `route.auth.api_keys` by a policy of "
-        "the Gateway class. Routes that need these protections stay open; otherwise, such routes return 503.",
+        description="IDs of protections that another component provides. For example, a Gateway class's policy may "
+        "provide `route.auth.api_keys`. Routes that need these protections stay open; otherwise, such routes return "
+        "503.",
     )
     picker: v.KubernetesName = Field(
         "lbctl-picker",
-        description="Service of the picker, for pools with `algorithm: pick`. If several pools use the picker, each "
-        "has its own Service, whose name ends with the pool's name.",
+        description="The picker's Service, for pools with `algorithm: pick`. If several pools use the picker, each "
+        "pool has its own Service, with the pool's name as a suffix.",
     )
     secrets: dict[v.FilePath, v.KubernetesObject] = Field(
         {},
-        description="Secret names, by the certificate file that the Secret replaces. Default: built from the names of "
-        "the proxy and of the listener or pool. With `istio`, the default starts with the namespace if the pods are in "
-        "another one.",
+        description="Secret names, keyed by certificate file. Default: built from the "
+        "proxy's name and the listener's or pool's name. With `istio`, the default starts with the namespace if the "
+        "pods are in a different namespace.",
     )

@@ -20,13 +20,13 @@ class ListenerTls(Section):
         description="Certificates, selected by the client's server name (SNI). The first certificate is the default."
     )
     min_version: Literal["1.2", "1.3"] = Field("1.2", description="Minimum TLS version.")
-    client_ca: v.FilePath | None = Field(None, description="CA bundle to verify client certificates (mTLS), PEM.")
+    client_ca: v.FilePath | None = Field(None, description="PEM CA bundle for verifying client certificates (mTLS).")
     client_certificate: Literal["required", "optional"] = Field(
         "optional", description="With `client_ca`: whether clients without a certificate are rejected."
     )
     client_crl: v.FilePath | None = Field(
         None,
-        description="With `client_ca`: revocation lists of its CAs, PEM, one for each CA in a chain. A client with a "
+        description="With `client_ca`: PEM file with a revocation list for each CA in a chain. A client with a "
         "revoked certificate is rejected. If a list has expired, all clients are rejected.",
     )
 
@@ -38,7 +38,7 @@ class ClientAddress(Section):
     header: v.HeaderName = Field("x-forwarded-for", description="Header with the client's address.")
     forward: list[v.HeaderName] = Field(
         ["x-real-ip"],
-        description="Headers that carry the client's address to the replica. If a client sends headers with these "
+        description="Headers that pass the client's address to the replica. If a client sends headers with these "
         "names, they are removed. A listener without `client_address` sends the peer's address in `x-real-ip`.",
     )
 
@@ -49,13 +49,13 @@ class ListenerTimeouts(Section):
         description="Timeout for receiving the headers of a request. A body can take longer, but it times out if no "
         "data arrives.",
     )
-    idle: v.Duration = Field(q.Duration(3_600_000), description="Time that an idle keep-alive connection stays open.")
+    idle: v.Duration = Field(q.Duration(3_600_000), description="How long an idle keep-alive connection stays open.")
 
 
 class HeaderLimits(Section):
     max_count: v.HeaderCount = Field(1000, description="Maximum number of header lines in a request.")
     max_bytes: v.HeaderBytes = Field(
-        q.Size(128 << 10), description="Maximum size of a request's headers, and of its request line."
+        q.Size(128 << 10), description="Maximum size of a request's headers and of its request line."
     )
 
 
@@ -66,7 +66,9 @@ class AccessLog(Section):
         "`/var/log/nginx/access.log` for an nginx whose `config` is below /etc, /usr or /opt, otherwise standard "
         "output.",
     )
-    format: Literal["json", "text", "none"] = Field("json", description="Log format: JSON, readable text, or no log.")
+    format: Literal["json", "text", "none"] = Field(
+        "json", description="Log format: JSON, human-readable text, or no log."
+    )
 
 
 class Tracing(Section):
@@ -115,7 +117,7 @@ class Listener(Section):
         "request gets 413.",
     )
     timeouts: ListenerTimeouts = Field(ListenerTimeouts.default(), description="Timeouts for client connections.")
-    access_log: AccessLog = Field(AccessLog.default(), description="Access log, with one line for each request.")
+    access_log: AccessLog = Field(AccessLog.default(), description="Access log, with one line per request.")
     tracing: Tracing | None = Field(None, description="OpenTelemetry traces. Default: none.")
     request_id: v.HeaderName = Field(
         "x-request-id",

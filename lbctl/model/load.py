@@ -124,7 +124,7 @@ def _expanded(given: str, diagnostics: Diagnostics) -> Iterator[_InputFile]:
     if not directory:
         yield _InputFile(_printable(given), path, str(path.parent))
     elif not files:
-        hint = "lbctl reads *.yaml and *.yml files, but no subdirectories and no hidden files"
+        hint = "lbctl reads *.yaml and *.yml files, but not subdirectories or hidden files"
         diagnostics.add(
             Diagnostic("LB001", "the directory contains no YAML files", Position(_printable(given), 1, 1), hint=hint)
         )
@@ -185,7 +185,7 @@ def _printable(path: str) -> str:
 def _check_version(fleet: Node, diagnostics: Diagnostics) -> None:
     version = _fields(fleet).get("version")
     if version is None:
-        hint = "begin each file of a fleet with `version: 1`"
+        hint = "start each fleet file with `version: 1`"
         diagnostics.add(Diagnostic("LB010", "`version` is missing", Position(fleet.file, 1, 1), hint=hint))
     elif type(version.value) is not int or version.value != 1:
         message = f"{show(plain_value(version))} is not a supported version"
@@ -211,7 +211,7 @@ def _merged(fleets: Sequence[Node], diagnostics: Diagnostics) -> Node:
 
 def _merge_section(merged: dict[str, Node], key: str, node: Node, diagnostics: Diagnostics) -> None:
     if node.value is not None and not isinstance(node.value, dict):
-        hint = "write `NAME:`, and below it the keys of the object"
+        hint = "write `NAME:`, with the object's keys below it"
         diagnostics.add(Diagnostic("LB004", f"`{key}` must be a map of names", node.position, (key,), hint))
         return
     section = merged.setdefault(key, Node({}, node.file, node.line, node.column, node.key_line, node.key_column))

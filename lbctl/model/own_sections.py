@@ -145,10 +145,8 @@ def foreign_places(source: FleetSource, own: frozenset[str]) -> Iterator[Diagnos
     """Yield LB516 for each socket and log file that a stored fleet names but the member's files do not."""
     for path, node in _places(source.root):
         if path[0] not in ("control", "proxies") and node.value not in own:
-            message = (
-                f"{show(node.value)} is not listed in the files of this member, and the stored fleet is not signed"
-            )
-            hint = "set control.store.key_file on all members, or list the path in the files of each member"
+            message = f"{show(node.value)} is not listed in this member's files, and the stored fleet is not signed"
+            hint = "set control.store.key_file on all members, or list the path in each member's files"
             yield Diagnostic("LB516", message, node.position, path, hint)
 
 

@@ -18,8 +18,8 @@ from lbctl.model.upstream import Credentials, Upstream
 
 
 class Model(Section):
-    name: v.ModelName = Field(description="Name of the model in requests and engines.")
-    version: v.Label | None = Field(None, description="Version of the model, for logs (`variant`) and rollouts.")
+    name: v.ModelName = Field(description="Model name used in requests and by engines.")
+    version: v.Label | None = Field(None, description="Model version, used in logs (`variant`) and rollouts.")
     adapters: list[v.ModelName] = Field(
         [], description="LoRA adapters that the replicas serve in addition to the model."
     )
@@ -44,8 +44,8 @@ class Hash(Section):
     key: HashKey = Field(description="Key of a request. Requests with the same key go to the same replica.")
     bounded_load: v.PositiveNumber | None = Field(
         None,
-        description="Maximum load of a replica, as a multiple of the mean; further requests go to the next "
-        "replica. Default: no limit.",
+        description="Maximum load of a replica, as a multiple of the mean; excess requests go to the next replica. "
+        "Default: no limit.",
     )
 
 
@@ -55,10 +55,10 @@ class BodyKey(Section):
 
 class PickPrefix(Section):
     block: Annotated[int, Field(ge=16, le=65536)] = Field(
-        256, description="Size of a block in bytes. Prefixes match in whole blocks."
+        256, description="Block size in bytes. Prefixes are matched in whole blocks."
     )
     blocks: Annotated[int, Field(ge=1, le=1024)] = Field(
-        128, description="Maximum number of blocks that are remembered for each prompt."
+        128, description="Maximum number of blocks remembered per prompt."
     )
 
 
@@ -70,7 +70,7 @@ class _OrOff:
 
 
 def _session_key(value: object) -> str | BodyKey:
-    hint = "write a header name or {body: $.FIELD}"
+    hint = "use a header name or {body: $.FIELD}"
     if isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", value, re.ASCII):
         return value.lower()
     if isinstance(value, dict):
@@ -104,8 +104,9 @@ def _prefix(value: object) -> object:
 class Pick(Section):
     session: list[SessionKey] | None = Field(
         None,
-        description="Sources of the session ID; the first source that a request contains is used. Default: the headers "
-        "and body fields that common clients send (docs/reference/picker.md). With `prefix: off`, only headers.",
+        description="Sources of the session ID; the first source that a request contains is used. Default: the "
+        "headers and body fields that common clients send (docs/reference/picker.md). With `prefix: off`, only "
+        "headers are used.",
     )
     prefix: Annotated[PickPrefix | None, BeforeValidator(_prefix), _OrOff()] = Field(
         PickPrefix.default(),
@@ -120,8 +121,8 @@ class Pick(Section):
     )
     timeout: v.Duration = Field(
         q.Duration(200),
-        description="Timeout of a pick. On timeout, or if the picker fails, the proxy falls back to `otherwise`. On "
-        "HAProxy, the pools of a listener share the longest timeout.",
+        description="Timeout for a pick. On timeout, or if the picker fails, the proxy falls back to `otherwise`. On "
+        "HAProxy, all of a listener's pools use the longest timeout.",
     )
     otherwise: Literal["round_robin", "least_request", "least_time", "random", "hash"] = Field(
         "least_request", description="Algorithm that the proxy uses for requests without a pick."
@@ -132,14 +133,14 @@ class Balance(Section):
     algorithm: Literal["round_robin", "least_request", "least_time", "random", "hash", "pick"] = Field(
         "least_request",
         description="How a replica is selected. `least_request`: the replica with the fewest requests relative to its "
-        "weight. `hash`: the replica that got the same key before. `pick`: the replica that the picker of `serve` "
-        "selects.",
+        "weight. `hash`: the replica that the request's key maps to. `pick`: the replica selected by the picker in "
+        "`serve`.",
     )
     hash: Hash | None = Field(
         None, description="Hash settings; required for the `hash` algorithm, and for `pick` with `otherwise: hash`."
     )
     pick: Pick | None = Field(
-        None, description="Settings for the `pick` algorithm. If it is not set, the default of each key applies."
+        None, description="Settings for the `pick` algorithm. If it is not set, each key has its default value."
     )
 
 
@@ -154,7 +155,7 @@ class Affinity(Section):
     )
     ttl: v.Duration | None = Field(
         None,
-        description="Lifetime of the cookie, or maximum idle time of a session. Default: 30 minutes, and 24 hours for "
+        description="Cookie lifetime, or maximum idle time of a session. Default: 30 minutes, and 24 hours for "
         "sessions.",
     )
 
@@ -163,18 +164,18 @@ class Replica(Section):
     address: v.Address = Field(description="Address of the replica.")
     name: v.Name | None = Field(
         None,
-        description="Name of the replica. Default: the address, with `-` in place of characters that a name cannot "
-        "contain.",
+        description="Name of the replica. Default: the address, with characters that are not valid in a name replaced "
+        "by `-`.",
     )
     gpu: v.Gpu | None = Field(
-        None, description="Type of the replica's GPUs; `lbctl gpus` lists the types and their throughput."
+        None, description="The replica's GPU type; `lbctl gpus` lists the types and their throughput."
     )
     gpu_count: Annotated[int, Field(ge=1, le=1024)] | None = Field(
         None, description="Number of GPUs. Default: the number of `devices`, or 1."
     )
     devices: list[v.Device] = Field(
         [],
-        description='GPUs of the replica on its host: indices such as `"0"`, UUIDs, or `"0:3"` for MIG slice 3 of '
+        description='The replica\'s GPUs on its host: indices such as `"0"`, UUIDs, or `"0:3"` for MIG slice 3 of '
         "GPU 0.",
     )
     weight: v.Capacity | None = Field(
@@ -188,20 +189,20 @@ class Replica(Section):
     )
     priority: Annotated[int, Field(ge=0, le=127)] = Field(
         0,
-        description="Priority of the replica; 0 is used first. Replicas of the next priority get requests if replicas "
-        "of the first priority are unhealthy.",
+        description="Priority of the replica; 0 is used first. Replicas with the next priority get requests if "
+        "replicas with the first priority are unhealthy.",
     )
     drain: bool = Field(False, description="Drain the replica: it finishes its requests and gets no new ones.")
     labels: dict[v.Label, v.LabelValue] = Field({}, description="Your own labels.")
     telemetry: Telemetry | None = Field(
-        None, description="Telemetry settings of this replica, which replace the settings of the pool."
+        None, description="Telemetry settings for this replica, which replace the pool's settings."
     )
     agent_port: Annotated[int, Field(ge=1, le=65534)] | None = Field(
         None, description="HTTP port of this replica's agent. Default: the port in `health.agent`."
     )
     ports: Annotated[int, Field(ge=1, le=1024)] | None = Field(
         None,
-        description="Number of replicas on consecutive ports of the host, starting with the port of `address`. "
+        description="Number of replicas on consecutive ports of the host, starting at the port in `address`. "
         "The replicas are named NAME-0, NAME-1 and so on. The other keys apply to each of them; `devices` are divided "
         "among them.",
     )
@@ -211,14 +212,14 @@ class Locality(Section):
     prefer: Literal["zone", "region"] = Field("zone", description="Prefer replicas in the proxy's zone or region.")
     spill_below: v.Percent = Field(
         q.Percent(70),
-        description="Share of healthy replicas below which replicas of the next priority also get requests.",
+        description="Share of healthy replicas below which replicas with the next priority also get requests.",
     )
 
 
 class Connections(Section):
     idle: v.DurationOrUnlimited = Field(
         q.Duration(4_000),
-        description="Time that an idle connection stays open. Use a shorter time than the server's keep-alive "
+        description="How long an idle connection stays open. Use a shorter time than the server's keep-alive "
         "timeout (uvicorn: 5s). Use `unlimited` if the servers never close connections; HAProxy then keeps HTTP/1 "
         "connections too.",
     )
@@ -231,7 +232,7 @@ class PoolTimeouts(Section):
     connect: v.Duration = Field(q.Duration(2_000), description="Timeout for a connection attempt.")
     queue: v.Duration = Field(
         q.Duration(10_000),
-        description="Maximum time that a request waits in the proxy for a free replica. In the `queue` of the pool, a "
+        description="Maximum time that a request waits in the proxy for a free replica. In the pool's `queue`, a "
         "request waits at most `max_wait`.",
     )
 
@@ -244,7 +245,7 @@ class PerReplica(Section):
 class CircuitBreaker(Section):
     max_connections: v.Positive | None = Field(
         None,
-        description="Maximum number of connections. Default: 512 for each replica, with the number of replicas "
+        description="Maximum number of connections. Default: 512 per replica, with the number of replicas "
         "rounded up to a power of two.",
     )
     max_pending_requests: v.Positive | None = Field(
@@ -252,7 +253,7 @@ class CircuitBreaker(Section):
     )
     max_requests: v.Positive | None = Field(
         None,
-        description="Maximum number of requests in flight. Default: 512 for each replica, with the number of replicas "
+        description="Maximum number of requests in flight. Default: 512 per replica, with the number of replicas "
         "rounded up to a power of two.",
     )
     max_retries: v.Positive | None = Field(
@@ -275,11 +276,11 @@ class SlowStart(Section):
 
 class QueuePriority(Section):
     header: v.HeaderName = Field(
-        description="Header in which a client chooses the priority of its request: `high`, `normal` or `low`."
+        description="Header that a client uses to set its request's priority: `high`, `normal` or `low`."
     )
     tenants: Annotated[dict[v.Name, Literal["high", "normal", "low"]], Field(min_length=1)] = Field(
-        description="Tenants that may choose a priority, each with the highest priority that it can choose. For all "
-        "other requests, the `queue_priority` of the route applies."
+        description="Tenants that may set a priority, each with the highest priority it may set. For all "
+        "other requests, the route's `queue_priority` applies."
     )
 
 
@@ -289,7 +290,7 @@ class Queue(Section):
     )
     max_requests: Annotated[int, Field(ge=1, le=10_000)] = Field(
         500,
-        description="Maximum number of requests that wait at each picker. If more arrive, the newest request of the "
+        description="Maximum number of requests that wait at each picker. If more arrive, the newest request in the "
         "group with the most waiting requests gets 429.",
     )
     order: Literal["fair", "fifo"] = Field(
@@ -303,12 +304,12 @@ class Queue(Section):
         "header value, or all requests.",
     )
     weights: dict[v.Name, v.PositiveNumber] = Field(
-        {}, description="With `by: tenant`: shares of individual tenants, relative to each other. Default: 1 for each."
+        {}, description="With `by: tenant`: shares of individual tenants, relative to each other. Default: 1 each."
     )
     priority: QueuePriority | None = Field(
         None,
-        description="Header in which some tenants choose the priority of a request. Default: none; the "
-        "`queue_priority` of the route applies.",
+        description="Header that some tenants can use to set a request's priority. Default: none; the route's "
+        "`queue_priority` applies.",
     )
 
 
@@ -317,7 +318,7 @@ class Dns(Section):
     port: v.Port = Field(description="Port of the replicas.")
     refresh: v.Duration = Field(q.Duration(10_000), description="Interval between lookups.")
     max_replicas: Annotated[int, Field(ge=1, le=4096)] = Field(
-        32, description="Maximum number of addresses; further addresses are ignored."
+        32, description="Maximum number of addresses; additional addresses are ignored."
     )
     gpu: v.Gpu | None = Field(None, description="GPU type of the replicas.")
     resolvers: list[v.Address] = Field([], description="Name servers. Default: the system's name servers.")
@@ -325,9 +326,9 @@ class Dns(Section):
 
 class FileDiscovery(Section):
     path: v.FilePath = Field(
-        description="File with targets in the Prometheus `file_sd` format; lbctl watches it for changes. The "
-        "labels gpu, gpu_count, weight, region, zone, priority and name set keys of the replica; other labels "
-        "become labels of the replica."
+        description="File with targets in the Prometheus `file_sd` format; lbctl watches it for changes. The labels "
+        "gpu, gpu_count, weight, region, zone, priority and name set the replica's keys; other labels become replica "
+        "labels."
     )
 
 
@@ -336,10 +337,10 @@ class Discovery(Section):
 
     dns: Dns | None = Field(
         None,
-        description="Replicas from a DNS name. With `render`, the proxy resolves the name; with `serve`, lbctl "
-        "resolves it and updates the proxy.",
+        description="Replicas resolved from a DNS name. With `render`, the proxy resolves the name; with `serve`, "
+        "lbctl resolves it and updates the proxy.",
     )
-    file: FileDiscovery | None = Field(None, description="Replicas from a file that another program writes.")
+    file: FileDiscovery | None = Field(None, description="Replicas listed in a file written by another program.")
     kubernetes: Kubernetes | None = Field(
         None,
         description="Replicas from the endpoints of a Kubernetes service, or from the pods of an InferencePool. "
@@ -357,14 +358,14 @@ class PoolTls(Section):
         None, description="Server name for SNI, which the replica's certificate must contain."
     )
     certificate: v.FilePath | None = Field(None, description="Client certificate of the proxy (mTLS), PEM.")
-    key: v.FilePath | None = Field(None, description="Private key of the client certificate, PEM.")
+    key: v.FilePath | None = Field(None, description="PEM private key for the client certificate.")
 
 
 class Pool(Section):
     CHOICES: ClassVar = (Choice(("replicas", "discovery")),)
 
     replicas: Annotated[list[Replica], Field(min_length=1)] = Field([], description="Static list of replicas.")
-    discovery: Discovery | None = Field(None, description="Source of replicas outside this file.")
+    discovery: Discovery | None = Field(None, description="External source of replicas.")
     model: Model | None = Field(None, description="Model that the replicas serve.")
     labels: dict[v.Label, v.LabelValue] = Field({}, description="Your own labels.")
     protocol: Literal["http1", "http2", "grpc"] = Field("http1", description="Protocol of the replicas.")
@@ -376,7 +377,7 @@ class Pool(Section):
         q.Duration(120_000), description="With `serve`: maximum time for a drained replica to finish its requests."
     )
     locality: Locality | None = Field(
-        None, description="Preference for replicas that are near the proxy. Default: all replicas are equal."
+        None, description="Preference for replicas near the proxy. Default: no preference."
     )
     connections: Connections = Field(Connections.default(), description="Connections to replicas.")
     timeouts: PoolTimeouts = Field(PoolTimeouts.default(), description="Timeouts before a request is sent.")
@@ -392,12 +393,11 @@ class Pool(Section):
     )
     slow_start: SlowStart | None = Field(
         None,
-        description="Gradual increase of the weight of a replica that is new or was down. Default: on, except with "
-        "`hash`.",
+        description="Gradual weight increase for a replica that is new or was down. Default: on, except with `hash`.",
     )
     health: Health = Field(Health.default(), description="Health checks and ejection.")
     telemetry: Telemetry | None = Field(
-        None, description="Metrics that `serve` reads from the replicas. Default: none."
+        None, description="Metrics that `serve` collects from the replicas. Default: none."
     )
     weighting: Weighting | None = Field(None, description="Weights that `serve` computes from telemetry.")
     tls: PoolTls | None = Field(None, description="TLS to replicas. Default: plain text.")

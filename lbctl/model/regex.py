@@ -37,7 +37,7 @@ _REFUSED = (
 def check_regex(text: str) -> str:
     """Return the problem with the expression, or an empty string."""
     if not re.fullmatch(r"[!-~]{1,1024}", text):
-        return "an expression must have 1 to 1024 printable ASCII characters, without spaces"
+        return "an expression must consist of 1 to 1024 printable ASCII characters, without spaces"
     for pattern, problem in _REFUSED:
         if re.search(pattern, text):
             return problem

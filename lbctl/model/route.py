@@ -14,7 +14,7 @@ from lbctl.model.section import Choice, Section, refuse
 class Match(Section):
     CHOICES: ClassVar = (Choice(("path", "path_prefix", "path_regex"), required=False),)
 
-    hosts: list[v.HostPattern] = Field([], description="Hosts of the request. Default: any host.")
+    hosts: list[v.HostPattern] = Field([], description="Hosts to match. Default: any host.")
     path: v.UrlPath | None = Field(None, description="Exact path.")
     path_prefix: v.UrlPath | None = Field(
         None, description="Path prefix, in whole segments: `/v1` matches `/v1` and `/v1/chat`, but not `/v1x`."
@@ -24,12 +24,12 @@ class Match(Section):
         description="Regular expression (RE2) for the whole path. nginx and HAProxy respond with 400 if matching a "
         "long path exceeds their limits.",
     )
-    methods: list[v.Method] = Field([], description="Methods of the request. Default: any method.")
+    methods: list[v.Method] = Field([], description="Methods to match. Default: any method.")
     headers: v.HeaderMap = Field({}, description="Headers that the request must contain, with exactly these values.")
     model: list[v.ModelPattern] = Field(
         [],
-        description="Models of the request, from the header `x-model`, the field `model` of the JSON body, or the "
-        "query parameter `model` of a GET. If the protection depends on the model, a request with an ambiguous model "
+        description="Models to match, as named in the `x-model` header, the `model` field of the JSON body, or the "
+        "`model` query parameter of a GET. If the protection depends on the model, a request with an ambiguous model "
         "gets 400.",
     )
 
@@ -83,7 +83,7 @@ class RouteTimeouts(Section):
         description="Maximum time until the response to one attempt begins. On timeout, the proxy tries another "
         "replica if `retry.idempotent` is set; otherwise, the client gets 504. Default: only the other limits apply.",
     )
-    idle: v.Duration = Field(q.Duration(300_000), description="Maximum time without a byte from the replica.")
+    idle: v.Duration = Field(q.Duration(300_000), description="Maximum time without receiving a byte from the replica.")
 
 
 class Backoff(Section):
@@ -104,7 +104,7 @@ class Retry(Section):
     when: list[RetryCondition] = Field(
         ["connect_failure", "refused_stream", "reset_before_request"],
         description="Failures to retry. All of them occur before the model has processed the request. "
-        "`replica_busy` means that a replica's response rejects the request, for example because its queue is full. "
+        "`replica_busy` means that the replica rejected the request, for example because its queue is full. "
         "Other responses are not retried.",
     )
     busy_statuses: Annotated[list[BusyStatus], Field(min_length=1)] = Field(
@@ -113,13 +113,13 @@ class Retry(Section):
     )
     idempotent: bool = Field(
         False,
-        description="Whether a request may run twice, for example a request for embeddings. If so, the request is also "
-        "retried after a reset.",
+        description="Whether a request may be processed twice, for example an embeddings request. If so, the request "
+        "is also retried after a connection reset.",
     )
     budget: v.Percent | None = Field(
         None,
         description="Maximum number of concurrent retries, as a share of the pool's requests in flight. If several "
-        "routes use the pool, their smallest value applies. Default: no limit.",
+        "routes use the pool, the smallest value applies. Default: no limit.",
     )
     backoff: Backoff = Field(Backoff.default(), description="Delays before retries.")
 
@@ -135,19 +135,19 @@ class RateLimit(Section):
         "with the same header value, or all requests."
     )
     rate: v.Rate | None = Field(
-        None, description="Maximum number of requests in a period of time; further requests get 429."
+        None, description="Maximum number of requests in a period of time; additional requests get 429."
     )
     burst: v.Positive | None = Field(
         None, description="Maximum number of requests in a burst. Default: the number in `rate`."
     )
     concurrent: v.Positive | None = Field(
-        None, description="Maximum number of requests in flight; further requests get 429."
+        None, description="Maximum number of requests in flight; additional requests get 429."
     )
     prompt_tokens: v.TokenRate | None = Field(
         None,
-        description="Maximum number of prompt tokens in a period of time, as estimated by the picker; further requests "
-        "get 429. All pools of the route need `algorithm: pick`. While the picker does not respond, requests are not "
-        "limited.",
+        description="Maximum number of prompt tokens in a period of time, as estimated by the picker; additional "
+        "requests get 429. All pools of the route need `algorithm: pick`. While the picker does not respond, requests "
+        "are not limited.",
     )
     tenants: dict[v.Name, v.Rate] = Field(
         {},
@@ -166,9 +166,8 @@ class ApiKeys(Section):
     header: v.HeaderName | None = Field(None, description="The only header that may contain the key.")
     headers: Annotated[list[v.HeaderName], Field(min_length=1, max_length=8)] = Field(
         ["authorization", "x-api-key"],
-        description="Headers that may contain the key; the first of them in a request is used. A `Bearer ` in "
-        "front of the key is ignored. These headers are not forwarded to replicas unless `forward_credentials` is "
-        "set.",
+        description="Headers that may contain the key; the first one present in a request is used. A `Bearer ` prefix "
+        "is ignored. These headers are not forwarded to replicas unless `forward_credentials` is set.",
     )
     websocket_protocol: bool = Field(
         False,
@@ -180,7 +179,7 @@ class ApiKeys(Section):
 
 class Jwt(Section):
     issuer: v.Issuer = Field(description="Required `iss` of a token.")
-    jwks_file: v.FilePath = Field(description="File with the issuer's public keys, a JSON Web Key Set.")
+    jwks_file: v.FilePath = Field(description="File with the issuer's public keys, as a JSON Web Key Set.")
     audiences: list[v.Issuer] = Field([], description="Accepted values of `aud`. Default: any.")
     tenant_claim: v.Claim | None = Field(None, description="Claim that contains the tenant. Default: none.")
 
@@ -202,12 +201,10 @@ class External(Section):
     timeout: v.Duration = Field(
         q.Duration(500), description="Timeout for the service's response. On timeout, the client gets 503."
     )
-    send: list[v.HeaderName] = Field(
-        ["authorization", "cookie"], description="Request headers that are sent to the service."
-    )
+    send: list[v.HeaderName] = Field(["authorization", "cookie"], description="Request headers to send to the service.")
     accept: list[v.HeaderName] = Field(
         [],
-        description="Headers of the service's response that are forwarded to the replica. If a client sends "
+        description="Headers from the service's response to forward to the replica. If a client sends "
         "headers with these names, they are removed.",
     )
     tenant_header: v.HeaderName | None = Field(None, description="Header from `accept` that contains the tenant.")
@@ -267,7 +264,7 @@ class Auth(Section):
 class HeaderRules(Section):
     set: v.HeaderTexts = Field(
         {},
-        description="Headers to set, which replace existing headers of the same name. A value can contain "
+        description="Headers to set; they replace existing headers with the same name. A value can contain "
         "`{client_ip}`, `{request_id}`, `{tenant}`, `{host}`, `{listener}`, `{route}` and `{pool}`. A header with "
         "an empty value is removed.",
     )
@@ -289,11 +286,11 @@ class Respond(Section):
 
     status: Annotated[int, Field(ge=200, le=599)] | None = Field(None, description="Status code of the response.")
     body: v.Body = Field("", description="Body of the response.")
-    redirect: Literal["https"] | None = Field(None, description="Redirects to the same URL with https.")
+    redirect: Literal["https"] | None = Field(None, description="Redirects to the same URL over HTTPS.")
     models: bool = Field(
         False,
-        description="Lists the models that clients of the listener can use, like OpenAI's `GET /v1/models`: the names "
-        "in `match.model` of the listener's routes and in `model` of their pools. The credentials of `auth` are "
+        description="Lists the models available to the listener's clients, like OpenAI's `GET /v1/models`: the names "
+        "in `match.model` of the listener's routes and in `model` of their pools. The route's `auth` credentials are "
         "required.",
     )
 
@@ -306,7 +303,7 @@ class Respond(Section):
 
 class Step(Section):
     percent: v.Percent = Field(
-        description="Share of requests for the pool `to`. The proportions of the other pools do not change."
+        description="Share of requests for the pool in `to`. The other pools keep their proportions."
     )
     hold: v.Duration | None = Field(None, description="Duration of the step.")
 
@@ -327,11 +324,11 @@ class MaxLatency(Section):
 
 
 class AnalysisMetric(Section):
-    name: v.Name = Field(description="Name of the metric in `status`, in the log and in the audit log.")
-    source: v.Url = Field(description="URL of a Prometheus server, or of a server with the same HTTP API.")
+    name: v.Name = Field(description="Metric name shown in `status`, the log and the audit log.")
+    source: v.Url = Field(description="URL of a Prometheus server, or of a server with a compatible HTTP API.")
     query: v.Text = Field(
-        description="PromQL query that returns one non-negative value; lower is better. `{pool}` is the name of "
-        "the pool."
+        description="PromQL query that returns one non-negative value; lower is better. `{pool}` is replaced with the "
+        "pool's name."
     )
     max_ratio: v.PositiveNumber = Field(
         description="Maximum ratio of the new pool's value to the old pool's value. If the ratio is higher, an "
@@ -359,13 +356,15 @@ class Analysis(Section):
     )
     failures: v.Positive = Field(3, description="Number of consecutive failed evaluations that trigger `on_failure`.")
     on_failure: Literal["rollback", "pause"] = Field(
-        "rollback", description="Action when `failures` consecutive evaluations have failed."
+        "rollback", description="Action to take after `failures` consecutive failed evaluations."
     )
-    metrics: list[AnalysisMetric] = Field([], description="PromQL metrics to compare the pools, in addition to errors.")
+    metrics: list[AnalysisMetric] = Field(
+        [], description="PromQL metrics to compare between the pools, in addition to errors."
+    )
 
 
 class Rollout(Section):
-    to: v.Name = Field(description="Pool of the `split` to which the rollout shifts traffic.")
+    to: v.Name = Field(description="Pool in the `split` to which the rollout shifts traffic.")
     mode: Literal["manual", "timed", "analysis"] = Field(
         "analysis",
         description="How a step ends. `manual`: an operator ends the step. `timed`: the step ends after `hold`. "
@@ -413,7 +412,7 @@ class Route(Section):
     rate_limit: list[RateLimit] = Field(
         [],
         description="Limits across all proxies. Each proxy gets its share according to `instances`, rounded up. "
-        "Pickers share `prompt_tokens` equally.",
+        "Pickers split `prompt_tokens` equally.",
     )
     allow_from: Annotated[list[v.Network], Field(min_length=1)] | None = Field(
         None,

@@ -22,7 +22,7 @@ Signal = Literal[
 class Source(Section):
     kind: Kind = Field(description="Kind of the metrics source.")
     url: v.Url = Field(
-        description="URL of the metrics. `{address}`, `{host}`, `{port}`, `{name}` and `{device}` are replaced "
+        description="Metrics URL. `{address}`, `{host}`, `{port}`, `{name}` and `{device}` are replaced "
         "with the replica's values, here and in `query` and `match_labels`."
     )
     signal: Signal | None = Field(None, description="For `custom` and `prometheus`: signal that the metric provides.")
@@ -32,7 +32,7 @@ class Source(Section):
         None, description="For `custom` and `prometheus`: unit of the metric. Default: the unit of the signal."
     )
     match_labels: dict[v.Metric, v.LabelMatch] = Field(
-        {}, description="Labels that a line of the metrics page must have."
+        {}, description="Labels that a sample on the metrics page must have."
     )
 
 
@@ -54,7 +54,7 @@ class Adaptive(Section):
     )
     act_above: v.Percent = Field(
         q.Percent(25),
-        description="Minimum difference between a replica's speed and its peers' speed that changes its weight.",
+        description="Minimum difference between a replica's speed and its peers' speed before its weight changes.",
     )
     release_below: v.Percent = Field(
         q.Percent(15), description="Difference in speed below which the replica's weight returns to its capacity."
@@ -73,8 +73,8 @@ class MaxStep(Section):
 class Weighting(Section):
     strategy: Literal["static", "adaptive", "composite"] | None = Field(
         None,
-        description="`static`: the capacity. `adaptive`: the capacity times the measured speed. `composite`: a score "
-        "of load signals. Default: `adaptive` if a source provides evidence and the algorithm is not `hash`, "
+        description="`static`: the capacity. `adaptive`: the capacity times the measured speed. `composite`: computed "
+        "from load signals. Default: `adaptive` if a source provides evidence and the algorithm is not `hash`, "
         "otherwise `static`.",
     )
     adaptive: Adaptive = Field(Adaptive.default(), description="Thresholds of `adaptive`.")
@@ -82,7 +82,7 @@ class Weighting(Section):
         {},
         description="For `composite`: coefficient of each signal, on any scale. A higher signal gives a lower weight.",
     )
-    max_step: MaxStep = Field(MaxStep.default(), description="Maximum change of a weight in one interval.")
+    max_step: MaxStep = Field(MaxStep.default(), description="Maximum weight change per interval.")
     deadband: v.Percent = Field(q.Percent(10), description="Minimum weight change that is published.")
     floor: v.PositivePercent = Field(q.Percent(5), description="Minimum weight, as a share of the capacity.")
     ceiling: v.PositiveWidePercent = Field(q.Percent(400), description="Maximum weight, as a share of the capacity.")

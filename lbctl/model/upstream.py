@@ -14,7 +14,7 @@ from lbctl.model.section import OneOf, Section, refuse
 
 class HeaderFile(Section):
     prefix: v.TextOrNone = Field("", description='Text in front of the file\'s content, for example "Bearer ".')
-    file: v.FilePath = Field(description="File with the secret. White space at both ends is removed.")
+    file: v.FilePath = Field(description="File with the secret. Leading and trailing whitespace is removed.")
 
 
 _TEXT: TypeAdapter[str] = TypeAdapter(v.HeaderValue, config=ConfigDict(defer_build=True))
@@ -25,7 +25,7 @@ def _header(value: object) -> str | HeaderFile:
         try:
             return _TEXT.validate_python(value)
         except ValidationError as error:
-            raise refuse("LB013", str(error.errors()[0]["msg"]), "write text, or {file: PATH} for a secret") from None
+            raise refuse("LB013", str(error.errors()[0]["msg"]), "use a string, or {file: PATH} for a secret") from None
     if isinstance(value, dict):
         try:
             return HeaderFile.model_validate(value)
@@ -34,7 +34,7 @@ def _header(value: object) -> str | HeaderFile:
             raise refuse(
                 "LB013", "this map does not name a file with a secret", '{prefix: "Bearer ", file: PATH}', first["loc"]
             ) from None
-    raise refuse("LB013", f"{show(value)} is not a header value", "write text, or {file: PATH} for a secret")
+    raise refuse("LB013", f"{show(value)} is not a header value", "use a string, or {file: PATH} for a secret")
 
 
 UpstreamHeader = Annotated[
@@ -46,22 +46,22 @@ UpstreamHeader = Annotated[
 
 
 class Credentials(Section):
-    header: v.HeaderName = Field(description="Header with the key, for example authorization.")
+    header: v.HeaderName = Field(description="Header that contains the key, for example authorization.")
     file: v.FilePath = Field(
-        description='File with the whole header value, including "Bearer ". White space at both ends is removed.'
+        description='File with the whole header value, including "Bearer ". Leading and trailing whitespace is removed.'
     )
 
 
 class Upstream(Section):
     host: v.Host = Field(
         description="Host name of the API, for the Host header, for SNI, and to verify the certificate. For TLS, "
-        "`tls.server_name` replaces it."
+        "`tls.server_name` overrides it."
     )
     path_prefix: v.UrlPath | None = Field(
-        None, description="Prefix that is added to the path after the route's `rewrite`. Default: none."
+        None, description="Prefix added to the path after the route's `rewrite`. Default: none."
     )
     headers: Annotated[dict[v.HeaderName, UpstreamHeader], *v.HeaderMap.__metadata__] = Field(
         {},
-        description="Headers for each request to this pool; a value is text, or `{file: PATH}` for a secret. "
+        description="Headers to set on each request to this pool; a value is a string, or `{file: PATH}` for a secret. "
         "Clients' credentials never reach the pool.",
     )

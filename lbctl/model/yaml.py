@@ -123,7 +123,7 @@ class _Reader:
     def _document(self, event: DocumentStartEvent) -> None:
         self._documents += 1
         if self._documents > 1:
-            raise self._findings.stop("LB004", "a second document begins here", *_at(event), "write one map per file")
+            raise self._findings.stop("LB004", "a second document begins here", *_at(event), "use one map per file")
 
     def _scalar(self, event: Any) -> None:
         mark = event.start_mark
@@ -162,7 +162,7 @@ class _Reader:
                 "LB005", f"nested more than {MAX_DEPTH} levels deep", line, column, path=self._path()
             )
         if self._key is None and self._fields is not None:
-            self._report("LB004", "a map or a list cannot be a key", event, "write text as the key")
+            self._report("LB004", "a map or a list cannot be a key", event, "use a string as the key")
         fields: dict[str, Node] | None = {} if type(event) is MappingStartEvent else None
         items: list[Node] | None = [] if fields is None else None
         node = Node(items if fields is None else fields, self._file, line, column, self._key_line, self._key_column)

@@ -70,7 +70,7 @@ class PickResult(NamedTuple):
     """Reason why the first replica was chosen.
 
     - `session`, `prefix`: its cache contains the session or a prefix of the prompt.
-    - `load`: no cache does, and it has the least expected wait.
+    - `load`: no cache does, and it has the shortest expected wait.
     - `session_busy`, `prefix_busy`: the load of the replica with the cache outweighed the cache.
     - `session_gone`: the session's replica is no longer fit, and no other replica has a prefix of the prompt.
     - `full`: every replica with a free place still has many prompt tokens to compute. Only for pools with a queue.

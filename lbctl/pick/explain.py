@@ -165,7 +165,7 @@ def _sentence(reason: Reason, equal: list[str], view: Consideration) -> str:
     verb = f"{subject} gets the request{', at random' if several else ''}:"
     credited = {view.tier.names[index] for index in view.credited}
     holders = [view.tier.names[index] for index in sorted(view.saved)]
-    least = "they have the same expected wait" if several else "it has the least expected wait"
+    least = "their expected waits are equal" if several else "it has the shortest expected wait"
     they, theirs = ("they have", "their") if several else ("it has", "its")
     kept = "this session" if view.home in holders else "the longest prefix of this prompt"
     if several and 0 < len(credited & set(equal)) < len(equal):

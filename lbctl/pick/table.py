@@ -119,7 +119,7 @@ class PoolTable:
     @classmethod
     def of(cls, pool: Pool, candidates: Iterable[Candidate]) -> PoolTable:
         """Return the table for a pool that uses the `pick` algorithm."""
-        assert pool.balance.pick is not None, f"the pool {pool.name} has another algorithm"
+        assert pool.balance.pick is not None, f"pool {pool.name} uses a different algorithm"
         return cls(
             pool=pool.name,
             policy=pool.balance.pick,

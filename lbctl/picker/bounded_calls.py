@@ -220,7 +220,7 @@ class UnfinishedQuestions:
         self._held[call] += size
         self._held_bytes += size
         while self._held_bytes > self._max_held:
-            self._end_one(f"picker requests waiting for their body take more than {self._max_held >> 20} MiB")
+            self._end_one(f"picker requests waiting for their body use more than {self._max_held >> 20} MiB")
 
     def leave(self, client: Hashable, call: Call) -> None:
         """Record that a call's query is complete, or that the call has ended."""

@@ -194,7 +194,7 @@ class PickerConnection(asyncio.BufferedProtocol):
         try:
             while self._received and not self._is_paused and len(self._received) >= self._needed:
                 if self._is_blocked:
-                    raise MalformedError("another request waits on this connection")
+                    raise MalformedError("another request is already waiting on this connection")
                 reply = self._protocol.respond(self._received)
                 if isinstance(reply, int):
                     self._needed = reply

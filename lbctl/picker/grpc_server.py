@@ -110,7 +110,7 @@ class GrpcServer:
         if self._key is not None and not self._key.admits(_key_of(context)):
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, f"the metadata {HEADER} is not this picker's key")
         if not self._health.ready():
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "the picker has no table of a pool yet, or no longer")
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the picker does not currently have a table for a pool")
         stream = ProcessorStream(self._picking)
         self.streams += 1
         try:

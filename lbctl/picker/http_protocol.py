@@ -99,7 +99,7 @@ def parse(received: bytearray) -> tuple[HttpRequest, bool, int] | int:
     end = received.find(b"\r\n\r\n", 0, MAX_HEAD_BYTES)
     if end < 0:
         if len(received) >= MAX_HEAD_BYTES:
-            raise MalformedError("the head is too long")
+            raise MalformedError("the request head is too large")
         return len(received) + 1
     first, *lines = received[:end].decode("utf-8", "replace").split("\r\n")
     method, target, version = _request_line(first)
@@ -138,5 +138,5 @@ def _length(headers: Mapping[str, list[str]]) -> int:
         raise MalformedError("not a length")
     length = int(values[0])
     if length > MAX_BODY_BYTES:
-        raise MalformedError("the body is too long")
+        raise MalformedError("the body is too large")
     return length

@@ -46,7 +46,7 @@ def use_seed(key: str) -> None:
             "the picker does not share its memory, because the control planes at its URL have different picker keys"
         )
         return
-    log.event("the picker restarts with the picker key's seed, to share its memory with other pickers")
+    log.event("the picker is restarting with the picker key's seed, to share its memory with other pickers")
     try:
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**variables, _RESTARTED: "1"})
     except OSError as error:

@@ -26,7 +26,7 @@ _MAX_PARTS = 600
 """Maximum number of changes that wait for a slow disk: one minute's worth of changes."""
 _GENERATIONS = 2
 """Number of generations that have a file."""
-_NO_RESPONSE = "the disk does not respond"
+_NO_RESPONSE = "the disk is not responding"
 
 
 class MemorySaver:
@@ -39,7 +39,7 @@ class MemorySaver:
         self._writing: asyncio.Future[None] | None = None
         self._written: Sequence[AffinityChanges] = ()
         """Changes in the current write."""
-        self._log = log.LastingFailure("the picker saves its memory again")
+        self._log = log.LastingFailure("the picker can save its memory again")
         self.failure = ""
         """Reason why the memory is not being saved; empty if it is being saved."""
 

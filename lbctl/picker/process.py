@@ -197,7 +197,7 @@ class PickerProcess:
                 raise CannotBindError(f"the picker cannot listen on {remote}: {reason_of(error)}") from None
             if tls:
                 watch = IdleConnections(remote.port, limits.clients).run
-                self._watches.append(self._guard.start("handshakes that do not end", watch))
+                self._watches.append(self._guard.start("handshakes that never finish", watch))
         await self._grpc.start(self._places.bind, shares_port=shared)
         log.event("the picker listens", grpc=self._places.bind, http=http, tls=self._places.tls is not None or None)
 

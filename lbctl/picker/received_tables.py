@@ -93,7 +93,7 @@ class TableFollower:
 
     def _begin(self, values: Mapping[str, Any]) -> None:
         if values.get("format") != wire.FORMAT:
-            raise wire.WireError("the control plane runs another version of lbctl: upgrade the older one")
+            raise wire.WireError("the control plane runs a different version of lbctl: upgrade the older installation")
         self._beginning = set()
         self._other_pools.clear()
 

@@ -51,7 +51,7 @@ class SavedMemory:
         try:
             parts = within(READ_TIMEOUT, self._parts)
         except TimeoutError:
-            log.warn("the picker starts without its memory: the disk does not respond", directory=self.directory)
+            log.warn("the picker is starting without its memory: the disk is not responding", directory=self.directory)
             return 0
         recent = [part for part in parts if now - TTL <= part.began <= now]
         memory.restore(recent)

@@ -41,7 +41,7 @@ _REFUSALS = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNIMPLEMENTED)
 _ACCEPTED = "lbctl-accepted"
 """Metadata with which a picker signals that it accepts another picker's entries. Until then, the sender queues the
 entries."""
-_UNKNOWN = "this is not the id of another picker"
+_UNKNOWN = "this is not another picker's ID"
 _INTEGER = 8
 Accept = Callable[[AffinityBatch, bool], None]
 
@@ -105,7 +105,7 @@ class SharedMemory:
                 await self._send_waiting(call, address)
             await call
         if await self._status(call) == grpc.StatusCode.UNIMPLEMENTED:
-            log.warn("another picker does not share its memory: it has an older version of lbctl", address=address)
+            log.warn("another picker does not share its memory: it runs an older version of lbctl", address=address)
             await asyncio.Event().wait()
 
     async def _status(self, call: grpc.aio.StreamUnaryCall[bytes, bytes]) -> grpc.StatusCode | None:
@@ -203,7 +203,7 @@ class SharedMemory:
         if parsed[1] != hash_version():
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "the pickers have different keys or versions")
         if parsed[0] in self._copying:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "this picker is copying the memory already")
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "this picker is already copying the memory")
         self._copying.add(parsed[0])
         try:
             for batch in self._memory.all_batches():
@@ -221,8 +221,8 @@ class SharedMemory:
         if version != hash_version():
             if sender not in self._different:
                 log.warn(
-                    "another picker does not share its memory, because it started with another picker key or another "
-                    "version of Python: set the same control.picker.key_file for all of them, and restart them",
+                    "another picker does not share its memory, because it started with a different picker key or "
+                    "Python version: set the same control.picker.key_file for all of them, and restart them",
                     address=self._peers[sender],
                 )
             self._different.add(sender)

@@ -72,7 +72,7 @@ def arguments(payload: bytes) -> list[tuple[bytes, Value]]:
     except IndexError:
         raise MalformedError("not a message") from None
     if at < len(payload):
-        raise MalformedError("several messages in a frame are not supported")
+        raise MalformedError("multiple messages in a frame are not supported")
     return found
 
 

@@ -193,7 +193,7 @@ def _queue_lines(queues: Mapping[str, QueueStatistics]) -> Iterator[str]:
     for pool, queue in rows:
         yield f'lbctl_queue_refused_total{{pool="{pool}",reason="full"}} {queue.refused_full}\n'
         yield f'lbctl_queue_refused_total{{pool="{pool}",reason="late"}} {queue.refused_late}\n'
-    yield "# HELP lbctl_queue_left_total Number of requests whose clients left while they waited.\n"
+    yield "# HELP lbctl_queue_left_total Number of requests whose clients disconnected while waiting.\n"
     yield "# TYPE lbctl_queue_left_total counter\n"
     for pool, queue in rows:
         yield f'lbctl_queue_left_total{{pool="{pool}"}} {queue.left}\n'

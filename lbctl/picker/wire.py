@@ -220,7 +220,7 @@ def question_of(values: Mapping[str, Any]) -> PickerQuestion:
     pool, place, body = _text(values, "pool"), values.get("place"), _text(values, "body")
     headers, length, tenant = values.get("headers"), values.get("length"), values.get("tenant", "")
     if not isinstance(place, list) or len(place) != 2 or not all(item is None or _is_text(item) for item in place):
-        raise WireError("place: not a list of a region and a zone")
+        raise WireError("place: not a list that consists of a region and a zone")
     if not isinstance(headers, dict) or not all(_is_text(name) and _are_texts(headers[name]) for name in headers):
         raise WireError("headers: not an object of lists of strings")
     if type(length) is not int or not 0 <= length <= _MAX_LENGTH:

@@ -20,8 +20,8 @@ TABLE = MetricsTable(
     heartbeat="requests",
     gpus=DCGM.gpus,
     notes=(
-        "The agent reports the signals and counters that its engine's metrics page provides.",
-        "In a pool with `health.agent`, `serve` also reads the agents, unless `sources` has an entry of this kind.",
+        "The agent reports the signals and counters on its engine's metrics page.",
+        "In a pool with `health.agent`, `serve` also queries the agents, unless `sources` has an entry of this kind.",
     ),
 )
 """The agent next to a replica.

@@ -74,8 +74,8 @@ TRTLLM = MetricsTable(
     page="/prometheus/metrics",
     notes=(
         "The metrics page is `/prometheus/metrics`; `/metrics` is JSON.",
-        "Queue, running and cache metrics need `enable_iter_perf_stats: true`, which older versions do not have.",
-        "Histograms and the counters of tokens and cached tokens need `return_perf_metrics: true`.",
+        "Queue, running and cache metrics need `enable_iter_perf_stats: true`, which older versions do not support.",
+        "Histograms and the counters for tokens and cached tokens need `return_perf_metrics: true`.",
         "The time between tokens is averaged over each request.",
     ),
 )
@@ -104,7 +104,10 @@ LMDEPLOY = MetricsTable(
     heartbeat="steps",
     reserves_memory=True,
     notes=(
-        "Some versions count each generated token twice. Compare throughput only between replicas of the same version.",
+        (
+            "Some versions count each generated token twice. Compare throughput only between replicas with the same "
+            "version."
+        ),
     ),
 )
 """LMDeploy. The engine counts the tokens of every step, but not the steps."""
@@ -128,7 +131,7 @@ NIM = MetricsTable(
     heartbeat="steps",
     reserves_memory=True,
     page="/v1/metrics",
-    notes=("The metrics page is `/v1/metrics`. For newer NIMs with vLLM's metrics, use `kind: vllm`.",),
+    notes=("The metrics page is `/v1/metrics`. For newer NIMs that expose vLLM's metrics, use `kind: vllm`.",),
 )
 """NVIDIA NIM for language models, with metric names without a prefix at `/v1/metrics`.
 
@@ -151,8 +154,8 @@ LLAMACPP = MetricsTable(
     evidence="tokens",
     heartbeat="steps",
     removed={
-        "llamacpp:kv_cache_usage_ratio": "another metric, because the server no longer reports this one",
-        "llamacpp:kv_cache_tokens": "another metric, because the server no longer reports this one",
+        "llamacpp:kv_cache_usage_ratio": "a different metric, because the server no longer reports this one",
+        "llamacpp:kv_cache_tokens": "a different metric, because the server no longer reports this one",
     },
     notes=("The server needs `--metrics`. The server does not report the time to first token.",),
 )

@@ -125,7 +125,7 @@ def _unique(samples: list[Sample], refused: list[RefusedLine]) -> None:
     if len(set(keys)) == len(keys):
         return
     duplicates = {key for key, count in Counter(keys).items() if count > 1}
-    refused.extend(RefusedLine("the same series occurs twice", dict(key)) for key in sorted(duplicates))
+    refused.extend(RefusedLine("the same series appears twice", dict(key)) for key in sorted(duplicates))
     samples[:] = [sample for sample, key in zip(samples, keys, strict=True) if key not in duplicates]
 
 
@@ -139,7 +139,7 @@ def _read(rest: bytes, grammar: re.Pattern[bytes]) -> Sample | RefusedLine:
     text = match.group(1) or b""
     labels = _cached_labels(text) if len(text) <= _MAX_CACHED_BYTES else _labels(text)
     if labels is None:
-        return RefusedLine("a label occurs twice or is not UTF-8")
+        return RefusedLine("a label appears twice or is not UTF-8")
     value = float(match.group(2))
     if not math.isfinite(value) or value < 0:
         return RefusedLine("the value is not a finite, non-negative number", labels, is_negative=value < 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lbctl.signals.devices import GpuLabels
 from lbctl.signals.source import MetricSeries, MetricsTable
 
-_NO_EVIDENCE = "a GPU's load does not show the speed of its requests"
+_NO_EVIDENCE = "a GPU's load does not show how fast requests are processed"
 _DCGM_SLOWED = ("power_cap", "hw_slowdown", "sw_thermal", "hw_thermal", "hw_power_brake")
 
 DCGM = MetricsTable(
@@ -122,7 +122,7 @@ AMD = MetricsTable(
     },
     no_evidence=_NO_EVIDENCE,
     gpus=GpuLabels(("gpu_id", "GPU_UUID", "gpu_uuid", "serial_number", "SERIAL_NUMBER"), instance="gpu_partition_id"),
-    notes=("XIDs are not reported. lbctl does not read `gpu_health`, because its values are not documented.",),
+    notes=("XIDs are not reported. lbctl ignores `gpu_health`, because its values are not documented.",),
 )
 """AMD's device metrics exporter.
 

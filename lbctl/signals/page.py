@@ -15,15 +15,16 @@ _INTRODUCTION = """\
 
 `telemetry.sources` of a pool or a replica lists metrics pages and their `kind`. lbctl reads only the metrics below.
 
-- If a quantity has several names, lbctl uses the first one in the list that the page contains.
+- If a quantity has several names, lbctl uses the first name in the list that appears on the page.
 - A value is unknown, never 0, if its name is missing, if it is not a finite, non-negative number, or if the
   page contains its series twice.
-- If a page has several engines, ranks, models or GPUs, lbctl combines their values according to the signal.
+- If a page covers several engines, ranks, models or GPUs, lbctl combines their values according to the signal.
 - If a replica has several sources, lbctl uses the first source in the list that has a current value for the signal.
 
-The `adaptive` strategy needs *evidence*: the speed at the current batch size. **tokens** means that the page has the
-times between tokens and the number of tokens in each step. **batches** means that it has the times in the model and the
-number of inputs in each execution. If a pool's sources provide no evidence, its weights equal its capacities.
+The `adaptive` strategy needs *evidence*: the speed at the current batch size. **tokens** means that the page
+provides the times between tokens and the number of tokens in each step. **batches** means that it provides the time
+spent in the model and the number of inputs in each execution. If a pool's sources do not provide evidence, its weights
+equal its capacities.
 """
 _ORDER = {name: place for place, name in enumerate((*SIGNALS, *COUNTERS))}
 
@@ -74,14 +75,14 @@ def _others() -> str:
     return f"""\
 ## `custom` and `prometheus`
 
-`custom` reads the metric that is named in `metric` and uses it as the signal in `signal`. Set `unit` if the metric's
+`custom` reads the metric named in `metric` and uses it as the signal in `signal`. Set `unit` if the metric's
 unit differs from the signal's unit. For `ttft` and `token_latency`, the metric can be a histogram. For `throughput`, a
 metric with the unit `tokens` must be a counter.
 
 `prometheus` sends `query` to a server that supports PromQL (`/api/v1/query`). The result is the value of `signal`, in
-`unit`. If the result has several series, lbctl combines them according to the signal. Without a series, the signal is
-unknown. The response does not contain the age of a sample, and Prometheus repeats a sample for up to five minutes. To
-exclude old samples, extend the query:
+`unit`. If the result has several series, lbctl combines them according to the signal. If the result has no series,
+the signal is unknown. The response does not contain the age of a sample, and Prometheus repeats a sample for up to five
+minutes. To exclude old samples, extend the query:
 `x and time() - timestamp(x) < 30`.
 
 Units: {units}.
@@ -95,8 +96,8 @@ def _devices() -> str:
 `url`, `query` and `match_labels` can contain `{address}`, `{host}`, `{port}`, `{name}` and `{device}`. In a query,
 several devices are separated by `|`.
 
-The `devices` of a replica are strings: indices (`["0"]`), UUIDs (`["GPU-…"]`) or MIG slices (`["0:3"]`: GPU instance 3
-of GPU 0). If a page names GPUs, lbctl reads only the lines of these devices. Without `devices`, lbctl reads all lines.
+A replica's `devices` are strings: indices (`["0"]`), UUIDs (`["GPU-…"]`) or MIG slices (`["0:3"]`: GPU instance 3
+of GPU 0). If a page names GPUs, lbctl reads only the lines for these devices. Without `devices`, lbctl reads all lines.
 `match_labels: {gpu: "{device}"}` has the same effect.
 """
 

@@ -73,7 +73,7 @@ def _samples(data: dict[str, Any]) -> list[float]:
             return [_number(series.get("value") if isinstance(series, dict) else None) for series in result]
         case kind:
             raise NoValueError(
-                f"the result is a {_shortened(kind)}, not a number: write an instant query" if kind else "no result"
+                f"the result is a {_shortened(kind)}, not a number: use an instant query" if kind else "no result"
             )
 
 

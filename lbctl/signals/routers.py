@@ -39,7 +39,7 @@ DYNAMO = MetricsTable(
     notes=(
         "The queue is the KV router's queue, which needs `--router-queue-threshold`.",
         "Do not set `DYN_METRICS_PREFIX`. A metric appears after the first request for a model.",
-        "Cached tokens are counted when a response ends, so their share in a short interval is only approximate.",
+        "Cached tokens are counted when a response ends, so their share over a short interval is only approximate.",
     ),
 )
 """Dynamo's HTTP frontend (`python -m dynamo.frontend`), on its own port.

@@ -72,6 +72,6 @@ TABLE = MetricsTable(
     removed={"sglang:time_per_output_token_seconds": "sglang:inter_token_latency_seconds"},
     notes=(
         "The server needs `--enable-metrics`.",
-        "With `cuda_graph_passes_total`, progress changes with every step. Without it, no evidence is available.",
+        "With `cuda_graph_passes_total`, progress changes at every step. Without it, no evidence is available.",
     ),
 )

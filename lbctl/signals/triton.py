@@ -44,11 +44,11 @@ TABLE = MetricsTable(
     gpus=GpuLabels(("gpu_uuid",)),
     notes=(
         (
-            "With the TensorRT-LLM backend, progress changes with every step, but there is no evidence, because a "
-            "request is one execution."
+            "With the TensorRT-LLM backend, progress changes at every step, but no evidence is available, because a "
+            "request is a single execution."
         ),
         "With the vLLM backend, read the same page as `kind: vllm`.",
-        "Models on one page are counted together. If the mix of models changes, select one model with `match_labels`.",
-        "With a response cache, requests that take no time in the model also count, so the measured speed is too high.",
+        "Models on the same page are counted together. If the model mix changes, select one model with `match_labels`.",
+        "With a response cache, requests that spend no time in the model count too, so the measured speed is too high.",
     ),
 )

@@ -93,7 +93,7 @@ VLLM = MetricsTable(
     heartbeat="steps",
     reserves_memory=True,
     notes=(
-        "Hits in external caches (KV connectors) also count as hits. A replica that only decodes has a share near 1.",
+        "Hits in external caches (KV connectors) also count as hits. On a decode-only replica, the share is near 1.",
         "Rejections need `--max-num-queued-reqs` or `--max-num-queued-tokens`.",
     ),
     removed={

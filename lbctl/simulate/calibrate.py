@@ -91,7 +91,7 @@ def _samples(readings: Sequence[SourceReading]) -> list[_Sample]:
     for before, after in pairwise(readings):
         grown = {name: after.quantities[name] - before.quantities[name] for name in _NEEDED}
         if min(grown.values()) < 0:
-            raise ValueError("its counters decreased: it was restarted during the observation")
+            raise ValueError("its counters decreased: it restarted during the observation")
         iterations = _iterations(before, after, grown["itl_count"])
         if grown["itl_count"] <= 0 or iterations <= 0 or grown["itl_seconds"] <= 0:
             continue

@@ -94,7 +94,7 @@ def objectives(text: str) -> tuple[Objective, ...]:
         match = _TERM.fullmatch(term)
         if match is None:
             raise ValueError(
-                f"{term.strip()!r} is not a limit: write 'ttft p99 < 2s', 'tpot p95 < 50ms' or 'failed < 1%'"
+                f"{term.strip()!r} is not a limit: use 'ttft p99 < 2s', 'tpot p95 < 50ms' or 'failed < 1%'"
             )
         if match[4]:
             result.append(Objective("failed", "", float(match[5]) / 100))

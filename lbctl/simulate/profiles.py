@@ -14,14 +14,14 @@ from lbctl.compile.gpus import GPUS
 from lbctl.simulate.engine import CostModel
 
 RULE = (
-    "The shape of the costs comes from the times of Llama-2-70B in fp16 on eight H100-SXM and on eight A100-80GB "
-    "(Splitwise's `perf_model.csv`, fitted). The median error is 2 % and 1 % for a decoding step, and 19 % and 7 % "
+    "The cost curves are fitted to the times measured for Llama-2-70B in fp16 on eight H100-SXM and on eight "
+    "A100-80GB (Splitwise's `perf_model.csv`). The median error is 2 % and 1 % for a decoding step, and 19 % and 7 % "
     "for a prompt. The speed of another GPU or model is its MLPerf result per accelerator, divided by the result of "
     "llama2-70b on H100-SXM in the same round and scenario, as a geometric mean. The results are medians over "
-    "submitters from v4.1 and v5.1, closed division, Offline and Server. The spread ranges from the lowest submitter "
-    "to the highest. The ratio does not correct for precision (v5.1: fp4 on B200, fp8 elsewhere), software, or the "
-    "lengths of another model's requests. With half the number of GPUs, the speed is also halved. The size of the KV "
-    "cache is 90 % of the memory minus the weights in fp16, divided by the bytes per token."
+    "submitters from v4.1 and v5.1, closed division, Offline and Server. The spread ranges from the lowest "
+    "submitter's result to the highest. The ratio does not correct for precision (v5.1: fp4 on B200, fp8 elsewhere), "
+    "software, or differences in request length between models. Half as many GPUs give half the speed. The size of "
+    "the KV cache is 90 % of the memory minus the weights in fp16, divided by the bytes per token."
 )
 _MEASURED_GPUS = 8
 _USABLE = 0.9

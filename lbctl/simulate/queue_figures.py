@@ -37,7 +37,7 @@ class FlowFigures:
     wait_max: float
     """Longest wait."""
     ttft_p99: float
-    """99th percentile of the time to first token, for requests with a complete answer."""
+    """99th percentile of the time to first token, for requests with a complete response."""
     rejected: int
     """Number of requests rejected by the queue."""
     left: int

@@ -145,7 +145,7 @@ def read(name: str, diagnostics: Diagnostics) -> Trace | None:
             return None
         if status.st_size > _MAX_FILE_BYTES:
             size = f"it has {status.st_size / 1e9:.1f} GB, but lbctl reads at most {_MAX_FILE_BYTES / 1e9:.1f} GB"
-            diagnostics.add(_error(name, 0, size, hint="use a part of it: head -n 1000000"))
+            diagnostics.add(_error(name, 0, size, hint="use only part of it: head -n 1000000"))
             return None
         with Path(name).open("rb") as file:
             return _parse(name, file, diagnostics)
@@ -245,7 +245,7 @@ def _gap(name: str, number: int, days: float) -> Diagnostic:
 
 def _text(line: bytes) -> str:
     if len(line) >= _MAX_LINE:
-        raise _RowError(f"the line has {_MAX_LINE} or more characters")
+        raise _RowError(f"the line is {_MAX_LINE} or more characters long")
     try:
         return line.decode()
     except UnicodeDecodeError as error:

@@ -116,7 +116,7 @@ class EtcdStore:
 
     def _foreign(self, name: str) -> UnusableError:
         return UnusableError(
-            f"{self.location} has a key that lbctl did not write ({self._prefix}{name}): choose another "
+            f"{self.location} contains a key that lbctl did not write ({self._prefix}{name}): choose another "
             "control.store.key_prefix, or delete that key"
         )
 
@@ -129,7 +129,7 @@ class EtcdStore:
             if is_own and _value(rows, self._prefix + "leader") == str(epoch):
                 return Lease(self._member, epoch, self._ttl)
         self._epoch = 0
-        raise FencedError(f"the lease of {self.location} is lost")
+        raise FencedError(f"the lease on {self.location} has been lost")
 
     async def release(self) -> None:
         """Release the lease, if this handle has it."""

@@ -202,7 +202,9 @@ class KubernetesStore:
         elif name not in self._near:
             self._near.add(name)
             limit = objects.MAX_BYTES >> 10
-            log.warn("a ConfigMap of the state is nearly full", name=self._object(name), KiB=size >> 10, limit=limit)
+            log.warn(
+                "one of the state's ConfigMaps is nearly full", name=self._object(name), KiB=size >> 10, limit=limit
+            )
 
     async def _patch(self, part: str, version: str, body: dict[str, Any]) -> str:
         """Change a ConfigMap that has this resourceVersion, and return the new resourceVersion."""

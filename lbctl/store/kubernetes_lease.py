@@ -74,13 +74,13 @@ class KubernetesLease:
             held = await self._read() if self.epoch else None
             if held is None or (held.instance, held.epoch) != (self._instance, self.epoch):
                 self.epoch = 0
-                raise FencedError(f"the lease of {self._location} is lost")
+                raise FencedError(f"the lease on {self._location} has been lost")
             try:
                 await self._renew(held)
             except ConflictError:
                 continue
             return
-        raise ConflictError(f"another client keeps changing the lease of {self._location}")
+        raise ConflictError(f"another client keeps changing the lease on {self._location}")
 
     async def release(self) -> None:
         """Release the lease, if this handle has it. Raises StoreError."""

@@ -170,8 +170,8 @@ def dropped(part: ConfigMapPart, key: str, size: int) -> tuple[str, ...]:
         free += part.sizes[gone[-1]]
     if free < 0:
         raise StoreError(
-            f"{key} does not fit into a Kubernetes ConfigMap, which has at most {MAX_BYTES >> 10} KiB: "
-            f"it is {size >> 10} KiB after compression. Use another kind of store, such as redis:// or etcd://"
+            f"{key} does not fit into a Kubernetes ConfigMap, which can hold at most {MAX_BYTES >> 10} KiB: it is "
+            f"{size >> 10} KiB after compression. Use another kind of store, such as redis:// or etcd://"
         )
     return tuple(gone)
 

@@ -92,7 +92,7 @@ class RedisStore:
         """Extend the lease. Raises FencedError if the lease is lost."""
         if not self._held or not await self._run(scripts.RENEW, self._held, self._milliseconds):
             self._held = ""
-            raise FencedError(f"the lease of {self.location} is lost")
+            raise FencedError(f"the lease on {self.location} has been lost")
         return Lease(self._member, int(self._held.split(" ")[0]), self._ttl)
 
     async def release(self) -> None:
@@ -228,7 +228,7 @@ class RedisStore:
                 raise UnusableError(f"{self.location} needs a password: {error}") from None
             raise StoreError(f"{self.location}: {error}") from None
         except (RedisError, OSError, TimeoutError, ValueError, RecursionError) as error:
-            raise StoreUnreachableError(f"{self.location} does not answer: {reason_of(error)}") from None
+            raise StoreUnreachableError(f"{self.location} is not responding: {reason_of(error)}") from None
 
 
 async def _changed_key(messages: Any, prefixes: tuple[str, ...], deadline: float) -> str | None:

@@ -92,7 +92,7 @@ class SavedState:
                 self.lease = await self._store.acquire()
             except LeaseHeldError as held:
                 if held.holder != reported:
-                    waiting(f"{held}: waiting for it to end")
+                    waiting(f"{held}: waiting for it to exit")
                     reported = held.holder
                 await asyncio.sleep(_PAUSE)
                 continue
@@ -260,9 +260,9 @@ class SavedState:
     @property
     def _epoch(self) -> int:
         if self.lease is None:
-            raise FencedError(f"this process does not have the lease of {self.location}")
+            raise FencedError(f"this process does not hold the lease on {self.location}")
         if not self._authority.acts:
-            raise FencedError(f"the lease of {self.location} ended before it could be renewed")
+            raise FencedError(f"the lease on {self.location} expired before it could be renewed")
         return self.lease.epoch
 
     async def _save(self, key: str, value: str) -> None:

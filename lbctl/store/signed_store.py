@@ -42,8 +42,8 @@ _MAX_REFUSED = 1000
 _MAX_SILENCE = 30.0
 """Seconds after which an unchanged announcement is dropped, even if the store still contains it."""
 _UNSIGNED = "it is not signed"
-_FORGED = "it was not signed with a key of this control plane"
-_REPLAYED = "it is older than the version that was read before"
+_FORGED = "it was not signed with one of this control plane's keys"
+_REPLAYED = "it is older than the version read previously"
 
 
 class SignedStore:
@@ -93,7 +93,7 @@ class SignedStore:
             if held.instance is None or self.keys.owns(held.holder, held.instance):
                 raise
             raise UnusableError(
-                f"{held}, which has no key of this control plane: a program that writes to the store, or a member "
+                f"{held}, which has none of this control plane's keys: a program that writes to the store, or a member "
                 "without control.store.key_file"
             ) from None
         if lease.epoch > MAX_EPOCH:

@@ -75,7 +75,7 @@ def parse_keys(content: str, scope: str = "") -> Keyring:
         raise ValueError(f"its first line is not a key; create a key with: openssl rand -hex {MIN_KEY}")
     if short := next((number for number, key in enumerate(keys, 1) if len(key) < MIN_KEY), 0):
         raise ValueError(
-            f"key {short} has fewer than {MIN_KEY} characters; create a key with: openssl rand -hex {MIN_KEY}"
+            f"key {short} is shorter than {MIN_KEY} characters; create a key with: openssl rand -hex {MIN_KEY}"
         )
     if len(keys) > _MAX_KEYS:
         raise ValueError(f"it has {len(keys)} keys, but at most {_MAX_KEYS} are allowed: remove old keys")

@@ -76,7 +76,7 @@ class SqliteStore:
         store = cls(directory)
         if _is_open_to_others(mode):
             store._notes.append(
-                f"other users of this machine can change the state directory {show(str(directory))} (mode {mode:04o}): "
+                f"other users on this machine can change the state directory {show(str(directory))} (mode {mode:04o}): "
                 f"chmod 700 {directory}"
             )
         return store
@@ -156,7 +156,7 @@ class SqliteStore:
     def _renew(self) -> Lease:
         lease = self._lease
         if lease is None or not self._lock.held():
-            raise FencedError(f"the lock of {self.location} is lost")
+            raise FencedError(f"the lock on {self.location} has been lost")
         if self._unwritable is not None:
             return lease
         with self._transaction() as database:

@@ -105,8 +105,8 @@ def assumption(kind: str, proxy: Proxy, feature: Feature) -> Diagnostic:
     """Return the warning that a proxy's routes stay open because its entry assumes a feature that it lacks."""
     index = proxy.kubernetes.assume.index(feature.id) if proxy.kubernetes else 0
     message = (
-        f"{kind} does not support {feature.title}: the affected routes stay open, because the fleet assumes that "
-        f"another component provides {feature.id}"
+        f"{kind} does not support {feature.title}: the affected routes stay open, because `assume` lists {feature.id} "
+        "as provided by another component"
     )
     path = ("proxies", proxy.name, "kubernetes", "assume", index)
     return Diagnostic(feature.code, message, path=path, severity="warning")

@@ -75,7 +75,7 @@ _LISTENERS = (
     _f("listener.max_body", "request body size limit", 409, "listeners.*.max_body", protects=True),
     _f("listener.headers.max_count", "header line count limit", 163, "listeners.*.headers.max_count"),
     _f("listener.headers.max_bytes", "header size limit", 164, "listeners.*.headers"),
-    _f("listener.inspect", "size of the body inspected for routing", 410, "listeners.*.inspect"),
+    _f("listener.inspect", "amount of the body inspected for routing", 410, "listeners.*.inspect"),
     _f("listener.timeouts", "request header and idle timeouts", 411, "listeners.*.timeouts"),
     _f("listener.access_log", "access log", 412, "listeners.*.access_log"),
     _f("listener.tracing", "OpenTelemetry traces", 413, "listeners.*.tracing"),
@@ -112,7 +112,7 @@ _ROUTES = (
     _f("route.retry", "retries on another replica", 437, "routes.*.retry"),
     _f(
         "route.retry.idempotent",
-        "retry of idempotent requests after a reset",
+        "retry of idempotent requests after a connection reset",
         438,
         "routes.*.retry.idempotent",
         neutral=(False,),
@@ -205,7 +205,7 @@ _POOLS = (
     ),
     _f(
         "pool.balance.hash.prompt_prefix",
-        "consistent hash of the prompt's prefix",
+        "consistent hash of the prompt prefix",
         461,
         "pools.*.balance.hash.key.prompt_prefix",
     ),
@@ -257,7 +257,7 @@ _POOLS = (
     _f("pool.health.tcp", "active TCP check", 478, "pools.*.health.active.tcp"),
     _f(
         "pool.health.agent",
-        "active check of the agent next to each replica",
+        "active check of each replica's agent",
         168,
         "pools.*.health.agent",
         "pools.*.replicas.agent_port",
@@ -315,13 +315,13 @@ _FLEET = (
     _f("proxies", "the proxies to render for", 496, "proxies", "proxies.*.admin"),
     _f(
         "proxies.identity",
-        "user of a proxy that is started by root",
+        "user of a proxy started as root",
         419,
         "proxies.*.user",
         "proxies.*.group",
         "proxies.*.chroot",
     ),
-    _f("proxies.metrics", "metrics of the proxy itself", 417, "proxies.*.metrics"),
+    _f("proxies.metrics", "the proxy's own metrics", 417, "proxies.*.metrics"),
     _f(
         "proxies.weights",
         "weights set through HAProxy's Runtime API or agent checks",
@@ -331,7 +331,7 @@ _FLEET = (
     ),
     _f("proxies.form", "fragment for an existing configuration", 137, "proxies.*.form", neutral=("whole",)),
     _f("proxies.include", "included configuration files", 400, "proxies.*.include"),
-    _f("proxies.slots", "adding and removing replicas without a reload", 494, "proxies.*.slots"),
+    _f("proxies.slots", "adding and removing replicas without reloading", 494, "proxies.*.slots"),
     _f(
         "control",
         "the control plane",

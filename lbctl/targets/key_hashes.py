@@ -11,7 +11,7 @@ from lbctl.ir.snapshot import View
 from lbctl.targets.features import BY_ID
 
 CODE = BY_ID["route.auth.api_keys"].code
-_FIX = "run lbctl key new TENANT --plain -f FILE; the file is then readable only by its owner"
+_FIX = "run lbctl key new TENANT --plain -f FILE; only its owner can then read the file"
 
 
 @dataclass(frozen=True, slots=True)

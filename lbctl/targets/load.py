@@ -99,6 +99,6 @@ def _shared_objects(compiled: Compiled, snapshot: Snapshot) -> Iterator[Diagnost
         if shared is not None:
             kind, namespace, name = shared
             message = f"the {kind} {name} of this entry would also be an object of entry {owners[shared]}"
-            hint = f"rename the entry, or use another namespace than {namespace}"
+            hint = f"rename the entry, or use a namespace other than {namespace}"
             yield Diagnostic("LB171", message, path=("proxies", proxy.name), hint=hint)
         owners |= dict.fromkeys(names, proxy.name)

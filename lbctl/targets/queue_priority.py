@@ -23,7 +23,7 @@ def without_queue(view: View, title: str) -> Iterator[Diagnostic]:
         if pools:
             yield Diagnostic(
                 BY_ID["route.queue_priority"].code,
-                f"{title} supports priorities only in pools with `queue`: here, the priority has no effect in "
+                f"{title} supports priorities only in pools with `queue`: the priority has no effect in "
                 f"{'pool' if len(pools) == 1 else 'pools'} {', '.join(pools)}",
                 path=("routes", route.name, "queue_priority"),
                 hint="set `queue` and `balance: {algorithm: pick}`, or use HAProxy",

@@ -39,7 +39,7 @@ def needs_guard(loaded: Loaded) -> bool:
 
 def guard_message(topology: Topology) -> str:
     """Return the sentence about the key check added by `up`, naming the routes that it does not cover."""
-    sentence = "no route in this fleet requires an API key, so `up` requires one on all routes"
+    sentence = "no route in this fleet requires an API key, so `up` adds this requirement to all routes"
     own = sorted(route.name for route in topology.routes if not route.needs_credentials)
     return f"{sentence}, except routes that the proxy answers itself: {', '.join(own)}" if own else sentence
 
@@ -55,7 +55,7 @@ def conflicts(loaded: Loaded) -> Iterator[Diagnostic]:
         hint = "use `lbctl serve`; `up` supports only fleets whose proxies are all Envoys that connect over xDS"
         yield sources.with_position(Diagnostic(NOT_RUNNABLE, message, path=("proxies", proxy.name), hint=hint))
     if any(proxy.name == NAME for proxy in loaded.compiled.topology.proxies):
-        message = "the proxy that `up` adds to the fleet has the same name"
+        message = "the proxy that `up` adds to the fleet uses the same name"
         yield sources.with_position(Diagnostic(NOT_RUNNABLE, message, path=("proxies", NAME), hint="rename this entry"))
     if needs_guard(loaded) and descend(loaded.source.root, ("defaults",)) is not None:
         message = "no route requires an API key, and `up` cannot add its own check if this section exists"

@@ -93,7 +93,7 @@ class Suitability:
         if not self.losses:
             return "supports the whole fleet"
         codes = ", ".join(sorted({item.code for item in self.losses}))
-        return f"supports the whole fleet except {codes} (`lbctl rule CODE`)"
+        return f"supports everything in the fleet except the settings in {codes} (`lbctl rule CODE`)"
 
 
 def suitability(loaded: Loaded, kind: str, version: tuple[int, ...] = ()) -> Suitability:
@@ -134,7 +134,7 @@ def _header_only(loaded: Loaded, part: View, kind: str) -> Iterable[Diagnostic]:
     if routes:
         title, path = target(kind).title, ("routes", routes[0], "match", "model")
         message = (
-            f"{title} reads the model only from the header x-model, but OpenAI clients send it in the body: "
+            f"{title} reads the model only from the x-model header, but OpenAI clients send it in the body: "
             f"{'the route' if len(routes) == 1 else 'none of the routes'} {', '.join(routes)} would "
             f"{'not ' if len(routes) == 1 else ''}get their requests"
         )

@@ -26,7 +26,7 @@ Also: `serve` cannot bind a port, or a control plane rejects the node |
 | 2 | `diff --exit-code`: there are differences |
 | 3 | timed out, degraded or aborted. `status --check`: requests fail, the files are not published, or a proxy has not \
 applied them. `xds get`: a resource did not arrive in time. `doctor`: a check failed |
-| 4 | a dependency is missing or does not answer: a proxy's binary for `--check`, a running `serve`, or a \
+| 4 | a dependency is missing or not responding: a proxy's binary for `--check`, a running `serve`, or a \
 metrics source for `doctor` |
 | 5 | the proxy's own checker rejected the rendered configuration |
 | 64 | usage error |
@@ -38,8 +38,8 @@ Every option has an environment variable: `LBCTL_`, followed by the command and 
 `LBCTL_RENDER_PROXY_VERSION`. Options with the same meaning in several commands share a variable. An option on the
 command line takes precedence. `lbctl help environment` lists all variables; this table lists the shared variables.
 
-`LBCTL_FILE_DIRS` has no option. It is a list of additional directories from which a fleet may read keys, separated
-by colons ([allowed directories](configuration.md#allowed-directories)).
+`LBCTL_FILE_DIRS` has no corresponding command-line option. It is a colon-separated list of additional directories
+from which a fleet may read keys ([allowed directories](configuration.md#allowed-directories)).
 
 | variable | option | commands |
 |---|---|---|

@@ -17,8 +17,8 @@ _INTRODUCTION = f"""\
 {_NOTE}
 # Every key of a fleet file
 
-Each section of the file has a page, with one table for each object. In a title, `*` represents a name that you choose.
-Keys in **bold** are required. If the default is –, the description states the effect of a missing key.
+Each section of the file has its own page, with one table per object. In a title, `*` represents a name that you choose.
+Keys in **bold** are required. If the default is –, the description explains what happens if the key is not set.
 
 The last column lists the proxies that support the key, with the minimum version if there is one. "By `serve`" means
 that `lbctl serve` does the work for the proxies that it manages. [The capability table](capabilities.md) describes what

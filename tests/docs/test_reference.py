@@ -40,7 +40,7 @@ def test_every_key_has_a_description() -> None:
 def test_description_for_editors_includes_the_grammar() -> None:
     active = schema()["definitions"]["Active"]["properties"]
     assert active["interval"]["description"] == (
-        "Time between two checks of a replica. A duration: for example 250ms, 5s, 10m, 1h."
+        "Time between checks of a replica. A duration: for example 250ms, 5s, 10m, 1h."
     )
     assert "grammar" not in active["interval"]
     assert schema()["definitions"]["PartialActive"]["properties"]["interval"] == active["interval"]
@@ -55,7 +55,7 @@ def test_every_key_has_a_row() -> None:
 def test_row_has_value_default_meaning_and_proxies() -> None:
     rows = {re.findall(r"`(\w+)`", row)[0]: row for row in tables()["`pools.*.health.active`"]}
     assert (
-        rows["interval"] == "| `interval` | a duration | `10s` | Time between two checks of a replica. | "
+        rows["interval"] == "| `interval` | a duration | `10s` | Time between checks of a replica. | "
         "nginx (by `serve`), HAProxy, Envoy |"
     )
     (window, *_) = [row for row in tables()["`pools.*.slow_start`"] if "`window`" in row]

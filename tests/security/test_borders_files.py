@@ -227,6 +227,6 @@ def test_file_that_becomes_a_link_is_not_read(name: str, outside: Path, monkeypa
     monkeypatch.setattr("lbctl.compile.files.os.open", replaced)
     _, diagnostics = _loaded(file.parent, _PASSED_ON[name]("file"))
     assert contents
-    assert [item.code for item in diagnostics if "replaced during reading" in item.message] == [
+    assert [item.code for item in diagnostics if "replaced while it was being read" in item.message] == [
         "LB130" if name == "own lines" else "LB503"
     ]

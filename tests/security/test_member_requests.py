@@ -57,10 +57,18 @@ def test_request_has_neither_token_nor_key() -> None:
 @pytest.mark.parametrize(
     ("sender", "receiver", "reason"),
     [
-        (Keyring(), SIGNED, "not signed with a key"),
-        (Keyring("lbctl", (OTHER,), accepts_unsigned=False), SIGNED, "not signed with a key"),
-        (Keyring("another", (KEY,), accepts_unsigned=False), SIGNED, "not signed with a key"),
-        (SIGNED, Keyring(), "not signed with a token"),
+        (Keyring(), SIGNED, "not signed with one of this control plane's keys"),
+        (
+            Keyring("lbctl", (OTHER,), accepts_unsigned=False),
+            SIGNED,
+            "not signed with one of this control plane's keys",
+        ),
+        (
+            Keyring("another", (KEY,), accepts_unsigned=False),
+            SIGNED,
+            "not signed with one of this control plane's keys",
+        ),
+        (SIGNED, Keyring(), "not signed with one of this member's tokens"),
     ],
 )
 def test_request_of_a_stranger_is_refused(sender: Keyring, receiver: Keyring, reason: str) -> None:
@@ -87,14 +95,14 @@ def test_signature_is_valid_for_one_request(changed: MemberRequest) -> None:
 def test_changed_field_is_refused(field: str) -> None:
     row = json.loads(base64.urlsafe_b64decode(signed_by(SIGNED)))
     row[field] = 1001.0 if field == "at" else "cp-9"
-    with pytest.raises(NotSignedError, match="not signed with a key"):
+    with pytest.raises(NotSignedError, match="not signed with one of this control plane's keys"):
         result(base64.urlsafe_b64encode(json.dumps(row).encode()).decode(), SIGNED)
 
 
 def test_request_counts_once_for_its_receiver_and_for_a_minute() -> None:
     given, receiver = signed_by(SIGNED), member("cp-1", SIGNED)
     receiver.verify(given, REQUEST, TOKENS)
-    with pytest.raises(NotSignedError, match="already been carried out"):
+    with pytest.raises(NotSignedError, match="already been executed"):
         receiver.verify(given, REQUEST, TOKENS)
     with pytest.raises(NotSignedError, match="for the member cp-3"):
         result(signed_by(SIGNED, receiver="cp-3"), SIGNED)

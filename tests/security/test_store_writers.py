@@ -20,7 +20,11 @@ from tests.support.member import Running, fleet_with, running, served, until, wr
 from tests.support.stores import STORES, RedisServer, opened, shared_server, write_foreign
 
 KEY_A, KEY_B = "a-key-of-this-control-plane-only", "the-next-key-of-the-same-members"
-UNSIGNED, FORGED, OLDER = "it is not signed", "it was not signed with a key", "it is older than the version"
+UNSIGNED, FORGED, OLDER = (
+    "it is not signed",
+    "it was not signed with one of this control plane's keys",
+    "it is older than the version",
+)
 
 
 class KeySpace:
@@ -156,7 +160,7 @@ def test_lease_of_a_stranger_is_named(space: KeySpace) -> None:
             await other.acquire()
         await member.release()
         await stranger.acquire()
-        with pytest.raises(UnusableError, match="in use by stranger, which has no key of this control plane"):
+        with pytest.raises(UnusableError, match="in use by stranger, which has none of this control plane's keys"):
             await member.acquire()
         await stranger.release()
         await other.acquire()
@@ -378,7 +382,7 @@ def test_keyed_member_does_not_follow_an_unsigned_leader(redis: RedisServer, tmp
         async with running("cp-1", tmp_path, redis.port, prefix, fleet=fleet_with("c")) as first:
             await until(lambda: first.member.leads)
             async with keyed("cp-2", tmp_path, redis, prefix, KEY_A) as second:
-                await until(lambda: "no key of this control plane" in second.member.election.problem)
+                await until(lambda: "none of this control plane's keys" in second.member.election.problem)
                 assert served(second) == {"a", "b"}
                 assert second.services.api.forwards_to() is not None
                 assert second.member.leader_api == ""

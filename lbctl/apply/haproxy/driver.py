@@ -172,7 +172,7 @@ class HaproxyUpdater:
         failure = "; ".join(filter(None, [reload.failure, *bind_failures]))
         return HaproxyResult(
             done=reload.done and not failure and agents_status == AgentStatus(),
-            reload=() if reload.done else ("its new file waits for the next reload",),
+            reload=() if reload.done else ("its new file takes effect at the next reload",),
             reloaded=reloaded,
             retry_after=reload.retry_after
             or (_DUE_INTERVAL if agents_status.due else _STATUS_INTERVAL if self._agents else None),

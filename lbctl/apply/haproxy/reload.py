@@ -187,7 +187,7 @@ class HaproxyReloader:
             since = {pid: since.get(pid, moment) for pid in new}
             if any(moment - first >= _STABLE_AFTER for first in since.values()):
                 return ""
-        return f"no new HAProxy process with {self._config} within {self._start_timeout:g} s"
+        return f"no new HAProxy process started with {self._config} within {self._start_timeout:g} s"
 
     async def _poll_times(self, seconds: float) -> AsyncIterator[float]:
         deadline = time.monotonic() + seconds

@@ -79,11 +79,11 @@ class Runtime:
             async with asyncio.timeout(self._timeout):
                 return await work
         except TimeoutError:
-            return Replies(tuple(texts), f"{self.address} did not answer within {self._timeout:g} s")
+            return Replies(tuple(texts), f"{self.address} did not respond within {self._timeout:g} s")
         except asyncio.IncompleteReadError:
             return Replies(tuple(texts), f"{self.address} closed the connection before the end of its response")
         except (asyncio.LimitOverrunError, _EndlessError):
-            return Replies(tuple(texts), f"{self.address} does not end its response: is it HAProxy's Runtime API?")
+            return Replies(tuple(texts), f"{self.address} did not end its response: is it HAProxy's Runtime API?")
         except OSError as error:
             return Replies(tuple(texts), f"{self.address}: {reason_of(error)}")
 

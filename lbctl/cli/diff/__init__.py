@@ -79,7 +79,7 @@ def command(
 
     lbctl compares the fleet in PATH… with another fleet. It reports changed pools, replicas and settings, the share of
     traffic that each pool gains or loses, and requests that take a different route. It ignores order, comments and
-    explicitly set defaults. Use `-o markdown` for a comment on a merge request.
+    explicitly set default values. Use `-o markdown` for a merge request comment.
     """
     options = _Options(against, kind, proxy, form)
     _check(options)

@@ -79,7 +79,7 @@ def command(context: click.Context, paths: tuple[str, ...], state: str | None, f
       0  no check failed; there may be warnings
       1  the fleet has errors
       3  a check failed
-      4  something required is missing or does not answer
+      4  something required is missing or not responding
     """
     origin = context.get_parameter_source("server")
     expected = origin is click.core.ParameterSource.COMMANDLINE

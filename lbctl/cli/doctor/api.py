@@ -58,7 +58,7 @@ def api(server: ServeClient, needed: bool) -> ApiCheck:
         status = _within(ANSWER_TIMEOUT, lambda: server.get("/api/v1/status", AnyVersionStatus))
     except (_SlowError, ApiError) as error:
         state: State = "failed" if needed else "warn"
-        reason = reason_of(error, f"no answer within {ANSWER_TIMEOUT:g} s")
+        reason = reason_of(error, f"no response within {ANSWER_TIMEOUT:g} s")
         return ApiCheck(DoctorResult(what, state, reason, "check --server, --token-file and --tls-ca", absent=True))
     return ApiCheck(_version_check(what, status), (skew,) if skew else (), status)
 

@@ -60,7 +60,7 @@ async def _check(pool: str, discovery: KubernetesDiscovery) -> DoctorResult:
             problem = "" if missing else await _inference_pool_problem(client, discovery)
     except TimeoutError:
         return DoctorResult(
-            what, "failed", f"no answer within {ANSWER_TIMEOUT:g} s", "check the API server", absent=True
+            what, "failed", f"no response within {ANSWER_TIMEOUT:g} s", "check the API server", absent=True
         )
     except (ApiError, ClusterError) as error:
         return DoctorResult(what, "failed", str(error), "check the kubeconfig and the API server", absent=True)
@@ -70,7 +70,7 @@ async def _check(pool: str, discovery: KubernetesDiscovery) -> DoctorResult:
         return DoctorResult(what, "failed", f"the account lacks permission to {', '.join(missing)}", _NO_PERMISSION)
     if problem:
         return DoctorResult(what, "failed", problem, _NO_INFERENCE_POOL)
-    return DoctorResult(what, "ok", "the API server answers and permits list and watch")
+    return DoctorResult(what, "ok", "the API server responds and permits list and watch")
 
 
 async def _inference_pool_problem(client: ApiClient, discovery: KubernetesDiscovery) -> str:

@@ -104,7 +104,7 @@ def _outgoing_port_warning(what: str, bound: BoundAddress) -> DoctorResult | Non
         if bound.path.endswith(".agent_check.bind") and low <= bound.address.port <= high:
             finding = f"free, but this machine uses ports {low} to {high} for outgoing connections"
             return DoctorResult(
-                what, "warn", finding, f"choose ports below {low}: the agent check needs one port for each replica"
+                what, "warn", finding, f"choose ports below {low}: the agent check needs one port per replica"
             )
     return None
 
@@ -112,7 +112,7 @@ def _outgoing_port_warning(what: str, bound: BoundAddress) -> DoctorResult | Non
 def _in_use(what: str, bound: BoundAddress) -> DoctorResult:
     sockets = listening_sockets(bound.address.port)
     if sockets is not None and not sockets:  # a bound socket is not listed in /proc before it listens
-        return DoctorResult(what, "warn", "in use by a program that does not listen", _reserved_hint(bound))
+        return DoctorResult(what, "warn", "in use by a program that is not listening", _reserved_hint(bound))
     pid = owner(sockets or ())
     if pid is None:
         return DoctorResult(

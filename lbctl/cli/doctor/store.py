@@ -46,7 +46,7 @@ def checks(settings: ServeSettings) -> Iterator[DoctorResult]:
         opened = open_shared(store, _NAME)
         leader, members, usage = asyncio.run(_read(opened))
     except (StoreUnreachableError, TimeoutError) as error:
-        reason = reason_of(error, f"no answer within {ANSWER_TIMEOUT:g} s")
+        reason = reason_of(error, f"no response within {ANSWER_TIMEOUT:g} s")
         yield DoctorResult(what, "failed", reason, "start it, or correct control.store.url", absent=True)
         return
     except StoreError as error:

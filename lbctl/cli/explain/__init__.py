@@ -78,9 +78,9 @@ def route(
 ) -> int:  # fmt: skip
     """Explain which route and pool handle a request.
 
-    URL is a complete URL or a path. lbctl sends no request. For each kind of proxy, the output shows the matching
-    routes, the criterion that selects one of them, and how the pool is chosen. It also shows each policy setting with
-    its source line.
+    URL is a complete URL or a path. lbctl does not send a request. For each kind of proxy, the output shows the
+    matching routes, the criterion that selects one of them, and how the pool is chosen. It also shows each policy
+    setting with its source line.
     """
     from lbctl.cli.explain.route import answer
     from lbctl.cli.explain.route_request import RouteQuery
@@ -129,12 +129,12 @@ def pick(
     """Explain which replica the picker selects.
 
     With PATH…, lbctl assumes that every replica is idle and has the capacity from the files. Without PATH, the running
-    picker answers according to its current state, and does not record the request.
+    picker answers based on its current state and does not record the request.
 
     \b
     Columns:
       RATE    Weight of the replica, including slow start.
-      WORK    Tokens of in-flight requests that have not been computed yet.
+      WORK    Tokens in in-flight requests that have not yet been computed.
       CACHED  Prompt tokens that may be in the cache of the replica.
       WAIT    WORK divided by RATE, plus the request's own tokens
               divided by the weight.

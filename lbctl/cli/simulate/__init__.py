@@ -154,13 +154,14 @@ def command(**values: Any) -> int:
     """Simulate how a pool handles a request trace.
 
     lbctl replays the load once for each algorithm, as implemented by each proxy. The simulated engines use continuous
-    batching and bounded caches. Replicas can fail, and weights follow serve's control loop. lbctl sends no requests to
-    the replicas. Use the results to compare algorithms and fleets; docs/reference/simulate.md describes their accuracy.
+    batching and bounded caches. Replicas can fail, and weights follow serve's control loop. lbctl does not send
+    requests to the replicas. Use the results to compare algorithms and fleets; docs/reference/simulate.md describes
+    their accuracy.
 
     TOKENS/S and BUSY cover the time until the last response ends, including the tail after the last arrival.
 
-    --tenant, --against, --slow, --kill, --join, --lose, --gpu and --price can be repeated. SECONDS are counted from
-    the start of the load.
+    --tenant, --against, --slow, --kill, --join, --lose, --gpu and --price can be repeated. SECONDS are measured
+    from the beginning of the load.
     """
     options = SimulationOptions(**values)
     check(options)

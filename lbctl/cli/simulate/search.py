@@ -93,7 +93,7 @@ def search(options: SimulationOptions, studies: Sequence[Study]) -> StudyResult:
         raise click.UsageError(f"--slo: {error}") from None
     if any(limit.figure == "tpot" for limit in limits) and max(studies[0].trace.answers) < 2:
         raise click.UsageError(
-            "--slo: tpot is the time between tokens, but every answer in the load has only one token"
+            "--slo: tpot is the time between tokens, but every response in the load is only one token long"
         )
     summaries, answers, sentences = [], [], []
     with ProgressBar(sum(len(study.policies) for study in studies)) as bar:

@@ -41,7 +41,7 @@ def load_sentence(load: float, who: str) -> str:
 def burst_sentence(requests: int, carried: float, who: str) -> str:
     """Return the sentence that replaces `load_sentence` if all requests arrive at the same time."""
     return (
-        f"All requests of the load ({requests:,}) arrive at the same time, so it has no rate; "
+        f"All requests in the load ({requests:,}) arrive at the same time, so it has no rate; "
         f"{who} can handle up to {carried:.3g} such requests/s."
     )
 

@@ -42,7 +42,7 @@ T = TypeVar("T")
 @option(
     "--check",
     is_flag=True,
-    help="Exit with 3 unless the files are published, all proxies are in sync and the picker runs.",
+    help="Exit with 3 unless the files are published, all proxies are in sync and the picker is running.",
 )
 @option("--wait", metavar="DURATION", help="With --check: wait up to this time for success, for example 1m.")
 @option("--expect", metavar="N", type=click.IntRange(0), help="With --check: require at least N proxies in sync.")
@@ -65,9 +65,9 @@ def command(
     Without an argument, show a summary. OBSERVED is the share of requests in the last minute, so a drained replica
     keeps a share for up to one minute.
 
-    --check verifies that the files are published, that all proxies have applied them, and that a required picker runs.
-    Add --wait to repeat the check until it succeeds, for example after the next reload of a proxy. The exit code is 3
-    if the check fails, and 4 if serve does not answer.
+    --check verifies that the files are published, that all proxies have applied them, and that a required picker is
+    running. Add --wait to repeat the check until it succeeds, for example after the next reload of a proxy. The exit
+    code is 3 if the check fails, and 4 if serve does not respond.
     """
     if pool is not None and what not in ("pools", "signals"):
         raise click.UsageError("--pool requires pools or signals")

@@ -28,8 +28,8 @@ _KEY_INTERVAL = 0.2
 def command(remote: ServeClient) -> int:
     """Show a live table of replicas.
 
-    The table shows the state, shares and requests of each replica, and the signals of its engine and GPUs. Without a
-    terminal, lbctl prints the table once, followed by a line for each pool with a queue.
+    The table shows each replica's state, shares and requests, and the signals from its engine and GPUs. Without a
+    terminal, lbctl prints the table once, followed by one line per pool with a queue.
 
     \b
     Keys:

@@ -207,7 +207,7 @@ def blocker(state: AnalysisState, analysis: Analysis, step: int, since: float, c
     if now - last.at > 2.5 * analysis.interval / 1000:
         return "a new evaluation"
     if last.verdict == "bad":
-        return f"a good evaluation after {state.failures} of {analysis.failures} bad ones in a row"
+        return f"a passed evaluation after {state.failures} of {analysis.failures} consecutive failures"
     if last.verdict == "inconclusive":
         return last.reason
     if _is_worse(state.step_new, state.step_old, analysis, compared, STEP_LEVEL, _clusters(*state.evaluations)):

@@ -58,7 +58,7 @@ _CLIPPED, _CLIPPED_MEAN, _LEAST_VARIANCE = 3.0, 0.8, 4e-4
 of a normal variable of variance 1 after this clipping."""
 _ACTS = "its speed differs from its peers'"
 _WITH_PEERS = "as fast as its peers"
-_TURNS_TOO_OFTEN = "its speed changes faster than a weight can: its capacity is used"
+_TURNS_TOO_OFTEN = "its speed is changing faster than a weight can: its capacity is used"
 _Key = tuple["type[Evidence] | None", Peers]
 _Measured = tuple[Estimate, float, "_Group | None"]
 """(estimate, speed per capacity, the peers that it is compared with: None without fresh evidence)"""

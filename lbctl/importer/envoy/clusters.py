@@ -60,8 +60,7 @@ def without_key(context: EnvoyImport, path: Path, cluster: ConfigView) -> None:
         f"{cluster.get('name').text} uses a hash, but no route has a `hash_policy`: Envoy selects replicas at random"
     )
     hint = (
-        "write `balance: {algorithm: hash, hash: {key: …}}` with a key that identifies a session, or use "
-        "`least_request`"
+        "set `balance: {algorithm: hash, hash: {key: …}}` with a key that identifies a session, or use `least_request`"
     )
     context.draft.ledger.advise(policy.statement, message, hint)
 
@@ -178,7 +177,7 @@ _HTTP_PARTS = ("path", "host", "expected_statuses")
 def _checks(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     checks = list(view)
     for item in checks[1:]:
-        context.omit(item, "a pool has one active health check", path)
+        context.omit(item, "a pool can have only one active health check", path)
     for item in checks[:1]:
         http = item.get("http_health_check")
         parts = [item.get(name) for name in _CHECK_PARTS] + [http.get(name) for name in _HTTP_PARTS]

@@ -41,7 +41,9 @@ def convert(root: Node, file: str, diagnostics: Diagnostics, *, own: bool) -> Dr
     connection_managers = [manager for item in static.get("listeners") for manager in managers(context, item)]
     if not connection_managers:
         hint = "pass a static configuration, or the `config_dump` of a running Envoy"
-        diagnostics.add(Diagnostic("LB982", "there is no HTTP listener to import", Position(file, 1, 1), hint=hint))
+        diagnostics.add(
+            Diagnostic("LB982", "the configuration has no HTTP listener to import", Position(file, 1, 1), hint=hint)
+        )
         return context.draft
     _admin(context, view.get("admin"))
     context.filters_of_routes.update(

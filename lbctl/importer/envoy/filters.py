@@ -39,7 +39,7 @@ _OTHERS = {
     "ext_proc": "external processors are not converted: `balance.algorithm: pick` selects a replica for each request",
     "cors": "CORS is not converted: set its headers in the route's `headers.response`",
     "compressor": "lbctl does not compress responses", "grpc_web": "lbctl does not translate gRPC-Web",
-    "ratelimit": "rate limits from an external service are not converted: write `rate_limit`",
+    "ratelimit": "rate limits from an external service are not converted: set `rate_limit`",
 }  # fmt: skip
 
 
@@ -75,7 +75,7 @@ def filters(context: EnvoyImport, manager: Manager) -> Filters:
 def _filter(context: EnvoyImport, manager: Manager, item: ConfigView, result: Filters) -> None:
     typed, kind = item.get("typed_config"), _kind(item)
     if kind == "router":
-        context.imply("lbctl sends requests to replicas itself", item)
+        context.imply("lbctl itself sends requests to replicas", item)
     elif kind == "health_check" and typed.get("pass_through_mode").text == "false":
         result.answers += [(match, item) for match in _paths(typed)]
     elif kind == "local_ratelimit" and (limit := _limit(typed)) is not None:

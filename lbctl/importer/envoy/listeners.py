@@ -80,7 +80,7 @@ def _before_http(context: EnvoyImport, path: Path, chains: list[ConfigView]) -> 
         if _package(item) in _REFUSING or (any(map(_is_manager, items)) and _package(item) not in _HARMLESS)
     ]
     return [
-        *((item, "matching by the client's network") for item in ranges),
+        *((item, "matching by client network") for item in ranges),
         *((item, "a filter that refuses connections") for item in refusing),
     ]
 
@@ -179,7 +179,7 @@ def _log(context: EnvoyImport, path: Path, view: ConfigView) -> None:
         elif kind.endswith("StdoutAccessLog"):
             context.imply("this is the default", item)
             continue
-        context.omit(item, "lbctl's access log has fixed fields, in JSON", path)
+        context.omit(item, "lbctl's access log is JSON with a fixed set of fields", path)
 
 
 _MANAGER_HANDLERS: dict[str, Handler] = {

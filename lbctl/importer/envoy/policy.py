@@ -133,13 +133,13 @@ def _retry(context: EnvoyImport, path: Path, view: ConfigView) -> None:
     if repeated:
         context.omit(view.get("retry_on"), "lbctl retries only requests that no replica has started to process", path)
         message = f"retry_on {', '.join(repeated)} repeats generations that have already started"
-        hint = "lbctl retries a request only if it did not reach the model"
+        hint = "lbctl retries a request only if it has not reached the model"
         draft.ledger.advise(view.get("retry_on").statement, message, hint)
     else:
         context.imply("lbctl retries these failures by default", view.get("retry_on"))
     _attempt(context, path, view.get("per_try_timeout"))
     for name in ("retry_host_predicate", "host_selection_retry_max_attempts"):
-        context.imply("each retry goes to another replica", view.get(name))
+        context.imply("each retry goes to a different replica", view.get(name))
 
 
 def _attempt(context: EnvoyImport, path: Path, view: ConfigView) -> None:

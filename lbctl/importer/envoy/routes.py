@@ -304,7 +304,7 @@ def _route(context: EnvoyImport, listener: Path, config: ConfigView, entry: Rout
     context.draft.ledger.home(view.statement, path)
     if view.get("match", "path_separated_prefix"):
         context.draft.whole_segments.add(path)
-    context.imply("this is the match of the route", view.get("match"), view.get("name"))
+    context.imply("this is the route's match", view.get("match"), view.get("name"))
     if view.get("direct_response"):
         _respond(context, path, view.get("direct_response"))
     elif view.get("redirect"):

@@ -39,7 +39,7 @@ def _certificates(context: EnvoyImport, path: Path, common: ConfigView, names: C
         pair: dict[str, Any] = {"certificate": chain.text, "key": key.text}
         if not chain.text or not key.text:
             pair = {"certificate": f"tls/{path[1]}.crt", "key": f"tls/{path[1]}.key"}
-            message = "this listener uses TLS, but the configuration does not contain its certificate file"
+            message = "this listener uses TLS, but the configuration does not include its certificate file"
             context.draft.ledger.advise(
                 common.statement, message, "set `tls.certificates` to the certificate and key files"
             )

@@ -23,8 +23,8 @@ _REASONS = {
         WRITTEN,
     ),
     "resolvers": WRITTEN, "peers": "lbctl divides limits by `instances`",
-    "global": WRITTEN, "log": "lbctl's access log has fixed fields, in JSON",
-    "log-format": "lbctl's access log has fixed fields",
+    "global": WRITTEN, "log": "lbctl's access log is JSON with a fixed set of fields",
+    "log-format": "lbctl's access log has a fixed set of fields",
     "stats": "lbctl has its own dashboard, metrics and `lbctl status`",
     "errorfile": "lbctl returns its own JSON bodies",
     "userlist": "no imported rule uses this user list", "compression": "lbctl does not compress responses",
@@ -32,7 +32,7 @@ _REASONS = {
     "stick-table": "lbctl counts requests with `rate_limit`, not with stick tables",
     "maxconn": WRITTEN, "fullconn": "lbctl's limits do not depend on the load",
     "filter": "the fleet file has no key for this filter",
-    "capture": "lbctl's access log has fixed fields", "unique-id-format": "lbctl generates request IDs itself",
+    "capture": "lbctl's access log has a fixed set of fields", "unique-id-format": "lbctl generates request IDs itself",
     "unique-id-header": "lbctl generates request IDs itself", "timeout": "the fleet file has no key for this timeout",
 }  # fmt: skip
 _IMPLIED = {
@@ -43,7 +43,7 @@ _IMPLIED = {
     ("option", "httplog"): "lbctl logs every request",
     ("option", "dontlognull"): "lbctl does not log connections without a request",
     ("option", "log-health-checks"): "`lbctl serve` logs health changes",
-    ("http-reuse",): "lbctl shares connections to replicas safely",
+    ("http-reuse",): "lbctl reuses replica connections safely",
     ("timeout", "client"): "`timeouts.idle` applies to clients that stop reading",
     ("timeout", "client-fin"): "lbctl needs no timeout for closed connections",
     ("timeout", "server-fin"): "lbctl needs no timeout for closed connections",
@@ -94,7 +94,7 @@ def convert(statements: Sequence[Statement], file: str, diagnostics: Diagnostics
 
 def _report_no_frontend(all_sections: Sequence[HaproxySection], file: str, diagnostics: Diagnostics) -> None:
     fronts = [item for item in all_sections if item.block.name in {"frontend", "listen"} and not item.is_http]
-    message, position = "there is no frontend to import", Position(file, 1, 1)
+    message, position = "the configuration has no frontend to import", Position(file, 1, 1)
     hint = "pass the files that contain `frontend` or `listen` sections with `mode http`"
     if fronts:
         why = " (HAProxy's default without `mode http`)" if fronts[0].last("mode") is None else ""

@@ -66,7 +66,7 @@ def _retries(context: HaproxyImport, route: Path, section: HaproxySection) -> No
     if item is not None and item.args[:1] and is_whole(item.args[0]):
         draft.put((*route, "retry", "attempts"), min(int(item.args[0]), 10), item)
     if (redispatch := section.last("option", "redispatch")) is not None:
-        draft.ledger.imply("each retry goes to another replica", redispatch)
+        draft.ledger.imply("each retry goes to a different replica", redispatch)
     if on is None:
         return
     busy = {word for word in on.args if is_whole(word) and int(word) in BUSY}
@@ -83,7 +83,7 @@ def _retries(context: HaproxyImport, route: Path, section: HaproxySection) -> No
         word.startswith("5") for word in repeated
     ):
         message = f"retry-on {' '.join(repeated)} repeats generations that have already started, even for POST requests"
-        draft.ledger.advise(on, message, "lbctl retries a request only if it did not reach the model")
+        draft.ledger.advise(on, message, "lbctl retries a request only if it has not reached the model")
 
 
 def _forward_for(context: HaproxyImport, route: Path, section: HaproxySection) -> None:

@@ -186,7 +186,8 @@ def _shared(context: HaproxyImport, path: Path, servers: Sequence[ServerLine]) -
             if (own := server.get(word, "")) != holders[0].get(word, ""):
                 part = f"server {server.name} {word} {own}" if own else f"server {server.name} without {word}"
                 reason = (
-                    f"a pool has one value for all replicas: {holders[0].get(word, '')} applies to this replica, too"
+                    f"a pool has a single value for all replicas: {holders[0].get(word, '')} applies to this replica, "
+                    "too"
                 )
                 draft.ledger.omit(server.line, reason, path, part=part)
     _tls(context, path, servers)

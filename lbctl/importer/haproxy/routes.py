@@ -53,7 +53,7 @@ def _redirect(context: HaproxyImport, section: HaproxySection, rule: rules.Hapro
     for region in rule.when.regions():
         if not region.exact:
             message = "this redirects all requests of its listener to https: `match` cannot express the condition"
-            context.draft.ledger.advise(rule.line, message, "write routes for requests that must not be redirected")
+            context.draft.ledger.advise(rule.line, message, "add routes for requests that must not be redirected")
         for match in region.includes:
             path = _add(context, section, FrontendRoute(match, rule), plain)
             context.draft.put((*path, "respond"), {"redirect": "https"}, rule.line, *rule.statements)
@@ -111,7 +111,7 @@ def _close_unknown(context: HaproxyImport, path: Path, rule: rules.HaproxyRule) 
         reason = (
             f"backend {rule.value!r} does not exist"
             if "%" not in str(rule.value)
-            else "the name of the backend contains variables"
+            else "the backend's name contains variables"
         )
         ledger.omit(rule.line, f"{reason}: the route refuses all requests", path)
         context.draft.close(path, "the backend is unknown")
@@ -213,7 +213,7 @@ def _fallbacks(
         if matches is None:
             context.draft.ledger.omit(rule.line, "`match` cannot express the rest of this condition")
             message = (
-                f"{spare} does not take over when {watched} has no server: `match` cannot express the rest of "
+                f"{spare} does not take over when {watched} has no servers: `match` cannot express the rest of "
                 "the condition"
             )
             context.draft.ledger.advise(rule.line, message, "set `fallback` on the routes that are allowed to use it")

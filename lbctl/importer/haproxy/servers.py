@@ -112,7 +112,7 @@ def template(context: HaproxyImport, path: Path, item: Statement, base: ServerLi
     host, _, port = item.args[2].rpartition(":")
     count = re.fullmatch(r"(?:(\d+)-)?(\d+)", item.args[1])
     if server is None or not is_whole(port) or not host or count is None:
-        draft.ledger.omit(item, "`server-template` needs a host name with a port", path)
+        draft.ledger.omit(item, "`server-template` needs a host name and a port", path)
         return None
     dns = {"name": host, "port": int(port), "max_replicas": int(count[2]) - int(count[1] or 1) + 1}
     draft.put((*path, "discovery"), {"dns": dns}, item)

@@ -15,7 +15,7 @@ from lbctl.importer.nginx.listeners import CLIENT_FILES
 from lbctl.importer.statement import Statement
 
 _CLOSING = {
-    "auth_jwt": "`auth_jwt` is not converted: write `auth.jwt` by hand",
+    "auth_jwt": "`auth_jwt` is not converted: set `auth.jwt` by hand",
     "secure_link": "`secure_link` is not converted",
 }
 _OF_LOCATIONS = ("allow", "deny", "auth_basic", "auth_request", "limit_except")

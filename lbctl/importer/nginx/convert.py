@@ -24,7 +24,7 @@ _OWN = {
     "user": WRITTEN, "worker_processes": WRITTEN, "worker_rlimit_nofile": WRITTEN, "pid": WRITTEN,
     "error_log": WRITTEN, "daemon": WRITTEN, "load_module": "lbctl does not load modules", "sendfile": WRITTEN,
     "tcp_nopush": WRITTEN, "types": WRITTEN, "default_type": WRITTEN, "server_tokens": WRITTEN,
-    "types_hash_max_size": WRITTEN, "log_format": "lbctl's access log has fixed fields, in JSON",
+    "types_hash_max_size": WRITTEN, "log_format": "lbctl's access log is JSON with a fixed set of fields",
     "gzip": "lbctl does not compress responses", "stream": "lbctl balances HTTP, not TCP",
     "mail": "lbctl balances HTTP, not mail",
     "ssl_ciphers": "lbctl uses the proxy's default ciphers for `tls.min_version`",
@@ -62,7 +62,9 @@ def convert(statements: Sequence[Statement], file: str, diagnostics: Diagnostics
     servers = list(flat(http, "server"))
     if not any(_is_server(item) for item in servers):
         hint = "pass the main file, or a conf.d file with `server` and `upstream` blocks"
-        diagnostics.add(Diagnostic("LB982", "there is no `server` to import", Position(file, 1, 1), hint=hint))
+        diagnostics.add(
+            Diagnostic("LB982", "the configuration has no `server` to import", Position(file, 1, 1), hint=hint)
+        )
         return draft
     blocks = [item for item in servers if _is_server(item)]
     if http is root:

@@ -101,5 +101,5 @@ def _accepted(context: NginxImport, route: Path, scope: Scope) -> Iterator[tuple
         if item.args[0].lower() == header:
             yield header, (setting, item)
         else:
-            reason = "lbctl cannot rename the service's response headers: replicas receive the original names"
+            reason = "lbctl cannot rename the service's response headers: replicas receive the original header names"
             context.draft.ledger.omit(item, reason, route)

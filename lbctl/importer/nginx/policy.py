@@ -106,7 +106,7 @@ def _retry(context: NginxImport, route: Path, item: Statement) -> None:
             f"{part} repeats generations that have already started, and a request that crashes one replica can "
             "crash all replicas"
         )
-        ledger.advise(item, message, "lbctl retries a request only if it did not reach the model")
+        ledger.advise(item, message, "lbctl retries a request only if it has not reached the model")
 
 
 def _tries(context: NginxImport, route: Path, item: Statement) -> None:
@@ -185,7 +185,8 @@ def _advise_inheritance(context: NginxImport, scope: Scope, name: str) -> None:
     dropped = list(dict.fromkeys(item.args[0] for item in above if item.args[0].lower() not in kept))
     if own and dropped:
         message = (
-            f"nginx ignores the `{name}` of outer blocks here, because this block sets others: {', '.join(dropped)}"
+            f"nginx ignores the `{name}` of outer blocks here, because this block sets other headers: "
+            f"{', '.join(dropped)}"
         )
         context.draft.ledger.advise(own[0], message, "if they should apply, repeat them in this block")
 

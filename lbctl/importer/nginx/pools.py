@@ -110,7 +110,7 @@ def _shared_parameters(context: NginxImport, pool: Path, servers: list[Statement
             context.draft.put((*pool, *keys), value, holders[0][0])
         for item, written in holders:
             if value is None or written != holders[0][1]:
-                reason = "a pool has one value for all replicas" if value is not None else "lbctl uses its default"
+                reason = "a pool has a single value for all replicas" if value is not None else "lbctl uses its default"
                 context.draft.ledger.omit(item, reason, pool, part=f"server {item.args[0]} {name}={written}")
 
 
@@ -161,7 +161,7 @@ def _hash(context: NginxImport, pool: Path, item: Statement) -> None:
     key = _hash_key(item.args[0] if item.args else "")
     if key is None:
         reason = "`hash.key` can be a header, cookie, query parameter, the client's address, or a part of the body"
-        hint = "write `balance: {algorithm: hash, hash: {key: …}}` with a key that identifies a session"
+        hint = "set `balance: {algorithm: hash, hash: {key: …}}` with a key that identifies a session"
         context.draft.lose_sessions(pool, item, reason, hint)
         context.draft.put((*pool, "balance"), {"algorithm": "least_request"})
         return

@@ -153,7 +153,7 @@ def _location(context: NginxImport, server: RoutedServer, scope: Scope, guards: 
     if match is None or next(flat(scope.block, "internal"), None) is not None:
         return
     if not any(flat(scope.block)) or (not _has_action(scope.block) and next(flat(scope.block, "location"), None)):
-        ledger.imply("the location has no action", scope.block)
+        ledger.imply("the location does not have an action", scope.block)
         return
     answer = next(flat(scope.block, "return"), None)
     passing = next((item for item in flat(scope.block, *_PASSES)), None)

@@ -57,7 +57,7 @@ class Prefix:
     """Settings for recognising prompts by their beginning."""
 
     block: int = 256
-    """Size of a block in bytes."""
+    """Block size in bytes."""
     blocks: int = 128
     """Maximum number of blocks of one prompt."""
 

@@ -43,9 +43,9 @@ class ActiveCheck:
     port: int | None = None
     """None: the replica's own port."""
     interval: int = 10_000
-    """Time between two checks of a replica."""
+    """Time between checks of a replica."""
     timeout: int = 3_000
-    """Timeout of a check."""
+    """Timeout for each check."""
     jitter: float = 10.0
     """Jitter as a percentage of the interval."""
     unhealthy_threshold: int = 3

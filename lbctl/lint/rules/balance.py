@@ -57,7 +57,7 @@ def hash_without_bounded_load(fleet: FleetView) -> Iterator[RuleFinding]:
     for pool in fleet.pools:
         if pool.balance.algorithm == "hash" and pool.balance.bounded_load is None:
             path = ("pools", pool.name, "balance", "hash", "bounded_load")
-            message = "the load is not bounded, so a popular key can overload its replica"
+            message = "the load is not bounded, so a popular key can overload a replica"
             yield RuleFinding(path, message, "bounded_load: 1.25", Edit(path, 1.25))
 
 

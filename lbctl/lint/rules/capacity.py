@@ -46,7 +46,8 @@ def dominant_replica(fleet: FleetView) -> Iterator[RuleFinding]:
             if replica.capacity > total / 2:
                 share = f"{replica.capacity / total:.0%}"
                 message = (
-                    f"this replica has {share} of the pool's capacity, so the other replicas cannot take over its load"
+                    f"this replica provides {share} of the pool's capacity, so the other replicas cannot take over "
+                    "its load"
                 )
                 hint = "use several smaller replicas, or give the route a fallback"
                 yield RuleFinding(("pools", pool.name, "replicas", replica.name), message, hint)

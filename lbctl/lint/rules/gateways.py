@@ -57,7 +57,7 @@ def entries_share_host(fleet: FleetView) -> Iterator[RuleFinding]:
             message = f"entry {first.name} also configures {host or 'any host'} on port {port} of the same gateway"
             yield RuleFinding(path, message, "use other listeners or another gateway")
         elif shared and _policies(first, ours) != _policies(second, theirs):
-            message = f"the access lists of this entry and of entry {first.name} apply to all ports of the same gateway"
+            message = f"the access lists in this entry and in entry {first.name} apply to all ports of the same gateway"
             yield RuleFinding(path, message, "use the same lists, or select other pods with `gateway_labels`")
 
 

@@ -44,7 +44,7 @@ def secret_in_clear_text(fleet: FleetView) -> Iterator[RuleFinding]:
         sends = any(header.file for header in pool.upstream.headers) if pool.upstream else False
         remote = not pool.replicas or any(not _is_here(item.address.host) for item in pool.replicas)
         if sends and remote and pool.tls is None:
-            yield RuleFinding(("pools", pool.name, "upstream"), "the secret is sent in clear text", "tls: {ca: system}")
+            yield RuleFinding(("pools", pool.name, "upstream"), "the secret is sent in cleartext", "tls: {ca: system}")
 
 
 def _hosted(fleet: FleetView) -> Iterator[Pool]:

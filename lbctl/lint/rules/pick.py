@@ -53,7 +53,7 @@ def pick_of_one(fleet: FleetView) -> Iterator[RuleFinding]:
     for pool, _ in _picked(fleet):
         if pool.discovery is None and len(pool.replicas) == 1:
             yield RuleFinding(
-                _path(pool, "algorithm"), "the pool has only one replica to pick", "algorithm: least_request"
+                _path(pool, "algorithm"), "the pool has only one replica to choose from", "algorithm: least_request"
             )
 
 
@@ -63,8 +63,8 @@ def hash_of_system_prompt(fleet: FleetView) -> Iterator[RuleFinding]:
     for pool in fleet.pools:
         key = pool.balance.key
         if key and key.kind == "prompt_prefix" and key.bytes < _COMMON_PROMPT and fleet.generates(pool.name):
-            message = f"the first {key.bytes} bytes are the same for all requests that share a system prompt"
-            hint = "use algorithm: pick, key: {header: x-session-id}, or more bytes than the system prompt has"
+            message = f"the first {key.bytes} bytes are the same in all requests that share a system prompt"
+            hint = "use algorithm: pick, key: {header: x-session-id}, or more bytes than the system prompt"
             yield RuleFinding(_path(pool, "hash", "key"), message, hint)
 
 
@@ -98,7 +98,7 @@ def questions_without_a_key(fleet: FleetView) -> Iterator[RuleFinding]:
     reason = missing_key(fleet.topology)
     pool = next((pool for pool, _ in _picked(fleet)), None)
     if reason and pool is not None:
-        message = f"every user of the machine can query the picker without a key: {reason}"
+        message = f"every user on the machine can query the picker without a key: {reason}"
         yield RuleFinding(_path(pool), message, "set control.picker.key_file to a file with a key for all proxies")
 
 

@@ -24,7 +24,9 @@ def excessive_retries(fleet: FleetView) -> Iterator[RuleFinding]:
     for route, _ in fleet.forwards:
         if route.retry.attempts > _MAX_ATTEMPTS:
             path = ("routes", route.name, "retry", "attempts")
-            message = f"{route.retry.attempts} retries: two are enough to find a working replica, and more add load"
+            message = (
+                f"{route.retry.attempts} retries: two are enough to find a working replica, and more only add load"
+            )
             yield RuleFinding(path, message, "attempts: 2", Edit(path, _MAX_ATTEMPTS))
 
 
@@ -34,7 +36,7 @@ def retried_generation(fleet: FleetView) -> Iterator[RuleFinding]:
     for route, _ in fleet.forwards:
         if route.retry.idempotent and route.retry.attempts and fleet.streams(route):
             path = ("routes", route.name, "retry", "idempotent")
-            message = "an interrupted generation is restarted from the beginning"
+            message = "an interrupted generation restarts from the beginning"
             yield RuleFinding(path, message, "idempotent: false", Edit(path, False))
 
 

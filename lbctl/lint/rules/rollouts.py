@@ -40,7 +40,8 @@ def latency_not_measured(fleet: FleetView) -> Iterator[RuleFinding]:
             continue
         if rollout.analysis.latency_metric is not None:
             message = (
-                "no proxy in the fleet can report latencies, so no evaluation passes and an operator must end each step"
+                "no proxy in the fleet can report latencies, so no evaluation can pass and an operator must end each "
+                "step"
             )
             path = ("routes", route.name, "rollout", "analysis", "max_latency")
             yield RuleFinding(path, message, "set control.logs, and run HAProxy with the rendered configuration")
@@ -63,7 +64,7 @@ def split_mixes_versions(fleet: FleetView) -> Iterator[RuleFinding]:
     """Report splits between model versions without sticky clients (LB710)."""
     for route, action in fleet.forwards:
         if len(_models(fleet, action)) > 1 and action.sticky is None and not action.pins:
-            message = "each request chooses a pool independently, so one conversation may reach several models"
+            message = "a pool is chosen independently for each request, so one conversation may reach several models"
             yield RuleFinding(("routes", route.name, "split"), message, "sticky_split: {cookie: NAME, ttl: 1h}")
 
 

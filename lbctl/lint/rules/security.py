@@ -42,7 +42,7 @@ def listener_without_tls(fleet: FleetView) -> Iterator[RuleFinding]:
     """Report listeners without TLS that other machines can reach (LB520)."""
     for listener in fleet.topology.listeners:
         if listener.tls is None and not listener.bind.on_loopback and not _only_redirects(fleet, listener):
-            message = f"other machines can reach {listener.bind}, and prompts and keys are sent in clear text"
+            message = f"other machines can reach {listener.bind}, and prompts and keys are sent in cleartext"
             hint = "set tls: {certificates: …}"
             hint += "" if _is_in_gateway(fleet, listener) else ", or bind to 127.0.0.1"
             yield RuleFinding(("listeners", listener.name, "bind"), message, hint)
@@ -144,7 +144,7 @@ def world_readable_key_file(fleet: FleetView) -> Iterator[RuleFinding]:
     for path, node in _key_files(fleet):
         file = file_of(fleet.loaded.source, node)
         if _readable_by_all(file):
-            yield RuleFinding(path, "all users of this machine can read this file", f"chmod 600 {node.value}")
+            yield RuleFinding(path, "all users on this machine can read this file", f"chmod 600 {node.value}")
 
 
 def _key_files(fleet: FleetView) -> Iterator[tuple[Path, Node]]:
@@ -189,7 +189,8 @@ def guessable_key(fleet: FleetView) -> Iterator[RuleFinding]:
         if lines:
             more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
             message = (
-                f"the key on line {lines[0]}{more} has fewer than {_MIN_KEY_LENGTH} characters, or is a tenant's name"
+                f"the key on line {lines[0]}{more} has fewer than {_MIN_KEY_LENGTH} characters, or matches a tenant's "
+                "name"
             )
             yield RuleFinding(file.path, message, "create one with `lbctl key new TENANT`")
 
@@ -237,7 +238,7 @@ def credentials_at_admin_port(fleet: FleetView) -> Iterator[RuleFinding]:
         return
     for proxy in fleet.topology.proxies:
         if proxy.admin is not None and not proxy.admin.path:
-            message = f"every user of the machine can read the fleet's credentials at {proxy.admin}"
+            message = f"every user on the machine can read the fleet's credentials at {proxy.admin}"
             yield RuleFinding(("proxies", proxy.name, "admin"), message, '"unix:/run/envoy/admin.sock"')
 
 

@@ -86,12 +86,14 @@ def composite_without_source(fleet: FleetView) -> Iterator[RuleFinding]:
             missing = [name for name, _ in pool.weighting.composite or DEFAULT if name not in given]
             composite_path = ("pools", pool.name, "weighting", "composite")
             if missing and not pool.weighting.composite:
-                message = f"no source of this pool provides {', '.join(missing)}, which the default score uses"
+                message = f"none of this pool's sources provides {', '.join(missing)}, which the default score uses"
                 yield RuleFinding(composite_path, message, "set composite: {SIGNAL: PART}, or add a source")
                 continue
             for name in missing:
                 yield RuleFinding(
-                    (*composite_path, name), f"no source of this pool provides {name}", "remove it, or add a source"
+                    (*composite_path, name),
+                    f"none of this pool's sources provides {name}",
+                    "remove it, or add a source",
                 )
 
 
@@ -155,7 +157,7 @@ def gpu_oversubscribed(fleet: FleetView) -> Iterator[RuleFinding]:
 
 def _memory_conflict(sharing: list[tuple[Pool, Replica]]) -> str:
     if sum(_reserves(pool, replica) for pool, replica in sharing) > 1:
-        return "each engine reserves most of the GPU memory"
+        return "each engine reserves most of the GPU's memory"
     required = sum(pool.deep.min_free_memory or 0 for pool, _ in sharing)
     gpu = GPUS.get(sharing[0][1].gpu or "")
     if gpu and gpu.memory_gb and required > gpu.memory_gb * 1e9:

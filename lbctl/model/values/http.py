@@ -63,7 +63,7 @@ def unique_headers(value: object) -> object:
 
 
 HeaderMap = Annotated[dict[HeaderName, HeaderValue], BeforeValidator(unique_headers)]
-Method = Annotated[str, *text(r"[A-Z]{1,20}", "an HTTP method", "in upper case, for example GET or POST")]
+Method = Annotated[str, *text(r"[A-Z]{1,20}", "an HTTP method", "uppercase, for example GET or POST")]
 HostPattern = Annotated[
     str,
     *text(
@@ -92,7 +92,7 @@ def _url_path(pattern: str, noun: str, hint: str) -> Any:
         if not isinstance(value, str) or not compiled.fullmatch(value) or len(value) > 1024:
             raise refuse("LB013", f"{show(value)} is not {noun}", hint)
         if any(part in {".", ".."} for part in value.split("?")[0].split("/")):
-            raise refuse("LB013", f"{show(value)} contains a . or .. segment", "write the path that clients send")
+            raise refuse("LB013", f"{show(value)} contains a . or .. segment", "use the path that clients send")
         return value
 
     return (PlainValidator(validate), schema(pattern, f"{noun}: {hint}"))
@@ -135,7 +135,7 @@ def _body(value: object) -> str:
         raise refuse("LB013", f"{show(value)} is not a string", quoting_hint(value))
     if len(value.encode()) > _MAX_BODY_BYTES or not value.replace("\n", "").replace("\t", "").isprintable():
         raise refuse(
-            "LB013", f"{show(value)} cannot be a body", "write printable text, tabs and newlines, at most 12,000 bytes"
+            "LB013", f"{show(value)} is not a valid body", "use printable text, tabs and newlines, at most 12,000 bytes"
         )
     return value
 

@@ -23,7 +23,7 @@ _FILE_WHOLE = rf"(?!(.*/)?\.\.(/|$))(?!.*/-)(?!(.*/)? )(?!.* (/|$))(?!.*/$)(?![^
 def _file(value: object) -> str:
     hint = "use letters, digits, spaces and . _ / @ + = : , ~ -; a name must not start with -"
     if isinstance(value, str) and value.startswith("~"):
-        hint = "~ is not replaced by a home directory: write an absolute path, for example /home/NAME/FILE"
+        hint = "~ is not expanded to a home directory: use an absolute path, for example /home/NAME/FILE"
     if not isinstance(value, str) or not re.fullmatch(_FILE, value):
         raise refuse("LB013", f"{show(value)} is not a file path", hint)
     parts = value.split("/")
@@ -37,7 +37,7 @@ def _file(value: object) -> str:
         raise refuse("LB013", f"{show(value)} is not a file path", hint)
     if ".." in parts:
         raise refuse(
-            "LB502", f"{show(value)} contains ..", "write an absolute path, or a path below the fleet's directory"
+            "LB502", f"{show(value)} contains ..", "use an absolute path, or a path below the fleet's directory"
         )
     return value
 
@@ -46,8 +46,8 @@ def _absolute(value: object) -> str:
     if isinstance(value, str) and value and not value.startswith("/"):
         raise refuse(
             "LB145",
-            f"{show(value)} is not an absolute path, and a proxy starts in another directory",
-            "write a path that starts with /, for example /run/haproxy/admin.sock",
+            f"{show(value)} is not an absolute path, and a proxy starts in a different directory",
+            "use a path that starts with /, for example /run/haproxy/admin.sock",
         )
     return _file(value)
 
@@ -112,7 +112,7 @@ _CHECK_URL = rf"http://({_IPV4}|\[[0-9A-Fa-f:.]+\])(:{PORT})?(/[A-Za-z0-9._~/-]*
 
 
 def _check_url(value: object) -> str:
-    hint = "write an IP address, for example http://127.0.0.1:9191/check"
+    hint = "use an IP address, for example http://127.0.0.1:9191/check"
     if not isinstance(value, str) or len(value) > 1024 or not re.fullmatch(_CHECK_URL, value):
         raise refuse("LB144", f"{show(value)} is not a valid URL of an authorization service", hint)
     try:
@@ -139,7 +139,7 @@ def _store_url(value: object) -> str:
         hint = "write `user: NAME` and `password: {file: …}` next to `url`"
         raise refuse("LB504", "a URL must not contain a user or password", hint)
     if isinstance(value, str) and re.fullmatch(rf"rediss?://{_STORE_HOSTS}(/.*)?", value) and "," in value:
-        hint = "for several Sentinel hosts, write redis+sentinel://HOST,HOST/NAME/DATABASE"
+        hint = "for several Sentinel hosts, use redis+sentinel://HOST,HOST/NAME/DATABASE"
     if not isinstance(value, str) or not re.fullmatch(_STORE, value):
         raise refuse("LB013", f"{show(value)} is not a store URL", hint)
     try:

@@ -130,14 +130,14 @@ Version = Annotated[
 
 def _capacity(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise refuse("LB201", f"{show(value)} is not a weight", "write a positive number, for example 5 or 2.5")
+        raise refuse("LB201", f"{show(value)} is not a weight", "use a positive number, for example 5 or 2.5")
     if value == 0:
         raise refuse(
-            "LB202", "a weight of 0 is not allowed", "write `drain: true` to stop sending requests to the replica"
+            "LB202", "a weight of 0 is not allowed", "set `drain: true` to stop sending requests to the replica"
         )
     if not 0 < value <= 1_000_000 or round(value, 6) != value:
         raise refuse(
-            "LB201", f"{show(value)} is not a weight", "write a positive number up to 1000000 with at most six decimals"
+            "LB201", f"{show(value)} is not a weight", "use a positive number up to 1000000 with at most six decimals"
         )
     return float(value)
 

@@ -133,7 +133,7 @@ async def _body(response: aiohttp.ClientResponse, large: Large | None) -> bytes:
     if encoding in {"", "identity"}:
         return await _joined(response.content.iter_any(), large)
     if encoding not in _ENCODINGS:
-        raise _StopError("encoding", "an encoding that was not requested")
+        raise _StopError("encoding", "the response uses an encoding that was not requested")
     return await _joined(_inflated(response, _ENCODINGS[encoding]), large)
 
 

@@ -55,7 +55,7 @@ async def resolve(name: str, resolvers: Sequence[Address], timeout: float) -> Dn
             async with asyncio.timeout(timeout):
                 addresses = await (_by_resolvers(name, resolvers, timeout) if resolvers else _by_system(name))
         except TimeoutError:
-            raise UnresolvedError(f"no answer within {timeout:g} s") from None
+            raise UnresolvedError(f"no response within {timeout:g} s") from None
     return usable_answer(addresses)
 
 
@@ -83,7 +83,7 @@ def usable_answer(addresses: Iterable[str]) -> DnsAnswer:
     family = [item for item in allowed if item.version == 4] or allowed
     if not family:
         invalid = f"these addresses are not valid for a replica: {', '.join(refused)}"
-        raise UnresolvedError(invalid if refused else "the name has no address")
+        raise UnresolvedError(invalid if refused else "the name has no addresses")
     return DnsAnswer(tuple(str(item) for item in family), refused)
 
 

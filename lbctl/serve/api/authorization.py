@@ -38,7 +38,7 @@ _QUESTIONS = frozenset(route.path for route in ROUTES if route.access == "read" 
 """Paths that accept a request body but do not change anything."""
 ACTOR: ContextVar[str] = ContextVar("actor", default="")
 """Name of the token in the current request; empty if the request does not need a token."""
-_AFAR = "the file in control.api.token_file, or the file api-token in the state directory, on the server's machine"
+_AFAR = "the file set in control.api.token_file, or the file api-token in the state directory, on the server's machine"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +160,12 @@ def _check_role(principal: Principal, request: web.Request, *, reading: bool) ->
     """Raise RefusedRequest if the token's role does not permit the request."""
     name = principal.name
     if principal.role == "picker" and _canonical(request) != _TABLES:
-        raise RefusedRequest(403, f"the token of {name} has the picker role and can only read the tables for pickers")
+        raise RefusedRequest(403, f"{name}'s token has the picker role and can read only the tables for pickers")
     if principal.role == "read" and not reading:
-        raise RefusedRequest(403, f"the token of {name} allows read access only")
+        raise RefusedRequest(403, f"{name}'s token allows read access only")
     if principal.role == "read" and joins(request):
         raise RefusedRequest(
-            403, f"the token of {name} allows read access only: a picker needs a token with the picker role"
+            403, f"{name}'s token allows read access only: a picker needs a token with the picker role"
         )
 
 

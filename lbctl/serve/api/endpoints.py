@@ -257,7 +257,7 @@ def _remember(chosen: ServeSettings, url: str) -> None:
     try:
         remember_api(chosen.state, url)
     except OSError as error:
-        log.warn("cannot save the address of the API", state=chosen.state, reason=reason_of(error))
+        log.warn("cannot save the API's address", state=chosen.state, reason=reason_of(error))
 
 
 def _advertised(address: str | None, name: str) -> str:

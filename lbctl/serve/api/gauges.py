@@ -44,7 +44,7 @@ class Gauges(Collector):
     def _weights(self) -> Iterator[Metric]:
         weight = GaugeMetricFamily(
             "lbctl_replica_weight",
-            "The published weight of a replica, on the scale of capacities.",
+            "A replica's published weight, on the same scale as capacities.",
             labels=["pool", "replica"],
         )
         out = GaugeMetricFamily(
@@ -68,10 +68,10 @@ class Gauges(Collector):
             labels=["route"],
         )  # fmt: skip
         phase = GaugeMetricFamily(
-            "lbctl_rollout_phase", "1 for the current phase of a rollout, 0 for the others.", labels=["route", "phase"]
+            "lbctl_rollout_phase", "1 for the rollout's current phase, 0 for the others.", labels=["route", "phase"]
         )
         verdicts = CounterMetricFamily(
-            "lbctl_rollout_verdict", "The number of evaluations of a rollout with this verdict.",
+            "lbctl_rollout_verdict", "The number of a rollout's evaluations with this verdict.",
             labels=["route", "verdict"],
         )  # fmt: skip
         for state in self._live.inputs.rollouts:
@@ -96,7 +96,7 @@ class Gauges(Collector):
         )
         mode = GaugeMetricFamily(
             "lbctl_pool_mode",
-            "1 for the current mode of the pool's weights, 0 for the others.",
+            "1 for the current mode of the pool's weights, 0 for the other modes.",
             labels=["pool", "mode"],
         )
         reports = self._loop.reports

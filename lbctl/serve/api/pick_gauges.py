@@ -28,7 +28,7 @@ class PickGauges(Collector):
         state = self._picker.state
         up = GaugeMetricFamily("lbctl_picker_up", "1 while the picker is running and sending reports.")
         up.add_metric([], int(self._picker.running))
-        starts = CounterMetricFamily("lbctl_picker_starts", "The number of times that the picker was started.")
+        starts = CounterMetricFamily("lbctl_picker_starts", "The number of times the picker was started.")
         starts.add_metric([], state.starts)
         open_picks = GaugeMetricFamily("lbctl_pick_open", "The number of picked requests that are still in flight.")
         open_picks.add_metric([], self._picker.report.open)
@@ -46,7 +46,7 @@ class PickGauges(Collector):
 
     def _decisions(self) -> Metric:
         decisions = CounterMetricFamily(
-            "lbctl_pick_decisions", "The number of picker decisions, by the reason for the choice.",
+            "lbctl_pick_decisions", "The number of picker decisions, by reason.",
             labels=["pool", "reason"],
         )  # fmt: skip
         for pool, reason, count in self._picker.report.reasons:
@@ -56,8 +56,8 @@ class PickGauges(Collector):
     def _lost_ends(self) -> Metric:
         lost = CounterMetricFamily(
             "lbctl_pick_lost_ends",
-            "The number of picked requests whose end was not reported, although they are no longer in any engine or "
-            "proxy.",
+            "The number of picked requests whose completion was not reported, although they are no longer in any "
+            "engine or proxy.",
             labels=["pool"],
         )
         for pool, count in self._picker.report.lost.items():
@@ -74,8 +74,8 @@ class PickGauges(Collector):
         """Yield the number of requests that proxies sent without a pick: reported requests minus picked requests."""
         fallbacks = GaugeMetricFamily(
             "lbctl_pick_fallbacks",
-            "The number of requests that proxies routed with the `otherwise` algorithm, without a pick, since the pool "
-            "started to use the picker; only for proxies that report their requests.",
+            "The number of requests that proxies routed with the `otherwise` algorithm, without a pick, since the "
+            "pool started using the picker; only for proxies that report their requests.",
             labels=["pool"],
         )
         for pool, count in self._picker.fallbacks.counts().items():
@@ -133,15 +133,15 @@ class PickGauges(Collector):
         )
         refused = CounterMetricFamily(
             "lbctl_queue_refused",
-            "The number of requests that the queue rejected, because too many requests waited (full), or because they "
-            "had waited too long (late).",
+            "The number of requests that the queue rejected, because too many requests were waiting (full) or because "
+            "they had waited too long (late).",
             labels=["pool", "reason"],
         )
         left = CounterMetricFamily(
-            "lbctl_queue_left", "The number of requests whose clients left while they waited.", labels=["pool"]
+            "lbctl_queue_left", "The number of requests whose clients disconnected while waiting.", labels=["pool"]
         )
         waits = HistogramMetricFamily(
-            "lbctl_queue_wait_seconds", "The time that requests waited until they got a replica.", labels=["pool"]
+            "lbctl_queue_wait_seconds", "The time that requests waited for a replica.", labels=["pool"]
         )
         for pool, queue in queues.items():
             for priority, count in queue.waiting.items():
@@ -155,11 +155,14 @@ class PickGauges(Collector):
     def _tenants(self) -> Iterator[Metric]:
         """Yield the waiting times by tenant. For each pool, the picker reports at most 20 tenants individually."""
         requests = CounterMetricFamily(
-            "lbctl_queue_tenant_requests", "The number of a tenant's requests that got a replica after a wait.",
+            "lbctl_queue_tenant_requests", "The number of a tenant's requests that were assigned a replica after "
+            "waiting.",
             labels=["pool", "tenant"],
         )  # fmt: skip
         seconds = CounterMetricFamily(
-            "lbctl_queue_tenant_wait_seconds", "The total time that these requests waited.", labels=["pool", "tenant"]
+            "lbctl_queue_tenant_wait_seconds",
+            "The total time that a tenant's requests waited for a replica.",
+            labels=["pool", "tenant"],
         )
         for pool, queue in self._picker.report.queues.items():
             for tenant, tenant_waits in queue.tenants.items():

@@ -47,7 +47,7 @@ async def as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
 async def read_body(request: web.Request) -> dict[str, Any]:
     """Return the JSON object in the request's body. Raises RefusedRequest and HTTPRequestEntityTooLarge."""
     if request.content_type != "application/json":
-        raise RefusedRequest(415, "the body must be JSON, with the header content-type: application/json")
+        raise RefusedRequest(415, "the body must be JSON, with a content-type: application/json header")
     if (request.content_length or 0) > MAX_BODY_BYTES:
         raise web.HTTPRequestEntityTooLarge(MAX_BODY_BYTES, request.content_length or 0)
     content = await read_bytes(request)
@@ -58,7 +58,7 @@ async def read_body(request: web.Request) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise RefusedRequest(400, "the body is not a JSON object")
     if not is_unicode(body):
-        raise RefusedRequest(400, "the body contains an unpaired surrogate, which is not a character")
+        raise RefusedRequest(400, "the body contains an unpaired surrogate, which is not a valid character")
     return body
 
 

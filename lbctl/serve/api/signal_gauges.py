@@ -14,7 +14,7 @@ _FAMILIES = (
     (
         "deferred",
         "lbctl_replica_deferred",
-        "The number of requests that a replica's engine has deferred, for a reason other than its capacity.",
+        "The number of requests that a replica's engine has deferred for a reason other than capacity.",
     ),
     (
         "preemptions",

@@ -77,8 +77,8 @@ class TrafficGauges(Collector):
         )  # fmt: skip
         errors = CounterMetricFamily(
             "lbctl_replica_errors",
-            "The number of failed requests from a proxy to a replica: a status of 500 or above, or an incomplete "
-            "response.",
+            "The number of failed requests from a proxy to a replica, that is, requests with a status of 500 or above "
+            "or an incomplete response.",
             labels=[*_REPLICA, "proxy"],
         )
         self._update(pools, proxies)
@@ -108,8 +108,8 @@ class TrafficGauges(Collector):
     def _proxy_states(self, proxies: tuple[schema.Proxy, ...]) -> Metric:
         states = GaugeMetricFamily(
             "lbctl_proxy_state",
-            "The number of running proxies of a fleet entry in each state; a proxy that never connected counts "
-            "as GONE.",
+            "The number of running proxies of a fleet entry in each state; a proxy that has never connected counts as "
+            "GONE.",
             labels=["proxy", "kind", "state"],
         )
         counts = Counter((row.proxy, row.state) for row in proxies if row.proxy is not None and row.kind != "reader")
@@ -130,7 +130,8 @@ class TrafficGauges(Collector):
     def _dropped(self) -> Metric:
         dropped = CounterMetricFamily(
             "lbctl_traffic_log_dropped",
-            "The number of ignored traffic log lines: malformed, or about a proxy or replica that is not in the fleet.",
+            "The number of ignored traffic log lines, which were malformed or referred to a proxy or replica that is "
+            "not in the fleet.",
             labels=["reason"],
         )
         for reason in DROPPED:

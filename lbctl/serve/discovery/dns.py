@@ -213,7 +213,7 @@ class DnsSource:
                 "the name %s also has addresses that are not valid for a replica: %s", name.question, _listed(refused)
             )
         if name.error:
-            _log.info("the name %s can be resolved again", name.question)
+            _log.info("the name %s resolves again", name.question)
         changed = dns_answer.addresses != name.addresses
         name.answer, name.answered, name.error, name.failures = dns_answer, self._now(), "", 0
         if changed:

@@ -78,7 +78,7 @@ def _port(wanted: str, item: Object, problems: dict[str, None]) -> int | None:
         return int(named[0]["port"])
     if item.get("endpoints"):
         names = ", ".join(str(port.get("name") or port["port"]) for port in ports) or "none"
-        what = f"no TCP port {wanted}" if wanted else "no or several TCP ports, and `port` is not set"
+        what = f"no TCP port {wanted}" if wanted else "no TCP port or more than one, and `port` is not set"
         problems[f"the service has {what} (its ports: {names})"] = None
     return None
 

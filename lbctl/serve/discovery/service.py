@@ -123,7 +123,9 @@ class DiscoveryService:
         try:
             yield
         except Exception:  # noqa: BLE001 -- a source that fails stops no other, and removes no replica
-            self._guard.record("a replica source failed; its last answers stay in use", "source of replicas", kind=kind)
+            self._guard.record(
+                "a replica source failed; its last responses stay in use", "source of replicas", kind=kind
+            )
 
     def _dns_sources(self) -> tuple[DnsSource, ...]:
         """The sources that also resolve the hosts in fixed addresses."""
@@ -174,7 +176,7 @@ class DiscoveryService:
         problem = implausible(new.replicas) or at_own_listener(new.replicas, own_listeners(self._binds, self._topology))
         if not problem:
             return new
-        effect = "its last answer stays in use" if last else "the pool has no replicas yet"
-        message = f"the source {discovery.kind} returned an invalid answer: {problem}; {effect}"
+        effect = "its last response stays in use" if last else "the pool has no replicas yet"
+        message = f"the source {discovery.kind} returned an invalid response: {problem}; {effect}"
         problems.append(Diagnostic("LB933", message, None, ("pools", pool.name, "discovery"), ""))
         return last

@@ -172,7 +172,9 @@ class NginxDriver:
         reason = applied.reason
         if applied.behind:
             state = "FAILING"
-            reason = reason or "nginx rejected the newest fleet; it runs the previous fleet with the newest weights"
+            reason = reason or (
+                "nginx rejected the newest fleet; it is running the previous fleet with the newest weights"
+            )
         self._unseen = applied.outcome in ("absent", "unconfirmed")
         reason, version = self._logged(reason), before.version
         if state == "SYNCED":

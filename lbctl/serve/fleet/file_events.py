@@ -85,7 +85,7 @@ class FileEvents:
             if reason != self._logged:
                 self._guard.record("a task failed and is restarted", "file events")
         if reason != self._logged:
-            log.warn("file notifications are not available; comparing the files every second", why=reason)
+            log.warn("file notifications are not available; checking the files for changes every second", why=reason)
         self.unavailable = self._logged = reason
 
     async def _notify_of_changes(self, watched: WatchedDirectories) -> None:

@@ -152,7 +152,7 @@ class FleetHistory:
             return None
         files = await self.files(rollback.digest)
         if files is None:
-            log.warn("rollback ended: its files are lost", digest=rollback.digest[:SHORT])
+            log.warn("rollback ended: its files have been lost", digest=rollback.digest[:SHORT])
         elif await self.on_disk() == rollback.ignored:
             return files
         else:
@@ -180,7 +180,7 @@ class FleetHistory:
                 others.setdefault(item.digest, item)
         if prefix is None:
             if not others:
-                raise BadRequestError("no earlier fleet is saved")
+                raise BadRequestError("no earlier fleet has been saved")
             return next(iter(others.values()))
         if current is not None and len(prefix) >= _MIN_PREFIX and current.digest.startswith(prefix.lower()):
             raise BadRequestError(f"{current.digest[:SHORT]} is already the published fleet")

@@ -178,7 +178,7 @@ def _keys(content: Content) -> set[object]:
 
 def _unusable(file: KeyFile, previous: ServedKeyFile, severity: Severity) -> Diagnostic:
     message = f"key file {show(file.written)} cannot be used: {_in_use(file, previous)}"
-    hint = "write the new secret into the file, as one line" if file.is_sent else _REVOKE
+    hint = "put the new secret in the file, on one line" if file.is_sent else _REVOKE
     return Diagnostic(UNUSABLE, message, file.node.position, file.path, hint, severity)
 
 

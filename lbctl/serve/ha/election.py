@@ -108,7 +108,7 @@ class Election:
 
     def _failed(self, problem: str) -> None:
         if problem != self.problem:
-            log.error(f"the store of the control plane cannot be used: {problem}")
+            log.error(f"the control plane's store cannot be used: {problem}")
             self._on_problem(problem)
         self.problem = problem
         if self._state.lease is not None and not self._authority.acts:

@@ -20,27 +20,27 @@ class MemberGauges(Collector):
         """Yield the metric families and their current values."""
         member, election = self._member, self._member.election
         yield _gauge(
-            "leader", "1 if this member is the leader, else 0.", float(member.leads and election.role == "leader")
+            "leader", "1 if this member is the leader, otherwise 0.", float(member.leads and election.role == "leader")
         )
-        yield _gauge("epoch", "The epoch that this member leads or follows.", float(member.epoch))
-        yield _gauge("store_up", "1 if the store is reachable, else 0.", float(not election.problem))
+        yield _gauge("epoch", "The epoch in which this member is the leader or a follower.", float(member.epoch))
+        yield _gauge("store_up", "1 if the store is reachable, otherwise 0.", float(not election.problem))
         yield _gauge("refused", "The number of rejected records and heartbeats.", float(len(member.store.refused)))
         yield _gauge("members", "The number of members with a valid heartbeat.", float(len(member.members)))
         yield _gauge(
             "clock_offset_seconds",
-            "Seconds by which the leader's clock is ahead of this member's clock.",
+            "Number of seconds by which the leader's clock is ahead of this member's clock.",
             member.clock.offset,
         )
-        yield _gauge("owned_pools", "The number of pools that this member scrapes.", float(len(member.sharing.own())))
+        yield _gauge("owned_pools", "The number of pools scraped by this member.", float(len(member.sharing.own())))
         if member.lag is not None:
             yield _gauge("lag_seconds", "Seconds since the leader's last heartbeat was received.", member.lag)
         if election.latency is not None:
             yield _gauge(
                 "store_latency_seconds",
-                "Response time of the store for the last request, in seconds.",
+                "The store's response time for the most recent request, in seconds.",
                 election.latency,
             )
-        takeovers = CounterMetricFamily("lbctl_ha_takeovers", "The number of times that this member became the leader.")
+        takeovers = CounterMetricFamily("lbctl_ha_takeovers", "The number of times this member became the leader.")
         takeovers.add_metric([], member.takeovers)
         yield takeovers
         samples = CounterMetricFamily(

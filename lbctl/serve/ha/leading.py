@@ -97,7 +97,7 @@ class Leading:
         while True:
             with suppress(StoreError):
                 if not is_signed and (count := await self._store.sign_again(self.epoch)):
-                    log.event("records of the store were signed again", records=count)
+                    log.event("records in the store were signed again", records=count)
                 is_signed = True
                 if changed := await self._state.write_again(FOLLOWED):
                     log.warn("restored records that another writer had changed in the store", keys=",".join(changed))

@@ -166,8 +166,8 @@ async def claim(store: SharedStore, name: str, waiting: Callable[[str], None]) -
         if (now.instance, now.value) != (other.instance, other.value):
             break
     raise UnusableError(
-        f"another running serve is already the member {name} of {store.location}: set a different "
-        "control.member for each"
+        f"another running serve is already the member {name} of {store.location}: set a different control.member for "
+        "each process"
     )
 
 

@@ -106,7 +106,7 @@ class SharedRecords:
         except records.UNREADABLE as error:
             if self.damaged.get(key) != value:
                 log.error(
-                    "cannot read a record of the store; keeping the last known value", key=key, reason=repr(error)
+                    "cannot read a record from the store; keeping the last known value", key=key, reason=repr(error)
                 )
             self.damaged[key] = value
             return None

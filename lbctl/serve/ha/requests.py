@@ -92,23 +92,23 @@ class MemberRequests:
         parts, owner = _parts(row, request), None
         if not self._keys.verifies(row["key"], "request", *parts):
             if not self._keys.accepts_unsigned:
-                raise NotSignedError("the request is not signed with a key of this control plane")
+                raise NotSignedError("the request is not signed with one of this control plane's keys")
             owners = [name for name, secret in tokens if _is_of(row["token"], secret, parts)]
             if not owners:
-                raise NotSignedError("the request is not signed with a token of this member")
+                raise NotSignedError("the request is not signed with one of this member's tokens")
             owner = owners[0]
         if row["to"] != self._name:
-            raise NotSignedError(f"the request is for the member {row['to']}")
+            raise NotSignedError(f"the request is addressed to member {row['to']}")
         self._check_time(row["number"], row["at"])
         return row["actor"], owner
 
     def _check_time(self, number: str, at: float) -> None:
         now = self._now()
         if abs(now - at) > _VALID:
-            raise NotSignedError("the signature of the request is too old, or the clocks of the members differ")
+            raise NotSignedError("the request's signature is too old, or the members' clocks differ")
         self._seen = {known: since for known, since in self._seen.items() if now - since <= 2 * _VALID}
         if number in self._seen or len(self._seen) >= _MAX_SEEN:
-            raise NotSignedError("the request has already been carried out")
+            raise NotSignedError("the request has already been executed")
         self._seen[number] = now
 
 

@@ -151,7 +151,7 @@ class PoolSharing:
 
     def _divide(self, parts: int) -> None:
         if parts > self.parts:
-            log.warn("the samples of this member are too large for one heartbeat", parts=parts)
+            log.warn("this member's samples are too large for one heartbeat", parts=parts)
         self._part, self.parts = 0, parts
 
     def renewed(self, asked_at: float) -> None:
@@ -212,7 +212,7 @@ class PoolSharing:
     def alone(self) -> None:
         """Scrape all pools, because no other members are reachable."""
         if self.members != (self._name,):
-            log.warn("this member scrapes all pools: no other member is reachable")
+            log.warn("this member is scraping all pools: no other member is reachable")
             self._share(self._name, (self._name,))
 
     async def _change(self, names: tuple[str, ...]) -> None:
@@ -222,7 +222,7 @@ class PoolSharing:
             return  # retried with the next announcements
         self._written = True
         if names != self.members:
-            log.event("members share the scraping of pools", members=",".join(names))
+            log.event("the members divide the scraping of pools among themselves", members=",".join(names))
         self._share(self._name, names)
 
     def _share(self, leader: str, names: tuple[str, ...]) -> None:
@@ -246,7 +246,7 @@ class PoolSharing:
             reports = await asyncio.to_thread(other.read, info.samples, received, plans)
         except UNREADABLE as error:
             if info.name not in self._damaged:
-                log.error("the samples of a member cannot be read", member=info.name, reason=repr(error))
+                log.error("a member's samples cannot be read", member=info.name, reason=repr(error))
             self._damaged.add(info.name)
             return
         self._damaged.discard(info.name)

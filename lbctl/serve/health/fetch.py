@@ -106,7 +106,7 @@ def tls_of(tls: PoolTls, h2: bool, locate: Locate) -> ssl.SSLContext:
 def _file(path: str, locate: Locate) -> Path:
     file = locate(path)
     if file is None:
-        raise FileNotFoundError(errno.ENOENT, "there is no such file", path)
+        raise FileNotFoundError(errno.ENOENT, "the file does not exist", path)
     return file
 
 
@@ -116,7 +116,7 @@ async def fetch(probe: HealthCheck, session: aiohttp.ClientSession) -> CheckResu
         async with asyncio.timeout(probe.timeout):
             return CheckResult(await _problem(probe, session))
     except TimeoutError:
-        return CheckResult(f"no answer within {probe.timeout:g} s")
+        return CheckResult(f"no response within {probe.timeout:g} s")
     except (BrokenAnswerError, UnresolvedError) as error:
         return CheckResult(str(error))
     except asyncio.IncompleteReadError:

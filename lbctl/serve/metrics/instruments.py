@@ -47,22 +47,22 @@ class Metrics:
         self._register_streams(registry)
         self._unmatched = Counter(
             "lbctl_xds_unmatched_nodes",
-            "The number of streams from nodes that match no proxy entry.",
+            "The number of streams from nodes that do not match any proxy entry.",
             registry=registry,
         )
         self._reloads = Counter(
-            "lbctl_reloads", "The number of times that lbctl read the fleet's files.", ["result"], registry=registry
+            "lbctl_reloads", "The number of times lbctl read the fleet's files.", ["result"], registry=registry
         )
         for result in RELOAD_STATUSES:
             self._reloads.labels(result)
         self._valid = Gauge(
-            "lbctl_fleet_valid", "1 if the most recently read files are published, else 0.", registry=registry
+            "lbctl_fleet_valid", "1 if the most recently read files are published, otherwise 0.", registry=registry
         )
         self._warnings = Gauge(
             "lbctl_fleet_warnings", "The number of warnings from the last read of the files.", registry=registry
         )
         self._key_files = Gauge(
-            "lbctl_key_files_held", "The number of key files whose earlier content is still in use.",
+            "lbctl_key_files_held", "The number of key files whose previous content is still in use.",
             registry=registry,
         )  # fmt: skip
         self._build_seconds = Histogram(
@@ -187,7 +187,7 @@ class _Snapshot(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the gauges."""
-        ready = GaugeMetricFamily("lbctl_ready", "1 if a complete snapshot is published, else 0.")
+        ready = GaugeMetricFamily("lbctl_ready", "1 if a complete snapshot is published, otherwise 0.")
         ready.add_metric([], float(bool(self._version)))
         yield ready
         info = GaugeMetricFamily("lbctl_snapshot_info", "The version of the published snapshot.", labels=["version"])

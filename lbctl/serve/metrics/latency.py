@@ -25,16 +25,14 @@ class LatencyMetrics:
         self._sending_at = 0.0
         self._step = Histogram(
             "lbctl_decision_seconds",
-            "The duration of one decision about all reported samples.",
+            "The time taken by one decision about all reported samples.",
             buckets=_DECISION_BUCKETS,
             registry=registry,
         )
-        self._decided = self._histogram(registry, "decision", "The time from a sample to the decision about it.")
-        self._sent = self._histogram(
-            registry, "sent", "The time from a sample until the weights that it changed were sent."
-        )
+        self._decided = self._histogram(registry, "decision", "The time from a sample to the resulting decision.")
+        self._sent = self._histogram(registry, "sent", "The time from a sample until the resulting weights were sent.")
         self._acked = self._histogram(
-            registry, "acked", "The time from a sample to an Envoy's acknowledgement of the weights that it changed."
+            registry, "acked", "The time from a sample until an Envoy acknowledged the resulting weights."
         )
 
     @staticmethod

@@ -205,11 +205,13 @@ class OverrideService:
         if kind == "split":
             routes = {item.name: item for item in served.loaded.compiled.topology.routes} if served else {}
             if identity.route not in routes:
-                raise BadRequestError(f"there is no route {show(identity.route)}{_suggestion(identity.route, routes)}")
+                raise BadRequestError(
+                    f"the fleet has no route {show(identity.route)}{_suggestion(identity.route, routes)}"
+                )
             return routes[identity.route]
         pools = {item.name: item for item in served.composed.whole.topology.pools} if served else {}
         if pool not in pools:
-            raise BadRequestError(f"there is no pool {show(pool)}{_suggestion(pool, pools)}")
+            raise BadRequestError(f"the fleet has no pool {show(pool)}{_suggestion(pool, pools)}")
         names = [item.name for item in pools[pool].replicas]
         if kind == "freeze" and replica:
             raise BadRequestError("only a whole pool can be frozen")
@@ -233,7 +235,8 @@ def _shares(value: object, route: Route) -> Shares:
 def _weight(value: object) -> float:
     if value is None:
         raise BadRequestError(
-            "a weight override needs a positive value, on the scale of capacity; to send no requests, drain the replica"
+            "a weight override needs a positive value, on the same scale as capacities; to send no requests, drain "
+            "the replica"
         )
     try:
         return checked_weight(value)

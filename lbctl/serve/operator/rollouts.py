@@ -261,7 +261,7 @@ class RolloutService:
             await self._state.save_rollouts(updated)
         except StoreError as error:
             self._failure.failed(f"rollouts cannot be saved: {error}")
-            raise NotSavedError(f"the rollout cannot be saved, and would be lost at a restart: {error}") from error
+            raise NotSavedError(f"the rollout cannot be saved, and would be lost on a restart: {error}") from error
         self._failure.succeeded()
 
     async def _apply(self, updated: Rollouts, cause: str) -> None:

@@ -266,7 +266,7 @@ def _reason(end: asyncio.Task[Any], reports: asyncio.Task[Any]) -> str:
         return f"the picker exited with code {end.result()}"
     if reports.done() and not reports.cancelled():
         return str(reports.result())
-    return "the picker does not read its input"
+    return "the picker is not reading its input"
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

@@ -337,12 +337,12 @@ class PickerManager:
     def _note_taken(self, taken: str) -> None:
         if taken and not self.taken:
             log.error(
-                "another process uses the address of the picker, so proxies do not use the picker and fall back to "
+                "another process is using the picker's address, so proxies do not use the picker and fall back to "
                 f"`otherwise` ({_MOVE})",
                 why=taken,
             )
         elif self.taken and not taken:
-            log.event("the address of the picker is free again, so proxies use the picker")
+            log.event("the picker's address is free again, so proxies use the picker")
         self.taken = taken
 
     def _places(self) -> tuple[Address, ServerTls | None] | None:

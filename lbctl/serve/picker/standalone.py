@@ -181,4 +181,4 @@ def _check_queue(queue: Mapping[str, Any]) -> None:
     _check_times(queue["waits"], WAIT_BOUNDS)
     for row in queue["tenants"].values():
         if len(row) != 2 or type(row[0]) is not int or type(row[1]) not in (int, float):
-            raise InvalidJsonError("the waits of a tenant must consist of a count and a sum")
+            raise InvalidJsonError("a tenant's waits must consist of a count and a sum")

@@ -242,7 +242,7 @@ def _reason(pool: Pool, item: EffectiveReplica, measured: FleetMeasurements) -> 
 def _failed_check(measured: FleetMeasurements, key: ReplicaKey) -> str:
     """Return the failure reported by lbctl's active check; empty if there is none."""
     check = measured.checks.get(key)
-    return f"lbctl's active check fails: {check.reason}" if check is not None and check.out else ""
+    return f"lbctl's active check is failing: {check.reason}" if check is not None and check.out else ""
 
 
 def _away(measured: FleetMeasurements, key: ReplicaKey, but: str = "") -> str:

@@ -176,4 +176,4 @@ def _why_no_signal(table: MetricsTable, page: MetricsPage) -> tuple[Reason, str]
         return "values", f"{name}: {reason}"
     if not page.samples:
         return "nothing_known", f"the page has no {table.title} metric"
-    return "nothing_known", "the page has no line with a plausible value for this replica"
+    return "nothing_known", "the page has no plausible value for this replica"

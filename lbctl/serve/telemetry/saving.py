@@ -105,7 +105,7 @@ class DecisionSaver:
                 await self.save_output(self._loop.output)
             except StoreError as error:
                 self._failure.failed(
-                    f"the weights and ejections cannot be saved, and would be lost at a restart: {error}"
+                    f"the weights and ejections cannot be saved, and would be lost on a restart: {error}"
                 )
             else:
                 self._failure.succeeded()

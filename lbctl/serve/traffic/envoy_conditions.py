@@ -122,7 +122,9 @@ class EnvoyConditions:
         except UnreadablePageError as error:
             if name not in self._failing and is_connected:
                 self._failing.add(name)
-                log.warn("the health checks of a proxy are unknown", proxy=name, admin=str(admin), why=str(error))
+                log.warn(
+                    "the results of a proxy's health checks are unknown", proxy=name, admin=str(admin), why=str(error)
+                )
             return
         self._failing.discard(name)
         self._ledger.set_conditions(name, conditions, self._clock())

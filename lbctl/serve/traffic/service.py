@@ -177,7 +177,7 @@ class Traffic:
         try:
             report = await source.poll()
         except Exception:  # noqa: BLE001 -- the other proxies are still polled
-            self._guard.record("the counters of a proxy cannot be read", COUNTERS, proxy=proxy)
+            self._guard.record("a proxy's counters cannot be read", COUNTERS, proxy=proxy)
             report = None
         if self._polled.get(proxy) is not source:
             return

@@ -6,12 +6,12 @@ from lbctl.targets.target import CONTROL_PLANE, Capability, Rendered, Unsupporte
 
 CAPABILITIES: dict[str, Capability] = {
     "listener.bind": Rendered(),
-    "listener.tls": Rendered("Envoy has a filter chain for each certificate"),
+    "listener.tls": Rendered("Envoy uses a separate filter chain for each certificate"),
     "listener.client_certificate": Rendered(),
     "listener.http2": Rendered(),
     "listener.h2c": Rendered("The proxy detects HTTP/2 by the connection preface"),
     "listener.client_address": Rendered(
-        "Envoy has one filter chain for the trusted networks, and another for all other peers. A request receives "
+        "Envoy uses one filter chain for trusted networks and another for all other peers. A request receives "
         "a 400 response if a client address header other than x-forwarded-for is sent twice or contains a comma"
     ),
     "listener.proxy_protocol": Rendered(),
@@ -20,8 +20,8 @@ CAPABILITIES: dict[str, Capability] = {
         "counted separately for each certificate, and for peers inside and outside the trusted networks"
     ),
     "listener.max_body": Rendered(
-        "Envoy buffers a request until it is complete, so streams are exempt. Routes with WebSocket and routes to "
-        "gRPC pools have no limit"
+        "Envoy buffers a request until it is complete, so streams are exempt. The limit does not apply to WebSocket "
+        "routes or to routes to gRPC pools"
     ),
     "listener.headers.max_count": Rendered("An HTTP/2 request above the limit is reset without a response"),
     "listener.headers.max_bytes": Rendered(
@@ -29,7 +29,7 @@ CAPABILITIES: dict[str, Capability] = {
     ),
     "listener.inspect": Rendered(
         "Envoy reads bodies completely, so a body larger than `inspect` and `max_body` receives a 413 response. "
-        "Envoy first decompresses bodies in gzip, zstd and br, and the limit applies to the decompressed size"
+        "Envoy first decompresses gzip, zstd and br bodies, and the limit applies to the decompressed size"
     ),
     "listener.timeouts": Rendered(
         "When the timeout expires, Envoy announces that it will close the idle connection, and closes it 1 to 2 s later"
@@ -40,17 +40,19 @@ CAPABILITIES: dict[str, Capability] = {
     ),
     "listener.tracing": Rendered("Envoy sends traces as OTLP over gRPC"),
     "listener.request_id": Rendered(
-        "The ID sent by a trusted peer is kept if it consists of at most 200 printable ASCII characters. A header "
-        "with another name contains a copy of x-request-id"
+        "The ID sent by a trusted peer is kept if it consists of at most 200 printable ASCII characters. If the "
+        "header has a different name, it contains a copy of x-request-id"
     ),
-    "route.match": Rendered("The path is forwarded as it was matched: %2F as /, and %41 as A. The query is unchanged"),
+    "route.match": Rendered(
+        "The path is forwarded in the form that was matched: %2F becomes /, and %41 becomes A. The query is unchanged"
+    ),
     "route.match.model": Rendered(
-        "Envoy reads the model from the header x-model, otherwise from `model` in a JSON body (not in a multipart "
-        "form), and otherwise from the query of a GET request. A model in the query is not in the access log. If a "
-        "route can match by model, Envoy buffers complete bodies whose content type is JSON, a form, text or missing. "
-        "Uploads of other types are not inspected. A body with an encoding other than gzip, zstd or br receives a 415 "
-        "response. If a route's protection depends on the model, a request receives a 400 response unless it names "
-        "exactly one model"
+        "Envoy reads the model from the x-model header, otherwise from `model` in a JSON body (not in a multipart "
+        "form), and otherwise from the query of a GET request. The access log does not include a model from the "
+        "query. If a route can match by model, Envoy buffers complete bodies whose content type is JSON, a form, text "
+        "or missing. Uploads of other types are not inspected. A body with an encoding other than gzip, zstd or br "
+        "receives a 415 response. If a route's protection depends on the model, a request receives a 400 response "
+        "unless it names exactly one model"
     ),
     "route.pool": Rendered(),
     "route.split": Rendered(),
@@ -58,19 +60,19 @@ CAPABILITIES: dict[str, Capability] = {
     "route.pin.cookie": Rendered(),
     "route.sticky_split.cookie": Rendered("The cookie contains the name of the pool"),
     "route.sticky_split.header": Rendered(
-        "Envoy selects the pool by a hash of the header, so changing the split moves as few clients as possible to "
-        "another pool"
+        "Envoy selects the pool by a hash of the header, so changing the split moves as few clients as possible to a "
+        "different pool"
     ),
     "route.mirror": Rendered("A slow mirror does not delay requests"),
     "route.fallback": Rendered(
-        "A pool with a fallback spills to its next rank only if no replica of the current rank is left. Passive "
+        "A pool with a fallback spills to its next rank only if no replica in the current rank is left. Passive "
         "checks can eject the whole pool, unless max_ejection is set"
     ),
     "route.respond": Rendered(),
     "route.redirect": Rendered(),
     "route.rewrite": Rendered(),
     "route.queue_priority": Rendered(
-        "Priorities have an effect only in pools with `queue`. In other pools, requests wait for a replica in order of "
+        "Priorities take effect only in pools with `queue`. In other pools, requests wait for a replica in order of "
         "arrival",
         in_part=True,
     ),
@@ -82,7 +84,7 @@ CAPABILITIES: dict[str, Capability] = {
     "route.timeouts.attempt": Rendered("The timeout runs from the end of the request to the beginning of the response"),
     "route.timeouts.idle": Rendered("The timeout expires if no byte is sent in either direction"),
     "route.retry": Rendered(
-        "A request longer than 1 MiB is tried only once. If bodies are inspected or limited, the configured size "
+        "A request larger than 1 MiB is tried only once. If bodies are inspected or limited, the configured size "
         "applies instead of 1 MiB"
     ),
     "route.retry.idempotent": Rendered(),
@@ -91,13 +93,13 @@ CAPABILITIES: dict[str, Capability] = {
         "busy responses"
     ),
     "route.retry.budget": Rendered(
-        "The smallest budget of a pool's routes applies to the whole pool and replaces max_retries. At least 3 "
+        "The smallest budget among a pool's routes applies to the whole pool and replaces max_retries. At least 3 "
         "concurrent retries are always allowed"
     ),
     "route.retry.backoff": Rendered(),
     "route.rate_limit": Rendered(
-        "Each Envoy instance enforces its part of the limit separately for each listener, certificate and kind of "
-        "peer (trusted or not). Envoy counts up to 10,000 distinct values"
+        "Each Envoy instance enforces its part of the limit separately for each listener and certificate, and for "
+        "trusted and untrusted peers. Envoy counts up to 10,000 distinct values"
     ),
     "route.rate_limit.concurrent": Unsupported(
         "Envoy limits concurrent requests per pool, not per tenant or client",
@@ -112,8 +114,8 @@ CAPABILITIES: dict[str, Capability] = {
         "directory that contains this file"
     ),
     "route.auth.jwt": Rendered(
-        "The token must be in the Authorization header. The token must have an expiry time, which is checked with a "
-        "clock tolerance of one second. A request whose tenant name contains control characters receives a 403 response"
+        "The token must be in the Authorization header. The token must have an expiry time, which is checked with one "
+        "second of clock tolerance. A request whose tenant name contains control characters receives a 403 response"
     ),
     "route.auth.external": Rendered(
         "Envoy calls the service with ext_authz over HTTP. A request is accepted only if the service returns status 200"
@@ -123,10 +125,10 @@ CAPABILITIES: dict[str, Capability] = {
         "(`admin`). For an Envoy that `serve` manages, use `lbctl bootstrap --proxy-metrics`"
     ),
     "route.auth.basic": Rendered(
-        "Envoy uses its filter for API keys, and accepts the scheme `Basic`, `basic` or `BASIC`. The listener's "
+        "Envoy uses its API key filter, which accepts the scheme `Basic`, `basic` or `BASIC`. The listener's "
         "file contains the passwords (mode 0600)"
     ),
-    "route.headers": Rendered("In a request, {pool} is the pool that the split chose, even if the fallback responds"),
+    "route.headers": Rendered("In a request, {pool} is the pool selected by the split, even if the fallback responds"),
     "route.regions": Rendered(),
     "route.access": Rendered(),
     "route.access_log": Rendered(),
@@ -172,18 +174,20 @@ CAPABILITIES: dict[str, Capability] = {
         "The cookie contains a hash of the replica's name, and each response renews it. Replicas with a host name "
         "and routes with a fallback are not supported"
     ),
-    "pool.replicas.priority": Rendered("If fewer than 70 % of the replicas are healthy, the next rank takes a share"),
+    "pool.replicas.priority": Rendered(
+        "If fewer than 70 % of the replicas are healthy, the next rank receives a share"
+    ),
     "pool.replicas.drain": Rendered(),
     "pool.locality": Rendered(
         "Envoy uses the zone and region of the proxy. If the healthy share of a rank falls below spill_below, the "
-        "next rank takes a share"
+        "next rank receives a share"
     ),
     "pool.connections.idle": Rendered(),
     "pool.connections.max_requests": Rendered(),
     "pool.timeouts.connect": Rendered(),
     "pool.timeouts.queue": Unsupported(
-        "a request that waits for a connection ends only when the route's total timeout expires",
-        "max_pending_requests limits the number of waiting requests; timeouts.request limits their wait",
+        "a request that is waiting for a connection ends only when the route's total timeout expires",
+        "max_pending_requests limits the number of waiting requests; timeouts.request limits how long they wait",
     ),
     "pool.circuit_breaker": Rendered("Requests whose connection is being established count as pending"),
     "pool.circuit_breaker.per_replica": Rendered(
@@ -191,14 +195,14 @@ CAPABILITIES: dict[str, Capability] = {
         "streams"
     ),
     "pool.queue": Rendered(
-        "If a request has to wait, Envoy sends the picker a second query, in which the request waits. If the picker "
-        "hangs during this query, the request uses `otherwise` after `max_wait`"
+        "If a request has to wait, Envoy sends the picker a second query, which lasts until the request's turn. If "
+        "the picker hangs during this query, the request uses `otherwise` after `max_wait`"
     ),
     "pool.slow_start": Rendered(
-        "Slow start has no effect with hash. With random, slow start has an effect only if weights differ or `lbctl "
+        "Slow start has no effect with hash. With random, slow start takes effect only if weights differ or `lbctl "
         "serve` drives Envoy. Slow start begins when Envoy first sees the replica"
     ),
-    "pool.health.http": Rendered("The Host header is the name of the pool unless `host` is set"),
+    "pool.health.http": Rendered("The Host header is the pool's name unless `host` is set"),
     "pool.health.http.body": Rendered("Envoy searches only the first 64 KiB of the response body"),
     "pool.health.grpc": Rendered(),
     "pool.health.tcp": Rendered(),
@@ -219,8 +223,9 @@ CAPABILITIES: dict[str, Capability] = {
         "all replicas are down. Drained replicas do not count"
     ),
     "pool.discovery.dns": Rendered(
-        "The pool contains every address of the name, because Envoy does not support max_replicas. If the name is "
-        "removed (NXDOMAIN) or has no address, the pool becomes empty, but `lbctl serve` keeps the last response"
+        "The pool contains every address that the name resolves to, because Envoy does not support max_replicas. If "
+        "the name is removed (NXDOMAIN) or has no address, the pool becomes empty, but `lbctl serve` keeps the last "
+        "response"
     ),
     "pool.discovery.file": Rendered("The file is read when the configuration is rendered"),
     "pool.tls": Rendered(
@@ -229,7 +234,7 @@ CAPABILITIES: dict[str, Capability] = {
     ),
     "pool.tls.client_certificate": Rendered(),
     "pool.credentials": Rendered(
-        "Filters set the credentials after Envoy has selected the host. For checks, the cluster contains the key. The "
+        "Filters set the credentials after Envoy has selected the host. The cluster contains the key for checks. The "
         "cluster is in a separate file or is sent over protected xDS"
     ),
     "pool.upstream": Rendered(
@@ -239,10 +244,10 @@ CAPABILITIES: dict[str, Capability] = {
     "fleet": Rendered(),
     "proxies": Rendered(),
     "proxies.form": Unsupported(
-        "Envoy has a single bootstrap file and receives its listeners over xDS", "`form: fragment` is an error (LB134)"
+        "Envoy uses a single bootstrap file and receives its listeners over xDS", "`form: fragment` is an error (LB134)"
     ),
     "proxies.include": Rendered(
-        "HTTP filters of known types can be included in front of the router. The filters also apply to WebSockets"
+        "HTTP filters of known types can be included before the router. The filters also apply to WebSockets"
     ),
     "pool.balance.pick": Rendered(
         "`ext_authz` queries the picker. Envoy uses the response only if it names hosts in the cluster, and uses "

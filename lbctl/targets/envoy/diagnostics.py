@@ -35,8 +35,8 @@ def _without_certificate(view: View) -> Iterator[Diagnostic]:
     """Report that an Envoy that reads files cannot use the picker, if the picker requires a client certificate."""
     if view.picker is not None and view.picker_tls:
         message = (
-            f"the picker at {view.picker} requires a client certificate, but an Envoy that is configured from files "
-            "has no certificate"
+            f"the picker at {view.picker} requires a client certificate, but an Envoy configured from files has no "
+            "certificate"
         )
         hint = (
             "use an Envoy configured by `lbctl bootstrap` with --tls-cert, or an address on loopback and `lbctl "
@@ -96,7 +96,7 @@ def _route(view: View, route: Route) -> Iterator[Diagnostic]:
         yield _warning(
             "pool.balance.hash",
             ("routes", route.name, "split"),
-            "Envoy configures hash keys per route: all pools of this split use the keys of all pools",
+            "Envoy configures hash keys per route: all pools in this split use the keys of all its pools",
         )
     if keys and route.action.sticky and route.action.sticky.kind == "header":
         yield _warning(
@@ -153,7 +153,7 @@ def _fallback(view: View, route: Route, action: Forward) -> Iterator[Diagnostic]
                 "pool.locality",
                 ("pools", name),
                 f"with the fallback of route {route.name!r}, Envoy spills to the next priority or zone only if no "
-                "replica of the current one is left",
+                "replica in the current one is left",
             )
         if pool.load_shedding:
             yield _warning(

@@ -140,7 +140,9 @@ class Backends:
         for pool in self._view.pools.values():
             priorities = {replica.priority for replica in pool.replicas}
             if len(priorities) > _MAX_RANKS:
-                message = "a Backend is either a fallback or not, so only replicas of the first two priorities are used"
+                message = (
+                    "a Backend is either a fallback or not, so only replicas with the first two priorities are used"
+                )
                 yield warning("pool.replicas.priority", message, ("pools", pool.name, "replicas"))
 
     def _limits(self) -> Iterator[Diagnostic]:
@@ -152,18 +154,18 @@ class Backends:
                 yield Diagnostic("LB172", message, path=("pools", item.pool, "replicas"), hint=hint)
             if len({is_ip(replica.address.host) for replica in item.replicas}) > 1:
                 message = "mirrored requests go to one Backend, which cannot contain both addresses and host names"
-                hint = "use only addresses in the mirror's pool"
+                hint = "list only addresses in the mirror's pool"
                 yield Diagnostic("LB172", message, path=("pools", item.pool, "replicas"), hint=hint)
         for route in self._view.routes.values():
             if not isinstance(route.action, Forward):
                 continue
             for pool in {share.pool for share in route.action.shares} | {pin.pool for pin in route.action.pins}:
                 if len(self._of(route, pool)) > MAX_BACKENDS:
-                    message = f"a rule of the Gateway API has at most {MAX_BACKENDS} backends"
+                    message = f"a Gateway API rule can have at most {MAX_BACKENDS} backends"
                     yield Diagnostic("LB172", message, path=("pools", pool, "replicas"), hint="use fewer weights")
             shares = [share.pool for share in route.action.shares]
             if sum(len(self._of(route, pool)) for pool in shares) > MAX_BACKENDS:
-                message = f"a rule of the Gateway API has at most {MAX_BACKENDS} backends"
+                message = f"a Gateway API rule can have at most {MAX_BACKENDS} backends"
                 yield Diagnostic("LB172", message, path=("routes", route.name, "split"), hint="use fewer pools")
 
     def _rules(self) -> Iterator[tuple[Route, dict[str, int]]]:
@@ -293,13 +295,13 @@ def _divided_warnings(pool: Pool, standbys: Sequence[bool], reason: str, *, is_p
     """Yield the features that a pool loses in a rule with a separate cluster for each of its Backends."""
     path = ("pools", pool.name, "replicas")
     if any(standbys):
-        message = f"{reason}, so no Backend takes over for another: only replicas of the first priority are used"
+        message = f"{reason}, so Backends cannot replace each other: only replicas with the first priority are used"
         yield warning("pool.replicas.priority", message, path)
     if standbys.count(False) > 1:
-        loss = "while all replicas of a Backend are unhealthy, its share of the requests gets 503"
+        loss = "while all replicas in a Backend are unhealthy, its share of the requests gets 503"
         yield warning("pool.replicas", f"{reason}, and chooses the Backend first: {loss}", path)
         if is_picked:
-            loss = "a replica of another Backend that the picker names is not used"
+            loss = "the gateway ignores the picker's choice if the replica is in another Backend"
             place = ("pools", pool.name, "balance")
             yield warning("pool.balance.pick", f"{reason}, and chooses the Backend first: {loss}", place)
 
@@ -339,7 +341,7 @@ def errors(view: View) -> Iterator[Diagnostic]:
         for replica in pool.replicas:
             path = ("pools", pool.name, "replicas", replica.name)
             if replica.address.path or is_loopback(replica.address.host):
-                message = f"a Backend cannot contain {replica.address}, which only one machine can reach"
+                message = f"a Backend cannot contain {replica.address}, which is reachable from only one machine"
                 yield Diagnostic("LB171", message, path=path, hint="use an address that the gateway can reach")
             elif not is_ip(replica.address.host) and not _HOST_NAME.fullmatch(replica.address.host.lower()):
                 message = f"a Backend cannot contain {replica.address.host}, which is not a DNS name"

@@ -20,18 +20,18 @@ def _protection(what: str) -> Unsupported:
 
 _SERVED: Mapping[str, Capability] = {
     "route.rollout": Unsupported(
-        "Envoy Gateway cannot change a split by itself",
+        "Envoy Gateway cannot adjust a split by itself",
         "the split in the file applies; `lbctl render --server` renders the current split of a running serve",
     ),
     "pool.drain_deadline": Unsupported(
-        "Envoy Gateway does not measure the time since a replica was drained",
+        "Envoy Gateway does not track how long a replica has been draining",
         "the replica finishes its requests without a time limit",
     ),
     "pool.health.deep": Unsupported(
         "Envoy Gateway does not read GPU telemetry", "active and passive health checks apply"
     ),
     "pool.telemetry": Unsupported(
-        "Envoy Gateway does not read a model server's metrics",
+        "Envoy Gateway does not collect model server metrics",
         "only the picker uses metrics, and only while `lbctl serve` is running",
     ),
     "pool.weighting": Unsupported(
@@ -56,9 +56,9 @@ _LISTENERS: Mapping[str, Capability] = {
     "listener.http2": Rendered("The owner of an existing Gateway controls this setting", in_part=True),
     "listener.h2c": Rendered("HTTP/2 without TLS cannot be disabled", in_part=True),
     "listener.client_address": Rendered(
-        "Only the header x-forwarded-for is supported, and it must not contain IPv4-mapped addresses. The gateway "
-        "also removes other client headers that trusted load balancers send, so replicas get only x-forwarded-for. "
-        "With another header, routes with `allow_from` or `deny_from` return 503",
+        "Only the x-forwarded-for header is supported, and it must not contain IPv4-mapped addresses. The gateway "
+        "also removes other client address headers sent by trusted load balancers, so replicas get only "
+        "x-forwarded-for. With another header, routes with `allow_from` or `deny_from` return 503",
         in_part=True,
     ),
     "listener.proxy_protocol": Rendered("The owner of an existing Gateway controls this setting", in_part=True),
@@ -67,8 +67,8 @@ _LISTENERS: Mapping[str, Capability] = {
         in_part=True,
     ),
     "listener.max_body": Rendered(
-        "Envoy buffers a request until it is complete, so streams are exempt. Routes with WebSocket and routes to "
-        "gRPC pools have no limit"
+        "Envoy buffers a request until it is complete, so streams are exempt. The limit does not apply to WebSocket "
+        "routes or to routes to gRPC pools"
     ),
     "listener.headers.max_count": _missing("the number of headers", "Envoy's limit of 100 headers applies"),
     "listener.headers.max_bytes": _missing("the size of headers", "Envoy's limit of 60 KiB applies"),
@@ -83,7 +83,7 @@ _LISTENERS: Mapping[str, Capability] = {
     "listener.access_log": NotYet("set `telemetry.accessLog` in an EnvoyProxy"),
     "listener.tracing": NotYet("set `telemetry.tracing` in an EnvoyProxy"),
     "listener.request_id": Rendered(
-        "The header is x-request-id. With `client_address`, the gateway keeps IDs from all clients", in_part=True
+        "The header is always x-request-id. With `client_address`, the gateway keeps IDs from all clients", in_part=True
     ),
     "listener.access": Rendered("A request without valid credentials receives 401 before it is rejected", in_part=True),
 }
@@ -96,28 +96,30 @@ _ROUTES: Mapping[str, Capability] = {
         in_part=True,
     ),
     "route.match.model": Rendered(
-        "The model is read from the header x-model, which clients or another component set. A route that "
+        "The model is read from the x-model header, which clients or another component set. A route that "
         "bypasses the protection of a model returns 503, unless `assume` lists this feature"
     ),
     "route.pool": _DONE,
     "route.split": Rendered(
-        "All pools of a split share one policy, which has their smallest limits and all other settings of the pool "
-        "with the largest share. Weights above 1,000,000 are scaled down",
+        "All pools in a split share one policy, which combines their smallest limits with all other settings of the "
+        "pool with the largest share. Weights above 1,000,000 are scaled down",
         in_part=True,
     ),
     "route.pin.header": _DONE,
     "route.pin.cookie": Rendered("The cookie is matched by a regular expression on the Cookie header"),
     "route.sticky_split.cookie": _missing("choosing the pool by a cookie", "each request is assigned at random"),
     "route.sticky_split.header": _missing("choosing the pool by a hash", "each request is assigned at random"),
-    "route.mirror": Rendered("All replicas of the pool get equal shares of the copies"),
+    "route.mirror": Rendered("All replicas in the pool get equal shares of the copies"),
     "route.fallback": Unsupported(
         "an Envoy Gateway fallback gets requests as soon as fewer than 72 % of the other replicas are healthy",
-        "requests get 503 while the pools of the route have no healthy replica",
+        "requests get 503 while the route's pools have no healthy replica",
     ),
-    "route.respond": Rendered("A response with a body of more than 4 KiB is replaced with 503", in_part=True),
+    "route.respond": Rendered(
+        "If the response body is larger than 4 KiB, the response is replaced with 503", in_part=True
+    ),
     "route.redirect": Since(
         (1, 8),
-        Unsupported("before 1.8, Envoy Gateway's API has no status 308", "every redirect has the status 301"),
+        Unsupported("before 1.8, Envoy Gateway's API has no status 308", "every redirect uses the status 301"),
     ),
     "route.rewrite": Rendered("The new host is set without a port", in_part=True),
     "route.queue_priority": Unsupported("Envoy Gateway has no queue", "requests have no priority"),
@@ -132,10 +134,10 @@ _ROUTES: Mapping[str, Capability] = {
         ),
     ),
     "route.retry": Rendered(
-        "A request longer than 1 MiB is tried only once; on an existing Gateway, its owner's limit applies"
+        "A request larger than 1 MiB is tried only once; an existing Gateway uses the limit set by its owner"
     ),
     "route.retry.idempotent": _DONE,
-    "route.retry.replica_busy": Rendered("A gRPC replica declines a request with the status UNAVAILABLE"),
+    "route.retry.replica_busy": Rendered("A gRPC replica rejects a request with the UNAVAILABLE status"),
     "route.retry.budget": Since(
         (1, 8),
         Unsupported("before 1.8, Envoy Gateway has no retry budget", "`circuit_breaker.max_retries` applies"),
@@ -151,9 +153,8 @@ _ROUTES: Mapping[str, Capability] = {
     "route.rate_limit.concurrent": _protection("concurrent requests"),
     "route.rate_limit.prompt_tokens": _protection("prompt tokens"),
     "route.auth.api_keys": Rendered(
-        "The keys are in a Secret, with one key for each tenant. `Bearer` must be written with exactly this "
-        "capitalization. A route returns 503 if a tenant has several keys, if keys are hashed, or if the route also "
-        "accepts tokens",
+        "The keys are in a Secret, with one key for each tenant. `Bearer` must have exactly this capitalization. A "
+        "route returns 503 if a tenant has several keys, if keys are hashed, or if the route also accepts tokens",
         in_part=True,
     ),
     "route.auth.jwt": Rendered(
@@ -168,12 +169,12 @@ _ROUTES: Mapping[str, Capability] = {
         in_part=True,
     ),
     "route.auth.basic": Rendered(
-        "A Secret contains the users in the format of `htpasswd -s`. The realm is the URL of the request",
+        "A Secret contains the users in `htpasswd -s` format. The realm is the request URL",
         in_part=True,
     ),
     "route.headers": Rendered(
         "At most 16 headers can be set, and at most 16 removed. The variables {route}, {listener} and, for a route to "
-        "one pool, {pool} are replaced; a header with another variable, or with two spaces in a row, is not set "
+        "one pool, {pool} are replaced; a header with another variable, or with two consecutive spaces, is not set "
         "(LB445)",
         in_part=True,
     ),
@@ -185,7 +186,7 @@ _ROUTES: Mapping[str, Capability] = {
 _POOLS: Mapping[str, Capability] = {
     "pool.replicas": Rendered(
         "Replicas with equal weight form a Backend of at most 256 replicas (LB172), and each Backend has a weight. A "
-        "pool gets no requests if all of its replicas are drained",
+        "pool receives no requests if all of its replicas are drained",
         in_part=True,
     ),
     "pool.model": _DONE,
@@ -196,15 +197,15 @@ _POOLS: Mapping[str, Capability] = {
     "pool.protocol.grpc": Rendered("A Service with another owner needs the `appProtocol` kubernetes.io/h2c"),
     "pool.balance.round_robin": _DONE,
     "pool.balance.least_request": Rendered(
-        "Weights select the Backend, and the number of requests only selects among replicas with equal weight"
+        "Weights select the Backend, and the number of requests is considered only among replicas with equal weight"
     ),
     "pool.balance.least_time": Unsupported(
         "Envoy does not use response times for load balancing", "Envoy uses least_request"
     ),
     "pool.balance.random": _DONE,
-    "pool.balance.hash": Rendered("The hash ignores the weights of Backends"),
-    "pool.balance.hash.json_body": _missing("hashes of the request body", "Envoy uses least_request"),
-    "pool.balance.hash.prompt_prefix": _missing("hashes of the request body", "Envoy uses least_request"),
+    "pool.balance.hash": Rendered("The hash ignores Backend weights"),
+    "pool.balance.hash.json_body": _missing("hashes of request bodies", "Envoy uses least_request"),
+    "pool.balance.hash.prompt_prefix": _missing("hashes of request bodies", "Envoy uses least_request"),
     "pool.balance.hash.bounded_load": _missing("bounded load", "the hash alone selects the replica"),
     "pool.balance.pick": Rendered(
         "The picker is queried through an EnvoyExtensionPolicy. If the query fails, the gateway uses `otherwise`, "
@@ -221,14 +222,15 @@ _POOLS: Mapping[str, Capability] = {
     ),
     "pool.affinity.header": _missing("sessions that replicas create", "each request is balanced independently"),
     "pool.replicas.priority": Rendered(
-        "Two priorities are supported. The second priority takes a share if fewer than 72 % of the first are healthy. "
-        "It has no effect with `locality`, or in a route that mixes addresses and host names, or HTTP/1.1 and HTTP/2",
+        "Two priorities are supported. The second priority receives a share if fewer than 72 % of the first "
+        "priority's replicas are healthy. It has no effect with `locality`, or on a route that mixes addresses and "
+        "host names or HTTP/1.1 and HTTP/2",
         in_part=True,
     ),
     "pool.replicas.drain": Rendered("A drained replica is omitted from its Backend"),
     "pool.locality": Rendered(
         "Only `prefer: zone` is supported, without `spill_below`, a hash or the picker. Replicas with one weight do "
-        "not take over for replicas with another weight",
+        "not replace failed replicas with another weight",
         in_part=True,
     ),
     "pool.connections.idle": _DONE,
@@ -236,9 +238,9 @@ _POOLS: Mapping[str, Capability] = {
     "pool.timeouts.connect": _DONE,
     "pool.timeouts.queue": _missing(
         "how long a request waits for a connection",
-        "max_pending_requests limits the number of waiting requests; timeouts.request limits their wait",
+        "max_pending_requests limits the number of waiting requests; timeouts.request limits how long they wait",
     ),
-    "pool.circuit_breaker": Rendered("The limits apply separately to each rule that routes to the pool"),
+    "pool.circuit_breaker": Rendered("The limits apply to each rule that routes to the pool separately"),
     "pool.circuit_breaker.per_replica": Rendered(
         "Only connections are limited. `max_requests` requires HTTP/1.1, and also a Backend if TLS is used",
         in_part=True,
@@ -249,17 +251,18 @@ _POOLS: Mapping[str, Capability] = {
     ),
     "pool.health.http": Rendered("Checks cannot send the key that replicas require", in_part=True),
     "pool.health.http.body": _DONE,
-    "pool.health.grpc": Rendered("A pool without HTTP/2 is checked by opening a connection", in_part=True),
-    "pool.health.tcp": Rendered("A separate port is supported since 1.8", in_part=True),
+    "pool.health.grpc": Rendered("Without HTTP/2, a replica is checked by opening a connection", in_part=True),
+    "pool.health.tcp": Rendered("A separate port is supported as of 1.8", in_part=True),
     "pool.health.agent": Rendered(
-        "Agents are supported since 1.8, if all agents of the pool use the same port", in_part=True
+        "Agents are supported as of 1.8, if all of the pool's agents use the same port", in_part=True
     ),
     "pool.health.passive.consecutive_5xx": _DONE,
     "pool.health.passive.connect_failures": Rendered("Resets and timeouts before a response also count"),
     "pool.health.passive.error_rate": Rendered(
-        "Only replicas with at least 50 requests in an interval count, and only if the pool has at least 5 of them"
+        "Only replicas with at least 50 requests in an interval are considered, and only if the pool has at least 5 "
+        "such replicas"
     ),
-    "pool.health.passive.ejection": Rendered("The duration grows with the number of ejections"),
+    "pool.health.passive.ejection": Rendered("The duration increases with the number of ejections"),
     "pool.health.passive.max_ejection": _DONE,
     "pool.health.fail_open": Rendered("Envoy enters panic mode if fewer than 1 % of the replicas are healthy"),
     "pool.load_shedding": _missing("load shedding", "requests are rejected only if no replica is healthy"),
@@ -269,12 +272,12 @@ _POOLS: Mapping[str, Capability] = {
         "The routes refer to the Service by `service_port`, and the gateway watches its pods", in_part=True
     ),
     "pool.tls": Rendered(
-        "All certificates of a pool must be valid for one host name, and a Service also needs `ca`; otherwise the "
+        "All certificates in a pool must be valid for the same host name, and a Service also needs `ca`; otherwise the "
         "routes return 503",
         in_part=True,
     ),
     "pool.tls.client_certificate": Rendered(
-        "Supported since 1.8 for pods of a Service, if all such pools use the same certificate; otherwise their routes "
+        "Supported as of 1.8 for a Service's pods, if all such pools use the same certificate; otherwise their routes "
         "return 503",
         in_part=True,
     ),

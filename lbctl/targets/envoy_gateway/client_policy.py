@@ -193,7 +193,8 @@ def diagnostics(context: Context) -> Iterator[Diagnostic]:
         path: Path = ("listeners", listener.name)
         if len(_expressions(context, listener)) >= _MAX_MATCHES:
             message = (
-                f"a ClientTrafficPolicy has at most {_MAX_MATCHES} expressions for headers that no client may send"
+                f"a ClientTrafficPolicy can contain at most {_MAX_MATCHES} expressions for headers that clients must "
+                "not send"
             )
             hint = "set or remove fewer headers in the routes of this proxy"
             yield Diagnostic("LB172", message, path=path, hint=hint)
@@ -214,8 +215,7 @@ def _of_existing_gateway(view: View) -> Iterator[Diagnostic]:
         for feature, key in _differences(view, listener):
             yield warning(feature, _OWNER, ("listeners", listener.name, *key), _HINT)
     message = (
-        "lbctl does not render this Gateway, so it does not remove headers that clients can use to claim another "
-        "address"
+        "lbctl does not render this Gateway, so it does not remove headers that clients can use to forge their address"
     )
     path = ("proxies", view.proxy.name, "kubernetes", "gateway")
     yield Diagnostic("LB174", message, path=path, hint=_HINT, severity="warning")

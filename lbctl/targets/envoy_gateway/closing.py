@@ -45,7 +45,7 @@ def _unnamed(pools: Iterator[Pool]) -> Iterator[Gap]:
 def _old_certificates(pools: list[Pool]) -> Iterator[Gap]:
     for pool in pools:
         if key_pair(pool) is not None:
-            reason = "before 1.8, a Gateway has no client certificate for the pods of a Service"
+            reason = "before 1.8, a Gateway does not support client certificates for a Service's pods"
             path = ("pools", pool.name, "tls", "certificate")
             hint = "use a newer version of Envoy Gateway"
             yield Gap("pool.tls.client_certificate", "pool", pool.name, path, reason, hint)
@@ -57,10 +57,14 @@ def _rates(view: View) -> Iterator[Gap]:
         rates = [(index, limit) for index, limit in enumerate(route.rate_limits) if limit.requests]
         by_client = next((index for index, limit in rates if limit.by != "all"), None)
         if by_client is not None:
-            reason, index = "local limits count all requests of a rule together", by_client
+            reason, index = "local limits count all of a rule's requests together", by_client
             hint = "by: all, or add a policy with a global limit and list this feature in `assume`"
         elif len(rates) > 1:
-            reason, index, hint = "a rule has one limit for all of its requests", rates[1][0], "keep one limit"
+            reason, index, hint = (
+                "a rule supports a single limit for all of its requests",
+                rates[1][0],
+                "keep one limit",
+            )
         else:
             continue
         path = ("routes", route.name, "rate_limit", index)

@@ -82,7 +82,7 @@ def prerequisites(context: Context) -> Iterator[Prerequisite]:
     """Yield the CA bundle for the pickers, which is shared by a namespace's gateways."""
     if _pickers(context).services:
         words = ("kubectl", "-n", context.objects.namespace, "create", "configmap", _bundle(context))
-        yield Prerequisite((*words, "--from-file=ca.crt=FILE"), note="FILE is the CA bundle of the pickers")
+        yield Prerequisite((*words, "--from-file=ca.crt=FILE"), note="FILE is the pickers' CA bundle")
 
 
 def _bundle(context: Context) -> str:
@@ -125,5 +125,7 @@ def diagnostics(context: Context) -> Iterator[Diagnostic]:
         shares = [share.pool for share in route.action.shares] if isinstance(route.action, Forward) else []
         picked = [name for name in shares if view.pools[name].balance.pick is not None]
         if picked and len(shares) > 1:
-            message = f"a rule with several pools has no picker: the gateway uses `otherwise` for pool {picked[0]}"
+            message = (
+                f"a rule with several pools cannot use the picker: the gateway uses `otherwise` for pool {picked[0]}"
+            )
             yield warning("pool.balance.pick", message, (*path_of(route), "split"), "use a route for each pool")

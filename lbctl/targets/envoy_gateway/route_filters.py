@@ -225,13 +225,13 @@ def _values(view: View) -> Iterator[Diagnostic]:
     for route in view.routes.values():
         for direction, rules in (("request", route.request_headers), ("response", route.response_headers)):
             for name in (name for name, value in rules.set if not can_set(value)):
-                message = f"Envoy Gateway cannot set {name}, because its value has two spaces in a row"
+                message = f"Envoy Gateway cannot set {name}, because its value contains two consecutive spaces"
                 path = (*path_of(route), "headers", direction, "set", name)
                 yield warning("route.headers", message, path, "use one space")
     for pool in view.pools.values():
         for header in pool.upstream.headers if pool.upstream is not None else ():
             if not can_set(header.text):
-                message = f"Envoy Gateway cannot set {header.name}, because its value has two spaces in a row"
+                message = f"Envoy Gateway cannot set {header.name}, because its value contains two consecutive spaces"
                 path = ("pools", pool.name, "upstream", "headers", header.name)
                 yield warning("pool.upstream", message, path, "use one space")
 
@@ -254,11 +254,11 @@ def diagnostics(context: Context) -> Iterator[Diagnostic]:
             continue
         yield from header_filters.diagnostics(view, rule.listener, route, ())
         if not _fits(view, rule.listener, route):
-            message = f"a response body can have at most {_MAX_BODY} bytes, so the route returns 503"
+            message = f"a response body can be at most {_MAX_BODY} bytes long, so the route returns 503"
             yield warning("route.respond", message, (*path_of(route), "respond"), "use a shorter body")
     for pool in view.pools.values():
         if pool.upstream is not None and pool.upstream.server_name != pool.upstream.host:
-            message = "the Gateway API cannot set a port in the Host header, so only the name is set"
+            message = "the Gateway API cannot set a port in the Host header, so only the host name is set"
             yield warning("pool.upstream", message, ("pools", pool.name, "upstream", "host"), "remove the port")
         routes = [item for item in view.routes.values() if isinstance(item.action, Forward)]
         if pool.credentials is None or key_of(pool) is None:

@@ -85,7 +85,7 @@ def _keys(words: tuple[str, ...], tenants: list[str]) -> Prerequisite:
     """Return the Secret that contains the tenants' keys. Lines of such a file cannot begin with a digit."""
     if any(tenant[0].isdigit() for tenant in tenants):
         files = (f"--from-file={tenant}=FILE-{index}" for index, tenant in enumerate(tenants, start=1))
-        return Prerequisite((*words, *files), note="each file contains a key without a newline at its end")
+        return Prerequisite((*words, *files), note="each file contains a key without a trailing newline")
     listed = f": {', '.join(tenants)}" if tenants else ""
     return Prerequisite((*words, "--from-env-file=FILE"), note=f"FILE has a line TENANT=KEY for each tenant{listed}")
 
@@ -242,7 +242,7 @@ def finds_clients(listener: Listener, objects: KubernetesObjects) -> bool:
 
 def _unknown_clients(view: View, listener: Listener) -> Iterator[Gap]:
     reason = f"the gateway cannot determine the client addresses of listener {listener.name}"
-    hint = "use `client_address` with the header x-forwarded-for, and `gateway_class`"
+    hint = "use `client_address` with the x-forwarded-for header, and `gateway_class`"
     if access(listener).is_limited:
         key = "allow_from" if listener.allow_from is not None else "deny_from"
         yield Gap("listener.access", "listener", listener.name, ("listeners", listener.name, key), reason, hint)
@@ -270,13 +270,13 @@ def _reason(view: View, objects: KubernetesObjects, route: Route, auth: Auth) ->
     headers = given([route])
     kind = _kind(auth)
     if objects.gateway is not None and headers:
-        reason = f"lbctl does not render this Gateway, so clients could send the header {headers[0]} themselves"
+        reason = f"lbctl does not render this Gateway, so clients could send the {headers[0]} header themselves"
         return kind, (), reason, "set `gateway_class`, or do not forward this header"
     if auth.external is not None and auth.external.address.on_loopback:
-        reason = f"a Backend cannot contain {auth.external.address}, which only one machine can reach"
+        reason = f"a Backend cannot contain {auth.external.address}, which is reachable from only one machine"
         return kind, ("external", "url"), reason, "use an address that the gateway can reach"
     if auth.api_keys is not None and auth.jwt is not None:
-        reason = "a SecurityPolicy with API keys and tokens requires both of them, not just one"
+        reason = "a SecurityPolicy with API keys and tokens requires both, but a route accepts either one"
         return kind, (), reason, "use only one of them, or separate routes"
     if auth.api_keys is not None and auth.api_keys.realm is None:
         return _reason_about_keys(view, route, auth.api_keys)
@@ -300,7 +300,7 @@ def _reason_about_keys(view: View, route: Route, api_keys: ApiKeys) -> _Reason |
         return "api_keys", key, reason, "run lbctl key new TENANT --plain -f FILE"
     several = [tenant for tenant, count in Counter(item.tenant for item in keys).items() if count > 1]
     if several:
-        reason = f"a Secret has one key for each tenant, but {several[0]} has several"
+        reason = f"a Secret holds one key per tenant, but {several[0]} has several"
         return "api_keys", key, reason, "use one key for each tenant"
     return None
 
@@ -313,7 +313,7 @@ def _reason_about_tokens(view: View, route: Route, jwt: Jwt) -> _Reason | None:
         reason = f"a SecurityPolicy has at most {_MAX_AUDIENCES} audiences"
         return "jwt", ("jwt", "audiences"), reason, "use fewer audiences"
     if len(jwt.issuer) > _MAX_ISSUER:
-        reason = f"an issuer has at most {_MAX_ISSUER} characters in a SecurityPolicy"
+        reason = f"an issuer can be at most {_MAX_ISSUER} characters long in a SecurityPolicy"
         return "jwt", ("jwt", "issuer"), reason, "use a shorter issuer"
     return None
 
@@ -329,11 +329,11 @@ def diagnostics(context: Context) -> Iterator[Diagnostic]:
             yield warning("route.auth.api_keys", message, place, "let clients send a header")
         if auth.external is not None:
             message = (
-                "the service gets the path of the request only in its query, as `uri`, without the headers "
-                "x-original-uri and x-original-method"
+                "the service gets the request path only in its query, as `uri`, and does not get the x-original-uri "
+                "and x-original-method headers"
             )
             yield warning("route.auth.external", message, (*path, "external"), "let the service read the query")
             named = auth.external.tenant_header
             if auth.forward_tenant and auth.forward_tenant != named:
-                message = f"the gateway cannot rename the header {named}, so replicas do not get {auth.forward_tenant}"
+                message = f"the gateway cannot rename the {named} header, so replicas do not get {auth.forward_tenant}"
                 yield warning("route.auth.external", message, (*path, "forward_tenant"), f"forward_tenant: {named}")

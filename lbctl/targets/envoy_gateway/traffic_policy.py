@@ -265,11 +265,11 @@ def _active(pool: Pool, check: ActiveCheck) -> Tree:
 def _lacking(view: View, pool: Pool, check: ActiveCheck) -> str:
     """Return the reason why Envoy Gateway cannot run the active check; empty if it can."""
     if check.port is not None and view.proxy.version < _CHECK_PORTS:
-        return "before 1.8, checks use the port of the requests"
+        return "before 1.8, checks use the same port as requests"
     if check.port is not None and pool.tls is not None:
-        return "checks of a pool with TLS use TLS on every port"
+        return "if a pool uses TLS, its checks use TLS on every port"
     if any(replica.agent_port is not None for replica in pool.replicas):
-        return "all replicas of a pool are checked on the same port"
+        return "all replicas in a pool are checked on the same port"
     if check_key(view, pool) is not None:
         return "checks cannot send headers, so replicas that require a key would reject them"
     if isinstance(check.probe, HttpCheck) and check.probe.host is not None and ":" in check.probe.host:
@@ -358,7 +358,7 @@ def _slow_start(pool: Pool) -> Iterator[Diagnostic]:
         message = "Envoy Gateway supports slow start only with round_robin and least_request"
         yield warning("pool.slow_start", message, path)
     elif (ramp.min_weight, ramp.aggression) != (default.min_weight, default.aggression):
-        message = "Envoy Gateway has no setting for the shape of the ramp: only the window applies"
+        message = "Envoy Gateway has no setting for the ramp's shape: only the window applies"
         yield warning("pool.slow_start", message, path)
 
 
@@ -385,7 +385,7 @@ def _rate_warnings(context: Context) -> Iterator[Diagnostic]:
                 hint = "use fewer hosts, methods, models, pins and listeners for the route"
                 yield warning("route.rate_limit", message, path, hint)
             if limit.burst and limit.burst != limit.requests:
-                message = "Envoy Gateway does not support bursts: a client may send a whole period's requests at once"
+                message = "Envoy Gateway does not support bursts: a client can send all of a period's requests at once"
                 yield warning("route.rate_limit", message, (*path, "burst"), "use a shorter period")
 
 
@@ -396,7 +396,7 @@ def _splits(context: Context) -> Iterator[Diagnostic]:
         for pool in pools[1:]:
             if different := list(_differences(context.view, rule, pools[0], pool)):
                 message = (
-                    f"Envoy Gateway has one policy for all pools of a rule: {' and '.join(different)} of pool "
+                    f"Envoy Gateway has one policy for all pools in a rule: {' and '.join(different)} from pool "
                     f"{pools[0].name} also apply to pool {pool.name}"
                 )
                 hint = "use the same settings in both pools"

@@ -22,7 +22,9 @@ def _protection(what: str) -> Unsupported:
 
 
 _BALANCE = _setting("load balancing within a pool")
-_CHECKS = Unsupported("the API has no health checks", "the gateway uses the readiness of pods and EndpointSlices")
+_CHECKS = Unsupported(
+    "the API does not define health checks", "the gateway uses the readiness of pods and EndpointSlices"
+)
 _RETRIES = Unsupported(
     "retries are not part of the standard channel, and experimental retries can repeat a request that was already sent",
     _CLASS,
@@ -30,18 +32,18 @@ _RETRIES = Unsupported(
 
 _SERVED: Mapping[str, Capability] = {
     "route.rollout": Unsupported(
-        "the API cannot change a split by itself",
+        "the API cannot adjust a split by itself",
         "the split in the file applies; `lbctl render --server` renders the current split of a running serve",
     ),
     "pool.drain_deadline": Unsupported(
-        "the API does not measure the time since a replica was drained",
+        "the API does not track how long a replica has been draining",
         "the replica finishes its requests without a time limit",
     ),
     "pool.health.deep": Unsupported(
-        "the API does not read GPU telemetry", "the gateway uses the readiness of pods and EndpointSlices"
+        "the API does not collect GPU telemetry", "the gateway uses the readiness of pods and EndpointSlices"
     ),
     "pool.telemetry": Unsupported(
-        "the API does not read a model server's metrics",
+        "the API does not collect model server metrics",
         "only the picker uses metrics, and only while `lbctl serve` is running",
     ),
     "pool.weighting": Unsupported(
@@ -57,7 +59,7 @@ _LISTENERS: Mapping[str, Capability] = {
         in_part=True,
     ),
     "listener.tls": Rendered(
-        "Each certificate is a reference to a Secret. The Gateway class determines the minimum TLS version",
+        "Each certificate is a reference to a Secret. The minimum TLS version depends on the Gateway class",
         in_part=True,
     ),
     "listener.client_certificate": Since(
@@ -92,7 +94,7 @@ _ROUTES: Mapping[str, Capability] = {
         in_part=True,
     ),
     "route.match.model": Rendered(
-        "The model is read from the header x-model, which clients or another component set. A route that "
+        "The model is read from the x-model header, which clients or another component set. A route that "
         "bypasses the protection of a model returns 503, "
         "unless `assume` lists this feature"
     ),
@@ -107,16 +109,16 @@ _ROUTES: Mapping[str, Capability] = {
         "the API cannot choose a backend by a hash", "each request is assigned to a pool at random"
     ),
     "route.mirror": Rendered(
-        "All replicas of the pool get equal shares of the copies. An existing InferencePool gets no copies",
+        "All replicas in the pool get equal shares of the copies. An existing InferencePool receives no copies",
         in_part=True,
     ),
     "route.fallback": Unsupported(
-        "the API has no fallback", "requests get 503 while the pools of the route have no ready replica"
+        "the API has no fallback", "requests get 503 while the route's pools have no ready replica"
     ),
     "route.respond": Unsupported("a gateway cannot send its own responses with this API", "the route returns 503"),
     "route.redirect": Since(
         (1, 5),
-        Unsupported("before 1.5, the API has no status 308", "every redirect has the status 301"),
+        Unsupported("status 308 requires version 1.5 of the API", "every redirect uses the status 301"),
     ),
     "route.rewrite": Rendered("The new host is set without a port", in_part=True),
     "route.queue_priority": Unsupported("the API has no queue", "requests have no priority"),
@@ -172,7 +174,7 @@ _POOLS: Mapping[str, Capability] = {
     "pool.balance.hash.bounded_load": _BALANCE,
     "pool.balance.pick": Rendered(
         "A pool with `discovery.kubernetes` becomes an InferencePool, which needs the pool's `selector`. If its "
-        "picker fails, requests are still forwarded. Either all pools of a split are InferencePools, or none of them. "
+        "picker fails, requests are still forwarded. In a split, either all pools are InferencePools or none are. "
         "An existing InferencePool (`inference_pool`) has its own picker. For all other pools, the Gateway class "
         "selects the replica",
         in_part=True,
@@ -182,10 +184,10 @@ _POOLS: Mapping[str, Capability] = {
         "the standard channel does not include session persistence", "each request is balanced independently"
     ),
     "pool.affinity.header": Unsupported(
-        "the API does not learn sessions from responses", "each request is balanced independently"
+        "the API cannot learn sessions from responses", "each request is balanced independently"
     ),
     "pool.replicas.priority": Unsupported(
-        "the API has no priorities", "only the replicas of the first priority get requests"
+        "the API does not define priorities", "only replicas with the first priority get requests"
     ),
     "pool.replicas.drain": _DONE,
     "pool.locality": Rendered(
@@ -228,7 +230,7 @@ _POOLS: Mapping[str, Capability] = {
     "pool.tls.client_certificate": Since(
         (1, 5),
         Unsupported(
-            "before 1.5, the API has no client certificates for backends",
+            "client certificates for backends require version 1.5 of the API",
             "the routes return 503; use a newer version of the API",
         ),
         "All pools with TLS need the same certificate, and lbctl must render the Gateway; otherwise the routes return "

@@ -54,10 +54,14 @@ def _client_certificates(view: View, objects: KubernetesObjects) -> Iterator[Gap
         if objects.gateway is not None:
             reason, key, hint = "lbctl does not render this Gateway", "client_ca", "set `gateway_class`"
         elif tls.client_certificate != "required":
-            reason = "the API has no optional client certificates"
+            reason = "the API does not define optional client certificates"
             key, hint = "client_certificate", "client_certificate: required"
         elif tls.client_crl is not None:
-            reason, key, hint = "the API has no revocation lists", "client_crl", "use short-lived certificates"
+            reason, key, hint = (
+                "the API does not define revocation lists",
+                "client_crl",
+                "use short-lived certificates",
+            )
         else:
             continue
         yield Gap(feature, "listener", listener.name, (*path, key), reason, hint)

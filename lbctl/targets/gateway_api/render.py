@@ -171,7 +171,7 @@ def _pool_errors(view: View, objects: KubernetesObjects) -> Iterator[Diagnostic]
         yield from _picked_errors(pool, objects)
         for replica in pool.replicas:
             if replica.address.path or is_loopback(replica.address.host):
-                message = f"an EndpointSlice cannot contain {replica.address}, which only one machine can reach"
+                message = f"an EndpointSlice cannot contain {replica.address}, which is reachable from only one machine"
                 hint = "use an address that the gateway can reach"
                 yield Diagnostic("LB171", message, path=(*path, "replicas", replica.name), hint=hint)
 
@@ -200,15 +200,17 @@ def _picked_splits(view: View) -> Iterator[Diagnostic]:
         pools = [view.pools[share.pool] for share in shares]
         picked = [pool.name for pool in pools if is_picked(pool) or has_inference_pool(pool)]
         if picked and len(picked) < len(shares):
-            message = f"a rule with InferencePools has no Services, but only pool {picked[0]} is an InferencePool"
-            hint = "use an InferencePool (`inference_pool`, or the picker) for all pools of the split, or for none"
+            message = (
+                f"a rule with InferencePools cannot contain Services, but only pool {picked[0]} is an InferencePool"
+            )
+            hint = "use an InferencePool (`inference_pool`, or the picker) for all pools in the split, or for none"
             yield Diagnostic("LB172", message, path=("routes", route.name, "split"), hint=hint)
         elif len(picked) > 1:
-            message = "some Gateway classes, such as older versions of Istio, use one picker for all pools of a split"
+            message = "some Gateway classes, such as older versions of Istio, use one picker for all pools in a split"
             hint = "check that the class supports several InferencePools in a rule"
             yield warning("pool.balance.pick", message, ("routes", route.name, "split"), hint)
         if len(shares) > MAX_BACKENDS:
-            message = f"a rule of the Gateway API has at most {MAX_BACKENDS} backends"
+            message = f"a Gateway API rule can have at most {MAX_BACKENDS} backends"
             yield Diagnostic("LB172", message, path=("routes", route.name, "split"), hint="use fewer pools")
 
 
@@ -218,7 +220,7 @@ def _picked_splits(view: View) -> Iterator[Diagnostic]:
 def _tls_versions(view: View) -> Iterator[Diagnostic]:
     for listener in view.listeners:
         if listener.tls is not None and listener.tls.min_version != "1.2":
-            message = "the Gateway API has no setting for the minimum TLS version: the Gateway class determines it"
+            message = "the Gateway API has no setting for the minimum TLS version, which depends on the Gateway class"
             yield warning("listener.tls", message, ("listeners", listener.name, "tls", "min_version"))
 
 
@@ -253,7 +255,7 @@ def _protocol(pool: Pool) -> Iterator[Diagnostic]:
     if pool.tls is not None:
         return
     if is_picked(pool) and pool.protocol != "http1":
-        message = "an InferencePool has a protocol only since version 1.4 of its API, so lbctl does not set it"
+        message = "an InferencePool has a protocol setting only as of version 1.4 of its API, so lbctl does not set it"
         hint = "add `appProtocol: kubernetes.io/h2c` to its spec with a kustomize patch"
         yield warning(f"pool.protocol.{pool.protocol}", message, ("pools", pool.name, "protocol"), hint)
     else:

@@ -43,28 +43,29 @@ _RENDERED = (
 )
 
 _NOTES = {
-    "listener.tls": "HAProxy selects a certificate by the names in the certificate. The key is in a file with the "
+    "listener.tls": "HAProxy selects a certificate by the names that it contains. The key is in a file with the "
     "same base name (x.crt and x.key), or in the same file",
     "listener.h2c": "The proxy detects HTTP/2 by the connection preface",
     "listener.client_address": "HAProxy supports a chain of up to four trusted load balancers",
-    "listener.max_body": "From 3.3 on, a listener with `max_body` accepts only HTTP/1.1. HAProxy buffers a body "
+    "listener.max_body": "As of 3.3, a listener with `max_body` accepts only HTTP/1.1. HAProxy buffers a body "
     "without a Content-Length header, such as a gRPC client's stream, until the body is complete, and checks its size "
     "if the body fits into the buffer. The buffer holds 11 KiB of headers and body, or more if bodies are inspected. "
-    "A longer body receives a 411 response. If a body is far above the limit, the connection may be reset instead",
+    "A larger body receives a 411 response. If a body is far above the limit, the connection may be reset instead",
     "listener.headers.max_count": "On all listeners, a request that exceeds the limit by more than 50 header lines "
     "receives a 400 response. A response with that many header lines is replaced with a 502 response. A fragment uses "
     "the host's `tune.http.maxhdr` (101 by default)",
     "listener.headers.max_bytes": "A request whose headers exceed the limit by more than 16 KiB receives a 400 "
     "response. A fragment uses the host's `tune.bufsize` (15 KiB by default)",
     "listener.inspect": "The size is a minimum, because HAProxy reads more if it fits into the buffer. For all "
-    "listeners of the HAProxy instance, `tune.bufsize` is the sum of `inspect`, `headers.max_bytes` and 16 KiB. A "
-    "request uses as much memory as its body fills (see docs/reference/requests.md)",
+    "listeners of the HAProxy instance, `tune.bufsize` is the sum of `inspect`, `headers.max_bytes` and 16 KiB. The "
+    "buffer uses only as much memory as the body fills (see docs/reference/requests.md)",
     "listener.request_id": "The ID sent by a trusted peer is kept if it consists of at most 200 printable ASCII "
     "characters",
     "listener.access_log": "HAProxy writes the log only to /dev/stdout or /dev/stderr",
     "route.match": "HAProxy decodes the path and merges repeated slashes before it matches the path. A request "
-    "receives a 400 response if its path contains dot segments, or is too long for the limits of regular expressions",
-    "route.match.model": "HAProxy reads the model from the header x-model, otherwise from `model` in a JSON body "
+    "receives a 400 response if its path contains dot segments, or is too long to match within the limits for regular "
+    "expressions",
+    "route.match.model": "HAProxy reads the model from the x-model header, otherwise from `model` in a JSON body "
     "(not in a multipart form) without non-ASCII escapes (\\u65e5), and otherwise from the query of a GET "
     "request. If a key is repeated, HAProxy uses the first occurrence. A compressed body receives a 415 response. If "
     "a route's protection depends on the model, a request receives a 400 response unless it names exactly one model. "
@@ -74,15 +75,15 @@ _NOTES = {
     "clients to another pool",
     "route.websocket": "On other routes, the request is forwarded as plain HTTP without its upgrade. If a route's "
     "protection depends on the model, a WebSocket receives a 400 response",
-    "route.retry": "HAProxy retries immediately on a different replica. The smallest number of retries "
-    "of a pool's routes applies to all requests to the pool. A stream that the replica refused is not retried. Before "
-    "2.8, if a replica aborts a later request on a client's connection, that connection ends without a status or a log "
-    "line, and an HTTP/2 client may send the request again. After 3.0, a request receives a 502 response without "
-    "a retry if the replica refuses an HTTP/2 connection in cleartext",
+    "route.retry": "HAProxy retries immediately on a different replica. The smallest number of retries among a pool's "
+    "routes applies to all requests to the pool. A stream that the replica refused is not retried. Before 2.8, if a "
+    "replica aborts a later request on a client's connection, that connection ends without a status or a log line, "
+    "and an HTTP/2 client may send the request again. After 3.0, a request receives a 502 response without a retry if "
+    "the replica refuses an HTTP/2 connection in cleartext",
     "route.retry.idempotent": "Requests are retried only if their body fits into a buffer",
-    "route.retry.replica_busy": "Only responses with status 503 are retried, and only if the request body has at most "
-    "64 KiB (in a fragment, at most the host's tune.bufsize). The request waits until its body is complete or fills a "
-    "buffer. If the routes to a pool have different retry conditions, only one of them is used",
+    "route.retry.replica_busy": "Only 503 responses are retried, and only if the request body is at most 64 KiB (in a "
+    "fragment, at most the host's tune.bufsize). The request waits until its body is complete or fills a buffer. If "
+    "the routes to a pool have different retry conditions, only one of them is used",
     "route.regions": "If the pool also has other replicas, HAProxy uses a separate backend for the replicas in "
     "these regions. Checks and limits apply to this backend separately",
     "route.rate_limit": "HAProxy counts requests in a sliding window of burst ÷ rate. Unlike the token buckets of "
@@ -93,49 +94,49 @@ _NOTES = {
     "route.rate_limit.concurrent": "A route can have at most three limits, including rate limits",
     "route.rate_limit.prompt_tokens": "The picker enforces the limit. While the picker does not respond, requests are "
     "not limited",
-    "route.auth.api_keys": "The keys are stored as hashes in a separate file. With `forward_tenant`, a request "
-    "with a body for HTTP/1 replicas needs a Content-Length header, because trailers could name another tenant. "
+    "route.auth.api_keys": "The keys are stored as hashes in a separate file. With `forward_tenant`, a request with a "
+    "body needs a Content-Length header if the replicas use HTTP/1, because trailers could name another tenant. "
     "Otherwise, the request receives a 411 response. This also applies to an HTTP/2 request with an empty body in a "
     "separate frame",
     "proxies.metrics": "The Prometheus exporter, which is included in both the Debian and the official builds, serves "
     "`/metrics`",
-    "route.auth.basic": "The passwords are stored as hashes in a separate file. The rules for bodies are the same as "
-    "for API keys",
-    "route.auth.jwt": "A token must have an expiry time, which is checked without clock tolerance. Only the first "
-    "8 audiences of a token are compared. HAProxy supports RSA and ECDSA keys, and PS256, PS384 and PS512 from "
-    "2.8 on. HAProxy uses a key without `alg` for RS256, or for the algorithm of its curve. A tenant name must be "
-    "printable ASCII. A request whose tenant name contains control characters receives a 403 response",
+    "route.auth.basic": "The passwords are stored as hashes in a separate file. Bodies are subject to the same rules "
+    "as with API keys",
+    "route.auth.jwt": "A token must have an expiry time, which is checked with no clock tolerance. Only the first 8 "
+    "audiences of a token are compared. HAProxy supports RSA and ECDSA keys, and, as of 2.8, PS256, PS384 and PS512. "
+    "HAProxy uses a key without `alg` for RS256, or for the algorithm of its curve. A tenant name must be printable "
+    "ASCII. A request whose tenant name contains control characters receives a 403 response",
     "pool.balance.least_request": "HAProxy chooses idle replicas regardless of their weight",
-    "pool.balance.random": "HAProxy draws a single replica by weight",
-    "pool.balance.hash.bounded_load": "A failed replica appears idle to the load bound. HAProxy ejects the replica "
-    "after as many failed connections as a request has retries, but at least 2. A connection that fails late is "
-    "retried after up to 1 s",
+    "pool.balance.random": "HAProxy selects a single replica at random by weight",
+    "pool.balance.hash.bounded_load": "A failed replica appears idle to the load bound. The number of failed "
+    "connections after which HAProxy ejects the replica equals the number of retries per request, but is at least 2. "
+    "A connection that fails late is retried after up to 1 s",
     "pool.balance.hash.json_body": "HAProxy reads only the part of the body that fits into `inspect`",
     "pool.balance.hash.prompt_prefix": "The hash covers the model and `prompt`, or the text of the first two "
     "messages if there is no `prompt`",
-    "pool.affinity.header": "Each HAProxy instance keeps its own table of sessions, which is lost on restart, and on "
+    "pool.affinity.header": "Each HAProxy instance keeps its own session table, which is lost on restart, and on "
     "reload without the Runtime API",
     "pool.affinity": "The cookie contains a hash of the replica's name. Each response renews the cookie",
-    "pool.replicas.priority": "Replicas of a rank are used as soon as no replica with a lower number is healthy. With "
+    "pool.replicas.priority": "Replicas in a rank are used once no replica in a lower-numbered rank is healthy. With "
     "`locality`, the rules of `locality` apply instead",
     "pool.locality": "Traffic moves in steps. If the healthy share of a rank falls below spill_below, the next rank "
-    "takes a share by weight. A replica's limits apply to each step separately, and 5xx responses count for ejection "
-    "only in the nearest step",
+    "receives a share by weight. A replica's limits apply to each step separately, and 5xx responses count towards "
+    "ejection only in the nearest step",
     "pool.connections.idle": "With HTTP/1, each request uses a new connection and idle connections are not kept, "
     "unless servers never close them (`unlimited`, or Triton). With HTTP/2, HAProxy closes half of the idle "
-    "connections each time that half of the timeout has passed",
+    "connections whenever half of the timeout has passed",
     "pool.connections.max_requests": "With HTTP/1, each connection carries a single request",
-    "pool.circuit_breaker": "The limits apply to requests in the queue and in flight. HAProxy does not limit "
+    "pool.circuit_breaker": "The limits apply to queued and in-flight requests. HAProxy does not limit "
     "concurrent retries",
     "pool.circuit_breaker.per_replica": "Requests above the limit wait in the pool's queue. With HTTP/2, HAProxy "
     "counts requests, not connections",
-    "pool.queue": "A request waits in its SPOE query to the picker. If the picker hangs, requests wait until its "
-    "health check has failed, and then use `otherwise`. All queries of the listener use the timeout of this query. "
-    "After the picker's queue, the request can also wait in HAProxy's own queue (`timeouts.queue`)",
-    "pool.health.grpc": "HAProxy detects a status other than SERVING only when the check times out",
+    "pool.queue": "A waiting request is held in its SPOE query to the picker. If the picker hangs, requests wait "
+    "until its health check has failed, and then use `otherwise`. All queries of the listener use the timeout of this "
+    "query. After the picker's queue, the request can also wait in HAProxy's own queue (`timeouts.queue`)",
+    "pool.health.grpc": "HAProxy notices a status other than SERVING only when the check times out",
     "pool.health.agent": "HAProxy checks `/health` of the agent, and also sends agent checks to the next port. Agent "
-    "checks lower the weight of a replica with a slow GPU, and drain a replica. With a `runtime_api`, agent checks "
-    "only mark a replica as down. Servers in slots and servers that are added at run time have no agent checks. With "
+    "checks can lower the weight of a replica with a slow GPU and drain a replica. With a `runtime_api`, agent checks "
+    "only mark a replica as down. Servers in slots and servers added at run time have no agent checks. With "
     "`agent_check`, HAProxy sends the agent checks to `lbctl serve` instead",
     "pool.health.fail_open": "HAProxy uses a separate backend whose replicas are not checked. Limits apply to this "
     "backend separately",
@@ -143,9 +144,9 @@ _NOTES = {
     "pool.slow_start": "Slow start applies after a replica was down, or was drained in a pool with affinity, but "
     "not when HAProxy starts. The ramp is linear",
     "pool.health.passive.consecutive_5xx": "The check applies only if it is set or if the whole pool can be ejected, "
-    "and never to the only replica of a pool, because HAProxy has no max_ejection. Connect failures "
-    "also count. Without an active check, the ejection ends after ejection_time. With an active check, the ejection "
-    "ends after healthy_threshold passed checks",
+    "and never to the only replica of a pool, because HAProxy has no max_ejection. Connect failures also count. "
+    "Without an active check, the ejection ends after ejection_time. With an active check, the ejection ends after "
+    "healthy_threshold successful checks",
     "pool.health.passive.connect_failures": "If consecutive_5xx is set, it limits connect failures and 5xx "
     "responses together",
     "pool.health.passive.max_ejection": "HAProxy has no such limit. Responses eject replicas only if "
@@ -157,7 +158,7 @@ _NOTES = {
     "pool.tls": "IP addresses are not checked against the certificate, so set server_name. A separate health port is "
     "checked without TLS",
     "pool.credentials": "The credentials are set in the pool's backend. HAProxy looks up the key in a separate file, "
-    "also for checks",
+    "for checks too",
     "pool.upstream": "The host, path and secrets are set in the pool's backend. HAProxy looks up secrets in a "
     "separate file",
     "pool.tls.client_certificate": "HAProxy expects the key next to its certificate (x.crt and x.key), or both in one "
@@ -170,11 +171,11 @@ _UNSUPPORTED = {
     ),
     "listener.tracing": Unsupported(
         "HAProxy does not support OTLP",
-        "requests are not traced, and traceparent headers are forwarded unchanged",
+        "requests are not traced, but traceparent headers are forwarded unchanged",
     ),
     "route.mirror": Unsupported("HAProxy cannot copy a request", "nothing is mirrored"),
     "route.timeouts.request": Unsupported(
-        "HAProxy has no timeout for a whole request, only for pauses",
+        "HAProxy has no timeout for the whole request, only for pauses",
         "the idle timeout is limited to the request timeout",
     ),
     "route.timeouts.attempt": Unsupported(
@@ -204,31 +205,31 @@ CAPABILITIES: dict[str, Capability] = {
     **{feature: Rendered(note) for feature, note in _NOTES.items()},
     **_UNSUPPORTED,
     "pool.balance.pick": Rendered(
-        "HAProxy queries the picker over SPOE and selects the replica with `use-server`. The pools of a listener share "
-        "the longest `pick.timeout`"
+        "HAProxy queries the picker over SPOE and selects the replica with `use-server`. All of a listener's pools "
+        "use the longest `pick.timeout`"
     ),
     "pool.balance.pick.body": Rendered("The picker reads at most the first 64 KiB of JSON bodies of POST requests"),
     **CONTROL_PLANE,
     "proxies.slots": Rendered(
         "With a `runtime_api`, slots are servers in maintenance mode. HAProxy adds a new replica under its own name "
-        "if its version supports this. A replica with a cookie uses a slot instead. HAProxy must be reloaded for a "
-        "replica whose priority or locality is new in the pool. In pools with affinity, HAProxy must also be reloaded "
-        "for a replica with different TLS settings, and if no slot is free"
+        "if its version supports this. If the pool uses a cookie, the replica uses a slot instead. HAProxy must be "
+        "reloaded if a replica's priority or locality is new in the pool. In pools with affinity, HAProxy must also "
+        "be reloaded for a replica with different TLS settings, and if no slot is free"
     ),
     "proxies.identity": Rendered(
-        "The settings apply if root starts HAProxy. If `config` is below /etc, as in distributions, the defaults "
-        "are haproxy, haproxy and /var/lib/haproxy. Otherwise, HAProxy runs as the user that starts it"
+        "The settings apply if HAProxy is started as root. If `config` is below /etc, as in distributions, the "
+        "defaults are haproxy, haproxy and /var/lib/haproxy. Otherwise, HAProxy runs as the user that starts it"
     ),
     "proxies.form": Rendered(
         "The fragment is an additional file (`-f`). The fragment contains named defaults and sections with unique "
         "names, but no `global`. Settings that require `global` cause an error (LB135)"
     ),
     "proxies.include": Rendered(
-        "Files can be included at the end of `global`, in the frontend of a listener before it chooses the "
-        "backend, and in the backends of a pool"
+        "Files can be included at the end of `global`, in a listener's frontend before it chooses the backend, and in "
+        "a pool's backends"
     ),
     "proxies.weights": Rendered(
-        "lbctl uses a `stats socket` owned by HAProxy's user, or an agent check of each replica every 2 s. With agent "
+        "lbctl uses a `stats socket` owned by HAProxy's user, or an agent check for each replica every 2 s. With agent "
         "checks, the weights in the file are the capacities"
     ),
 }

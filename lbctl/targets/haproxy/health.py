@@ -124,8 +124,8 @@ def diagnostics(pool: Pool, size: int) -> Iterator[Diagnostic]:
     if passive.max_ejection < 100:
         yield Diagnostic(
             BY_ID["pool.health.passive.max_ejection"].code,
-            "HAProxy does not limit the number of ejected replicas: failing requests of a single client can eject "
-            "the whole pool",
+            "HAProxy does not limit the number of ejected replicas: a single client's failing requests can eject the "
+            "whole pool",
             path=(*path, "consecutive_5xx"),
             hint="remove consecutive_5xx, or set max_ejection: 100% if this is intended",
             severity="warning",

@@ -116,7 +116,7 @@ def _key(item: Mapping[str, object], version: Version) -> VerificationKey:
 def _rsa(item: Mapping[str, object], version: Version) -> tuple[str, str]:
     algorithm = str(item.get("alg", "RS256"))
     if algorithm in _PSS and version < _PSS_SINCE:
-        raise UnfitKeyError("HAProxy supports PS256, PS384 and PS512 only from 2.8 on")
+        raise UnfitKeyError("HAProxy supports PS256, PS384 and PS512 only as of 2.8")
     if algorithm not in _RSA | _PSS:
         raise UnfitKeyError("its alg is not an RSA algorithm")
     modulus, exponent = (int.from_bytes(_bytes(item, name)) for name in ("n", "e"))

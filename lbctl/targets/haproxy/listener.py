@@ -201,7 +201,7 @@ def _http1_alone(listener: Listener, view: View) -> Iterator[Diagnostic]:
         feature = "listener.max_body" if listener.max_body is not None else "listener.inspect"
         path = ("listeners", listener.name, feature.partition(".")[2])
         message = (
-            "from 3.3 on, HAProxy does not wait for HTTP/2 bodies without a length: this listener accepts only HTTP/1.1"
+            "as of 3.3, HAProxy does not wait for HTTP/2 bodies without a length: this listener accepts only HTTP/1.1"
         )
         hint = "use HAProxy 3.2, or a listener without max_body whose routes read no bodies"
         yield Diagnostic(BY_ID[feature].code, message, path=path, hint=hint, severity="warning")

@@ -73,7 +73,7 @@ def misplaced(place: str, text: str) -> Iterator[Misplaced]:
     for line in lines(text):
         last = line.number
         if not _NAME.fullmatch(line.keyword):
-            yield Misplaced(line.number, "this line does not begin with a keyword", "write the keyword without quotes")
+            yield Misplaced(line.number, "this line does not begin with a keyword", "use the keyword without quotes")
         elif line.keyword in _SECTIONS:
             yield Misplaced(
                 line.number, f"`{line.keyword}` begins a section, but these lines are already within a section"
@@ -83,7 +83,7 @@ def misplaced(place: str, text: str) -> Iterator[Misplaced]:
             yield Misplaced(line.number, message, "list it in the pool's `replicas`")
         if line.text.endswith("\\"):
             yield Misplaced(
-                line.number, "this line ends with a backslash, so it could continue", "write it on a single line"
+                line.number, "this line ends with a backslash, so it could continue", "put it on a single line"
             )
         if line.keyword in _CONDITIONS:
             depth += {".if": 1, ".endif": -1}.get(line.keyword, 0)

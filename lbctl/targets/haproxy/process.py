@@ -120,12 +120,15 @@ def _lacking(view: View, path: Path) -> Iterator[Diagnostic]:
     size = buffer(view)
     if size != _USUAL_BUFFER:
         message = (
-            f"this fleet reads or sends long bodies, which needs `tune.bufsize {size}` in the host's `global`: with a "
-            "smaller buffer, HAProxy would read only the beginning of a body and route the request incorrectly"
+            f"this fleet reads or sends large bodies, which requires `tune.bufsize {size}` in the host's `global`: "
+            "with a smaller buffer, HAProxy would read only the beginning of a body and could route the request "
+            "incorrectly"
         )
         yield Diagnostic("LB135", message, path=path, hint=_WHOLE)
     if _needs_short_names(view):
-        message = "a key x.key next to x.crt needs `ssl-load-extra-del-ext` in `global`, which a fragment does not have"
+        message = (
+            "a key x.key next to x.crt needs `ssl-load-extra-del-ext` in `global`, which a fragment cannot contain"
+        )
         yield Diagnostic("LB135", message, path=path, hint="name the certificate x.pem and its key x.pem.key")
 
 

@@ -73,8 +73,8 @@ def diagnostics(pool: Pool, routes: Sequence[Route], version: tuple[int, ...]) -
             )
             yield _warning("route.retry", route, message, "add connect_failure to `when` in all routes of the pool")
         if wanted[route.name] > smallest:
-            count = f"{pool.name} has {smallest}, the smallest number of its routes"
-            yield _warning("route.retry", route, f"HAProxy has a single number of retries per pool; {count}")
+            count = f"{pool.name} uses {smallest}, the smallest number among its routes"
+            yield _warning("route.retry", route, f"HAProxy supports a single number of retries per pool; {count}")
         if route.retry.busy_statuses:
             yield from _about_busy(pool, route, version)
         if version >= _LOSES_REFUSED and wanted[route.name] and pool.protocol != "http1" and pool.tls is None:
@@ -88,8 +88,8 @@ def diagnostics(pool: Pool, routes: Sequence[Route], version: tuple[int, ...]) -
         own = _repeats_of(pool, route)
         for condition in sorted(own - repeats if repeats <= own else own):
             message = (
-                f"HAProxy has the same retry conditions for all requests to a pool, but not all routes of {pool.name} "
-                "have this condition: this route's requests are not retried for it"
+                "HAProxy uses the same retry conditions for all requests to a pool, but not all routes of "
+                f"{pool.name} have this condition: this route's requests are not retried for it"
             )
             is_busy = condition not in (_BROKEN_OFF, _SILENCE)
             feature = "route.retry.replica_busy" if is_busy else "route.retry.idempotent"

@@ -39,7 +39,7 @@ def _reason(view: View, objects: KubernetesObjects) -> tuple[str, str] | None:
     """Return the reason why no policy can enforce the lists, and a hint; None if a policy can."""
     limited = _limited(view)
     if objects.gateway is not None:
-        return "a policy selects the pods of the gateway by labels, which lbctl does not know", "remove `gateway`"
+        return "a policy selects the gateway's pods by labels, which are not set", "remove `gateway`"
     reason = hint = ""
     if any(listener.client_address is not None for listener in limited):
         reason = (
@@ -51,13 +51,15 @@ def _reason(view: View, objects: KubernetesObjects) -> tuple[str, str] | None:
         reason = "a policy applies to all ports of the gateway's pods, but the listeners have different lists"
         hint = "use the same lists, or separate entries with `gateway_labels` of different pods"
     elif any(access(item).of(view.routes[rule.route]) != access(item) for item in limited for rule in item.rules):
-        reason, hint = "a policy applies to all routes, but a route has its own lists", "remove the lists of the route"
+        reason, hint = "a policy applies to all routes, but one route has its own lists", "remove the route's lists"
     elif limited and is_default(objects) and not _hosts(view):
         reason = (
             "without exact hosts, a policy applies to all hosts of the gateway's pods, and the default gateway may "
             "serve other applications"
         )
-        hint = "set `hosts` without wildcards in all routes, or use `gateway_labels` of pods that serve only this fleet"
+        hint = (
+            "set `hosts` without wildcards in all routes, or set `gateway_labels` for pods that serve only this fleet"
+        )
     return (reason, hint) if reason else None
 
 
@@ -133,5 +135,5 @@ def diagnostics(view: View, objects: KubernetesObjects) -> Iterator[Diagnostic]:
             "applying it requires permissions there"
         )
         path = ("proxies", view.proxy.name, "kubernetes")
-        hint = "pods_namespace: NAMESPACE, if the pods are in another one"
+        hint = "pods_namespace: NAMESPACE, if the pods are in a different namespace"
         yield Diagnostic("LB174", message, path=path, hint=hint, severity="warning")

@@ -22,24 +22,24 @@ def _protection(what: str) -> Unsupported:
 
 
 _CHECKS = Unsupported(
-    "Istio has no active health checks", "the gateway uses the readiness of pods and the passive checks"
+    "Istio does not perform active health checks", "the gateway uses the readiness of pods and the passive checks"
 )
 _STICKY = Unsupported("a VirtualService does not support sticky splits", "each request is assigned to a pool at random")
 _PLAIN = "hash keys come from the request line and headers, not from the body"
 
 _SERVED: Mapping[str, Capability] = {
     "route.rollout": Unsupported(
-        "Istio cannot change a split by itself",
+        "Istio cannot adjust a split by itself",
         "the split in the file applies; `lbctl render --server` renders the current split of a running serve",
     ),
     "pool.drain_deadline": Unsupported(
-        "Istio does not measure the time since a replica was drained",
+        "Istio does not track how long a replica has been draining",
         "the replica finishes its requests without a time limit",
     ),
     "pool.health.deep": Unsupported(
         "Istio does not read GPU telemetry", "the gateway uses the readiness of pods and the passive checks"
     ),
-    "pool.telemetry": Unsupported("Istio does not read a model server's metrics", "no metrics are used"),
+    "pool.telemetry": Unsupported("Istio does not collect model server metrics", "no metrics are used"),
     "pool.weighting": Unsupported(
         "Istio does not adapt weights to live signals", "the weights are the capacities in the file"
     ),
@@ -83,12 +83,12 @@ _LISTENERS: Mapping[str, Capability] = {
 
 _ROUTES: Mapping[str, Capability] = {
     "route.match": Rendered(
-        "A VirtualService for each listener and host contains the rules in lbctl's order. lbctl rejects an IP address "
-        "as a host (LB171)",
+        "A VirtualService for each listener and host contains the rules in lbctl's order. lbctl rejects hosts that "
+        "are IP addresses (LB171)",
         in_part=True,
     ),
     "route.match.model": Rendered(
-        "The model is read from the header x-model, which clients or another component set. A route that bypasses the "
+        "The model is read from the x-model header, which clients or another component set. A route that bypasses the "
         "protection of a model returns 503, unless `assume` lists this feature"
     ),
     "route.pool": _DONE,
@@ -97,9 +97,9 @@ _ROUTES: Mapping[str, Capability] = {
     "route.pin.cookie": Rendered("The cookie is matched by a regular expression on the Cookie header"),
     "route.sticky_split.cookie": _STICKY,
     "route.sticky_split.header": _STICKY,
-    "route.mirror": Rendered("Before 1.28, Istio adds `-shadow` to the Host header of copies"),
+    "route.mirror": Rendered("Before 1.28, Istio adds `-shadow` to the Host header of mirrored requests"),
     "route.fallback": Unsupported(
-        "a VirtualService has no fallback", "requests get 503 while the pools of the route have no ready replica"
+        "a VirtualService has no fallback", "requests get 503 while the route's pools have no ready replica"
     ),
     "route.respond": _DONE,
     "route.redirect": Rendered(
@@ -112,12 +112,12 @@ _ROUTES: Mapping[str, Capability] = {
     "route.websocket": Rendered("Gateways accept WebSockets on all routes"),
     "route.timeouts.request": _DONE,
     "route.timeouts.attempt": Rendered("The timeout is supported only for requests that can be retried", in_part=True),
-    "route.timeouts.idle": _setting("the idle timeout", "requests have no idle timeout"),
+    "route.timeouts.idle": _setting("the idle timeout", "requests are not subject to an idle timeout"),
     "route.retry": Rendered("Without retries, `attempts: 0` is rendered, because Istio retries by default"),
     "route.retry.idempotent": _DONE,
     "route.retry.replica_busy": Rendered("The status 529 is not supported", in_part=True),
     "route.retry.budget": Rendered("If the routes to a pool have different budgets, the smallest one applies"),
-    "route.retry.backoff": Rendered("The longest pause is always ten times the first pause", in_part=True),
+    "route.retry.backoff": Rendered("The longest delay is always ten times the first delay", in_part=True),
     "route.rate_limit": _protection("rate limits"),
     "route.rate_limit.concurrent": _protection("concurrent requests"),
     "route.rate_limit.prompt_tokens": _protection("prompt tokens"),
@@ -148,7 +148,7 @@ _POOLS: Mapping[str, Capability] = {
     "pool.balance.least_request": _DONE,
     "pool.balance.least_time": Unsupported("Istio does not measure response times", "lbctl uses least_request"),
     "pool.balance.random": Rendered("With different weights, lbctl uses round_robin", in_part=True),
-    "pool.balance.hash": Rendered("All pools of a split use the same keys", in_part=True),
+    "pool.balance.hash": Rendered("All pools in a split use the same keys", in_part=True),
     "pool.balance.hash.json_body": Unsupported(_PLAIN, "lbctl uses least_request"),
     "pool.balance.hash.prompt_prefix": Unsupported(_PLAIN, "lbctl uses least_request"),
     "pool.balance.hash.bounded_load": Unsupported("Istio's hash has no bound", "the hash alone selects the replica"),
@@ -159,7 +159,7 @@ _POOLS: Mapping[str, Capability] = {
     "pool.balance.pick.body": Unsupported("the picker is not used", "the gateway uses `otherwise`"),
     "pool.affinity": Rendered("The cookie selects the replica instead of the pool's algorithm"),
     "pool.affinity.header": Unsupported(
-        "Istio does not learn sessions from responses", "each request is balanced independently"
+        "Istio cannot learn sessions from responses", "each request is balanced independently"
     ),
     "pool.replicas.priority": Rendered(
         "Endpoint labels set the replicas' priorities. The next priority gets requests if fewer than 72 % of the "
@@ -176,9 +176,7 @@ _POOLS: Mapping[str, Capability] = {
         "Istio has no setting for how long a request waits for a connection", "only `timeouts.request` applies"
     ),
     "pool.circuit_breaker": _DONE,
-    "pool.circuit_breaker.per_replica": Unsupported(
-        "Istio has no limits for single replicas", "only the limits of the pool apply"
-    ),
+    "pool.circuit_breaker.per_replica": Unsupported("Istio has no per-replica limits", "only the pool's limits apply"),
     "pool.queue": Unsupported("Istio has no queue", "requests do not wait at the picker"),
     "pool.slow_start": Rendered("The minimum `aggression` is 1", in_part=True),
     "pool.health.http": _CHECKS,
@@ -193,7 +191,7 @@ _POOLS: Mapping[str, Capability] = {
     "pool.health.passive.error_rate": Unsupported(
         "Istio has no error rates", "only consecutive errors eject a replica"
     ),
-    "pool.health.passive.ejection": Rendered("A repeated ejection is longer, up to 5 minutes"),
+    "pool.health.passive.ejection": Rendered("Repeated ejections last longer, up to 5 minutes"),
     "pool.health.passive.max_ejection": _DONE,
     "pool.health.fail_open": _CHECKS,
     "pool.load_shedding": Unsupported("Istio has no load shedding", "requests get 503 only if no replica is available"),

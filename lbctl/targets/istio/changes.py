@@ -190,12 +190,12 @@ def _retry_diagnostics(route: Route, is_retried: bool) -> Iterator[Diagnostic]:
         return
     unknown = sorted(set(route.retry.busy_statuses) - {*_STATUSES})
     if "replica_busy" in route.retry.when and unknown:
-        message = f"Istio does not accept the status {unknown[0]} as a reason for a retry"
+        message = f"Istio does not support retries on status {unknown[0]}"
         hint = "let the replicas return 503"
         yield warning("route.retry.replica_busy", message, (*path, "retry", "busy_statuses"), hint)
     backoff, factor = route.retry.backoff, _BACKOFF_FACTOR
     if backoff.max != max(1, backoff.base) * factor:
-        message = f"the longest pause between retries is always {factor} times the first one"
+        message = f"the longest delay between retries is always {factor} times the first one"
         yield warning(
             "route.retry.backoff", message, (*path, "retry", "backoff", "max"), f"max: {factor * backoff.base}ms"
         )

@@ -40,7 +40,9 @@ def diagnostics(
     for (name, _), ready in members.items():
         pool = view.pools[name]
         if len(ready) > MAX_ENDPOINTS:
-            message = f"a ServiceEntry has at most {MAX_ENDPOINTS} endpoints, but this pool has {len(ready)} replicas"
+            message = (
+                f"a ServiceEntry can have at most {MAX_ENDPOINTS} endpoints, but this pool has {len(ready)} replicas"
+            )
             yield Diagnostic("LB172", message, path=("pools", name, "replicas"), hint="divide the pool")
         errors = rounding(pool, [weight for _, weight in ready])
         yield from rounded("Istio", pool, [replica for replica, _ in ready], errors)
@@ -57,7 +59,7 @@ def _errors(pool: Pool) -> Iterator[Diagnostic]:
         yield Diagnostic("LB171", message, path=place, hint="service_port: NUMBER")
     for replica in pool.replicas:
         if replica.address.path or is_loopback(replica.address.host):
-            message = f"a ServiceEntry cannot contain {replica.address}, which only one machine can reach"
+            message = f"a ServiceEntry cannot contain {replica.address}, which is reachable from only one machine"
             hint = "use an address that the gateway can reach"
             yield Diagnostic("LB171", message, path=(*path, "replicas", replica.name), hint=hint)
 
@@ -111,7 +113,7 @@ def _locality(pool: Pool) -> Iterator[Diagnostic]:
         message = "Istio has no setting for this share: requests leave the locality if fewer than 72 % are healthy"
         yield warning("pool.locality", message, (*path, "spill_below"), "remove it")
     if isinstance(pool.discovery, DnsDiscovery):
-        message = "Istio does not know the locations of the addresses of a name: all of them count as equally near"
+        message = "Istio does not know where the addresses behind a name are: it treats all of them as equally near"
         yield warning("pool.locality", message, path, "list the replicas with their regions and zones")
     elif len({replica.priority for replica in pool.replicas}) > 1:
         message = "with several priorities, near replicas are preferred only within the first priority"
@@ -127,15 +129,15 @@ def _faults(view: View, pool: Pool) -> Iterator[Diagnostic]:
     if pool.passive is not None and counted:
         message = (
             f"Istio counts every 5xx, including {' and '.join(counted)} from a busy replica: "
-            f"{pool.passive.consecutive_5xx} in a row eject the replica"
+            f"{pool.passive.consecutive_5xx} in a row cause the replica to be ejected"
         )
         path = ("pools", pool.name, "health", "passive", "consecutive_5xx")
-        yield warning("pool.health.passive.consecutive_5xx", message, path, "let a busy replica answer with 429")
+        yield warning("pool.health.passive.consecutive_5xx", message, path, "let a busy replica return 429")
 
 
 def _hashes(view: View, route: Route) -> Iterator[Diagnostic]:
     pools = [share.pool for share in route.action.shares] if isinstance(route.action, Forward) else []
     keys = [key for pool in pools if (key := consistent_hash(view.pools[pool])) is not None]
     if any(key != keys[0] for key in keys):
-        message = "Istio configures hash keys per route: all pools of this split use the keys of all pools"
+        message = "Istio configures hash keys per route: all pools in this split use the keys of all its pools"
         yield warning("pool.balance.hash", message, ("routes", route.name, "split"))

@@ -121,7 +121,7 @@ def _gaps(view: View, objects: KubernetesObjects) -> Iterator[Gap]:
         if pool.upstream is None:
             continue
         if any(header.file is not None for header in pool.upstream.headers):
-            reason, hint = "the objects would contain the secret headers in plain text", "use a proxy with own files"
+            reason, hint = "the objects would contain the secret headers in plain text", "use a proxy that reads files"
             yield Gap("pool.upstream", "pool", pool.name, (*path, "headers"), reason, hint)
         elif pool.upstream.path_prefix:
             reason, hint = "a rule changes paths for all of its pools", "use `rewrite` in the route"

@@ -80,9 +80,9 @@ def several_certificates(pools: Sequence[Pool], objects: KubernetesObjects) -> I
     for pool in pools:
         if key_pair(pool) is None or (len(pairs) == 1 and objects.gateway is None):
             continue
-        reason = "a Gateway has one client certificate for all of its replicas"
+        reason = "a Gateway supports one client certificate for all of its replicas"
         if objects.gateway is not None:
-            reason = "lbctl does not render this Gateway, which has the client certificate"
+            reason = "lbctl does not render this Gateway, which must contain the client certificate"
         hint = "use the same certificate for all pools with TLS, and `gateway_class`"
         path = ("pools", pool.name, "tls", "certificate")
         yield Gap("pool.tls.client_certificate", "pool", pool.name, path, reason, hint)

@@ -89,9 +89,7 @@ def assumed_port(pool: Pool) -> Iterator[Diagnostic]:
     if not isinstance(discovery, KubernetesDiscovery):
         return
     if discovery.service_port is None and discovery.port.isdecimal():
-        message = (
-            f"the number of the Service's port is not set, so the routes refer to {discovery.port}, the pods' port"
-        )
+        message = f"the Service's port number is not set, so the routes refer to {discovery.port}, the pods' port"
         path = ("pools", pool.name, "discovery", "kubernetes", "port")
         yield warning("pool.discovery.kubernetes", message, path, "service_port: NUMBER")
 
@@ -159,5 +157,5 @@ def rewritten_hosts(view: View) -> Iterator[Diagnostic]:
     """Yield the rewritten hosts that contain a port."""
     for route in view.routes.values():
         if route.rewrite is not None and route.rewrite.host is not None and ":" in route.rewrite.host:
-            message = "the Gateway API cannot set a port in the Host header, so only the name is set"
+            message = "the Gateway API cannot set a port in the Host header, so only the host name is set"
             yield warning("route.rewrite", message, ("routes", route.name, "rewrite", "host"), "remove the port")

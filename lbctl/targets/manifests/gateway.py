@@ -145,12 +145,12 @@ def diagnostics(view: View, objects: KubernetesObjects) -> Iterator[Diagnostic]:
     """Yield the settings of listeners that a Gateway of the Gateway API cannot express."""
     yield from listener_diagnostics(view, objects)
     if objects.gateway_labels:
-        message = f"{view.proxy.kind} selects the pods of a gateway by its class, not by labels"
+        message = f"{view.proxy.kind} selects a gateway's pods by class, not by labels"
         place = ("proxies", view.proxy.name, "kubernetes", "gateway_labels")
         yield Diagnostic("LB170", message, path=place, hint="remove it")
     count = sum(1 for listener in view.listeners for _ in section_parts(listener))
     if objects.gateway is None and count > MAX_SECTIONS:
-        message = f"a Gateway has at most {MAX_SECTIONS} listeners, but the certificates' hosts need {count}"
+        message = f"a Gateway can have at most {MAX_SECTIONS} listeners, but the certificates' hosts need {count}"
         path = ("proxies", view.proxy.name, "listeners")
         yield Diagnostic(
             "LB172", message, path=path, hint="use fewer hosts, or several entries with some listeners each"
@@ -173,10 +173,10 @@ def listener_diagnostics(view: View, objects: KubernetesObjects) -> Iterator[Dia
             yield Diagnostic("LB171", message, path=path, hint="use another port, or separate entries in `proxies`")
         if listener.bind.host not in _ANY_ADDRESS and not listener.bind.on_loopback:
             message = f"a Gateway has no listen addresses: {listener.bind.host} is ignored, and only the port is used"
-            hint = 'write "0.0.0.0", and restrict access at the Service of the gateway'
+            hint = 'use "0.0.0.0", and restrict access at the gateway\'s Service'
             yield warning("listener.bind", message, path, hint)
         for index, item in enumerate(listener.tls.certificates if listener.tls and objects.gateway is None else ()):
             if any(map(is_ip, item.hosts)):
-                message = "a listener of a Gateway cannot have an address as its host"
+                message = "a Gateway listener cannot have an address as its host"
                 place = ("listeners", listener.name, "tls", "certificates", index, "hosts")
                 yield Diagnostic("LB171", message, path=place, hint="use host names")

@@ -143,10 +143,10 @@ class RuleConflict(Exception):  # noqa: N818 -- it names the two routes
 
 def _order_conflict(first: Route, second: Route) -> RuleConflict:
     if first.name == second.name:
-        return RuleConflict(first, "the conditions of this route's pins cannot be combined")
+        return RuleConflict(first, "this route's pin conditions cannot be combined")
     message = (
         f"requests that match both this route and route {second.name} would go to {second.name}: the Gateway API "
-        "compares rules in another order, and these conditions cannot be combined"
+        "compares rules in a different order, and these conditions cannot be combined"
     )
     return RuleConflict(first, message)
 
@@ -200,7 +200,7 @@ def _closed(ways: Sequence[Way]) -> list[tuple[Way, tuple[Match, ...]]]:
         raise _order_conflict(ways[conflict.first].route, ways[conflict.second].route) from None
     for way, own in zip(ways, matches, strict=True):
         if _replaces_prefix(way) and any(match.path.kind == "regex" for match in own):
-            message = "the API cannot replace the prefix of a path that another route matches by a regular expression"
+            message = "the API cannot replace a path prefix if another route matches the path by a regular expression"
             raise RuleConflict(way.route, message)
     return [(way, tuple(own)) for way, own in zip(ways, matches, strict=True) if own]
 
@@ -230,7 +230,7 @@ def warnings(view: View, found: Sequence[HostTable], *, longest_first: bool = Fa
     for table in found:
         for way, matches in table.ways:
             if any(len(match.headers) > _MAX_HEADERS for match in matches):
-                message = f"a match of the Gateway API has at most {_MAX_HEADERS} headers"
+                message = f"a Gateway API match can contain at most {_MAX_HEADERS} headers"
                 hint = "use fewer headers, including in routes that match the same requests"
                 yield Diagnostic("LB172", message, path=(*path_of(way.route), "match"), hint=hint)
             if way.shares:

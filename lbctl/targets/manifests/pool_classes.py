@@ -59,7 +59,7 @@ class PoolClasses:
         for (pool, _), found in self.groups.items():
             if found.error > _TOLERANCE:
                 message = (
-                    f"a rule has at most {MAX_BACKENDS} backends, so classes of replicas with similar weights are "
+                    f"a rule can have at most {MAX_BACKENDS} backends, so classes of replicas with similar weights are "
                     f"joined: the share of a replica is off by up to {found.error:.0%}"
                 )
                 hint = "use fewer different weights"

@@ -68,7 +68,7 @@ def _keys(context: RenderContext, route: Route, accepted: ApiKeys, variable: str
     table = key_table.table(item for item in keys if item.key)
     if table.refused:
         message = (
-            f"nginx rejects {table.refused} of {len(keys)} keys: too many keys have the same last {key_table.END} "
+            f"nginx rejects {table.refused} of {len(keys)} keys: too many keys end with the same {key_table.END} "
             "characters"
         )
         context.warn(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from lbctl.targets.target import CONTROL_PLANE, Capability, Rendered, Since, Unsupported
 
-_NO_CHECKS = "nginx has active checks only in its commercial edition"
+_NO_CHECKS = "nginx supports active checks only in its commercial edition"
 _BY_CONNECT = (
     "nginx retries a request on another replica if it cannot connect, and temporarily avoids a replica with "
     "failures (max_fails); `lbctl serve` runs the checks"
@@ -28,7 +28,7 @@ _LISTENERS: Mapping[str, Capability] = {
     ),
     "listener.client_address": Rendered(
         "nginx removes a fixed list of x-forwarded-* headers from requests of untrusted peers. Before 1.23, only "
-        "x-forwarded-for is accepted. From 1.23 on, a request receives a 400 response if another client address "
+        "x-forwarded-for is accepted. As of 1.23, a request receives a 400 response if another client address "
         "header is sent twice or contains a comma"
     ),
     "listener.proxy_protocol": _DONE,
@@ -42,8 +42,7 @@ _LISTENERS: Mapping[str, Capability] = {
         "limit",
     ),
     "listener.headers.max_bytes": Rendered(
-        "The limit applies to the request line and to each header line. All lines together can have up to twice that "
-        "size"
+        "The limit applies to the request line and to each header line. All lines together can be up to twice that size"
     ),
     "listener.inspect": Unsupported("nginx's core cannot read JSON", "nginx does not inspect request bodies"),
     "listener.timeouts": _DONE,
@@ -63,10 +62,10 @@ _LISTENERS: Mapping[str, Capability] = {
 
 _ROUTES: Mapping[str, Capability] = {
     "route.match": Rendered(
-        "A request receives a 400 response if its path is too long for the limits of regular expressions"
+        "A request receives a 400 response if its path is too long to match within the limits for regular expressions"
     ),
     "route.match.model": Rendered(
-        "nginx reads the model from the header x-model or from the query of a GET request, because its core cannot "
+        "nginx reads the model from the x-model header or from the query of a GET request, because its core cannot "
         "read JSON. A route that bypasses the protection of a model returns 503"
     ),
     "route.pool": _DONE,
@@ -91,14 +90,14 @@ _ROUTES: Mapping[str, Capability] = {
         "A request receives a 400 response if the client encodes the prefix differently (for example /a%3Ab for /a:b)"
     ),
     "route.queue_priority": Rendered(
-        "Priorities have an effect only in pools with `queue`, because nginx itself has no queue", in_part=True
+        "Priorities take effect only in pools with `queue`, because nginx itself has no queue", in_part=True
     ),
     "route.websocket": Rendered(
         "On other routes, a WebSocket is rejected with a 400 response, and an upgrade to another protocol is "
-        "forwarded as plain HTTP. If a replica still returns 101, nginx opens a tunnel to the client"
+        "forwarded as plain HTTP. If a replica returns 101 anyway, nginx opens a tunnel to the client"
     ),
     "route.timeouts.request": Unsupported(
-        "nginx has no timeout for a whole request", "the idle timeout is limited to the request timeout"
+        "nginx has no timeout for the whole request", "the idle timeout is limited to the request timeout"
     ),
     "route.timeouts.attempt": Unsupported(
         "nginx has a single timeout for pauses before and during a response",
@@ -106,18 +105,18 @@ _ROUTES: Mapping[str, Capability] = {
     ),
     "route.timeouts.idle": _DONE,
     "route.retry": Rendered(
-        "nginx never repeats a POST request that was sent. It can repeat a GET request within the connect timeout"
+        "nginx never repeats a POST request that has been sent. It can repeat a GET request within the connect timeout"
     ),
     "route.retry.idempotent": _DONE,
     "route.retry.replica_busy": Rendered(
-        "Only responses with status 429 or 503 are retried. After a failed connection, a busy response is not "
-        "retried. Connect failures do not eject replicas of such a pool. A request that the picker assigned is "
-        "retried on the next replicas in the file"
+        "Only 429 and 503 responses are retried. After a failed connection, a busy response is not retried. Connect "
+        "failures do not cause replicas in such a pool to be ejected. A request assigned by the picker is retried on "
+        "the next replicas in the file"
     ),
     "route.retry.budget": Unsupported(
         "nginx does not count retries across requests", "nginx limits the attempts of each request separately"
     ),
-    "route.retry.backoff": Unsupported("nginx tries the next replica immediately", "nginx retries without a pause"),
+    "route.retry.backoff": Unsupported("nginx immediately tries the next replica", "nginx retries without a pause"),
     "route.rate_limit": Rendered("Limits are whole numbers of requests per second or per minute"),
     "route.rate_limit.concurrent": Rendered(
         "A route with such a limit also returns 429 if the pool's circuit breaker rejects a request"
@@ -137,7 +136,7 @@ _ROUTES: Mapping[str, Capability] = {
     "route.auth.basic": Rendered(
         "The passwords are in a separate file (mode 0600), because nginx compares them in plain text"
     ),
-    "route.headers": Rendered("nginx sets the Server and Date headers of responses itself"),
+    "route.headers": Rendered("nginx itself sets the Server and Date headers of responses"),
     "route.regions": _DONE,
     "route.access": _ACCESS,
     "route.access_log": _DONE,
@@ -148,7 +147,7 @@ _BALANCE: Mapping[str, Capability] = {
     "pool.balance.least_request": _DONE,
     "pool.balance.least_time": Since(
         (1, 31),
-        Unsupported("before 1.31.0, nginx has least_time only in its commercial edition", "nginx uses least_conn"),
+        Unsupported("before 1.31.0, nginx supports least_time only in its commercial edition", "nginx uses least_conn"),
         "This algorithm is not tested with nginx 1.31",
     ),
     "pool.balance.random": _DONE,
@@ -156,19 +155,20 @@ _BALANCE: Mapping[str, Capability] = {
     "pool.balance.hash.json_body": Unsupported("nginx's core cannot read JSON", "nginx uses least_conn"),
     "pool.balance.hash.prompt_prefix": Unsupported("nginx's core cannot read JSON", "nginx uses least_conn"),
     "pool.balance.hash.bounded_load": Unsupported(
-        "nginx has no load bound for consistent hashing", "nginx uses plain consistent hashing"
+        "nginx's consistent hashing has no load bound", "nginx uses plain consistent hashing"
     ),
     "pool.affinity.header": Since(
         (1, 29, 6),
         Unsupported(
-            "before 1.29.6, nginx does not learn sessions from responses", "nginx balances every request independently"
+            "learning sessions from responses requires nginx 1.29.6 or later",
+            "nginx balances every request independently",
         ),
         "Each nginx instance keeps a separate table of about 8,000 sessions. Header names that nginx drops are not "
         "supported",
     ),
     "pool.affinity": Since(
         (1, 29, 6),
-        Unsupported("before 1.29.6, nginx has no sticky sessions", "nginx balances every request independently"),
+        Unsupported("sticky sessions require nginx 1.29.6 or later", "nginx balances every request independently"),
         "The cookie contains a hash of the replica's name, or the MD5 hash of its address if the replica was "
         "discovered by DNS",
     ),
@@ -186,7 +186,7 @@ _HEALTH: Mapping[str, Capability] = {
     ),
     "pool.health.passive.connect_failures": Rendered(
         "nginx counts all failures within the ejection time, even if they are not consecutive, and requests that the "
-        "replica aborted. In a pool with a single replica, failures are not counted"
+        "replica aborted. Failures are not counted in a pool with a single replica"
     ),
     "pool.health.passive.error_rate": Unsupported(
         "nginx does not measure error rates", "nginx counts failed connections and incomplete responses"
@@ -234,21 +234,22 @@ _POOLS: Mapping[str, Capability] = {
     ),
     "pool.circuit_breaker.per_replica": _DONE,
     "pool.queue": Rendered(
-        "If a request has to wait, nginx sends the picker a second query, in which the request waits. If the picker "
-        "hangs during this query, the request uses `otherwise` after `max_wait`. Headers that nginx drops because of "
-        "their names have no effect. lbctl raises the pool's `circuit_breaker` limits by twice `max_requests`, "
-        "because nginx also counts waiting requests"
+        "If a request has to wait, nginx sends the picker a second query, which lasts until the request's turn. If "
+        "the picker hangs during this query, the request uses `otherwise` after `max_wait`. Headers that nginx drops "
+        "because of their names are ignored. lbctl raises the pool's `circuit_breaker` limits by twice "
+        "`max_requests`, because nginx also counts waiting requests"
     ),
     "pool.slow_start": Unsupported(
-        "nginx has slow start only in its commercial edition",
+        "nginx supports slow start only in its commercial edition",
         "a new replica immediately receives its full share; `lbctl serve` raises its weight in steps",
     ),
     "pool.discovery.dns": Since(
         (1, 27, 3),
         Unsupported(
-            "before 1.27.3, nginx resolves names only at start", "nginx resolves the name at start and at each reload"
+            "before 1.27.3, nginx resolves names only at startup",
+            "nginx resolves the name at startup and at each reload",
         ),
-        "nginx uses the configured resolvers. Without resolvers, nginx resolves the name only at start. If the name "
+        "nginx uses the configured resolvers. Without resolvers, nginx resolves the name only at startup. If the name "
         "is removed (NXDOMAIN), the pool becomes empty, but `lbctl serve` keeps the last response",
     ),
     "pool.discovery.file": Rendered("The file is read when the configuration is rendered"),
@@ -266,12 +267,11 @@ _FLEET: Mapping[str, Capability] = {
     "fleet": _DONE,
     "proxies": _DONE,
     "proxies.form": Rendered(
-        "The fragment belongs in an `http` block. The fragment contains maps, zones, upstreams and servers with "
+        "Include the fragment in an `http` block. The fragment contains maps, zones, upstreams and servers with "
         "unique names and complete settings. lbctl reports settings that are possible only in the host's main file"
     ),
     "proxies.include": Rendered(
-        "Files can be included in `http` before the servers, in the servers of a listener, and in the locations of "
-        "a route"
+        "Files can be included in `http` before the servers, in a listener's servers, and in a route's locations"
     ),
 }
 
@@ -290,7 +290,7 @@ CAPABILITIES: Mapping[str, Capability] = {
     ),
     **CONTROL_PLANE,
     "pool.drain_deadline": Unsupported(
-        "nginx cannot end the requests of a single replica",
+        "nginx cannot terminate a single replica's requests",
         "the replica finishes its requests, at most 30 minutes after a reload; `lbctl serve` removes it after the "
         "deadline",
     ),

@@ -164,7 +164,7 @@ def _trusted_peers(context: RenderContext, listener: Listener) -> tuple[Token, .
             context.warn(
                 "listener.client_address",
                 (*path, "header"),
-                f"before 1.23, nginx reads only the first line of {header}, which a client can forge, so nginx ignores "
+                f"before 1.23, nginx reads only the first {header} line, which a client can forge, so nginx ignores "
                 "the header and treats the trusted peer as the client",
                 "use x-forwarded-for, or nginx 1.23",
             )

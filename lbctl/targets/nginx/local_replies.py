@@ -39,7 +39,7 @@ ERRORS = {
         "no_credentials": error_body("no valid credentials", "unauthorized"),
         "no_replica": NO_REPLICA,
         "no_model": model_not_found(
-            "the request names no model: send it in the header x-model, because the body is not read"
+            "the request names no model: send it in the x-model header, because the body is not read"
         ),
         "no_route": NO_ROUTE,
         "no_upgrade": error_body("this route does not accept WebSocket connections", "bad_request"),

@@ -175,7 +175,7 @@ def _discovered(context: RenderContext, pool: Pool, discovery: DnsDiscovery, nam
         context.warn(
             "pool.discovery.dns",
             path[:-1],
-            "nginx re-resolves a name only if resolvers are configured: this name is resolved only at start",
+            "nginx re-resolves a name only if resolvers are configured: this name is resolved only at startup",
             'set them: resolvers: ["10.96.0.10:53"]',
         )
     servers = tuple(
@@ -252,15 +252,15 @@ def _without_backup(context: RenderContext, pool: Pool, order: dict[str, tuple[i
         context.warn(
             "pool.replicas.priority",
             ("pools", pool.name, "balance", "algorithm"),
-            f"nginx has no backup servers with {pool.balance.algorithm}: replicas with a lower priority receive no "
-            "requests",
+            f"nginx does not support backup servers with {pool.balance.algorithm}: replicas with a lower priority "
+            "receive no requests",
             "move them to a separate pool, and set it as the route's fallback",
         )
     if pool.locality is not None:
         context.warn(
             "pool.locality",
             ("pools", pool.name, "locality"),
-            f"nginx has no backup servers with {pool.balance.algorithm}: all zones receive requests equally",
+            f"nginx does not support backup servers with {pool.balance.algorithm}: all zones receive requests equally",
         )
     return {name: 0 if priority == best else None for name, (priority, _) in order.items()}
 
@@ -272,14 +272,14 @@ def _warn_about_ranks(context: RenderContext, pool: Pool, levels: list[tuple[int
         context.warn(
             "pool.replicas.priority",
             ("pools", pool.name, "replicas"),
-            "nginx has a single rank of backup servers: all priorities after the first form one rank of backups",
+            "nginx supports a single rank of backup servers: all priorities after the first form one rank of backups",
         )
     else:
         context.warn(
             "pool.locality",
             ("pools", pool.name, "locality"),
-            "nginx has a single rank of backup servers: if no replica in its zone is left, its region and all other "
-            "regions share requests by weight",
+            "nginx supports a single rank of backup servers: if no replica in its zone is left, its region and all "
+            "other regions share requests by weight",
             "set prefer: region, or move the replicas of nginx's region to a separate pool with a fallback",
         )
 

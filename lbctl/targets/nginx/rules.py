@@ -130,7 +130,7 @@ def _conditions(context: RenderContext, rule: Rule) -> list[Condition] | None:
         conditions.append((source, (f"^{quote.literal(value)}\\z",), (*match, "headers", name)))
     if rule.models:
         message = (
-            "nginx's core cannot read JSON: the model is read from the header x-model, or from the query of a GET "
+            "nginx's core cannot read JSON: the model is read from the x-model header, or from the query of a GET "
             "request"
         )
         context.warn("route.match.model", (*match, "model"), message)

@@ -40,10 +40,10 @@ _COMPARED: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "in": ("must be one of {}", lambda value, bound: value in bound),
     "not_in": ("must be none of {}", lambda value, bound: value not in bound),
     "len": ("must have {} characters", lambda value, bound: len(value) == bound),
-    "min_len": ("must have at least {} characters", lambda value, bound: len(value) >= bound),
-    "max_len": ("must have at most {} characters", lambda value, bound: len(value) <= bound),
-    "min_bytes": ("must have at least {} bytes", lambda value, bound: len(value.encode()) >= bound),
-    "max_bytes": ("must have at most {} bytes", lambda value, bound: len(value.encode()) <= bound),
+    "min_len": ("must be at least {} characters long", lambda value, bound: len(value) >= bound),
+    "max_len": ("must be at most {} characters long", lambda value, bound: len(value) <= bound),
+    "min_bytes": ("must be at least {} bytes long", lambda value, bound: len(value.encode()) >= bound),
+    "max_bytes": ("must be at most {} bytes long", lambda value, bound: len(value.encode()) <= bound),
     "prefix": ("must begin with {!r}", lambda value, bound: bool(value.startswith(bound))),
     "suffix": ("must end with {!r}", lambda value, bound: bool(value.endswith(bound))),
     "contains": ("must contain {!r}", lambda value, bound: bound in value),
@@ -89,7 +89,7 @@ class FieldRules:
             examined.needs.update(kind.extractor(message))
         for oneof in kind.oneofs:
             if message.WhichOneof(oneof) is None:
-                examined.broken.append((f"{field_path}{oneof}", "one of these must be given"))
+                examined.broken.append((f"{field_path}{oneof}", "one of these must be set"))
         given = message.ListFields()
         if kind.required:
             examined.broken.extend(_missing(kind.required, {field.name for field, _ in given}, field_path))

@@ -21,7 +21,7 @@ def pair_problem(certificate: bytes, key: bytes) -> str:
         except ssl.SSLError as error:
             if error.reason == "KEY_VALUES_MISMATCH":
                 return "the certificate and the key do not match"
-            return _reason("these are not a certificate and a key in PEM", error)
+            return _reason("these files do not contain a PEM certificate and key", error)
     return ""
 
 

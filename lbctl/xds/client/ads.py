@@ -85,7 +85,7 @@ async def read(server: XdsAddress, reader: Reader, patience: float = 5.0) -> Asy
                 await _write(call, requests)
                 yield changes
         except DecodeError as error:
-            raise UnreachableError(f"{server.address} answers, but not as an ADS server: {error}") from None
+            raise UnreachableError(f"{server.address} responds, but not as an ADS server: {error}") from None
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             pass
         except GeneratorExit:
@@ -163,7 +163,7 @@ def _stream_error(server: XdsAddress, code: grpc.StatusCode, details: str | None
     if code in _REFUSALS:
         return RefusedError(f"{server.address} rejects this node: {reason}")
     if code is grpc.StatusCode.UNIMPLEMENTED:
-        return UnreachableError(f"{server.address} answers but does not serve ADS: {reason}")
+        return UnreachableError(f"{server.address} responds but does not serve ADS: {reason}")
     if code is grpc.StatusCode.OK:
         return UnreachableError(f"{server.address} ended the stream")
     hint = next((hint for pattern, hint in _HINTS if pattern in reason), "")

@@ -79,7 +79,7 @@ class StreamBudget:
         self.count(kind, names, versions, existing)
         limits = self._budget.limits
         if sum(self._used.values()) > limits.unknown:
-            raise ExhaustedError(f"unknown resource names take more than {limits.unknown >> 10} KiB on this stream")
+            raise ExhaustedError(f"unknown resource names take up more than {limits.unknown >> 10} KiB on this stream")
         if self._used[kind] and self._budget.of_peers.get(self._peer, 0) > limits.unknown_of_peer:
             raise ExhaustedError(
                 f"unknown resource names take more than {limits.unknown_of_peer >> 10} KiB on the streams of this peer"

@@ -100,7 +100,7 @@ class Call:
     async def _close_connection(self, host: str, port: int) -> None:
         if await asyncio.to_thread(close_connection, host, port):
             fields = {"peer": f"{host}:{port}", "seconds": f"{self._read_within:g}"}
-            _LOG.warning("xds: closed the connection of a client that does not read", extra={"fields": fields})
+            _LOG.warning("xds: closed the connection of a client that was not reading", extra={"fields": fields})
 
     async def _end(self, code: grpc.StatusCode, reason: str) -> None:
         async with self._turn:

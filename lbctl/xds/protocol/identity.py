@@ -17,7 +17,7 @@ def identity_of(node: XdsNode | None, context: Context) -> NodeIdentity:
         raise StreamError("the first request on a stream must include a node with an id")
     if not all(len(text) <= _MAX_IDENTITY and text.isprintable() for text in astuple(node)):
         raise StreamError(
-            f"a field of the node's identity is not printable, or has more than {_MAX_IDENTITY} characters"
+            f"a field in the node's identity is not printable or is longer than {_MAX_IDENTITY} characters"
         )
     return NodeIdentity(node, certificate_names(context))
 

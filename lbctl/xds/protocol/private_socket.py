@@ -92,4 +92,4 @@ def _check_free(path: Path) -> None:
         return
     except OSError as error:
         raise BindError(f"cannot listen on unix:{path}: {reason_of(error)}") from None
-    raise BindError(f"cannot listen on unix:{path}: another process already listens there")
+    raise BindError(f"cannot listen on unix:{path}: another process is already listening there")

@@ -29,8 +29,8 @@ _LOG = logging.getLogger(__name__)
 _READ_INTERVAL = 0.5
 """Minimum number of seconds between reading two reports from a stream."""
 _IN_CLEAR = RefusedNode(
-    "reports are accepted only over the Unix socket or with client certificates, because any user of the machine could "
-    "send them over TCP"
+    "reports are accepted only over the Unix socket or with client certificates, because any user on the machine "
+    "could send them over TCP"
 )
 
 
@@ -172,7 +172,7 @@ class ReportSession(ABC):
         self._forget()
         if self._server.is_news(node_id, refused.reason, self._loop.time()):
             fields = {"node": node_id, "peer": peer_of(self._context, self._server.socket), "reason": refused.reason}
-            _LOG.warning(f"xds: the {self.what} of a node are ignored", extra={"fields": fields})
+            _LOG.warning(f"xds: a node's {self.what} are ignored", extra={"fields": fields})
         if refused.denied:
             self.end(grpc.StatusCode.PERMISSION_DENIED, refused.reason)
 

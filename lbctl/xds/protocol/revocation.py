@@ -73,7 +73,7 @@ def read(lists: bytes, authorities: bytes) -> Revocations:
         keys = [authority.public_key() for authority in known if authority.subject == item.issuer]
         if not any(_signed(item, key) for key in keys):
             issuer = item.issuer.rfc4514_string()
-            raise RevocationError(f"no authority in client_ca has signed the revocation list of {issuer}")
+            raise RevocationError(f"no authority in client_ca has signed {issuer}'s revocation list")
     return Revocations(tuple(map(_searchable, found)))
 
 

@@ -32,7 +32,7 @@ _MAX_MESSAGE = 4000
 _MAX_FINDINGS = 20
 _IN_CLEAR = (
     "LB527: the configuration of this node contains API keys, private keys or other credentials: they are not sent "
-    "over TCP without client certificates, because any user of the machine could read them; connect through {}"
+    "over TCP without client certificates, because any user on the machine could read them; connect through {}"
 )
 _NO_KEY = (
     "the key for picker requests is not sent over TCP without client certificates, so this node does not use the "

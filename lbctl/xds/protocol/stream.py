@@ -109,7 +109,7 @@ class Stream:
     def _kind(self, request: XdsRequest) -> str:
         kind = request.type_url or self._only
         if not kind:
-            raise StreamError("a request on an aggregated stream must state its type")
+            raise StreamError("a request on an aggregated stream must specify its type")
         if self._only and kind != self._only:
             raise StreamError(f"this stream is for {self._only}, not for {kind}")
         return kind

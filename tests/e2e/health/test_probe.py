@@ -144,7 +144,7 @@ def test_silent_replica_fails_without_delaying_other_checks() -> None:
             members = (*pool.replicas, Replica("silent", Address("127.0.0.1", silent.port)), slow)
             with _running_checker(Pool("pool", members, active=pool.active)) as checker:
                 eventually(lambda: checker.out == {"silent"})
-                assert checker.reason("silent") == "no answer within 1 s"
+                assert checker.reason("silent") == "no response within 1 s"
                 silent.forget()
                 before = a.checks
                 eventually(lambda: a.checks - before >= 15)
@@ -231,7 +231,7 @@ def test_grpc_check_uses_tls(tmp_path: Path) -> None:
 def test_missing_tls_files_do_not_fail_the_replica() -> None:
     tls = PoolTls("tls/none.crt", "replica.internal")
     with replicas("a") as (a,), _running_checker(_pool([a], tls=tls), locate=lambda _: None) as checker:
-        eventually(lambda: checker.prober.problems == {"pool": "tls/none.crt: there is no such file"})
+        eventually(lambda: checker.prober.problems == {"pool": "tls/none.crt: the file does not exist"})
         time.sleep(0.6)
         assert checker.out == frozenset()
 

@@ -72,7 +72,7 @@ def test_write_without_token_gets_401(control: ControlPlane, path: str) -> None:
 def test_write_with_reader_token_gets_403(control: ControlPlane, path: str) -> None:
     status, text = send(control, "POST", path, headers(control, authorization=f"Bearer {READER}"))
     assert status == 403
-    assert "the token of bob allows read access only" in text
+    assert "bob's token allows read access only" in text
 
 
 @pytest.mark.parametrize("path", PATHS)

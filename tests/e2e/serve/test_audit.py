@@ -41,7 +41,7 @@ def test_audit_log_has_authors_and_detects_removed_records(tmp_path: Path, capsy
     ):
         assert _cli(control, anna, "drain", "pool/a", "--reason", "a fan", "--ttl", "1h") == 0
         assert _cli(control, viewer, "drain", "pool/b") == 4
-        assert "the token of viewer allows read access only" in capsys.readouterr().err
+        assert "viewer's token allows read access only" in capsys.readouterr().err
         body = {"kind": "drain", "pool": "pool", "replica": "b"}
         overrides = "/api/v1/overrides"
         assert _ask(control, "POST", overrides, "token-of-viewer", json=body).status_code == 403

@@ -47,7 +47,7 @@ def test_rollback_holds_until_the_files_change(
     ):
         first = _history(control)[0]["digest"]
         assert _cli(control, "rollback") == 1
-        assert "no earlier fleet is saved" in capsys.readouterr().err
+        assert "no earlier fleet has been saved" in capsys.readouterr().err
         control.write(_fleet(edge, a, b, c))
         _reaches(envoy, "a", "b", "c")
         eventually(lambda: len(_history(control)) == 2)

@@ -28,7 +28,7 @@ from tests.support.processes.ports import HOST, free_pair, hold
 from tests.support.processes.replicas import Replica, replicas
 from tests.support.processes.waiting import eventually
 
-TAKEN = "another process uses the address of the picker"
+TAKEN = "another process is using the picker's address"
 
 
 def _pool(members: list[Replica]) -> Fleet:

@@ -113,10 +113,10 @@ def test_split_override_ends_when_the_files_change_the_split() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["chatt", "old=1", "new=1"], "there is no route 'chatt' (did you mean 'chat'?)"),
+        (["chatt", "old=1", "new=1"], "the fleet has no route 'chatt' (did you mean 'chat'?)"),
         (["chat", "old=1"], "needs a share for each of its pools: new, old"),
         (["chat", "old=1", "newer=1"], "needs a share for each of its pools: new, old"),
-        (["chat", "old=0", "new=0"], "the sum of the shares is 0"),
+        (["chat", "old=0", "new=0"], "the shares add up to 0"),
         (["chat", "old=1", "new=99999999999"], "is not a whole number from 0 to 2147483647"),
         (["plain", "old=1"], "the route plain has no split"),
         (["chat", "old=-1", "new=1"], "is not POOL=SHARE"),

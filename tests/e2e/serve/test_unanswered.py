@@ -62,7 +62,7 @@ def test_replica_that_answers_nothing_is_unknown() -> None:
         began = time.monotonic()
         eventually(lambda: all(_states(control)[f"wedged-{kind}"][0] == "unknown" for kind in _KINDS), 70)
         assert time.monotonic() - began > 25
-        reason = "requests are sent to it, but for more than 30 s none has succeeded"
+        reason = "requests are being sent to it, but for more than 30 s none has succeeded"
         assert {_states(control)[f"wedged-{kind}"][1] for kind in _KINDS} == {reason}
         assert {_states(control)[f"streaming-{kind}"][0] for kind in _KINDS} == {"in"}
         wedged.held = False

@@ -92,7 +92,7 @@ def test_row_reports_that_the_comparison_closed_the_route(
     file = tmp_path / "source"
     file.write_text(CLOSED[kind])
     assert command(["import", kind, str(file), "--compare"]) == 0
-    reason = f"source:{closed}, not a directive that the comparison supports"
+    reason = f"source:{closed}, not a directive supported by the comparison"
     errors = capsys.readouterr().err
     assert f"the comparison closed the route: {reason}" in errors
     assert f"closed in the comparison: {reason}" in errors

@@ -14,7 +14,7 @@ from tests.support.control import INTERVAL, NAME, Talk, pool
 
 NAMES = tuple(f"r{place:05}" for place in range(4))
 BAD = NAMES[1]
-STALLED = "stalled: requests are in flight, but its progress counter does not change"
+STALLED = "stalled: requests are in flight, but its progress counter is not changing"
 SUSPECTED = "probably stalled, according to the picker: its engine has requests but makes no progress"
 
 
@@ -322,7 +322,7 @@ def test_a_failed_row_remap_ejects_until_the_gpu_is_replaced() -> None:
     history = PoolHistory().looks(1, row_remap_failure=1.0)
     assert (history.verdict, history.reasons) == (
         "out",
-        ("a GPU could not remap a faulty row of its memory: replace the GPU",),
+        ("a GPU could not remap a faulty memory row: replace the GPU",),
     )
     assert history.looks(100, row_remap_failure=1.0).verdict == "out"
     assert history.looks(1, row_remap_failure=0.0).verdict == "floor"

@@ -546,7 +546,7 @@ def test_watch_reconnects_to_a_restarted_control_plane() -> None:
             time.sleep(0.5)
             changed = content() | {CDS: content()[CDS] | {"new": cluster("new")}, EDS: content()[EDS]}
             with AdsServer(changed, port=server.port):
-                assert "answers again" in watching.error()
+                assert "is responding again" in watching.error()
                 assert watching.lines(1) == ["cds  added new  version v1"], "known resources are not reported again"
 
 

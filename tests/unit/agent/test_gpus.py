@@ -95,7 +95,7 @@ def test_each_xid_is_returned_once(watch: Watch):
 def test_blocked_driver_is_a_problem(watch: Watch):
     now = time.monotonic()
     watching = watch(GpuReadings(now, (gpu(),)))
-    assert watching.latest(now + 6) == GpuReadings(now + 6, problem="the GPU driver has not answered for 6 s")
+    assert watching.latest(now + 6) == GpuReadings(now + 6, problem="the GPU driver has not responded for 6 s")
 
 
 def test_driver_that_blocks_from_the_start_is_a_problem(watch: Watch):
@@ -104,14 +104,14 @@ def test_driver_that_blocks_from_the_start_is_a_problem(watch: Watch):
     assert watching.latest(now - LIMIT) is None
     readings = watching.latest(now + 100)
     assert readings is not None
-    assert readings.problem.startswith("the GPU driver has not answered for 10")
+    assert readings.problem.startswith("the GPU driver has not responded for 10")
     assert readings.is_starting
 
 
 def test_machine_without_driver_has_a_note(watch: Watch):
     readings = watch(NoDriverError("the NVIDIA driver is not loaded")).latest(0.0)
     assert readings is not None
-    assert (readings.problem, readings.note) == ("", "no GPU is watched: the NVIDIA driver is not loaded")
+    assert (readings.problem, readings.note) == ("", "no GPU is monitored: the NVIDIA driver is not loaded")
 
 
 def test_listed_devices_need_a_driver(watch: Watch):
@@ -138,7 +138,7 @@ def test_unexpected_error_is_a_problem_until_the_next_reading(watch: Watch):
 def test_empty_list_of_devices_opens_no_driver():
     watching = GpuWatch((), Driver(NoDriverError("opened")).open)
     watching.start()
-    assert watching.latest(5.0) == GpuReadings(5.0, note="no GPU is watched, as configured")
+    assert watching.latest(5.0) == GpuReadings(5.0, note="no GPU is monitored, as configured")
 
 
 def test_missing_binding_is_named(monkeypatch: pytest.MonkeyPatch):

@@ -104,7 +104,7 @@ def test_reading_that_is_returned_twice_counts_once() -> None:
     [
         (lambda replica: replica.see(gpu(), lost_gpu(1)), "gpu_lost"),
         (lambda replica: replica.see(gpu()), "gpu_lost"),
-        (lambda replica: replica.see(driver="the GPU driver has not answered for 6 s"), "driver"),
+        (lambda replica: replica.see(driver="the GPU driver has not responded for 6 s"), "driver"),
     ],
 )
 def test_unreadable_gpu_needs_a_restart_of_the_engine(see: Callable[[Replica], Any], code: str) -> None:

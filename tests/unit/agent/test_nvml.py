@@ -265,7 +265,7 @@ def test_listed_gpu_without_permission_has_a_problem(machine, opened):
 def test_machine_without_gpus_has_a_note(machine, opened):
     machine()
     readings = opened().read()
-    assert (readings.problem, readings.note) == ("", "no GPU is watched: the NVIDIA driver does not list any GPUs")
+    assert (readings.problem, readings.note) == ("", "no GPU is monitored: the NVIDIA driver does not list any GPUs")
 
 
 @pytest.mark.parametrize("device", ["1", uuid(1), uuid(1).removeprefix("GPU-"), uuid(1).upper()])

@@ -26,5 +26,5 @@ def test_the_reason_is_one_line_and_never_empty(error: Exception, expected: str)
 
 
 def test_an_exception_without_a_text_gets_the_given_text() -> None:
-    assert reason_of(TimeoutError(), "no answer within 5 s") == "no answer within 5 s"
-    assert reason_of(OSError(errno.EACCES, "Permission denied"), "no answer within 5 s") == "Permission denied"
+    assert reason_of(TimeoutError(), "no response within 5 s") == "no response within 5 s"
+    assert reason_of(OSError(errno.EACCES, "Permission denied"), "no response within 5 s") == "Permission denied"

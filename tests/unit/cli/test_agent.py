@@ -254,7 +254,7 @@ def test_only_addresses_of_this_machine_are_own() -> None:
 def test_command_without_an_agent_is_explained(name: str, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["agent", name]) == 1
     hint = "(start it, or set --state to its state directory)"
-    assert f"no agent listens at {state}/agent.sock {hint}" in capsys.readouterr().err
+    assert f"no agent is listening at {state}/agent.sock {hint}" in capsys.readouterr().err
 
 
 def test_command_of_another_user_is_explained(

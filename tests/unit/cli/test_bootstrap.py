@@ -262,7 +262,7 @@ def test_unreachable_serve_is_reported_with_its_url(
     monkeypatch.setenv("LBCTL_SERVER", url)
     run(["xds", "get", "--timeout", "0.1"])
     err = capsys.readouterr().err
-    assert f"serve does not answer at {url} (if control.api.bind is not the default, use --server or --fleet)" in err
+    assert f"serve is not responding at {url} (if control.api.bind is not the default, use --server or --fleet)" in err
     assert run(["xds", "get", "--server", url]) == 4, "one that is named must answer"
     assert url in capsys.readouterr().err
 

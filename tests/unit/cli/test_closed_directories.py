@@ -69,7 +69,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int | N
 def test_validate_reports_why_each_file_cannot_be_read(results: dict[str, tuple[int | None, str]]) -> None:
     code, output = results[VALIDATE]
     assert [line.partition("warning ")[2].partition(": it authenticates")[0] for line in output.splitlines()] == [
-        "LB110 listeners.gateway.tls.certificates[0].certificate: there is no file 'a.crt'",
+        "LB110 listeners.gateway.tls.certificates[0].certificate: the file 'a.crt' does not exist",
         "LB110 listeners.gateway.tls.certificates[0].key: 'closed/a.key' cannot be read: permission denied",
         "LB503 routes.all.auth.api_keys.file: 'closed/keys' cannot be read (permission denied)",
         "LB110 pools.q.discovery.file.path: 'closed/targets' cannot be read: permission denied",

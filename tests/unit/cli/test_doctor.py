@@ -274,7 +274,7 @@ def test_ports_that_serve_reserves_for_its_picker_are_explained() -> None:
     release()
     with closing(PickerPorts(bind)):
         row = ports.port(ports.BoundAddress(ports.PICKER, bind, ports.SERVE))
-    assert (row.state, row.message) == ("warn", "in use by a program that does not listen")
+    assert (row.state, row.message) == ("warn", "in use by a program that is not listening")
     assert row.todo == "`serve` reserves it while its picker restarts: see `lbctl status`"
 
 
@@ -528,7 +528,7 @@ def test_hanging_serve_times_out(doctor: Doctor, monkeypatch: pytest.MonkeyPatch
         began = time.monotonic()
         row = doctor(None, "--server", url)[f"serve {url}"]
     assert time.monotonic() - began < 30
-    assert (doctor.code, row["state"], row["message"]) == (4, "failed", "no answer within 0.2 s")
+    assert (doctor.code, row["state"], row["message"]) == (4, "failed", "no response within 0.2 s")
 
 
 def test_missing_serve_is_skipped_by_default(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -557,7 +557,7 @@ def test_agent_check_on_ephemeral_ports_is_a_warning() -> None:
 
     assert state_and_fix(free_port()) == (
         "warn",
-        f"choose ports below {low}: the agent check needs one port for each replica",
+        f"choose ports below {low}: the agent check needs one port per replica",
     )
     below = next(port for port in range(low - 1, 1024, -1) if not bind_error(Address("127.0.0.1", port)))
     assert state_and_fix(below)[0] == "ok"
@@ -579,7 +579,7 @@ def test_api_server_that_permits_discovery_is_ok(doctor: Doctor, tmp_path: Path)
     with serving_api() as server:
         rows = doctor(fleet_from_kubernetes(server, tmp_path, gpu_from={"node_label": "gpu"}))
         row = rows["pools.pool.discovery.kubernetes ml/vllm"]
-        assert (row["state"], row["message"]) == ("ok", "the API server answers and permits list and watch")
+        assert (row["state"], row["message"]) == ("ok", "the API server responds and permits list and watch")
         assert not server.asked("GET")
 
 

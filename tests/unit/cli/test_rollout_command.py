@@ -135,7 +135,7 @@ def test_wait_survives_a_restart_of_serve(capsys: pytest.CaptureFixture[str]) ->
     with serving(FleetWithRollout(ROLLED_BACK), port=port):
         waiting.join(60)
     assert codes == [3]
-    assert "does not answer" not in capsys.readouterr().err
+    assert "is not responding" not in capsys.readouterr().err
 
 
 class FleetWithLateEnvoy(FleetWithRollout):
@@ -169,7 +169,7 @@ def test_wait_of_an_abort_survives_a_restart(tmp_path: Path, capsys: pytest.Capt
     with serving(FleetWithLateEnvoy("v1"), token, port=port):
         aborting.join(60)
     assert codes == [0]
-    assert "does not answer" not in capsys.readouterr().err
+    assert "is not responding" not in capsys.readouterr().err
 
 
 def test_observed_share_is_shown_next_to_the_target(capsys: pytest.CaptureFixture[str]) -> None:

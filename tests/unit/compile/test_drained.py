@@ -33,13 +33,13 @@ def drained_diagnostics(routes: str, pools: str = _POOLS) -> tuple[str, list[str
 def test_a_route_to_a_fully_drained_pool_is_a_warning(keys: str) -> None:
     mark, warnings, messages = drained_diagnostics(f"r: {{match: {{path_prefix: /}}, {keys}}}")
     assert warnings == [f"{mark} LB208"]
-    assert messages == ["every replica is drained: the route r gets no answer from this pool"]
+    assert messages == ["every replica is drained: the route r gets no response from this pool"]
 
 
 def test_one_warning_names_all_routes_of_a_pool() -> None:
     _, warnings, (message,) = drained_diagnostics("r: {match: {path: /r}, pool: a}, s: {match: {path: /s}, pool: a}")
     assert len(warnings) == 1
-    assert "the routes r, s get no answer" in message
+    assert "the routes r, s get no response" in message
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def test_good_evidence_ends_steps_and_promotes_the_rollout() -> None:
 def test_bad_intervals_in_a_row_roll_back_with_a_reason() -> None:
     course = Course()
     assert course.see(WORSE).phase == "progressing"
-    assert course.waits_for == "a good evaluation after 1 of 2 bad ones in a row"
+    assert course.waits_for == "a passed evaluation after 1 of 2 consecutive failures"
     state = course.see(WORSE)
     assert (state.phase, splits((state,), course.topology)) == ("rolled_back", {})
     assert state.reason == (

@@ -69,7 +69,7 @@ def test_drain_waits_for_proxies_and_for_a_newer_report() -> None:
     assert state_of(missing) == StateWithReason("draining", f"{cause}; not applied yet by ha")
     old = facts("drained", cause, **reported, in_flight_is_old=True)
     assert state_of(old).name == "draining"
-    assert state_of(old).reason.endswith("the proxies have not reported its requests in flight since then")
+    assert state_of(old).reason.endswith("the proxies have not reported its in-flight requests since then")
     assert [item.is_idle for item in (missing, old)] == [False, False]
     assert facts("drained", cause, **reported).is_idle is True
     assert facts("drained", cause, **{**reported, "in_flight_known_by": 1}).is_idle is None
@@ -108,7 +108,7 @@ def test_agent_explains_the_failed_check_of_a_proxy() -> None:
     assert state_of(facts(conditions={"e1": down}, agent_reason="status 503: XID 79")) == StateWithReason(
         "down", "the active check of e1 fails; lbctl's check of its agent: status 503: XID 79"
     )
-    assert state_of(facts(conditions={"e1": up}, agent_reason="no answer within 1 s")) == IN
+    assert state_of(facts(conditions={"e1": up}, agent_reason="no response within 1 s")) == IN
 
 
 def test_sleeping_replica_is_asleep_even_if_its_checks_pass() -> None:
@@ -159,7 +159,7 @@ def test_unreachable_replica_is_never_in() -> None:
     )
     assert state_of(facts(**unreachable, answered_age=3.0)) == down, "it was answered before"
     assert state_of(facts(connection=None)) == StateWithReason(
-        "unknown", "no check has run, and no proxy reports a response from it"
+        "unknown", "no check has run, and no proxy has reported a response from it"
     )
     assert state_of(facts(connection=replace(CONNECTED, at=None))).name == "unknown"
     assert state_of(facts(connection=None, answered_age=100.0, weight=Weight(0.5, 0.5))).name == "unknown"
@@ -167,7 +167,7 @@ def test_unreachable_replica_is_never_in() -> None:
 
 def test_replica_that_answers_nothing_is_unknown() -> None:
     assert state_of(facts(unanswered_for=30.0, passed_by=1)) == StateWithReason(
-        "unknown", "requests are sent to it, but for more than 30 s none has succeeded"
+        "unknown", "requests are being sent to it, but for more than 30 s none has succeeded"
     )
     assert state_of(facts(unanswered_for=30.0, connection=REFUSED)).name == "down"
 

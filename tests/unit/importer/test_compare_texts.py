@@ -55,7 +55,7 @@ def lines(kind: str, text: str, directory: Path) -> list[str]:
 def test_word_that_haproxy_must_not_run_is_named(line: str, word: str, tmp_path: Path) -> None:
     text = f"defaults\n mode http\nfrontend f\n bind :80\n acl known path /k\n {line}\n default_backend b\n"
     (shown,) = lines("haproxy", f"{text}backend b\n server s 10.0.0.1:80\n", tmp_path)
-    reason = f"`{word}` is not a directive that the comparison supports"
+    reason = f"`{word}` is not a directive supported by the comparison"
     assert shown == f"closed in the comparison: source.conf:6 {line.split()[0]}, {reason}"
 
 
@@ -63,7 +63,7 @@ def test_word_that_haproxy_must_not_run_is_named(line: str, word: str, tmp_path:
 def test_argument_that_nginx_must_not_run_is_named(line: str, word: str, tmp_path: Path) -> None:
     text = f"server {{ listen 80; location / {{ {line} proxy_pass http://10.0.0.1; }} }}"
     (shown,) = lines("nginx", text, tmp_path)
-    assert f", `{word}` is not an argument that the comparison supports" in shown
+    assert f", `{word}` is not an argument supported by the comparison" in shown
     assert SECRET not in shown
 
 
@@ -73,7 +73,7 @@ def test_type_and_name_of_envoy_are_shown(tmp_path: Path) -> None:
     text = envoy_text(filters=f'- {{name: cache, typed_config: {{"@type": type.googleapis.com/{kind}}}}}')
     left_out, closed = lines("envoy", text.replace("  clusters:", other, 1), tmp_path)
     assert left_out == "not included in the comparison: listeners that are not in the fleet (other)"
-    assert f"`{kind}` is not a filter that the comparison supports" in closed
+    assert f"`{kind}` is not a filter supported by the comparison" in closed
 
 
 def test_item_of_a_list_has_no_name(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_aggregate_cluster_is_a_pool_with_a_fallback() -> None:
     [
         ("static_resources:\n  listeners:\n  - nam: x\n", ":3:5: error LB980: invalid Envoy configuration"),
         ("static_resources: {clusters: [{name: a, connect_timeout: 5}]}\n", "error LB980: invalid Envoy configuration"),
-        ("static_resources: {}\n", ":1:1: error LB982: there is no HTTP listener to import"),
+        ("static_resources: {}\n", ":1:1: error LB982: the configuration has no HTTP listener to import"),
         ("a: [\n", "error LB004"),
         ("- a\n", "error LB004"),
     ],

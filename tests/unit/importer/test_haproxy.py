@@ -291,7 +291,7 @@ def test_server_defaults_and_templates_are_imported(tmp_path: Path) -> None:
         ("frontend 'x\n", ":1:10: error LB980: invalid HAProxy configuration: a quote is not closed"),
         ("bind :80\n", ":1:1: error LB980: invalid HAProxy configuration: `bind` is outside any section"),
         ("frontend\n", ":1:1: error LB980: invalid HAProxy configuration: `frontend` needs a name"),
-        ("backend x\n mode http\n", ":1:1: error LB982: there is no frontend to import"),
+        ("backend x\n mode http\n", ":1:1: error LB982: the configuration has no frontend to import"),
         ("listen x\n mode tcp\n", ":1:1: error LB982: listen x is in TCP mode, but lbctl supports only HTTP (if"),
         (
             "global\nfrontend x\n bind :80\n",

@@ -109,7 +109,7 @@ def test_server_answers_404_outside_its_locations(tmp_path: Path) -> None:
             "http {\n  server {\n",
             ':2:1: error LB980: invalid nginx configuration: unexpected end of file, expecting "}"',
         ),
-        ("http {}\n", ":1:1: error LB982: there is no `server` to import"),
+        ("http {}\n", ":1:1: error LB982: the configuration has no `server` to import"),
         ("server { listen 80; location / { } }", ":1:1: error LB982: no route could be imported"),
         ("{" * 100, ":1:1: error LB980: blocks and includes are nested more than 64 levels deep"),
         ("a\0b", ":1:1: error LB980: the file contains a NUL byte"),

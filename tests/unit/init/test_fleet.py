@@ -107,7 +107,7 @@ ML = fake.v2("mlserver", "iris")
         (
             [[ML, fake.DCGM], [ML]],
             2,
-            "# Sources at default ports were not queried. To query them, add their URLs to `init --from`.",
+            "# Sources on default ports were not queried. To query them, add their URLs to `init --from`.",
         ),
         ([[ML, ML]], 0, "# MLServer exposes metrics on port 8082 by default, and several servers share a host."),
     ],

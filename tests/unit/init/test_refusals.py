@@ -85,7 +85,7 @@ def error_for(url: str, patience: float = 1.0) -> str:
         (drip, "no complete response within 1 s"),
         (flood, "a response larger than 4 MiB"),
         (nested, "its responses do not match a model server that init supports"),
-        (squeezed, "an encoding that was not requested"),
+        (squeezed, "the response uses an encoding that was not requested"),
         (answering(404), "its responses do not match"),
         (answering(401), "it requires a key: use --api-key-file"),
         (
@@ -135,7 +135,7 @@ def test_errors_of_all_urls_are_reported(tmp_path: Path, capsys: Output) -> None
 def test_exporter_without_a_server_is_refused() -> None:
     with serving(fake.DCGM) as (exporter,):
         assert error_for(exporter.url) == (
-            "this is the DCGM exporter of a host, but none of the URLs is a model server on that host"
+            "this is a host's DCGM exporter, but none of the URLs is a model server on that host"
         )
 
 

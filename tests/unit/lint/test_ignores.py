@@ -44,7 +44,7 @@ def test_an_unused_comment_is_a_finding() -> None:
         ("# lbctl: ignore LB21 (why)", "'LB21' is not a code"),
         ("# lbctl: ignore all (why)", "'all' is not a code"),
         ("# lbctl: ignore LB210 LB310 (why)", "codes must be separated by commas"),
-        ("# lbctl: ignore LB299 (why)", "the code LB299 does not exist"),
+        ("# lbctl: ignore LB299 (why)", "code LB299 does not exist"),
     ],
 )
 def test_a_malformed_comment_is_a_finding_with_a_reason(comment: str, why: str) -> None:

@@ -65,5 +65,5 @@ def test_separate_parts_of_a_gateway_are_not_reported(settings: dict[str, str], 
 
 def test_different_access_lists_of_a_host_are_reported(tmp_path: Path) -> None:
     assert shared(tmp_path, others=_OTHER, lists=_LISTS) == [
-        "the access lists of this entry and of entry one apply to all ports of the same gateway"
+        "the access lists in this entry and in entry one apply to all ports of the same gateway"
     ]

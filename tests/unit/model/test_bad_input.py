@@ -384,7 +384,7 @@ def test_all_errors_of_all_files_are_reported_in_one_run(
 
 @pytest.mark.parametrize(
     ("port", "hint"),
-    [("HTTP_", "write the port's name"), ("a--b", "write the port's name"), ("'80'", "without quotes")],
+    [("HTTP_", "use the port's name"), ("a--b", "use the port's name"), ("'80'", "without quotes")],
 )
 def test_hint_for_a_port_suggests_a_valid_value(port: str, hint: str, tmp_path: Path) -> None:
     file = tmp_path / "fleet.yaml"

@@ -7,7 +7,7 @@ from tests.support.fleet import GROUND, marked, places, reading
 # The route `r` or the pool `p`, with a mark at the error → the code and a part of the hint.
 ROUTES = {
     "{pool: a, ▶websokcet: true}": ("LB011", "did you mean 'websocket'?"),
-    "{pool: a, websocket: ▶yes}": ("LB013", "write true or false, unquoted"),
+    "{pool: a, websocket: ▶yes}": ("LB013", "use true or false, without quotes"),
     '{pool: a, queue_priority: ▶"hihg"}': ("LB013", "did you mean 'high'?"),
     "{pool: a, retry: {attempts: ▶eleven}}": ("LB013", ""),
     '{pool: a, retry: {attempts: ▶"3"}}': ("LB013", "write 3, unquoted"),
@@ -19,14 +19,14 @@ ROUTES = {
     "{pool: a, ▶path_prefix: /v1}": ("LB011", "write match: {path_prefix: …} or rewrite: {path_prefix: …}"),
     "{pool: a, ▶canary: {pool: b}}": ("LB011", "write split: {POOL: 95, OTHER: 5}"),
     "{split: {a: ▶95%, b: 5}}": ("LB013", "write 95, unquoted, without %"),
-    "{pool: a, timeouts: {idle: ▶unlimited}}": ("LB013", "a limit is required: use a long one"),
+    "{pool: a, timeouts: {idle: ▶unlimited}}": ("LB013", "a limit is required: use a large value"),
     "{pool: a, listeners: ▶[]}": ("LB016", "add at least one entry"),
-    "{pool: a, listeners: ▶l}": ("LB013", "write [ … ] or lines that start with -"),
+    "{pool: a, listeners: ▶l}": ("LB013", "use [ … ] or lines that start with -"),
     "{pool: a, match: ▶/v1}": ("LB013", 'write {path_prefix: "/v1"}'),
     "{pool: a, match: {hosts: [▶a.example:80]}}": ("LB013", 'a host name, or "*." and a host name; without a port'),
     "{pool: a, match: {path: ▶v1}}": ("LB013", ""),
     "{pool: a, match: {path: ▶/v1//x}}": ("LB013", ""),
-    "{pool: a, match: {path: ▶/v1/../x}}": ("LB013", "write the path that clients send"),
+    "{pool: a, match: {path: ▶/v1/../x}}": ("LB013", "use the path that clients send"),
     "{pool: a, match: {path: ▶/v1/%2e}}": ("LB013", ""),
     "{pool: a, match: {path_regex: ▶/(?=x)}}": ("LB013", "use RE2 syntax; the expression must match the whole path"),
     "{pool: a, ▶match: {path: /x, path_prefix: /y}}": ("LB015", "keep one of path, path_prefix or path_regex"),
@@ -42,8 +42,8 @@ ROUTES = {
     "{pool: a, pin: [▶{equals: y, pool: b}]}": ("LB014", "set one of header or cookie"),
     "{pool: a, pin: [▶{header: x, equals: y}]}": ("LB014", "write pool"),
     "▶{}": ("LB014", "set one of pool, split or respond"),
-    "{▶split: }": ("LB014", "write a value, or remove the key"),
-    "{pool: a, auth: {api_keys: {file: x}, ▶jwt: }}": ("LB014", "write a value, or remove the key"),
+    "{▶split: }": ("LB014", "set a value, or remove the key"),
+    "{pool: a, auth: {api_keys: {file: x}, ▶jwt: }}": ("LB014", "set a value, or remove the key"),
     "{pool: a, ▶auth: {forward_tenant: x}}": ("LB014", "set api_keys, jwt or both, or set basic or external"),
     "{pool: a, rate_limit: [{by: ▶tennant, rate: 5/s}]}": ("LB013", "did you mean 'tenant'?"),
     "{pool: a, rate_limit: [{by: {header: ▶a b}, rate: 5/s}]}": ("LB013", "{header: NAME}"),
@@ -64,7 +64,7 @@ ROUTES = {
     "{split: {a: ▶-1, b: 2}}": ("LB016", "at least 0"),
 }
 POOLS = {
-    "health: {active: {http: {▶headers: {}}}}": ("LB011", "write the servers' key in the pool's `credentials`"),
+    "health: {active: {http: {▶headers: {}}}}": ("LB011", "put the servers' key in the pool's `credentials`"),
     "weighting: {composite: {▶gqu: 1}}": ("LB013", "did you mean 'gpu'?"),
     "▶algorithm: hash": ("LB011", "write balance: {algorithm: …}"),
     "balance: ▶least_conn": ("LB013", "write {algorithm: least_request}"),
@@ -76,7 +76,7 @@ POOLS = {
     "balance: {algorithm: ▶least_requests}": ("LB013", "did you mean 'least_request'?"),
     "health: {active: {http: {body_contains: ▶5}}}": ("LB013", "quote it"),
     'health: {active: {grpc: {service: ▶"a b"}}}': ("LB013", ""),
-    "health: {active: {▶grpc: , interval: 5s}}": ("LB014", "write a value, or remove the key"),
+    "health: {active: {▶grpc: , interval: 5s}}": ("LB014", "set a value, or remove the key"),
     "health: {active: {tcp: {}, port: ▶70000}}": ("LB016", "at most 65535"),
     "health: {active: {tcp: ▶true}}": ("LB013", "write tcp: {}"),
     "balance: {algorithm: hash, hash: {key: {source_ip: ▶true}}}": ("LB013", "write source_ip: {}"),
@@ -116,7 +116,7 @@ DEVICES = {
 REPLICAS = {
     "{address: ▶http://h:1}": "write h:1",
     "{address: ▶https://user:secret@h/v1}": "write h:443",
-    '{address: ▶":80"}': "write host:port",
+    '{address: ▶":80"}': "use host:port",
     '▶"10.0.0.1:8000"': 'write {address: "10.0.0.1:8000"}',
     '{address: "a:1", ▶backup: true}': "write priority: 1",
 }
@@ -161,15 +161,15 @@ def test_names_of_other_proxies_suggest_the_right_one(replica: str, hint: str) -
 @pytest.mark.parametrize(
     ("proxy", "code", "message"),
     [
-        ("config: ▶~/h.cfg", "LB013", "write an absolute path"),
+        ("config: ▶~/h.cfg", "LB013", "use an absolute path"),
         (
             "config: ▶../h.cfg",
             "LB502",
-            "contains .. (write an absolute path, or a path below the fleet's directory)",
+            "contains .. (use an absolute path, or a path below the fleet's directory)",
         ),
         ("config: ▶/etc/../h.cfg", "LB502", "contains .."),
-        ("runtime_api: ▶~/h.sock", "LB145", "is not an absolute path, and a proxy starts in another directory"),
-        ("runtime_api: ▶../h.sock", "LB145", "(write a path that starts with /, for example /run/haproxy/admin.sock)"),
+        ("runtime_api: ▶~/h.sock", "LB145", "is not an absolute path, and a proxy starts in a different directory"),
+        ("runtime_api: ▶../h.sock", "LB145", "(use a path that starts with /, for example /run/haproxy/admin.sock)"),
         ("runtime_api: ▶/run/../h.sock", "LB502", "contains .."),
     ],
 )

@@ -89,15 +89,15 @@ def test_the_sentence_agrees_with_the_replicas_it_names() -> None:
         "a gets the request: it has served this session before, and its load is within the bound."
     )
     assert sentence_for(three, ("a", "b"), busy=("a", "b")) == (
-        "c gets the request: it has the least expected wait; a and b may have the longest prefix of this prompt in "
+        "c gets the request: it has the shortest expected wait; a and b may have the longest prefix of this prompt in "
         "the cache, but the load there outweighs that."
     )
     assert sentence_for(three, ("a",), busy=("a",), session="s") == (
-        "Any of b or c gets the request, at random: they have the same expected wait; a may have this session in the "
+        "Any of b or c gets the request, at random: their expected waits are equal; a may have this session in the "
         "cache, but the load there outweighs that."
     )
     assert sentence_for({"b": 1.0, "c": 2.0}, ("a",), session="s") == (
-        "c gets the request: it has the least expected wait; the session's replica cannot get requests."
+        "c gets the request: it has the shortest expected wait; the session's replica cannot get requests."
     )
 
 

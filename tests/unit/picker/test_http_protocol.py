@@ -47,8 +47,8 @@ def test_keep_alive_follows_the_http_version(version: str, connection: str, kept
         (b"POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab", "not a length"),
         (b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n", "not a length"),
         (b"POST / HTTP/1.1\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n", "not a length"),
-        (f"POST / HTTP/1.1\r\nContent-Length: {MAX_BODY_BYTES + 1}\r\n\r\n".encode(), "the body is too long"),
-        (b"GET / HTTP/1.1\r\nx-session-id: " + b"k" * MAX_HEAD_BYTES, "the head is too long"),
+        (f"POST / HTTP/1.1\r\nContent-Length: {MAX_BODY_BYTES + 1}\r\n\r\n".encode(), "the body is too large"),
+        (b"GET / HTTP/1.1\r\nx-session-id: " + b"k" * MAX_HEAD_BYTES, "the request head is too large"),
     ],
 )
 def test_malformed_request_is_rejected_with_a_reason(data: bytes, reason: str) -> None:

@@ -16,7 +16,7 @@ from lbctl.picker.memory_saver import MemorySaver
 from lbctl.picker.saved_memory import SavedMemory
 
 WALL, NOW = 1_700_000_000.0, 5000.0
-HANGS = "the disk does not respond"
+HANGS = "the disk is not responding"
 
 
 class Picker:
@@ -92,7 +92,7 @@ def test_hanging_write_is_reported_until_it_ends(
     assert picker.restored() == {"a": "r", "b": "r", "c": "r"}
     messages = [item.message for item in caplog.records]
     failure = f"the picker cannot save its memory in {picker.directory}: {HANGS}"
-    assert messages == [failure, "the picker saves its memory again"]
+    assert messages == [failure, "the picker can save its memory again"]
 
 
 def test_entries_that_wait_are_bounded(picker: Picker, monkeypatch: pytest.MonkeyPatch) -> None:

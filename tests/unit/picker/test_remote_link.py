@@ -31,7 +31,10 @@ def test_control_plane_of_another_version_is_named(
 
     asyncio.run(run())
     assert "no new tables" in caplog.text
-    assert "another version of lbctl: upgrade the older one" in getattr(caplog.records[0], "fields", {})["why"]
+    assert (
+        "a different version of lbctl: upgrade the older installation"
+        in getattr(caplog.records[0], "fields", {})["why"]
+    )
 
 
 class Answer:

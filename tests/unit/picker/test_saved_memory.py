@@ -128,7 +128,7 @@ def test_unread_files_are_removed_by_the_first_write(
     memory, files = AffinityMemory(records_changes=True), SavedMemory(tmp_path, 20.0, WALL)
     assert files.restore(memory, 20.0) == 0
     assert [item.message for item in caplog.records] == [
-        "the picker starts without its memory: the disk does not respond"
+        "the picker is starting without its memory: the disk is not responding"
     ]
     memory.remember(SESSIONS[0], "new", 20.0)
     files.write(memory.take_changes())

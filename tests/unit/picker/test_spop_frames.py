@@ -181,8 +181,8 @@ def test_malformed_values_are_rejected_with_a_reason(pairs: bytes, reason: str) 
         (b"\x06pick1", "a value is incomplete"),
         (b"\x05pick1\x01", "a value is incomplete"),
         (b"\x05pick1\xff" + b"\x00\x00" * 254, "a value is incomplete"),
-        (b"\x05pick1\x00\x05pick2\x00", "several messages in a frame are not supported"),
-        (b"\x00\x00" * 500_000, "several messages in a frame are not supported"),
+        (b"\x05pick1\x00\x05pick2\x00", "multiple messages in a frame are not supported"),
+        (b"\x00\x00" * 500_000, "multiple messages in a frame are not supported"),
     ],
 )
 def test_malformed_message_is_rejected_with_a_reason(message: bytes, reason: str) -> None:

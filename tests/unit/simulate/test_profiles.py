@@ -150,7 +150,7 @@ def test_too_few_readings_and_a_restart_are_errors() -> None:
     with pytest.raises(ValueError, match="3 are needed: send requests to the replica"):
         calibrate.fit(readings[-2:])
     back = [*readings[-6:], replace(readings[0], at=99.0)]
-    with pytest.raises(ValueError, match="it was restarted during the observation"):
+    with pytest.raises(ValueError, match="it restarted during the observation"):
         calibrate.fit(back)
 
 

@@ -68,7 +68,7 @@ def test_too_large_value_is_rejected_and_old_audit_is_dropped(api: ApiServer, ca
         assert [item.key for item in await store.read("audit/")] == ["audit/1", "audit/2", "audit/3", "audit/4"]
         (usage,) = [item for item in await store.usage() if item.name == f"ConfigMap {name}.audit"]
         assert usage.limit == MAX_BYTES >= usage.size > 1000 << 10
-        assert "a ConfigMap of the state is nearly full" in caplog.text
+        assert "one of the state's ConfigMaps is nearly full" in caplog.text
 
     run(work)
 

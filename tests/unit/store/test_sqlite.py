@@ -209,7 +209,7 @@ def test_second_process_waits_and_takes_over_after_a_kill(
     first = holder(tmp_path)
     assert line_of(first) == "locked"
     second = holder(tmp_path)
-    assert line_of(second) == f"{tmp_path} is in use by the process {first.pid}: waiting for it to end"
+    assert line_of(second) == f"{tmp_path} is in use by the process {first.pid}: waiting for it to exit"
     first.send_signal(signal.SIGKILL)
     killed = time.monotonic()
     assert line_of(second) == "locked"
@@ -226,7 +226,7 @@ def test_replaced_lock_file_does_not_admit_a_second_process(
         if replacement:
             (tmp_path / "lock").write_text(replacement)
         second = holder(tmp_path)
-        assert "waiting for it to end" in line_of(second)
+        assert "waiting for it to exit" in line_of(second)
         second.kill()
         first.save_drains({("p", replacement): 1.5})
     first.close()
@@ -266,7 +266,7 @@ def test_waiting_for_the_lock_can_be_cancelled(tmp_path: Path, opened: Callable[
     messages: list[str] = []
     with pytest.raises(TimeoutError):
         asyncio.run(asyncio.wait_for(SavedState(SqliteStore.open(tmp_path), print).lead(messages.append), 0.7))
-    assert messages == [f"{tmp_path} is in use by the process {os.getpid()}: waiting for it to end"]
+    assert messages == [f"{tmp_path} is in use by the process {os.getpid()}: waiting for it to exit"]
 
 
 # ── Errors ───────────────────────────────────────────────────────────────────────────────────────────────────────────

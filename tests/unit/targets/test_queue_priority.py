@@ -34,7 +34,7 @@ def warnings(kind: str) -> list[str]:
 @pytest.mark.parametrize("kind", ["nginx", "envoy"])
 def test_a_priority_without_queue_is_a_warning(kind: str) -> None:
     title = target(kind).title
-    message = f"{title} supports priorities only in pools with `queue`: here, the priority has no effect in pool plain"
+    message = f"{title} supports priorities only in pools with `queue`: the priority has no effect in pool plain"
     assert warnings(kind) == [f"routes.low.queue_priority: {message}"]
 
 

@@ -61,7 +61,7 @@ def test_fleet_with_driven_proxies_is_not_run(here: Path, capfd: pytest.CaptureF
     write(here, proxies={"edge": nginx, "up": {"kind": "envoy", "nodes": ["edge-*"]}})
     text = errors_of_up(capfd, 1)
     assert "fleet.yaml:17:5: error LB970 proxies.edge: `up` runs its own proxy, but `serve` would also manage" in text
-    assert "error LB970 proxies.up: the proxy that `up` adds to the fleet has the same name" in text
+    assert "error LB970 proxies.up: the proxy that `up` adds to the fleet uses the same name" in text
     assert not (here / "state").exists()
 
 

@@ -92,7 +92,7 @@ def guarded(loaded: Loaded) -> Topology:
 
 def test_key_check_names_the_routes_that_it_does_not_reach(tmp_path: Path) -> None:
     fleet = fleet_of(pool())
-    sentence = "no route in this fleet requires an API key, so `up` requires one on all routes"
+    sentence = "no route in this fleet requires an API key, so `up` adds this requirement to all routes"
     assert guard_message(guarded(load_fleet(tmp_path, fleet))) == sentence
     fleet["routes"]["models"] = {"match": {"path": "/v1/models"}, "respond": {"models": True}}
     assert guard_message(guarded(load_fleet(tmp_path, fleet))) == sentence, "the list of models needs the key too"

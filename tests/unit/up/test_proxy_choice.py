@@ -38,6 +38,6 @@ def test_missing_protection_is_an_obstacle(tmp_path: Path) -> None:
     assert [item.severity for item in nginx.obstacles] == ["error"]
     assert [item.code for item in nginx.losses] == [item.code for item in haproxy.losses] == ["LB439"]
     assert haproxy.obstacles == ()
-    assert haproxy.summary == "supports the whole fleet except LB439 (`lbctl rule CODE`)"
+    assert haproxy.summary == "supports everything in the fleet except the settings in LB439 (`lbctl rule CODE`)"
     assert best([haproxy, nginx, suitability(loaded, "envoy")]) == suitability(loaded, "envoy")
     assert best([nginx]) is None

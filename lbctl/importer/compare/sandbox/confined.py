@@ -122,7 +122,7 @@ def _in_child(method: Method, work: Callable[[Sandbox], Any], base: Path, deadli
         received: dict[str, Any] = json.loads(_received(reader, deadline))
         return received
     except ValueError:
-        return {"failed": "the comparison process ended without a result"}
+        return {"failed": "the comparison process ended without producing a result"}
     finally:
         os.close(reader)
         with suppress(ProcessLookupError):

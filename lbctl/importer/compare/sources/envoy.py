@@ -254,7 +254,7 @@ class _Envoy:
                 named = Statement(item.statement.position, (package or "filter",))
                 self._removals.leave_out(named, "filters that run code or query services")
             else:
-                reason = "not a filter that the comparison supports"
+                reason = "not a filter supported by the comparison"
                 raise RefusedError(config or item.get("name") or item, reason, config.type)
 
     def _settle_service(self, config: ConfigView, made: dict[str, Any]) -> None:

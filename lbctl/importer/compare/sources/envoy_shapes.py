@@ -31,7 +31,7 @@ _COMMANDS = re.compile(
 )
 """Commands that read only a request, its connection or its response, and no files or environment variables."""
 
-NOT_LISTED = "not a field that the comparison supports"
+NOT_LISTED = "not a field supported by the comparison"
 _NOT_A_VALUE = "not a supported type of value"
 
 
@@ -166,7 +166,7 @@ def typed(types: Mapping[str, Shape]) -> Shape:
 
     def read(view: ConfigView, removals: Removals) -> dict[str, Any]:
         if view.type not in types:
-            raise RefusedError(view, "not a type that the comparison supports", view.type)
+            raise RefusedError(view, "not a type supported by the comparison", view.type)
         return {"@type": _PREFIX + view.type, **types[view.type](view, removals)}
 
     return read

@@ -38,7 +38,7 @@ _TABLE = {
     "srvkey": "name",
 }
 _TABLE_TYPE = "=binary|integer|ip|ipv6|string"
-NOT_LISTED = "not a directive that the comparison supports"
+NOT_LISTED = "not a directive supported by the comparison"
 NOT_RUN = "its arguments are not supported by the comparison"
 
 

@@ -24,12 +24,12 @@ from lbctl.importer.nginx.includes import may_protect, unread
 from lbctl.importer.nginx.listeners import bind_of
 from lbctl.importer.statement import Statement
 
-NOT_LISTED = "not a directive that the comparison supports"
+NOT_LISTED = "not a directive supported by the comparison"
 NOT_READ = "the file was not read"
 _ARGUMENTS = "its arguments are not supported by the comparison"
-_ARGUMENT = "not an argument that the comparison supports"
+_ARGUMENT = "not an argument supported by the comparison"
 _ELSEWHERE = "its destination is not a replica in the fleet"
-_MAY_LEAD_ELSEWHERE = "its variable may contain a destination that is not a replica in the fleet"
+_MAY_LEAD_ELSEWHERE = "its variable may contain a destination other than a replica in the fleet"
 _PASSES = {"proxy_pass": "http", "grpc_pass": "grpc"}
 _TEMPORARY = ("proxy", "client_body", "fastcgi", "uwsgi", "scgi")
 _SERVER_OPTION = re.compile(

@@ -166,7 +166,7 @@ class ApiClient:
                     raise _error_of(response, await _whole(response))
                 yield response
         except TimeoutError:
-            raise ClusterError(f"{cluster.server} does not answer") from None
+            raise ClusterError(f"{cluster.server} is not responding") from None
         except TooLargeError as error:
             raise ClusterError(f"{cluster.server} sent {error}") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -223,7 +223,7 @@ def _network_reason(error: Exception) -> str:
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return f"its certificate is not trusted: {reason_of(error.certificate_error)}"
     if isinstance(error, aiohttp.ClientPayloadError):
-        return "the connection was closed in the middle of a response"
+        return "the connection was closed mid-response"
     inner = getattr(error, "os_error", None)
     return reason_of(inner if isinstance(inner, OSError) else error)
 

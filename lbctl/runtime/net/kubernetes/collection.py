@@ -248,7 +248,7 @@ class Collection:
             self._on_change()
         if not quiet:
             if reason != self.error:
-                kept = "; its last answer stays in use" if self.listed else ""
+                kept = "; its last response stays in use" if self.listed else ""
                 _log.warning("Kubernetes requests for %s fail: %s%s", self._key.path, reason, kept)
             self.error, self.failed = reason, self._now()
         self._failures += 1

@@ -118,7 +118,7 @@ class ExecPlugin:
             credential = parse_object(output)
             status = credential["status"]
             if credential["apiVersion"] != self._command.api_version:
-                raise self._error(f"did not return an ExecCredential of {self._command.api_version}")
+                raise self._error(f"did not return an ExecCredential with apiVersion {self._command.api_version}")
             certificate, key = status.get("clientCertificateData"), status.get("clientKeyData")
             token, expiry = status.get("token"), status.get("expirationTimestamp")
             until = datetime.fromisoformat(expiry).timestamp() if expiry else None

@@ -126,7 +126,7 @@ class _Reader:
 
     def _credentials(self, user: Node, server: str) -> ClusterCredentials:
         if (provider := _child(user, "auth-provider")) is not None:
-            raise _error(provider, "auth-provider was removed from Kubernetes; use exec")
+            raise _error(provider, "auth-provider has been removed from Kubernetes; use exec")
         certificate, key = self._pem(user, "client-certificate"), self._pem(user, "client-key")
         if (certificate is None) != (key is None):
             raise _error(user, "a client certificate needs its key, and the key needs its certificate")

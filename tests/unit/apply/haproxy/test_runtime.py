@@ -104,11 +104,11 @@ def test_endless_answer_is_limited_by_its_size(tmp_path: Path, monkeypatch: pyte
         async with await asyncio.start_unix_server(endless_handler(piece), place):
             return await Runtime(place, timeout=30).query("show info")
 
-    assert "does not end its response" in asyncio.run(script()).failure
+    assert "did not end its response" in asyncio.run(script()).failure
 
 
 def test_reply_without_a_prompt_is_limited_by_its_size(tmp_path: Path) -> None:
-    assert "does not end its response" in replies_of(tmp_path, endless_handler(b"x" * 60_000), "show info").failure
+    assert "did not end its response" in replies_of(tmp_path, endless_handler(b"x" * 60_000), "show info").failure
 
 
 def test_long_reply_is_shortened(tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ def test_missing_revision_of_a_shallow_clone_is_explained(
     _git(tmp_path, "clone", "-q", "--depth", "1", repository.parent.as_uri(), str(clone))
     assert _diff(clone / "fleet", "--exit-code") == 0
     assert _diff(clone / "fleet", "--against", "git:HEAD~1") == 1
-    assert "no revision 'HEAD~1' in this shallow clone (`git fetch" in capsys.readouterr().err
+    assert "revision 'HEAD~1' does not exist in this shallow clone (`git fetch" in capsys.readouterr().err
 
 
 def test_deleted_file_is_compared_with_its_revision(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -237,7 +237,7 @@ def test_incompatible_options_are_a_usage_error(old: Path, arguments: list[str])
 
 def test_unreachable_server_has_exit_code_4(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert _diff(old, "--against", "live", "--server", "http://127.0.0.1:9") == 4
-    assert "does not answer" in capsys.readouterr().err
+    assert "is not responding" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -245,8 +245,8 @@ def test_unreachable_server_has_exit_code_4(old: Path, capsys: pytest.CaptureFix
     [
         (b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\n\r\n<html>hello</html>", "returned status 200 without JSON"),
         (b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n" + b" " * 2_000_000, "its response is too large"),
-        (b"", "does not answer"),
-        (b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{", "does not answer"),
+        (b"", "did not respond"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{", "did not respond"),
     ],
 )
 def test_invalid_answer_of_a_server_is_reported_quickly(

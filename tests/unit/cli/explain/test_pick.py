@@ -47,7 +47,7 @@ def test_choice_and_reason_come_first(fleet_file: str, tmp_path: Path, capsys: p
     body.write_text(json.dumps({"model": "sql", "prompt": "word " * 1000}))
     assert run(["explain", "pick", "llama", fleet_file, "--body", str(body)]) == 0
     first, *others = capsys.readouterr().out.splitlines()
-    assert first == "big gets the request: no cache is known to help, and it has the least expected wait."
+    assert first == "big gets the request: no cache is known to help, and it has the shortest expected wait."
     assert "prompt         about 961 tokens, 19 blocks for prefix matching" in others
     assert "model          sql, an adapter" in others
     assert others[-1].split(maxsplit=6) == ["gone", "10.0.0.3:8000", "-", "-", "-", "-", "drained by the files"]

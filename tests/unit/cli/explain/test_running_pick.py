@@ -173,7 +173,7 @@ def test_loaded_adapter_is_the_reason_of_a_choice(
     control.service.finished(picked.id)
     assert picked.names == ("small",)
     text = " ".join(shown(command, capsys).split())
-    assert text.startswith("small gets the request: no cache is known to help, and it has the least expected wait.")
+    assert text.startswith("small gets the request: no cache is known to help, and it has the shortest expected wait.")
     assert (
         "The adapter sql made the difference: it has had requests for it, and any other replica would have to load it"
         in text

@@ -254,7 +254,7 @@ def test_simultaneous_requests_have_no_rate(
     out = capsys.readouterr().out
     assert "% of the capacity" not in out
     assert (
-        "All requests of the load (200) arrive at the same time, so it has no rate; "
+        "All requests in the load (200) arrive at the same time, so it has no rate; "
         f"the engines can handle up to {1 / steady:.3g} such requests/s." in out
     )
     assert run([*arguments, "--requests", "1", "--lose", "small"]) == 0

@@ -210,7 +210,7 @@ def test_gpu_types_are_compared_by_throughput_not_weight(tmp_path: Path, capsys:
 
 def test_limit_per_token_needs_answers_of_several_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*synthetic(tmp_path), "--answer", "1", "--find", "rate", "--slo", "tpot p99 < 1s"]) == 64
-    assert "every answer in the load has only one" in " ".join(capsys.readouterr().err.split())
+    assert "every response in the load is only one" in " ".join(capsys.readouterr().err.split())
 
 
 def test_slow_replica_keeps_its_cache(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

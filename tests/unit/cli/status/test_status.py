@@ -109,7 +109,7 @@ def test_files_are_shown_as_being_read_at_the_start(
 @pytest.mark.slow
 def test_check_waits_for_an_unreachable_serve(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["status", "--check", "--wait", "1s", "--server", "http://127.0.0.1:9"]) == 4
-    assert "does not answer" in capsys.readouterr().err
+    assert "is not responding" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_watch_in_a_pipe_survives_a_restart_of_serve(fleet: Fleet) -> None:
         assert lines.readline() == "\n"
         assert lines.readline().startswith("NODE")
     try:
-        while "does not answer" not in (line := lines.readline()):
+        while "is not responding" not in (line := lines.readline()):
             assert line
         with serving(fleet, port=port):
             while not line.startswith("edge-1"):

@@ -171,7 +171,7 @@ def test_top_survives_a_restart_of_serve_and_ends_with_q() -> None:
             terminal.await_text("llama/l4")
             fleet.listed = (api.pool("llama", replace(SLOW, in_flight=77)),)
             terminal.await_text("77")
-        terminal.await_text("does not answer")
+        terminal.await_text("is not responding")
         fleet.listed = (api.pool("llama", replace(SLOW, in_flight=88)),)
         with serving(fleet, port=port):
             terminal.await_text("88")

@@ -174,7 +174,7 @@ def test_lone_surrogate_in_a_body_is_rejected(fleet: Fleet, token: Path, body: b
         ):
             answer = await ask(method, path, data=body, headers=BEARER | JSON)
             assert (answer.status, answer.json["error"]) == (
-                400, "the body contains an unpaired surrogate, which is not a character",
+                400, "the body contains an unpaired surrogate, which is not a valid character",
             )  # fmt: skip
         assert fleet.reloads == []
 
@@ -452,7 +452,7 @@ def test_response_of_another_version_is_an_error_with_its_path(
     async def script(ask: Ask) -> None:
         server = ["--server", (await ask("GET", "/healthz")).url]
         assert await asyncio.to_thread(run, ["status", *server]) == 4
-        assert "returned a response of another lbctl version: since is missing" in capsys.readouterr().err
+        assert "returned a response from a different lbctl version: since is missing" in capsys.readouterr().err
 
     conversation(fleet, token, script)
 

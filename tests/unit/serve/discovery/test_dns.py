@@ -138,7 +138,7 @@ def test_failed_lookup_keeps_the_addresses(tmp_path: Path, failure: str) -> None
         await _until(lambda: discover.names()[0].error == "" and _addresses(discover.current) == ["10.0.0.2:8080"])
 
     words = {
-        "silence": "no answer within",
+        "silence": "no response within",
         "unknown": "the name does not exist",
         "empty": "no address",
         "forbidden": "169.254.169.254",

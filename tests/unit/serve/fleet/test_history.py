@@ -54,7 +54,7 @@ def test_default_is_the_newest_fleet_that_is_not_current(state: SavedState) -> N
     assert history_of(state, "a", "b", "a", "b").find(None) == entry("a")
     assert history_of(state, "a", "b", "a", "c").find(None) == entry("a")
     for contents in ((), ("a",), ("a", "a")):
-        with pytest.raises(BadRequestError, match="no earlier fleet is saved"):
+        with pytest.raises(BadRequestError, match="no earlier fleet has been saved"):
             history_of(state, *contents).find(None)
 
 

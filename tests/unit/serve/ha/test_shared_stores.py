@@ -327,7 +327,7 @@ def test_last_leader_decides_but_does_not_act_without_a_store(
         await election.turn()
         assert str(election.role) == "isolated"
         assert (authority.acts, authority.decides) == (False, True)
-        assert "does not answer" in election.problem
+        assert "is not responding" in election.problem
         await asyncio.to_thread(server.start)
         while str(election.role) != "leader":
             await election.turn()

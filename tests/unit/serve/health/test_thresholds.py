@@ -30,9 +30,9 @@ def test_first_result_decides_alone() -> None:
 
 def test_state_keeps_reason_and_time_of_the_change() -> None:
     state = initial_state(5.0, trusted=True)
-    for number, result in enumerate([_GOOD, _BAD, _BAD, CheckResult("no answer within 3 s"), _GOOD]):
+    for number, result in enumerate([_GOOD, _BAD, _BAD, CheckResult("no response within 3 s"), _GOOD]):
         state = next_state(state, _CHECK, result, 100.0 + number)
-    assert (state.out, state.since, state.reason, state.at) == (True, 103.0, "no answer within 3 s", 104.0)
+    assert (state.out, state.since, state.reason, state.at) == (True, 103.0, "no response within 3 s", 104.0)
     state = next_state(state, _CHECK, _GOOD, 105.0)
     assert (state.out, state.since, state.reason) == (False, 105.0, "")
     assert initial_state(7.0, trusted=False).reason == "not checked yet"

@@ -130,7 +130,7 @@ def test_checks_that_all_fail_are_ignored_with_fail_open() -> None:
 def test_replicas_failing_checks_are_unfit() -> None:
     checks = {A: CheckState(out=True, since=0.0, reason="refused")}
     assert _unfit(_table(_published(), FleetMeasurements(50.0, checks=checks))) == {
-        "a": "lbctl's active check fails: refused"
+        "a": "lbctl's active check is failing: refused"
     }
     up, down, out = ReplicaCondition("up"), ReplicaCondition("down", "no answer"), ReplicaCondition("ejected", "5xx")
     for conditions, fit in (

@@ -38,7 +38,7 @@ def test_certificate_of_each_picker_is_verified() -> None:
             "validation": {"caCertificateRefs": [bundle], "hostname": service},
         }
     assert found.commands == [
-        "kubectl -n ml create configmap lbctl-picker-ca --from-file=ca.crt=FILE (FILE is the CA bundle of the pickers)"
+        "kubectl -n ml create configmap lbctl-picker-ca --from-file=ca.crt=FILE (FILE is the pickers' CA bundle)"
     ]
 
 

@@ -58,7 +58,7 @@ def test_tenants_with_a_first_digit_have_files() -> None:
     assert route("auth: {api_keys: {file: digit.yaml}}").commands == [
         (
             "kubectl -n ml create secret generic edge-r-api-keys --from-file=1a=FILE-1 --from-file=b=FILE-2 "
-            "(each file contains a key without a newline at its end)"
+            "(each file contains a key without a trailing newline)"
         )
     ]
 

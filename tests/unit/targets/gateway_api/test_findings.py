@@ -168,7 +168,7 @@ def test_serve_drives_no_gateway_in_the_tables() -> None:
 
 def test_page_of_a_code_covers_the_gateway() -> None:
     for code in ("LB401", "LB450", "LB492"):
-        assert re.search(r"^- (.*, )?gateway-api(, .*)?: supported in part\.", pages()[code].advice, re.MULTILINE)
+        assert re.search(r"^- (.*, )?gateway-api(, .*)?: partially supported\.", pages()[code].advice, re.MULTILINE)
 
 
 def test_numeric_port_of_a_service_is_used() -> None:

@@ -128,7 +128,7 @@ def line_of(words: str) -> int:
     ("wrong", "place", "words"),
     [
         ({"tls/a.key": "tls/b.key"}, "listeners.public.tls.certificates[0].certificate", "do not match"),
-        ({"tls/b.crt": "tls/b.key"}, "listeners.public.tls.certificates[1].certificate", "not a certificate and a key"),
+        ({"tls/b.crt": "tls/b.key"}, "listeners.public.tls.certificates[1].certificate", "do not contain a PEM"),
         ({"tls/clients.crt": "tls/a.key"}, "listeners.public.tls.client_ca", "not a PEM certificate"),
         ({"tls/replicas.crt": ""}, "pools.named.tls.ca", "not a PEM certificate"),
     ],
@@ -144,7 +144,9 @@ def test_an_encrypted_key_is_rejected_without_a_prompt(files: dict[str, bytes]) 
 
     key = s.load_pem_private_key(files["tls/a.key"], None)
     locked = key.private_bytes(s.Encoding.PEM, s.PrivateFormat.PKCS8, s.BestAvailableEncryption(b"secret"))
-    assert all("not a certificate and a key" in item for item in problems_of({**files, "tls/a.key": locked}))
+    assert all(
+        "do not contain a PEM certificate and key" in item for item in problems_of({**files, "tls/a.key": locked})
+    )
 
 
 def test_the_key_of_a_hosted_api_is_only_in_a_secret() -> None:

@@ -94,7 +94,7 @@ def test_repr_contains_no_secrets(tmp_path: Path) -> None:
         (("{token: t0ken}", "{token: [t0ken]}"), "config:16:17: token is not a string"),
         (("{token: t0ken}", '{token: ""}'), "config:16:17: this contains no token"),
         (("{token: t0ken}", "{auth-provider: {name: gcp}}"),
-         "config:16:25: auth-provider was removed from Kubernetes; use exec"),
+         "config:16:25: auth-provider has been removed from Kubernetes; use exec"),
         (("{token: t0ken}", "{client-key-data: S0VZ}"),
          "config:16:9: a client certificate needs its key, and the key needs its certificate"),
         (("{token: t0ken}", "{client-certificate: none.crt, client-key-data: S0VZ}"),
