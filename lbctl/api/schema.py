@@ -5,9 +5,9 @@ generated from them. A field has the same name in the JSON object (`field(name=�
 field's docstring is also its description in the API document. The module imports only msgspec and the standard library,
 so that commands start fast.
 
-Rules for all documents: A field is always present. None is JSON's null, and the docstring explains when a field is
-null. A `Timestamp` is ISO 8601 in UTC with milliseconds. Durations and ages are in seconds. A client ignores fields and
-enum values that it does not know, because new ones may be added.
+These rules apply to all documents: Every field is always present. None is encoded as JSON null, and the docstring
+explains when a field is null. A `Timestamp` is in ISO 8601 format, in UTC with milliseconds. Durations and ages are in
+seconds. Clients ignore unknown fields and enum values, because new ones may be added.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Probe(Struct, frozen=True):
 
 
 class Error(Struct, frozen=True):
-    """The body of every response with a status of 400 or above, except responses of `/readyz`."""
+    """The body of every response with status 400 or above, except responses from `/readyz`."""
 
     error: str
     """A description of the problem."""
@@ -53,14 +53,14 @@ class Error(Struct, frozen=True):
 
 
 class Diagnostic(Struct, frozen=True):
-    """An error, a warning or a note about the files, or about settings that a proxy does not support."""
+    """An error, warning or note about the files, or about settings that a proxy does not support."""
 
     code: str
-    """The code of the problem, which consists of `LB` and three digits. `lbctl rule CODE` explains it."""
+    """The diagnostic code, which is `LB` followed by three digits. `lbctl rule CODE` explains it."""
     severity: Severity
     """The severity. lbctl does not publish files that contain an error."""
     message: str
-    """The problem."""
+    """A description of the problem."""
     hint: str | None
     """How to fix the problem; null if the message already states it."""
     path: str | None
@@ -77,7 +77,7 @@ class Diagnostic(Struct, frozen=True):
 
 
 class Snapshot(Struct, frozen=True):
-    """The fleet that is published to the proxies."""
+    """The fleet published to the proxies."""
 
     version: str
     """The version that proxies acknowledge. Fleets with the same content have the same version."""
@@ -96,7 +96,7 @@ class Snapshot(Struct, frozen=True):
 
 
 class FleetFiles(Struct, frozen=True):
-    """The result of the last read of the fleet's files."""
+    """The result of the most recent read of the fleet's files."""
 
     paths: tuple[str, ...]
     """The files and directories given on the command line."""
@@ -115,7 +115,7 @@ class FleetFiles(Struct, frozen=True):
 
 
 class Rollback(Struct, frozen=True):
-    """An active rollback: an earlier fleet is published until the files change."""
+    """An active rollback, during which an earlier fleet is published until the files change."""
 
     ignored: str
     """The digest of the files on disk, which are ignored during the rollback."""
@@ -128,10 +128,10 @@ class Rollback(Struct, frozen=True):
 
 
 class ServedFiles(Struct, frozen=True):
-    """The files that are published."""
+    """The published files."""
 
     digest: str
-    """The digest of the YAML files: the SHA-256 hash of their names and contents, in hexadecimal."""
+    """The digest of the YAML files, which is the hexadecimal SHA-256 hash of their names and contents."""
     since: Timestamp
     """The time at which the files were published. `lbctl history` lists earlier files."""
     commit: str | None
@@ -179,7 +179,7 @@ class Override(Struct, frozen=True):
 
 
 class PoolControl(Struct, frozen=True):
-    """The state of the control loop for one pool with telemetry."""
+    """The state of the control loop for a pool that has telemetry."""
 
     pool: str
     """The pool."""
@@ -192,13 +192,13 @@ class PoolControl(Struct, frozen=True):
     reason: str | None
     """The reason why the mode is not `acting`; null if the mode is `acting`."""
     out: Mapping[str, tuple[str, ...]]
-    """Maps each replica that deep health has ejected to the reasons for its ejection."""
+    """Maps each replica ejected by the deep health check to the reasons for its ejection."""
     floor: Mapping[str, tuple[str, ...]]
     """Maps each replica at the minimum weight to the reasons for that weight."""
 
 
 class SourceCounts(Struct, frozen=True):
-    """The number of telemetry sources of all replicas."""
+    """The number of telemetry sources across all replicas."""
 
     total: int
     """The number of sources."""
@@ -212,23 +212,23 @@ class DiscoveredName(Struct, frozen=True):
     """A DNS name that lbctl resolves for the fleet, or a Kubernetes service that it watches."""
 
     name: str
-    """The DNS name, or the name of the service with the prefix `kubernetes` and its namespace."""
+    """The DNS name, or the service name with the prefix `kubernetes` and its namespace."""
     resolvers: tuple[str, ...]
-    """The DNS resolvers that are used; empty if the system's resolvers are used."""
+    """The DNS resolvers in use; empty if lbctl uses the system's resolvers."""
     pools: tuple[str, ...]
-    """The pools that discover replicas by this name."""
+    """The pools that discover replicas through this name."""
     addresses: tuple[str, ...]
-    """The addresses in the last valid answer."""
+    """The addresses in the last valid response."""
     refused: tuple[str, ...]
-    """Addresses in the answer that lbctl does not use."""
+    """Addresses in the response that lbctl does not use."""
     left_out: int
     """The number of addresses in excess of the largest `max_replicas`."""
     answered: Timestamp | None
-    """The time at which the last valid answer arrived; null if there has been no valid answer."""
+    """The time of the last valid response; null if none has been received."""
     error: str | None
     """The reason why the last query failed; null if it succeeded."""
     failed: Timestamp | None
-    """The time at which a query last failed; null if no query has failed."""
+    """The time of the last failed query; null if no query has failed."""
 
 
 class Listens(Struct, frozen=True):
@@ -250,13 +250,13 @@ class MemberStatus(Struct, frozen=True):
     name: str
     """The name of the member."""
     role: str
-    """The role of the member, which is `leader`, `follower`, or `isolated` if the member was the last leader and cannot
-    reach the store."""
+    """The member's role, which is `leader`, `follower`, or `isolated`. An isolated member was the last leader and
+    cannot reach the store."""
     leader: str | None
     """The name of the leader; null if it is unknown."""
     age: Number | None
-    """Seconds since this member received the leader's last heartbeat, which is the maximum age of the state that it
-    returns; null for the leader."""
+    """Seconds since this member received the leader's last heartbeat; the state that it returns is at most this old.
+    Null for the leader."""
 
 
 ProblemKind = OneOf[
@@ -271,8 +271,8 @@ class Problem(Struct, frozen=True):
     """A current problem."""
 
     severity: ProblemSeverity
-    """The severity. A problem is `critical` if requests fail, or if the configuration in the files is not in effect.
-    `lbctl status --check` fails if there is a critical problem."""
+    """The severity. A problem is `critical` if requests are failing, or if the configuration in the files is not in
+    effect. `lbctl status --check` fails if any problem is critical."""
     kind: ProblemKind
     """The kind of problem."""
     subject: str
@@ -287,12 +287,12 @@ class ReplicaCounts(Struct, frozen=True):
     """The number of replicas in the fleet, by state."""
 
     total: int
-    """The number of all replicas."""
+    """The total number of replicas."""
     states: Mapping[str, int]
     """Maps each state to the number of replicas in it."""
     away: Mapping[str, tuple[str, ...]]
     """Maps each state other than `in`, `ramping`, `slow` and `hot` to the replicas in it, as POOL/REPLICA. At most ten
-    replicas are listed for each state."""
+    replicas are listed per state."""
 
 
 class Status(Struct, frozen=True):
@@ -311,7 +311,7 @@ class Status(Struct, frozen=True):
     replicas: ReplicaCounts
     """The replicas of the published fleet."""
     dry_run: bool
-    """Whether the process is running as a dry run, which sends nothing to proxies."""
+    """Whether this is a dry run, in which nothing is sent to proxies."""
     snapshot: Snapshot | None
     """The published fleet; null until the first fleet is published."""
     fleet: FleetFiles
@@ -319,7 +319,7 @@ class Status(Struct, frozen=True):
     served: ServedFiles | None
     """The published files, which may be older than the files on disk; null until the first fleet is published."""
     restart: tuple[str, ...]
-    """The keys of `control` that have changed in the files, but take effect only after a restart."""
+    """The `control` keys that have changed in the files but take effect only after a restart."""
     proxies: Mapping[str, int]
     """Maps each state to the number of proxies in it."""
     unmatched: tuple[UnmatchedNode, ...]
@@ -327,7 +327,7 @@ class Status(Struct, frozen=True):
     overrides: tuple[Override, ...]
     """The active overrides."""
     control: tuple[PoolControl, ...]
-    """The state of the control loop for each pool with telemetry."""
+    """The state of the control loop for each pool that has telemetry."""
     sources: SourceCounts
     """The number of telemetry sources."""
     names: tuple[DiscoveredName, ...]
@@ -335,7 +335,7 @@ class Status(Struct, frozen=True):
     listens: Listens
     """The addresses and paths of this process."""
     picker: PickerStatus | None
-    """The picker; null if no pool needs it."""
+    """The picker; null if no pool needs one."""
     member: MemberStatus | None
     """This process as a member of its control plane; null if there are no other members."""
 
@@ -421,11 +421,11 @@ class ReloadResult(Struct, frozen=True):
     result: ReloadOutcome
     """The result, for example `published` or `unchanged`. `invalid`: the files contain errors. `refused`: the files
     remove too many replicas or keys. `unsound`: a proxy would reject the configuration. `rolled_back`: the files have
-    not changed since a rollback, so the rollback stays active."""
+    not changed since a rollback, so the rollback remains in effect."""
     refused: str | None
     """The reason why the files are not published; null if they are published."""
     offered_again: int
-    """The number of rejected resources that are sent to Envoys again."""
+    """The number of rejected resources being resent to Envoys."""
     snapshot: Snapshot | None
     """The published fleet; null until the first fleet is published."""
     diagnostics: tuple[Diagnostic, ...]
@@ -449,7 +449,7 @@ class HistoryEntry(Struct, frozen=True):
     dirty: bool
     """Whether the files differed from the commit."""
     action: HistoryAction
-    """The cause of the publication: a change of the files, `lbctl reload`, or `lbctl rollback`."""
+    """The cause of the publication: a change to the files, `lbctl reload`, or `lbctl rollback`."""
     actor: str
     """The name of the token that was used; `lbctl` if the files changed."""
     reason: str | None
@@ -459,14 +459,14 @@ class HistoryEntry(Struct, frozen=True):
     pools: int
     """The number of pools."""
     replicas: int
-    """The number of replicas, including the replicas discovered at that time."""
+    """The number of replicas, including replicas discovered at the time."""
 
 
 class History(Struct, frozen=True):
     """The response to `GET /api/v1/history`."""
 
     entries: tuple[HistoryEntry, ...]
-    """Up to 20 of the newest entries, oldest first. There are fewer entries if the files are large."""
+    """At most the 20 newest entries, oldest first. If the files are large, fewer entries are kept."""
 
 
 class RollbackRequest(Struct, frozen=True):
@@ -486,7 +486,7 @@ class RollbackResult(Struct, frozen=True):
 
     result: ReloadOutcome
     """The result, which is `rolled_back` if the earlier fleet was published. If the earlier fleet equals the files on
-    disk, the result is `published` or `unchanged`. The results `invalid`, `refused` and `unsound` state why nothing has
+    disk, the result is `published` or `unchanged`. `invalid`, `refused` and `unsound` indicate why nothing has
     changed."""
     refused: str | None
     """The reason why the earlier fleet is not published; null if it is published."""
@@ -510,7 +510,7 @@ class RolloutStep(Struct, frozen=True):
     """One step of a rollout."""
 
     percent: Number
-    """The share of the target pool, in percent."""
+    """The target pool's share of requests, in percent."""
     hold: Number | None
     """The minimum duration of the step in seconds; null if an operator must promote the rollout to the next step."""
 
@@ -521,17 +521,18 @@ class RolloutCounts(Struct, frozen=True):
     requests: int
     """The number of finished requests."""
     errors: int
-    """The number of failed requests: requests with a status of 500 or above, or with a failed or broken connection."""
+    """The number of failed requests, which are requests that got a status of 500 or above, or whose connection failed
+    or broke."""
     rate: Number | None
     """The error rate, from 0 to 1; null if there are no requests."""
 
 
 class RolloutMetric(Struct, frozen=True):
-    """The values of a latency or of a PromQL metric in one evaluation."""
+    """The values of a latency or PromQL metric in one evaluation."""
 
     name: str
-    """The name of the metric in the file. For a latency, the name consists of the measurement and the percentile, for
-    example `first_byte p95`."""
+    """The metric's name in the file. For a latency, the name is the measurement followed by the percentile, for example
+    `first_byte p95`."""
     new: Number | None
     """The value for the target pool; null if there is none. Latencies are in milliseconds."""
     old: Number | None
@@ -539,7 +540,7 @@ class RolloutMetric(Struct, frozen=True):
     ratio: Number | None
     """The ratio of `new` to `old`; null if it is not a number."""
     max_ratio: Number
-    """The maximum ratio for the verdict `good`."""
+    """The maximum ratio for a `good` verdict."""
     verdict: RolloutVerdict
     """The verdict for this metric alone."""
     problem: str | None
@@ -562,7 +563,7 @@ class RolloutEvaluation(Struct, frozen=True):
     new: RolloutCounts
     """Requests to the target pool. An interval with too few requests is merged with the next interval."""
     old: RolloutCounts
-    """Requests to all other pools of the split."""
+    """Requests to all other pools in the split."""
     metrics: tuple[RolloutMetric, ...]
     """The latency, followed by the PromQL metrics in order of their names; empty if the other pools receive no requests
     in this step."""
@@ -581,9 +582,9 @@ class RolloutAnalysis(Struct, frozen=True):
     failures: int
     """The number of consecutive bad evaluations."""
     max_failures: int
-    """The number of consecutive bad evaluations that ends or pauses the rollout."""
+    """The number of consecutive bad evaluations after which the rollout ends or is paused."""
     verdicts: Mapping[RolloutVerdict, int]
-    """Maps each verdict to the number of evaluations with this verdict in the rollout."""
+    """Maps each verdict to the number of the rollout's evaluations with this verdict."""
     evaluations: tuple[RolloutEvaluation, ...]
     """The most recent evaluations, oldest first."""
 
@@ -609,7 +610,7 @@ class Rollout(Struct, frozen=True):
     steps: tuple[RolloutStep, ...]
     """All steps of the rollout."""
     percent: Number | None
-    """The current share of the target pool, in percent; null if the rollout does not control the split."""
+    """The target pool's current share of requests, in percent; null if the rollout does not control the split."""
     split: Mapping[str, int]
     """Maps each pool to its current share, relative to the other pools, in the format of the fleet file."""
     since: Timestamp | None
@@ -620,12 +621,12 @@ class Rollout(Struct, frozen=True):
     reason: str | None
     """The reason for the last action by an operator or the analysis; null if there is none."""
     analysis: RolloutAnalysis | None
-    """The evidence of the analysis; null in the modes `manual` and `timed`."""
+    """The evidence from the analysis; null in the `manual` and `timed` modes."""
     held_by: str | None = None
-    """The author and the reason of a `split` override that replaces the split of the rollout; null if there is no such
-    override."""
+    """The author of and reason for a `split` override that takes precedence over the rollout's split; null if no such
+    override is set."""
     hold_waits_for: str | None = None
-    """The reason why the hold of the current step is paused; null if the hold is running or the step has no hold."""
+    """The reason why the current step's hold is paused; null if the hold is running or the step has no hold."""
     unavailable: str | None = None
     """The reason why the target pool has no available replica, which blocks the rollout. Null if a replica is
     available, if an operator has allowed the rollout to continue, or if the rollout has ended."""
@@ -650,7 +651,7 @@ class RolloutRequest(Struct, frozen=True):
     action: RolloutAction
     """The action. The action `set` needs `percent`."""
     percent: Number | None = None
-    """The share of the target pool, from 0 to 100. Only for `set`."""
+    """The target pool's share of requests, from 0 to 100. Only for `set`."""
     reason: str | None = None
     """The reason for the change, truncated to 200 characters."""
     allow_unavailable: bool | None = None
@@ -679,20 +680,20 @@ class Member(Struct, frozen=True):
     self: bool
     """Whether this is the member that returned the response."""
     role: str
-    """The role of the member, which is `leader`, `follower`, or `isolated` if the member was the last leader and cannot
-    reach the store."""
+    """The member's role, which is `leader`, `follower`, or `isolated`. An isolated member was the last leader and
+    cannot reach the store."""
     epoch: int
     """The epoch in which the member leads, or the epoch of the leader that it follows."""
     api: str | None
-    """The URL of the member's API; null while the API does not listen."""
+    """The URL of the member's API; null while the API is not listening."""
     xds: str | None
-    """The address to which Envoys connect; null while the member does not listen for them."""
+    """The address to which Envoys connect; null while the member is not listening for them."""
     version: str
     """The lbctl version of the member."""
     snapshot: str
     """The version of the fleet that the member publishes."""
     digest: str
-    """The digest of the files on the member's disk, without `control`."""
+    """The digest of the files on the member's disk, excluding `control`."""
     in_step: bool
     """Whether the member publishes the same fleet as the leader."""
     files_differ: bool
@@ -700,13 +701,13 @@ class Member(Struct, frozen=True):
     lag: Number | None
     """Seconds since the member received the leader's last heartbeat; null for the leader."""
     clock: Number
-    """The clock offset: the number of seconds by which the leader's clock is ahead of the member's clock."""
+    """The number of seconds by which the leader's clock is ahead of the member's clock."""
     latency: Number | None
-    """The response time of the store for the last request, in seconds; null before the first request."""
+    """The store's response time for the last request, in seconds; null before the first request."""
     problem: str | None
     """The reason why the member cannot use the store; null if it can."""
     pools: tuple[str, ...]
-    """The pools whose replicas the member scrapes, as known to the member that returned this response."""
+    """The pools whose replicas the member scrapes, according to the member that returned this response."""
     at: Timestamp
     """The time of the heartbeat, according to the member's own clock."""
 
@@ -715,7 +716,7 @@ class Members(Struct, frozen=True):
     """The response to `GET /api/v1/members`."""
 
     store: str | None
-    """The store of the members; null for a single control plane with a state directory."""
+    """The store that the members share; null for a single control plane, which uses a state directory."""
     leader: str | None
     """The name of the leader; null if it is unknown."""
     members: tuple[Member, ...]
@@ -732,7 +733,7 @@ class ResourceTypeStatus(Struct, frozen=True):
     """The short name of the type, which is `cds`, `eds`, `lds`, `rds` or `sds`."""
     state: str
     """The state, which is `SYNCED`, `WAITING` (the Envoy requested a resource that does not exist), `STALE` (an update
-    is due or was sent, but is not accepted yet) or `NACKED` (the Envoy rejected an update)."""
+    is due, or sent but not accepted yet) or `NACKED` (the Envoy rejected an update)."""
     since: Timestamp | None
     """The time at which this state began."""
     wildcard: bool
@@ -750,14 +751,14 @@ class ResourceTypeStatus(Struct, frozen=True):
     message: str
     """The Envoy's error message if the state is NACKED; otherwise empty."""
     nacked: tuple[str, ...]
-    """The names of the resources that the Envoy rejects."""
+    """The names of the resources that the Envoy has rejected."""
 
 
 class NackRecord(Struct, frozen=True):
     """A rejection by an Envoy."""
 
     at: Timestamp
-    """The time at which the rejection arrived."""
+    """The time at which the rejection was received."""
     type: str
     """The short name of the resource type."""
     version: str
@@ -771,7 +772,7 @@ class NackRecord(Struct, frozen=True):
 
 
 class _ProxyStatus(Struct, frozen=True):
-    """Fields of all proxies."""
+    """Fields common to all proxies."""
 
     node: str
     """The node ID of an Envoy, or the name of any other proxy."""
@@ -794,11 +795,11 @@ class _ProxyStatus(Struct, frozen=True):
     version: str
     """The version that was last sent; empty if no version has been sent."""
     last_good: str
-    """The last version that the proxy accepted completely; empty if it has not accepted any version."""
+    """The last version that the proxy fully accepted; empty if it has not accepted any version."""
     confirmed: bool
-    """Whether the proxy counts as a proxy of the fleet. It counts if it has a client certificate, uses the Unix socket,
-    is driven by lbctl, or has accepted a fleet over this connection. This check is necessary because any user of the
-    machine can connect to a port on loopback."""
+    """Whether the proxy counts as part of the fleet. It does if it has a client certificate, uses the Unix socket, is
+    driven by lbctl, or has accepted a fleet over this connection. This check is necessary because any user on the
+    machine can connect to a loopback port."""
     types: tuple[ResourceTypeStatus, ...]
     """The state of each xDS resource type; empty for HAProxy and nginx."""
     nacks: tuple[NackRecord, ...]
@@ -809,15 +810,15 @@ class XdsProxy(_ProxyStatus, frozen=True):
     """An Envoy or an `lbctl xds` command, identified by its xDS streams."""
 
     cluster: str
-    """The cluster name of the Envoy's node."""
+    """The cluster name of the Envoy node."""
     region: str
-    """The region of the Envoy's node; empty if the Envoy does not send a region."""
+    """The region of the Envoy node; empty if the Envoy does not send one."""
     zone: str
-    """The zone of the Envoy's node; empty if the Envoy does not send a zone."""
+    """The zone of the Envoy node; empty if the Envoy does not send one."""
     sub_zone: str
-    """The sub-zone of the Envoy's node; empty if the Envoy does not send a sub-zone."""
+    """The sub-zone of the Envoy node; empty if the Envoy does not send one."""
     envoy: str
-    """The version of the Envoy; empty if the Envoy does not send a version."""
+    """The version of the Envoy; empty if the Envoy does not send one."""
     peer: str
     """The address from which the Envoy connected."""
     delta: bool
@@ -828,7 +829,7 @@ class XdsProxy(_ProxyStatus, frozen=True):
 
 
 class DrivenProxy(_ProxyStatus, frozen=True):
-    """A HAProxy or nginx that lbctl drives on the same machine, or a proxy that is `NOT DRIVEN`."""
+    """An HAProxy or nginx that lbctl drives on the same machine, or a proxy that is `NOT DRIVEN`."""
 
     reloads: int
     """The number of reloads that lbctl has triggered."""
@@ -857,11 +858,11 @@ ReplicaState = OneOf[
 
 
 class CachedTokens(Struct, frozen=True):
-    """Prompt tokens from the caches of engines in the last five minutes, or since the comparison began."""
+    """Expected and found prompt tokens in engine caches in the last five minutes, or since the comparison began."""
 
     expected: int
-    """The number of tokens that the pickers expected in the caches. For a pool, only replicas whose engines report
-    cached tokens count, if any engine does."""
+    """The number of tokens that the pickers expected in the caches. For a pool, if any engine reports cached tokens,
+    only the replicas whose engines report them are included."""
     found: int | None
     """The number of tokens that the engines found in their caches; null if no engine has current counts,
     for example because another member of the control plane is the leader."""
@@ -870,12 +871,12 @@ class CachedTokens(Struct, frozen=True):
     if no engine reports it."""
     ratio: Number | None
     """`found` divided by `expected`; null if `found` is null or `expected` is 0. It can exceed 1, because engines also
-    cache their answers and requests that were not picked."""
+    cache their own responses and requests that were not picked."""
     advice: str | None
     """The likely causes of a low ratio; null if the ratio is not low."""
     seconds: int | None = None
-    """The duration of the counted period, in seconds: about 300, or less after a restart or missing counts. For a pool,
-    the longest period of its replicas. Null if it is unknown."""
+    """The length of the period that the counts cover, in seconds. It is about 300, or less after a restart or if counts
+    are missing. For a pool, it is the longest such period among its replicas. Null if unknown."""
 
 
 class Replica(Struct, frozen=True):
@@ -892,7 +893,7 @@ class Replica(Struct, frozen=True):
     gpu: str | None
     """The name of the GPU; null if the fleet does not specify one."""
     priority: int
-    """The priority. Replicas with priority 0 receive requests first; replicas with higher numbers are reserves."""
+    """The priority. Replicas with priority 0 receive requests first; replicas with higher numbers are in reserve."""
     capacity: Number
     """The capacity of the replica, relative to the other replicas of the pool."""
     state: ReplicaState
@@ -900,12 +901,12 @@ class Replica(Struct, frozen=True):
     joined or recovered, or is at the floor because the replica is on trial or has probably stalled. `slow`: the weight
     is clearly below the capacity because the replica is slower than its peers. `hot`: the weight is clearly below the
     capacity because the replica is more heavily loaded or hotter than its peers. `unknown`: the replica receives
-    requests, but no report shows whether it is reachable, or none of the requests is answered. `starting`: a proxy
-    sends no requests until the first active checks have passed, and no check has failed. `down`: an active check fails,
-    or lbctl cannot connect to the replica. `ejected`: deep health or the passive check of a proxy keeps requests away.
-    `draining`: the replica is drained, but still has requests in flight, or some proxies have not applied the drain
-    yet. `drained`: all proxies have applied the drain, and no requests are in flight. `removed`: the drain deadline has
-    passed, and no proxy uses the replica."""
+    requests, but no report shows whether it is reachable, or none of its requests has been answered. `starting`: a
+    proxy sends no requests until the first active checks have passed, and no check has failed. `down`: an active check
+    fails, or lbctl cannot connect to the replica. `ejected`: the deep health check or a proxy's passive check is
+    keeping traffic off the replica. `draining`: the replica is drained, but still has requests in flight, or some
+    proxies have not applied the drain yet. `drained`: all proxies have applied the drain, and no requests are in
+    flight. `removed`: the drain deadline has passed, and no proxy uses the replica."""
     state_reason: str
     """The reason for this state, as a sentence that names the check or the proxy; empty if the state is `in`."""
     state_since: Timestamp | None
@@ -918,8 +919,8 @@ class Replica(Struct, frozen=True):
     """The decided share of the pool's requests, from 0 to 1, averaged over the proxies. The share takes into account
     measured weights, drains, and the active checks and slow start that lbctl provides for proxies that lack them."""
     acknowledged: Number | None
-    """The replica's share in the newest fleet that all connected proxies have applied; null if one of the proxies has
-    no fleet yet."""
+    """The replica's share in the newest fleet that all connected proxies have applied; null if a proxy has not received
+    a fleet yet."""
     observed: Number | None
     """The replica's share of the pool's requests in the last minute, as counted by the proxies; null if no requests are
     reported."""
@@ -938,25 +939,25 @@ class Replica(Struct, frozen=True):
     """Whether the replica is drained and has no requests in flight, according to reports since all connected proxies
     applied the drain. Null if the replica is not drained, or if a proxy does not report requests in flight."""
     ramp: Number
-    """The slow-start factor that lbctl applies, from 0 to 1: the lowest factor of all proxies that need it."""
+    """The slow-start factor that lbctl applies, from 0 to 1: the lowest factor among the proxies that need it."""
     picker_ramp: Number
     """The slow-start factor in the picker, from 0 to 1."""
     drained: Timestamp | None
     """The time at which the drain began; null if the replica is not drained."""
     out: bool
-    """Whether deep health has ejected the replica, or the replica was removed after its drain deadline."""
+    """Whether the deep health check has ejected the replica, or the replica was removed after its drain deadline."""
     reasons: tuple[str, ...]
     """The reasons why the replica is out, down or drained, and the weight set by an override."""
     cached: CachedTokens | None = None
-    """Expected and found tokens in the caches of the engine; null if the pool's algorithm is not `pick`, before the
-    first comparison, and while the picker is not running."""
+    """Expected and found tokens in the engine's cache; null if the pool's algorithm is not `pick`, before the first
+    comparison, and while the picker is not running."""
 
 
 class RecentPicks(Struct, frozen=True):
-    """Requests to a pool with the algorithm `pick` in the last minute."""
+    """Requests in the last minute to a pool that uses the `pick` algorithm."""
 
     requests: int
-    """The number of requests that proxies have reported."""
+    """The number of requests reported by proxies."""
     picked: int
     """The number of finished requests whose replica was chosen by the picker."""
     missed: int
@@ -969,18 +970,18 @@ class RecentPicks(Struct, frozen=True):
 
 
 class QueueWaits(Struct, frozen=True):
-    """A tenant's requests that got a replica after a wait, in the last minute."""
+    """A tenant's requests that were assigned a replica after waiting, in the last minute."""
 
     requests: int
     """The number of requests."""
     mean_seconds: Number
-    """The mean wait, in seconds."""
+    """The mean waiting time, in seconds."""
 
 
 class PoolQueue(Struct, frozen=True):
-    """The requests that wait at the picker of this control plane because all replicas of the pool are full.
+    """Requests that are waiting at this control plane's picker because all of the pool's replicas are full.
 
-    The number of waiting requests is current. All other counts are for the last minute.
+    The number of waiting requests is current. All other counts cover the last minute.
     """
 
     max_requests: int
@@ -992,28 +993,28 @@ class PoolQueue(Struct, frozen=True):
     priorities: Mapping[str, int]
     """Maps each priority (`high`, `normal` and `low`) to the number of its waiting requests."""
     tenants: Mapping[str, int]
-    """Maps the 20 tenants with the most waiting requests to their number. Other tenants count as `other`. Requests
-    without a tenant are not included."""
+    """Maps each of the 20 tenants with the most waiting requests to the number of these requests. All other tenants are
+    combined under `other`. Requests without a tenant are not included."""
     released: int
-    """The number of requests that got a replica after a wait."""
+    """The number of requests that were assigned a replica after waiting."""
     mean_wait_seconds: Number | None
-    """The mean wait of these requests, in seconds; null if there were none."""
+    """The mean waiting time of these requests, in seconds; null if there were none."""
     waits: Mapping[str, QueueWaits]
-    """Maps each tenant to the waits of its requests. The picker counts at most 20 tenants of a pool individually. Other
-    tenants count as `other`."""
+    """Maps each tenant to its requests that waited. The picker counts at most 20 tenants per pool individually and
+    combines all others under `other`."""
     refused_full: int
-    """The number of requests that were rejected because `max_requests` requests were waiting."""
+    """The number of requests that were rejected because `max_requests` requests were already waiting."""
     refused_late: int
     """The number of requests that were rejected because they had waited for `max_wait_seconds`."""
     left: int
-    """The number of requests whose clients left while they waited."""
+    """The number of requests whose clients disconnected while waiting."""
 
 
 class Pool(Struct, frozen=True):
     """A pool of replicas."""
 
     name: str
-    """The name."""
+    """The name of the pool."""
     model: str | None
     """The model that the pool serves; null if the fleet does not specify one."""
     protocol: str
@@ -1021,7 +1022,7 @@ class Pool(Struct, frozen=True):
     algorithm: str
     """The load balancing algorithm."""
     drain_deadline_seconds: Number
-    """The number of seconds for which a drained replica may finish its requests."""
+    """The number of seconds that a drained replica has to finish its requests."""
     requests_per_second: Number | None
     """Requests per second in the last minute; null if no proxy reports counts."""
     errors: Number | None
@@ -1032,17 +1033,17 @@ class Pool(Struct, frozen=True):
     first_byte_p99: Number | None
     """The 99th percentile of the time to first byte in the last minute, in seconds; null if no proxy reports it."""
     picks: RecentPicks | None
-    """Requests and picks in the last minute. Null if the algorithm is not `pick`, or if pickers of other control planes
+    """Requests and picks in the last minute. Null if the algorithm is not `pick`, or if other control planes' pickers
     also choose replicas for this pool."""
     in_use: bool
     """Whether a route sends requests to the pool."""
     fail_open: bool
-    """Whether the pool receives requests although the active checks of all its replicas fail."""
+    """Whether the pool receives requests even though the active checks of all its replicas are failing."""
     failing: bool
-    """Whether all requests in the last few seconds failed. If there were fewer than three requests, the last minute
-    counts instead."""
+    """Whether all requests in the last few seconds failed. If fewer than three requests arrived in that time, the last
+    minute is considered instead."""
     shedding: str | None
-    """The reason why proxies refuse requests to the pool (`load_shedding`); null if they do not refuse them."""
+    """The reason why proxies are refusing requests to the pool (`load_shedding`); null if they are not."""
     reporting: tuple[str, ...]
     """The proxies that report counts for the replicas of this pool. Envoys are listed by node ID, and other proxies by
     name."""
@@ -1055,10 +1056,10 @@ class Pool(Struct, frozen=True):
     replicas: tuple[Replica, ...]
     """All replicas, in the order of the fleet file."""
     cached: CachedTokens | None = None
-    """Expected and found tokens in the caches of engines; null if the algorithm is not `pick`, before the first
+    """Expected and found tokens in the engines' caches; null if the algorithm is not `pick`, before the first
     comparison, and while the picker is not running."""
     queue: PoolQueue | None = None
-    """Requests that wait at the picker; null if the pool has no queue, and while the picker is not running."""
+    """Requests waiting at the picker; null if the pool has no queue or the picker is not running."""
 
 
 class Pools(Struct, frozen=True):
@@ -1086,15 +1087,15 @@ class Signal(Struct, frozen=True):
     unit: str
     """The unit."""
     age: Number
-    """Seconds since the value was read."""
+    """Seconds since the value was measured."""
     source: str
     """The kind of source from which the value was read."""
     fresh: bool
-    """Whether the value is younger than `stale_after`, and is therefore used."""
+    """Whether the value is newer than `stale_after` and is therefore used."""
 
 
 class RefusedMetric(Struct, frozen=True):
-    """A metric that lbctl rejected when it scraped a page."""
+    """A metric that lbctl rejected while scraping a page."""
 
     metric: str
     """The name of the metric."""
@@ -1103,7 +1104,7 @@ class RefusedMetric(Struct, frozen=True):
 
 
 class Source(Struct, frozen=True):
-    """A telemetry source of a replica, after its last scrape."""
+    """A replica's telemetry source, as of its last scrape."""
 
     kind: str
     """The kind of source, as named in `telemetry.sources`."""
@@ -1126,7 +1127,7 @@ class Source(Struct, frozen=True):
 
 
 class ReplicaSignals(Struct, frozen=True):
-    """Signals and telemetry sources of a replica."""
+    """A replica's signals and telemetry sources."""
 
     pool: str
     """The pool."""
@@ -1144,7 +1145,7 @@ class Signals(Struct, frozen=True):
     """The response to `GET /api/v1/signals`."""
 
     signals: tuple[ReplicaSignals, ...]
-    """One entry for each replica of each pool with telemetry."""
+    """One entry per replica, for every pool that has telemetry."""
 
 
 # ── `GET /api/v1/decisions` ───────────────────────────────────────────────────────────────────────────────────────────
@@ -1158,7 +1159,7 @@ class DecisionSignal(Struct, frozen=True):
     unit: str
     """The unit."""
     age: Number
-    """Seconds since the value was read."""
+    """Seconds since the value was measured."""
 
 
 class Acknowledged(Struct, frozen=True):
@@ -1173,7 +1174,7 @@ class Acknowledged(Struct, frozen=True):
 
 
 class Decision(Struct, frozen=True):
-    """All values from which a replica's weight in the proxies is derived, beginning with its signals."""
+    """All values from which a replica's weight in the proxies is derived, starting with its signals."""
 
     pool: str
     """The pool."""
@@ -1231,7 +1232,7 @@ class Decision(Struct, frozen=True):
     of_peers_speed: Number
     """The part of the weight factor that results from the measured speed, relative to replicas with the same GPU."""
     held: Number
-    """The part of the weight factor that results from everything other than room and speed: a floor, a trial, a limited
+    """The part of the weight factor that results from anything other than room and speed: a floor, a trial, a limited
     step or a ramp."""
     share: Number
     """The replica's share of the pool's requests, from 0 to 1."""
@@ -1241,11 +1242,11 @@ class Decision(Struct, frozen=True):
     notes: tuple[str, ...]
     """Notes about proxies whose load balancing does not follow the weight."""
     ramp: Number
-    """The slow-start factor that lbctl applies, from 0 to 1: the lowest factor of all proxies that need it."""
+    """The slow-start factor that lbctl applies, from 0 to 1: the lowest factor among the proxies that need it."""
     picker_ramp: Number
     """The slow-start factor in the picker, from 0 to 1."""
     verdict: str
-    """The verdict of the deep health check, which is `in`, `floor`, `out` or `asleep`."""
+    """The deep health check's verdict, which is `in`, `floor`, `out` or `asleep`."""
     reasons: tuple[str, ...]
     """The reasons for the verdict, and any missing signals."""
     overrides: tuple[Override, ...]
@@ -1258,7 +1259,7 @@ class Decisions(Struct, frozen=True):
     """The response to `GET /api/v1/decisions`."""
 
     decisions: tuple[Decision, ...]
-    """One entry for each replica of each pool with telemetry."""
+    """One entry per replica, for every pool that has telemetry."""
 
 
 # ── `GET /api/v1/picks`: the picker of this control plane, the numbers of its decisions, and samples of them ──────────
@@ -1284,7 +1285,7 @@ class PickerStatus(Struct, frozen=True):
     following: int
     """The number of pickers that receive the tables of this control plane, including pickers on other machines."""
     unsaved: str | None = None
-    """The reason why the picker cannot save which replica had a session or prompt; null if it can."""
+    """The reason why the picker cannot save which replica served each session or prompt; null if it can."""
 
 
 class PickedPool(Struct, frozen=True):
@@ -1305,14 +1306,14 @@ class PickedPool(Struct, frozen=True):
     """Expected and found tokens in the caches of all engines; null before the first comparison and while the picker is
     not running."""
     cached_by_replica: Mapping[str, CachedTokens] = {}
-    """Maps each replica to the expected and found tokens in the caches of its engine."""
+    """Maps each replica to the expected and found tokens in its engine's cache."""
     length_factors: Mapping[str, Number] | None = None
-    """The factors by which the picker multiplies its estimates of prompt lengths, learned from the engines' counters of
-    prompt tokens. The keys are ascii (characters in ASCII, and bodies that are not read), han (Chinese characters, also
-    in Japanese text), other (all other characters) and parts (message parts without text, for example images). Null
-    until the picker has compared 4 prompts with them."""
+    """The factors by which the picker multiplies its prompt-length estimates, learned from the engines' prompt-token
+    counters. The keys are ascii (ASCII characters, and bodies that are not read), han (Chinese characters, including
+    those in Japanese text), other (all other characters) and parts (message parts without text, such as images). Null
+    until the picker has compared 4 prompts with these counters."""
     queue: PoolQueue | None = None
-    """Requests that wait at the picker; null if the pool has no queue, and while the picker is not running."""
+    """Requests waiting at the picker; null if the pool has no queue or the picker is not running."""
 
 
 class PickSample(Struct, frozen=True):
@@ -1331,7 +1332,7 @@ class PickSample(Struct, frozen=True):
     session: bool
     """Whether the request names a session."""
     blocks: int
-    """The number of blocks of the request's prompt that were looked up."""
+    """The number of blocks in the request's prompt that were looked up."""
     tokens: Number
     """The estimated length of the request's prompt, in tokens."""
     proxy: str
@@ -1342,17 +1343,17 @@ class Picks(Struct, frozen=True):
     """The picker, its counts, and samples of its decisions."""
 
     picker: PickerStatus | None
-    """The picker process; null if no pool needs it."""
+    """The picker process; null if no pool needs one."""
     pools: tuple[PickedPool, ...]
     """The pools for which the picker has made decisions, sorted by name."""
     samples: tuple[PickSample, ...]
-    """The last 500 samples of decisions, oldest first. At most ten decisions per second are sampled."""
+    """The last 500 sampled decisions, oldest first. At most ten decisions per second are sampled."""
 
 
 # ── `POST /api/v1/picks/explain`: the replica that a request would get now, and the scores of all replicas ────────────
 
 
-class PickQuestion(Struct, frozen=True, omit_defaults=True):  # an older server rejects fields that are new
+class PickQuestion(Struct, frozen=True, omit_defaults=True):  # older servers reject new fields
     """A request as a client would send it. lbctl does not store the request."""
 
     pool: str
@@ -1370,15 +1371,15 @@ class PickQuestion(Struct, frozen=True, omit_defaults=True):  # an older server 
     tenant: str | None = None
     """The tenant that sends the request; null if the route does not identify tenants."""
     priority: QueuePriority = "normal"
-    """The priority of the request in the pool's queue: the priority of its route, or the priority that its tenant may
-    choose in a header."""
+    """The request's priority in the pool's queue, which is the priority of its route, or the one that its tenant sets
+    in a header if it is allowed to."""
 
 
 class PickRequest(Struct, frozen=True):
     """The parts of a request that the picker uses."""
 
     session: str | None
-    """The session of the request; null if the request has no session."""
+    """The request's session; null if it has none."""
     body_bytes: int
     """The length of the request body, in bytes."""
     prompt_tokens: Number
@@ -1388,9 +1389,9 @@ class PickRequest(Struct, frozen=True):
     adapter: str | None
     """The adapter named in the request; null if the request names no adapter."""
     blocks: int
-    """The number of blocks of the prompt's prefix that can be looked up."""
+    """The number of blocks in the prompt prefix that can be looked up."""
     session_key: str | None = None
-    """The session key that the request has: a header, or a field of the body such as $.user; null if the request has
+    """The session key found in the request, which is a header or a body field such as $.user; null if the request has
     no session."""
     length_factor: Number = 1.0
     """The learned factor that prompt_tokens already includes. Divide prompt_tokens by this factor to get the original
@@ -1425,10 +1426,10 @@ class PickCandidate(Struct, frozen=True):
 
 
 class PickQueuePosition(Struct, frozen=True):
-    """The place that the request would get in the queue of the pool."""
+    """The position that the request would have in the pool's queue."""
 
     requests: int
-    """The number of requests that would get a replica before it."""
+    """The number of requests that would be assigned a replica before it."""
     flows: int
     """The number of tenants, clients or header values (as set in `queue.by`) to which these requests belong."""
     seconds: Number | None
@@ -1453,10 +1454,10 @@ class PickExplanation(Struct, frozen=True):
     candidates: tuple[PickCandidate, ...]
     """All replicas of the pool, best first."""
     queue: PickQueuePosition | None = None
-    """The place in the queue; null if the request would not have to wait."""
+    """The position in the queue; null if the request would not have to wait."""
     tenant_routes: tuple[str, ...] = ()
-    """The routes to the pool whose requests have a tenant. Sessions and prompts of these requests belong to the tenant,
-    so the query must name the tenant."""
+    """Routes to the pool that identify tenants. The sessions and prompts of their requests belong to the tenant, so the
+    query must name the tenant."""
 
 
 # ── `GET /api/v1/audit` ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -1495,7 +1496,7 @@ class Audit(Struct, frozen=True):
 
 
 class Published(Struct, frozen=True):
-    """A new version was published, or weights have changed."""
+    """A new version was published, or weights changed."""
 
     at: Timestamp
     """The time of the event."""
@@ -1516,14 +1517,14 @@ class Published(Struct, frozen=True):
 
 
 class OverridesChanged(Struct, frozen=True):
-    """Overrides were added, replaced or removed, or have expired."""
+    """Overrides were added, replaced or removed, or expired."""
 
     at: Timestamp
     """The time of the event."""
     added: tuple[Override, ...]
     """New overrides, including overrides that replace earlier ones."""
     removed: tuple[Override, ...]
-    """Overrides that were removed or replaced, or that have expired."""
+    """Overrides that were removed or replaced, or that expired."""
 
 
 class Reloaded(Struct, frozen=True):
@@ -1542,7 +1543,7 @@ class Reloaded(Struct, frozen=True):
 
 
 class RolloutChanged(Struct, frozen=True):
-    """The phase or step of a rollout has changed, or its analysis has evaluated an interval."""
+    """The phase or step of a rollout changed, or its analysis evaluated an interval."""
 
     at: Timestamp
     """The time of the event."""
@@ -1574,7 +1575,7 @@ class RolledBack(Struct, frozen=True):
 
 
 class RoleChanged(Struct, frozen=True):
-    """The role of this member of the control plane has changed."""
+    """This member's role in the control plane changed."""
 
     at: Timestamp
     """The time of the event."""
@@ -1587,7 +1588,7 @@ class RoleChanged(Struct, frozen=True):
 
 
 class StoreChanged(Struct, frozen=True):
-    """The store of the control plane has become unreachable for this member, or reachable again."""
+    """The control plane's store became unreachable for this member, or reachable again."""
 
     at: Timestamp
     """The time of the event."""
@@ -1600,7 +1601,7 @@ class StoreChanged(Struct, frozen=True):
 
 
 class FilesDiffer(Struct, frozen=True):
-    """The files of other members differ from the leader's files."""
+    """Other members' files differ from the leader's files."""
 
     at: Timestamp
     """The time of the event."""
@@ -1609,14 +1610,14 @@ class FilesDiffer(Struct, frozen=True):
 
 
 class PoolsShared(Struct, frozen=True):
-    """The assignment of pools to the members that scrape them has changed."""
+    """The assignment of pools to the members that scrape them changed."""
 
     at: Timestamp
     """The time of the event."""
     members: tuple[str, ...]
     """The members to which the pools are assigned."""
     pools: tuple[str, ...]
-    """The pools that this member scrapes from now on."""
+    """The pools that this member will scrape."""
 
 
 class TaskFailed(Struct, frozen=True):
@@ -1632,7 +1633,7 @@ class TaskFailed(Struct, frozen=True):
 
 
 class Missed(Struct, frozen=True):
-    """Events after `Last-Event-ID` are lost, so the client must read the state again."""
+    """Events after `Last-Event-ID` have been lost, so the client must reread the state."""
 
     oldest: int
     """The ID of the oldest event that is still stored, or of the next event if none is stored."""
@@ -1691,8 +1692,7 @@ class LiveReplica(Struct, frozen=True):
     zone: str | None
     """The zone of the replica; null if the fleet does not specify one."""
     state: str
-    """The state of the replica, which is `in` or the state that keeps the replica from its full share, as in
-    `Replica`."""
+    """The state of the replica: `in`, or the state that keeps it from receiving its full share, as in `Replica`."""
     reason: str
     """The reason for this state; empty if the state is `in`."""
     since: Timestamp | None
@@ -1738,7 +1738,7 @@ class LivePool(Struct, frozen=True):
     """A pool without its replicas."""
 
     name: str
-    """The name."""
+    """The name of the pool."""
     model: str | None
     """The model that the pool serves; null if the fleet does not specify one."""
     algorithm: str
@@ -1758,9 +1758,9 @@ class LivePool(Struct, frozen=True):
     silent: tuple[str, ...]
     """The proxies that may send requests to this pool but do not report counts."""
     cached: CachedTokens | None
-    """Expected and found tokens in the caches of engines; null if unknown."""
+    """Expected and found tokens in the engines' caches; null if unknown."""
     queue: PoolQueue | None = None
-    """Requests that wait at the picker; null if the pool has no queue, and while the picker is not running."""
+    """Requests waiting at the picker; null if the pool has no queue or the picker is not running."""
 
 
 class LiveProxy(Struct, frozen=True):
@@ -1785,11 +1785,11 @@ class LiveProxy(Struct, frozen=True):
     last_good: str
     """The last version that the proxy accepted completely; empty if it has not accepted any version."""
     detail: str
-    """The version of an Envoy, or the number of reloads of a driven proxy."""
+    """An Envoy's version, or the number of times a driven proxy has been reloaded."""
 
 
 class LiveSplit(Struct, frozen=True):
-    """The split of a route that forwards to several pools."""
+    """The split of a route that forwards to multiple pools."""
 
     route: str
     """The route."""
