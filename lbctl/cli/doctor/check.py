@@ -1,4 +1,4 @@
-"""The result of one check of `lbctl doctor`: its state, its finding, and the recommended action."""
+"""The result of one `lbctl doctor` check, with its state, its finding and the recommended action."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ _UNREACHABLE = 4
 class DoctorResult:
     """The result of one check.
 
-    `what` is the checked object, with its name in the fleet if it has one. `message` is the finding. `todo` is the
-    recommended action; it may be empty. `absent` is whether something required is missing or does not answer.
+    `what` is the object that was checked, with its name in the fleet if it has one. `message` is the finding. `todo` is
+    the recommended action, which may be empty. `absent` indicates whether something required is missing or not
+    responding.
     """
 
     what: str
@@ -27,7 +28,7 @@ class DoctorResult:
 
 
 def exit_code(checks: Iterable[DoctorResult]) -> int:
-    """Return 0 if no check failed, 4 if something required is missing or does not answer, and 3 otherwise."""
+    """Return 0 if no check failed, 4 if something required is missing or not responding, and 3 otherwise."""
     failed = [item for item in checks if item.state == "failed"]
     if any(item.absent for item in failed):
         return _UNREACHABLE
