@@ -15,7 +15,7 @@ class HashKey:
     kind: Literal["header", "cookie", "query", "source_ip", "json_body", "prompt_prefix"]
     """The part of the request that is hashed."""
     name: str = ""
-    """Name of the header, cookie or field. Empty for source_ip, and a path such as `$.user` for json_body."""
+    """Name of the header, cookie or query parameter. Empty for source_ip, and a path such as `$.user` for json_body."""
     bytes: int = 0
     """Length of a prompt_prefix, in bytes."""
 
