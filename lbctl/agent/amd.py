@@ -72,7 +72,7 @@ class AmdDevices:
                 if self._devices.includes(gpu):
                     gpus.append(self._read_gpu(handle, gpu))
         found = self._devices.with_missing(gpus, failures)
-        note = "no GPU is watched: the AMD driver lists none" if self._all and not found else ""
+        note = "no GPU is watched: the AMD driver does not list any GPUs" if self._all and not found else ""
         return GpuReadings(time.monotonic(), found, note=note)
 
     def close(self) -> None:

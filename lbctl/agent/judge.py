@@ -339,7 +339,7 @@ def _gpu_reasons(settings: AgentSettings, memory: Memory, gpus: GpuReadings) -> 
             yield Reason("memory", f"GPU {name} has less than {limit} of free memory", name)
         if history.slowdown.exceeded:
             lost = f"{settings.max_slowdown:.0%}"
-            yield Reason("slowdown", f"GPU {name} has lost more than {lost} of its clock because of heat", name)
+            yield Reason("slowdown", f"GPU {name} has lost more than {lost} of its clock rate because of heat", name)
 
 
 def _engine_reasons(settings: AgentSettings, memory: Memory, engine: EngineReading, now: float) -> Iterator[Reason]:
@@ -373,7 +373,7 @@ def _notes(settings: AgentSettings, memory: Memory, gpus: GpuReadings, engine: E
     yield from (note for note in (gpus.note, memory.load_note, memory.save_note) if note)
     for gpu in gpus.gpus:
         if gpu.clock is not None and not _HEAT.isdisjoint(gpu.slowdowns):
-            yield f"GPU {gpu.name} runs at {gpu.clock:.0%} of its clock because of heat"
+            yield f"GPU {gpu.name} runs at {gpu.clock:.0%} of its normal clock rate because of heat"
     if settings.kind == NO_PAGE:
         yield "no metrics page is read, so a wedged engine is not detected"
     elif engine.page_problem and engine.reachable:

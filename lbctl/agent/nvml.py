@@ -41,7 +41,7 @@ _EXPLANATIONS = {
     nvml.NVML_ERROR_UNINITIALIZED: "the NVIDIA driver was restarted",
     nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "the NVIDIA driver and its library have different versions: "
     "restart the machine, or reload the driver and restart the agent",
-    nvml.NVML_ERROR_NO_PERMISSION: "the agent's user may not read the GPU: allow access to /dev/nvidia*",
+    nvml.NVML_ERROR_NO_PERMISSION: "the agent's user cannot access the GPU: grant access to /dev/nvidia*",
     nvml.NVML_ERROR_GPU_IS_LOST: "the GPU is lost: reset it, or restart the machine",
     nvml.NVML_ERROR_RESET_REQUIRED: "the GPU must be reset",
 }
@@ -151,7 +151,7 @@ class NvmlDevices:
         problem, note = "", self._note
         if not devices and self._all:
             problem = _EXPLANATIONS[nvml.NVML_ERROR_NO_PERMISSION] if self._denied else ""
-            note = "" if self._denied else "no GPU is watched: the NVIDIA driver lists none"
+            note = "" if self._denied else "no GPU is watched: the NVIDIA driver does not list any GPUs"
         return GpuReadings(self._clock(), devices, problem, note)
 
     def close(self) -> None:

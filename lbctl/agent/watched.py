@@ -75,7 +75,7 @@ def _normalized(device: str) -> str:
 
 def _absent(device: str) -> GpuReading:
     gpu, _, instance = device.partition(":")
-    problem = f"the driver lists no device {device}"
+    problem = f"the driver does not list device {device}"
     if gpu.isdecimal():
         return GpuReading(int(gpu), uuid="", model="", instance=instance, problem=problem)
     return GpuReading(-1, uuid=device, model="", problem=problem)

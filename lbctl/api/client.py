@@ -205,7 +205,9 @@ class ServeClient:
                 f"the token file {self.token_file or TOKEN} contains {content}: specify a file with exactly one token"
             )
         if not _is_private(self.url):
-            raise UnavailableError(f"no token is sent to {self.url}: it would cross the network unencrypted")
+            raise UnavailableError(
+                f"the token is not sent to {self.url}, because it would cross the network unencrypted"
+            )
         return accepted[0].secret.decode()
 
 

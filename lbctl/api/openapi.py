@@ -28,7 +28,7 @@ _SCALARS = {str: "string", bool: "boolean", int: "integer", float: "number", Non
 _ABOUT = (
     "The HTTP API of `lbctl serve`. If the API listens on loopback, only writes need a token. Otherwise, everything "
     "except the probes and the dashboard's files needs a token. Clients must ignore fields and enum values that they "
-    "do not recognise. Any operation may return status 500 with an `Error`. An unknown path returns 404, and an "
+    "do not recognise. Any operation can return status 500 with an `Error`. An unknown path returns 404, and an "
     "unknown method returns 405."
 )
 

@@ -1048,7 +1048,7 @@ class Pool(Struct, frozen=True):
     """The proxies that report counts for the replicas of this pool. Envoys are listed by node ID, and other proxies by
     name."""
     silent: tuple[str, ...]
-    """The proxies that may send requests to this pool but do not report counts. An Envoy without a connected node is
+    """The proxies that can send requests to this pool but do not report counts. An Envoy without a connected node is
     listed by name."""
     unable: Mapping[str, str]
     """Maps each proxy in `silent` that cannot report to the reason: a setting that is missing in `proxies`, or the
@@ -1756,7 +1756,7 @@ class LivePool(Struct, frozen=True):
     picked: Number | None
     """The share of requests in the last minute whose replica was chosen by the picker, from 0 to 1; null if unknown."""
     silent: tuple[str, ...]
-    """The proxies that may send requests to this pool but do not report counts."""
+    """The proxies that can send requests to this pool but do not report counts."""
     cached: CachedTokens | None
     """Expected and found tokens in the engines' caches; null if unknown."""
     queue: PoolQueue | None = None

@@ -82,8 +82,8 @@ def _check_peer(connected: socket.socket, before: set[str], users: frozenset[int
 def _check(found: dict[str, int] | None, users: frozenset[int], place: str) -> None:
     if not found:
         raise UntrustedListenerError(
-            f"the system does not show which user listens at {place}: set control.api.tls for serve, and use an https "
-            "URL"
+            f"the system does not show which user is listening on {place}: set control.api.tls for serve, and use an "
+            "https URL"
         )
     others = sorted(set(found.values()) - users)
     if others:

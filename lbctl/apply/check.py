@@ -120,7 +120,7 @@ def version_of(binary: str) -> tuple[int, ...]:
 
 def _older_checker(checker: str, proxy: Proxy, compiled: Compiled) -> d.Diagnostic:
     message = (
-        f"the checker is {checker}, but the configuration is for {version_text(proxy.version)}: it may reject valid "
+        f"the checker is {checker}, but the configuration is for {version_text(proxy.version)}, so it may reject valid "
         "settings"
     )
     hint = "check with the version that will run, or render for the older version with --proxy-version"

@@ -63,8 +63,8 @@ _T = TypeVar("_T")
 )  # fmt: skip
 @_option(
     "--allow", metavar="NETWORK", multiple=True,
-    help="Network whose clients may connect, for example 10.0.0.0/24; can be repeated. Required beyond loopback, "
-    "unless TLS and a token are set.",
+    help="Network whose clients may connect, for example 10.0.0.0/24; can be repeated. Required on non-loopback "
+    "addresses, unless TLS and a token are set.",
 )  # fmt: skip
 @_option("--tls-cert", metavar="FILE", help="Certificate for HTTP.")
 @_option("--tls-key", metavar="FILE", help="Private key of the certificate.")
@@ -90,7 +90,7 @@ _T = TypeVar("_T")
 )
 @_option(
     "--max-slowdown", metavar="PERCENT",
-    help="Share of its clock that a GPU may lose because of heat. Default: 50%.",
+    help="Share of the clock rate that a GPU may lose because of heat. Default: 50%.",
 )  # fmt: skip
 @_option(
     "--stalled-after", metavar="DURATION",

@@ -34,7 +34,7 @@ _MIN_DURATION = 5.0
 @option(
     "--headless",
     is_flag=True,
-    help="Run scripted faults and print the results, without a live view (default without a terminal).",
+    help="Run scripted faults and print the results, without a live view (the default if no terminal is connected).",
 )
 @option(
     "--duration",

@@ -30,7 +30,7 @@ _option = options_of("picker")
     "--pool", metavar="NAME",
     help="Serve only this pool. Kubernetes gateways do not name a pool in their queries.",
 )  # fmt: skip
-@_option("--tls-cert", metavar="FILE", help="Certificate for gRPC and HTTP, required beyond loopback.")
+@_option("--tls-cert", metavar="FILE", help="Certificate for gRPC and HTTP, required on non-loopback addresses.")
 @_option("--tls-key", metavar="FILE", help="Private key of the certificate.")
 @_option("--tls-client-ca", metavar="FILE", help="CA bundle to verify the proxies' client certificates.")
 @_option(

@@ -40,7 +40,7 @@ _STATE_HELP = "Directory for persistent state (default: `control.state` of the f
     "--member", metavar="NAME", help="Name of this control-plane member (default: `control.member`, or the host name)."
 )
 @option("--dry-run", is_flag=True, help="Make and log decisions, but do not publish or save anything.")
-@option("--insecure", is_flag=True, help="Allow xDS beyond loopback without client certificates.")
+@option("--insecure", is_flag=True, help="Allow xDS on non-loopback addresses without client certificates.")
 def command(
     paths: tuple[str, ...], state: str | None, xds_bind: str | None, api_bind: str | None, picker_bind: str | None,
     member: str | None, dry_run: bool, insecure: bool,

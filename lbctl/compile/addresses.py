@@ -19,7 +19,7 @@ from lbctl.ir.proxies import picker_asked, picker_http
 from lbctl.model.node import descend
 from lbctl.model.pool import Pool
 
-_HINT = "write the address at which the replica serves requests"
+_HINT = "set the address on which the replica accepts requests"
 _WILDCARDS = frozenset({"0.0.0.0", "::"})
 _UNUSUAL = frozenset({0, 100, 169, *range(224, 256)})
 """First bytes of all IPv4 addresses that need closer inspection."""

@@ -74,7 +74,7 @@ def refusal(source: FleetSource, path: d.Path, node: Node) -> d.Diagnostic | Non
         return d.Diagnostic(REFUSED, message, node.position, path, "use a separate file for each purpose")
     if not _is_passed_on(path) or may_read(source, path, node, resolved) or _holds_nothing(resolved):
         return None
-    message = f"{shown} is outside the directories that a fleet may read such files from"
+    message = f"{shown} is outside the directories from which a fleet may read such files"
     hint = f"move it below the fleet's directory or {DIRECTORIES[0]}, or add its directory to {VARIABLE}"
     return d.Diagnostic(REFUSED, message, node.position, path, hint)
 

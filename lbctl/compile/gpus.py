@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 SCALE = (
-    "Relative throughput of one GPU with a language model: A100-80GB = 5. Figures have at most two "
-    "significant digits. The model, its precision and the model server change them by a third or more, so measure "
-    "your own throughput and set it under `gpus:`. No source measured an A100. Therefore, every figure depends on a "
+    "Relative throughput of one GPU with a language model: A100-80GB = 5. Figures have at most two significant "
+    "digits. The model, its precision and the model server change them by a third or more, so measure your own "
+    "throughput and set it under `gpus:`. None of the sources measured an A100. Therefore, every figure depends on a "
     "ratio of specifications, either of H100-SXM to A100 or of the GPU itself to A100."
 )
 
@@ -27,15 +27,15 @@ MLPERF_RULE = (
     "weights are excluded. A cell is a combination of round, suite, model and scenario that has results for both "
     "GPUs. The ratio of a cell is the ratio of the two GPUs' medians over all submitters. The figure is the "
     "geometric mean over the cells of each model, and then over the models. A model counts as a language model if "
-    "its name begins with llama, gptj or mixtral. Submitters choose the precision and the software, and the ratio "
-    "does not correct for that. For language models, v5.1 states fp4 on B200 and fp8 on the other GPUs; v4.1 does "
+    "its name begins with llama, gptj or mixtral. Submitters choose the precision and the software, and the ratio is "
+    "not corrected for this choice. For language models, v5.1 states fp4 on B200 and fp8 on the other GPUs; v4.1 does "
     "not state the precision."
 )
 
 SPECIFICATION_RULE = (
     "Specification rule: 5 × √(memory bandwidth ratio × dense FP16/BF16 TFLOPS ratio) to A100-80GB "
-    "(SXM: 2039 GB/s, 312 TFLOPS, from citsjtu2020/LLM-Prof). The rule does not account for fp8, fp4 or software. It "
-    "differs from MLPerf by up to a factor of three (B200: 27 instead of 41; L4: 1.2 instead of 0.8; T4: 0.9 "
+    "(SXM: 2039 GB/s, 312 TFLOPS, from citsjtu2020/LLM-Prof). The rule does not account for fp8, fp4 or software. The "
+    "rule differs from MLPerf by up to a factor of three (B200: 27 instead of 41; L4: 1.2 instead of 0.8; T4: 0.9 "
     "instead of 0.3)."
 )
 

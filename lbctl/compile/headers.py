@@ -80,7 +80,7 @@ def _check_rules(ctx: Context, here: Path, rules: model.HeaderRules) -> None:
             continue
         ctx.error(
             "LB119",
-            f"{name} is a header that controls the message itself",
+            f"{name} is a message-framing header",
             rule_path,
             "leave it to the proxy",
             key=True,
@@ -90,7 +90,7 @@ def _check_rules(ctx: Context, here: Path, rules: model.HeaderRules) -> None:
 def _check_sent(ctx: Context, here: Path, names: Iterable[str]) -> None:
     for index, name in enumerate(names):
         if name in _FRAMING | _HOPS:
-            message = f"{name} is a header that controls the message itself"
+            message = f"{name} is a message-framing header"
             ctx.error("LB119", message, (*here, index), "leave it to the proxy")
 
 
@@ -102,7 +102,7 @@ def _check_variables(ctx: Context, here: Path, rules: model.HeaderRules, route: 
                 "LB141", f"{name} cannot contain a variable", rule_path, "write the text itself, or use another header"
             )
         elif "pool" in used and route.respond is not None:
-            ctx.error("LB141", "the proxy itself responds here, so there is no pool", rule_path, "remove {pool}")
+            ctx.error("LB141", "the proxy itself responds here, so the route has no pool", rule_path, "remove {pool}")
 
 
 def _check_tenant_header(ctx: Context, here: Path, route: model.Route) -> None:
@@ -180,14 +180,14 @@ def _check_uses(ctx: Context, uses: Iterable[_Use]) -> None:
         if name in _FRAMING | _HOPS:
             ctx.error(
                 "LB119",
-                f"{use.name} is a header that controls the message itself",
+                f"{use.name} is a message-framing header",
                 use.path,
                 "use another header, for example x-tenant",
             )
         elif name.startswith(_OWN):
             ctx.error(
                 "LB119",
-                f"{use.name} is a header of the proxy itself",
+                f"{use.name} is a header that the proxy itself sets",
                 use.path,
                 "use another header, for example x-tenant",
             )

@@ -47,7 +47,7 @@ def queue(ctx: Context, path: Path, section: model.Queue) -> ir.QueuePolicy:
     priority_header = section.priority.header if section.priority else ""
     for name, place in ((header, ("by", "header")), (priority_header, ("priority", "header"))):
         if name and is_reserved(name):
-            message = f"{name} is a header that controls the message itself, or a header of the proxy itself"
+            message = f"{name} is a message-framing header or a header of the proxy itself"
             ctx.error("LB119", message, (*path, *place), "use another header")
     return ir.QueuePolicy(
         max_wait=int(section.max_wait),
@@ -99,7 +99,7 @@ def check_picker(ctx: Context) -> None:
     bind = ctx.fleet.control.picker.bind
     if bind.path or bind.port >= _LAST_PORT:
         found = f"{address(bind)} is a unix socket" if bind.path else f"there is no port after {address(bind)}"
-        message = f"the picker needs a port and also the next port, which proxies send requests to: {found}"
+        message = f"the picker needs its port and the next port, which proxies query over HTTP: {found}"
         ctx.error(
             "LB307",
             message,

@@ -343,7 +343,7 @@ def _check(ctx: Context, pool: str, section: Active | None, ports: set[int], hos
     timeout = section.timeout if is_explicit else min(section.timeout, section.interval)
     if timeout > section.interval:
         ctx.error(
-            "LB304", f"a check may take {timeout}, but the next check starts after {section.interval}",
+            "LB304", f"a check can take {timeout}, but the next check starts after {section.interval}",
             ("pools", pool, "health", "active", "timeout"), "set a timeout that is at most the interval",
         )  # fmt: skip
     return ir.ActiveCheck(

@@ -61,7 +61,7 @@ def _attempt(ctx: Context, path: Path, timeouts: model.RouteTimeouts) -> int | N
     """Resolve the timeout for one attempt. Reports LB165 if it exceeds the timeout for the whole request."""
     attempt, request = timeouts.attempt, timeouts.request
     if attempt is not None and request is not None and attempt >= request:
-        message = f"an attempt may take {attempt}, but the whole request ends after {request}"
+        message = f"an attempt can take {attempt}, but the whole request ends after {request}"
         ctx.error(
             "LB165",
             message,
@@ -207,7 +207,7 @@ def _prompt_limits(ctx: Context, name: str, route: model.Route) -> tuple[TokenLi
             continue
         by, header = group_by(section.by)
         if header and is_reserved(header):
-            message = f"{header} is a header that controls the message itself, or a header of the proxy itself"
+            message = f"{header} is a message-framing header or a header of the proxy itself"
             path = ("routes", name, "rate_limit", index, "by", "header")
             ctx.error("LB119", message, path, "use another header")
         limits.add(TokenLimit(name, by, rate.tokens, rate.per, header))  # type: ignore[arg-type]
@@ -331,7 +331,7 @@ def _check_tenant(ctx: Context, path: Path, route: model.Route) -> None:
     if route.auth is None:
         ctx.error(
             "LB506",
-            "a limit by tenant needs `auth`, but the route has none",
+            "a limit by tenant needs `auth`, but the route has no `auth`",
             (*path, "rate_limit"),
             "add `auth`",
             key=True,
@@ -340,8 +340,10 @@ def _check_tenant(ctx: Context, path: Path, route: model.Route) -> None:
         message = "a limit by tenant needs a tenant, but no response header of the service is set as the tenant"
         ctx.error("LB506", message, (*path, "auth", "external"), "tenant_header: NAME", key=True)
     elif route.auth.jwt is not None and route.auth.api_keys is None and route.auth.jwt.tenant_claim is None:
-        message = "a limit by tenant needs a tenant, but no claim of the token is set as the tenant; no request "
-        "would be accepted"
+        message = (
+            "a limit by tenant needs a tenant, but no claim of the token is set as the tenant, so all requests would "
+            "be rejected"
+        )
         ctx.error("LB506", message, (*path, "auth", "jwt"), "tenant_claim: NAME", key=True)
 
 

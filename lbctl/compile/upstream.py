@@ -43,7 +43,7 @@ def credentials(ctx: Context, name: str, pool: model.Pool) -> ir.UpstreamHeader 
         hint = "write the key in `upstream.headers`, and remove `credentials`"
         ctx.error("LB160", "the key of a hosted API must be in `upstream.headers`", path, hint, key=True)
     if is_reserved(section.header):
-        message = f"{section.header} is a header that controls the message itself, or a header of the proxy itself"
+        message = f"{section.header} is a message-framing header or a header of the proxy itself"
         ctx.error(
             "LB119", message, (*path, "header"), "write the header that the replicas read, for example authorization"
         )
@@ -70,7 +70,7 @@ def _check_header(ctx: Context, path: Path, name: str, value: str | HeaderFile) 
         hint = "`upstream.host` sets the host" if name == "host" else "leave it to the proxy"
         ctx.error(
             "LB119",
-            f"{name} is a header that controls the message itself, or a header of the proxy itself",
+            f"{name} is a message-framing header or a header of the proxy itself",
             path,
             hint,
             key=True,

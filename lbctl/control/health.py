@@ -456,7 +456,7 @@ def _ejected(health: DeepHealth, watch: ProgressWatch, now: float) -> DeepHealth
 
 
 def _kept_at_floor(health: DeepHealth) -> DeepHealth:
-    reasons = (*health.complaints, "not ejected: too many replicas would be ejected")
+    reasons = (*health.complaints, "not ejected, because too many replicas would be ejected")
     return health._replace(ejection_denied=True, reasons=reasons) if health.reasons != reasons else health
 
 

@@ -438,7 +438,7 @@ def act(
         raise ValueError(f"the rollout is {state.phase}: start it first")
     state = replace(state, allows_unavailable=state.allows_unavailable or allow_unavailable)
     if outage is not None and not state.allows_unavailable and _gives_requests(action, percent):
-        raise ValueError(f"{outage.reason}; use --allow-unavailable to move requests to it nevertheless")
+        raise ValueError(f"{outage.reason}; use --allow-unavailable to move requests to it anyway")
     if action == "start":
         return _at_step(state, rollout, 0, now)
     return _act_on_running(state, rollout, action, now, percent)

@@ -18,8 +18,8 @@ UNKNOWN = "the fleet file has no key for this directive"
 _INLINE = frozenset({"inline_string", "inlineString", "inline_bytes", "inlineBytes"})
 _MAX_TEXT = 160
 _WRITE_A_ROUTE = (
-    "write a route for these requests; if the other route may handle them, remove this from the configuration and "
-    "import again"
+    "write a route for these requests; if the other route is allowed to handle them, remove this from the "
+    "configuration and import again"
 )
 
 

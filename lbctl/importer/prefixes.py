@@ -19,8 +19,8 @@ _SLOW = re.compile(r"\)[*+{]|[*+}][^*+]*[*+}][^*+]*[*+}][^*+]*[*+}]")
 """Expressions that may be slow for a path, with repeated groups or more than three repeats."""
 _MAX_PATH = 256
 _HINT = (
-    "write a route with `path_regex` for these requests; if the other route may handle them, add a `/` to the end of "
-    "the prefix in a copy of the configuration and import the copy"
+    "write a route with `path_regex` for these requests; if the other route is allowed to handle them, add a `/` to "
+    "the end of the prefix in a copy of the configuration and import the copy"
 )
 
 

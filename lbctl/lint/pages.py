@@ -50,16 +50,16 @@ _INTRODUCTION = """\
 
 This page lists all codes that lbctl reports. `lbctl rule CODE` prints the same text offline. Codes with two YAML
 examples are rules of `lbctl lint`: the fleet is valid, but risky for inference. Both examples are complete fleets. The
-first one has exactly this finding, and the second one has no findings.
+first example has exactly this finding, and the second example has no findings.
 
 To silence a code on one line, add a comment such as `# lbctl: ignore LB210 (why it is right here)` to the end of the
 line. `lint`, `validate` and `render` then ignore this code on that line. You can silence warnings, notes and findings
 of `lint` rules. You cannot silence errors that prevent rendering.
 
 If such a comment has no effect, `lint` reports it (LB017), unless the code was not checked in this run. For example, a
-check may need a load that is not set, a file on another machine, or the proxy's own checker. The code of an unsupported
-setting counts as found if any kind of proxy does not support the setting, even if the fleet has no such proxy.
-`lbctl lint --fix` applies safe fixes and keeps comments.
+check may need a load that is not set, a file on another machine, or the proxy's own checker. For this check, the code
+of an unsupported setting counts as found if any kind of proxy does not support the setting, even a kind that the fleet
+does not use. `lbctl lint --fix` applies safe fixes and keeps comments.
 
 Some features need a control plane with every kind of proxy: telemetry, live weights and deep health. `render` reports
 these features, but `lint` does not.
@@ -179,11 +179,11 @@ def _filled(line: str) -> str:
 def _feature(feature: Feature) -> CodePage:
     keys = ", ".join(f"`{key.replace('@cleartext', '').replace('=', ': ')}`" for key in feature.keys)
     protects = (
-        " The setting protects its routes. On a proxy that does not support it, these routes return 503 "
-        "and do not forward requests."
+        " This setting protects routes. A proxy that does not support the setting returns 503 on these routes and "
+        "does not forward requests."
     )
     unsupported = f"{keys}: a proxy in the fleet does not support this setting, or supports only part of it."
-    advice = "Choose a proxy that supports the setting, or accept what the proxy does instead."
+    advice = "Use a proxy that supports the setting, or accept the behaviour described below."
     return CodePage(
         feature.code,
         f"{feature.title}: not supported by the proxy",

@@ -99,8 +99,8 @@ class Proxy(Section):
     config: v.FilePath | None = Field(
         None,
         description="Main configuration file of the proxy. `serve` writes it if `reload` is set, and `render` uses its "
-        "directory for relative files. An Envoy with `config`, but without `nodes` and `node_san`, need not connect "
-        "to `serve`.",
+        "directory for relative files. An Envoy with `config` but without `nodes` and `node_san` can run without "
+        "`serve`.",
     )
     reload: Reload | None = Field(None, description="With `config`: `serve` writes the file and reloads the proxy.")
     runtime_api: v.AbsolutePath | None = Field(
@@ -113,7 +113,7 @@ class Proxy(Section):
         "/etc, otherwise the user that starts HAProxy.",
     )
     group: v.Account | None = Field(
-        None, description="Group that HAProxy switches to. Default: according to the same rule as for `user`."
+        None, description="Group that HAProxy switches to. Default: determined by the same rule as for `user`."
     )
     chroot: v.FilePath | None = Field(
         None,
@@ -153,7 +153,8 @@ class XdsTls(Section):
     certificate: v.FilePath = Field(description="Certificate of the control plane with its chain, PEM.")
     key: v.FilePath = Field(description="Private key of the certificate, PEM.")
     client_ca: v.FilePath | None = Field(
-        None, description="CA bundle for the client certificates of proxies (mTLS), PEM. Required beyond loopback."
+        None,
+        description="CA bundle for the client certificates of proxies (mTLS), PEM. Required on non-loopback addresses.",
     )
     client_crl: v.FilePath | None = Field(
         None,
@@ -170,9 +171,9 @@ class ApiTls(Section):
 class Xds(Section):
     bind: v.Bind = Field(
         q.Endpoint("127.0.0.1", ports.XDS, ip=True),
-        description="Listen address for Envoys. Beyond loopback, mTLS is required.",
+        description="Listen address for Envoys. On non-loopback addresses, mTLS is required.",
     )
-    tls: XdsTls | None = Field(None, description="TLS of the endpoint. Default: plain text, on loopback only.")
+    tls: XdsTls | None = Field(None, description="TLS settings of the endpoint. Default: plain text, on loopback only.")
     unmatched_nodes: Literal["nothing", "all"] = Field(
         "nothing",
         description="Configuration for Envoys that match no entry in `proxies`. If `proxies` is not set, the "
@@ -183,31 +184,31 @@ class Xds(Section):
 class Api(Section):
     bind: v.Bind = Field(
         q.Endpoint("127.0.0.1", ports.API, ip=True),
-        description="Listen address of the API, which `lbctl status` and other commands use. Beyond loopback, TLS and "
-        "a token are required.",
+        description="Listen address of the API, which `lbctl status` and other commands use. On non-loopback "
+        "addresses, TLS and a token are required.",
     )
     token_file: v.FilePath | None = Field(
         None,
         description="File with the tokens, one per line: `name:role:token` with the read, operate or picker role, "
         "or only a token. Default: `serve` creates a token in the state directory.",
     )
-    tls: ApiTls | None = Field(None, description="TLS of the endpoint. Default: plain text, on loopback only.")
+    tls: ApiTls | None = Field(None, description="TLS settings of the endpoint. Default: plain text, on loopback only.")
 
 
 class Logs(Section):
     bind: v.Bind = Field(
         q.Endpoint("127.0.0.1", ports.LOGS, ip=True),
         description="Syslog address (UDP, on loopback only) for the traffic log. nginx sends a line for each "
-        "request, HAProxy for about one in four requests. Proxies whose files `serve` writes always send it; other "
-        "proxies do if `logs` is set.",
+        "request, HAProxy for about one in four requests. Proxies whose files `serve` writes always send it; others "
+        "send it if `logs` is set.",
     )
 
 
 class Picker(Section):
     bind: v.Bind = Field(
         q.Endpoint("127.0.0.1", ports.PICKER, ip=True),
-        description="Listen address of the picker, for pools with `algorithm: pick`. Beyond loopback, the TLS of "
-        "`xds` is required.",
+        description="Listen address of the picker, for pools with `algorithm: pick`. On non-loopback addresses, the "
+        "TLS settings of `xds` are required.",
     )
     key_file: v.FilePath | None = Field(
         None,

@@ -36,7 +36,7 @@ class Fleet(Section):
     defaults: Defaults = Field(
         Defaults.default(),
         description="Default values for all pools and routes. Maps are merged deeply, lists are replaced as a whole, "
-        "and an explicit choice replaces a default one.",
+        "and an explicit choice replaces a default choice.",
     )
     gpus: dict[v.Gpu, v.PositiveNumber] = Field(
         {},

@@ -78,7 +78,7 @@ class Kubernetes(Section):
     )
     service_port: v.Port | None = Field(
         None,
-        description="Number of the service's port, which proxies that are rendered as Kubernetes objects refer to. "
+        description="Number of the service's port, for proxies that are rendered as Kubernetes objects. "
         "Default: `port` if it is a number, which is correct only if both ports are equal.",
     )
     selector: Annotated[dict[v.KubernetesLabel, v.KubernetesLabelValue], Field(min_length=1, max_length=64)] | None = (
@@ -159,7 +159,7 @@ class KubernetesObjects(Section):
     assume: list[v.Name] = Field(
         [],
         description="IDs of protections that another component provides, such as `route.auth.api_keys` by a policy of "
-        "the Gateway class. Routes that need them stay open; otherwise, they return 503.",
+        "the Gateway class. Routes that need these protections stay open; otherwise, such routes return 503.",
     )
     picker: v.KubernetesName = Field(
         "lbctl-picker",
@@ -169,6 +169,6 @@ class KubernetesObjects(Section):
     secrets: dict[v.FilePath, v.KubernetesObject] = Field(
         {},
         description="Secret names, by the certificate file that the Secret replaces. Default: built from the names of "
-        "the proxy and of the listener or pool. With `istio`, the namespace comes first if the pods are in another "
-        "one.",
+        "the proxy and of the listener or pool. With `istio`, the default starts with the namespace if the pods are in "
+        "another one.",
     )

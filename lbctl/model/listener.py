@@ -46,8 +46,8 @@ class ClientAddress(Section):
 class ListenerTimeouts(Section):
     request_headers: v.Duration = Field(
         q.Duration(15_000),
-        description="Timeout for receiving the headers of a request. A body may take longer, but it times out if "
-        "no data arrives.",
+        description="Timeout for receiving the headers of a request. A body can take longer, but it times out if no "
+        "data arrives.",
     )
     idle: v.Duration = Field(q.Duration(3_600_000), description="Time that an idle keep-alive connection stays open.")
 
@@ -71,13 +71,13 @@ class AccessLog(Section):
 
 class Tracing(Section):
     otlp: v.Address = Field(description="Address of the OTLP collector (gRPC).")
-    sample: v.Percent = Field(q.Percent(10), description="Share of requests that are traced.")
+    sample: v.Percent = Field(q.Percent(10), description="Share of requests to trace.")
     service: v.Service = Field("inference-gateway", description="Service name in the traces.")
 
 
 class Listener(Section):
     bind: v.Bind = Field(description="The address and port, or the socket, to listen on.")
-    tls: ListenerTls | None = Field(None, description="TLS of the listener. Default: plain HTTP.")
+    tls: ListenerTls | None = Field(None, description="TLS settings of the listener. Default: plain HTTP.")
     http2: bool = Field(
         True,
         description="Also accept HTTP/2. Without TLS, h2c is accepted if the proxy can distinguish it from HTTP/1.1.",
@@ -92,7 +92,9 @@ class Listener(Section):
         "other clients get 403. Default: all networks. A route's list replaces this list.",
     )
     deny_from: list[v.Network] = Field(
-        [], description="Client networks that get 403; checked before `allow_from`. A route's list replaces this list."
+        [],
+        description="Client networks whose requests get 403; checked before `allow_from`. A route's list replaces this "
+        "list.",
     )
     proxy_protocol: bool = Field(False, description="Expect the PROXY protocol from every peer.")
     max_connections: v.Positive | None = Field(

@@ -96,7 +96,7 @@ def _prefix(value: object) -> object:
     if value == "off":
         return None
     if not isinstance(value, dict | PickPrefix):
-        hint = "write off, or a map such as {block: 256, blocks: 128}; without this key, prompts are recognised"
+        hint = "write off, or a map such as {block: 256, blocks: 128}; if it is not set, prefixes are matched"
         raise refuse("LB013", f"{show(value)} is not an allowed value", hint)
     return value
 
@@ -120,8 +120,8 @@ class Pick(Section):
     )
     timeout: v.Duration = Field(
         q.Duration(200),
-        description="Timeout of a pick. If it expires or the picker fails, the proxy falls back to `otherwise`. On "
-        "HAProxy, the pools of a listener share the longest one.",
+        description="Timeout of a pick. On timeout, or if the picker fails, the proxy falls back to `otherwise`. On "
+        "HAProxy, the pools of a listener share the longest timeout.",
     )
     otherwise: Literal["round_robin", "least_request", "least_time", "random", "hash"] = Field(
         "least_request", description="Algorithm that the proxy uses for requests without a pick."
@@ -131,9 +131,9 @@ class Pick(Section):
 class Balance(Section):
     algorithm: Literal["round_robin", "least_request", "least_time", "random", "hash", "pick"] = Field(
         "least_request",
-        description="How a replica is selected. `least_request`: the replica with the fewest requests relative to "
-        "its weight. `hash`: the replica that got the same key before, for caches. `pick`: the replica that the "
-        "picker of `serve` selects.",
+        description="How a replica is selected. `least_request`: the replica with the fewest requests relative to its "
+        "weight. `hash`: the replica that got the same key before. `pick`: the replica that the picker of `serve` "
+        "selects.",
     )
     hash: Hash | None = Field(
         None, description="Hash settings; required for the `hash` algorithm, and for `pick` with `otherwise: hash`."
@@ -184,12 +184,12 @@ class Replica(Section):
     )
     region: v.Place | None = Field(None, description="Region of the replica. Default: none.")
     zone: v.Place | None = Field(
-        None, description="Zone within the region. Zones in different regions may have the same name."
+        None, description="Zone within the region. Zones in different regions can have the same name."
     )
     priority: Annotated[int, Field(ge=0, le=127)] = Field(
         0,
-        description="Priority of the replica; 0 is used first. Replicas of the next priority get requests if "
-        "replicas of the first one are unhealthy.",
+        description="Priority of the replica; 0 is used first. Replicas of the next priority get requests if replicas "
+        "of the first priority are unhealthy.",
     )
     drain: bool = Field(False, description="Drain the replica: it finishes its requests and gets no new ones.")
     labels: dict[v.Label, v.LabelValue] = Field({}, description="Your own labels.")
@@ -202,7 +202,7 @@ class Replica(Section):
     ports: Annotated[int, Field(ge=1, le=1024)] | None = Field(
         None,
         description="Number of replicas on consecutive ports of the host, starting with the port of `address`. "
-        "Their names are NAME-0, NAME-1 and so on. The other keys apply to each of them; `devices` are divided "
+        "The replicas are named NAME-0, NAME-1 and so on. The other keys apply to each of them; `devices` are divided "
         "among them.",
     )
 
@@ -231,8 +231,8 @@ class PoolTimeouts(Section):
     connect: v.Duration = Field(q.Duration(2_000), description="Timeout for a connection attempt.")
     queue: v.Duration = Field(
         q.Duration(10_000),
-        description="Maximum time that a request waits in the proxy for a free replica. In the `queue` of the pool, it "
-        "waits at most `max_wait`.",
+        description="Maximum time that a request waits in the proxy for a free replica. In the `queue` of the pool, a "
+        "request waits at most `max_wait`.",
     )
 
 
@@ -265,8 +265,8 @@ class SlowStart(Section):
     window: v.Duration = Field(q.Duration(60_000), description="Time until a replica reaches its full weight.")
     min_weight: v.Percent = Field(
         q.Percent(10),
-        description="Initial weight, as a share of the full weight. With `pick` and on nginx, it is higher if slow "
-        "start would otherwise leave less than half of the pool's capacity in use.",
+        description="Initial weight, as a share of the full weight. With `pick` and on nginx, the weight is higher if "
+        "slow start would otherwise leave less than half of the pool's capacity in use.",
     )
     aggression: v.PositiveNumber = Field(
         1.0, description="Shape of the increase. 1 is linear; with a higher value, the weight rises faster at first."
@@ -387,8 +387,8 @@ class Pool(Section):
     )
     queue: Queue | None = Field(
         None,
-        description="Queue at the picker for requests that arrive while all replicas are full. It needs "
-        "`algorithm: pick`. Default: no queue.",
+        description="Queue at the picker for requests that arrive while all replicas are full. Requires `algorithm: "
+        "pick`. Default: no queue.",
     )
     slow_start: SlowStart | None = Field(
         None,
@@ -403,9 +403,9 @@ class Pool(Section):
     tls: PoolTls | None = Field(None, description="TLS to replicas. Default: plain text.")
     credentials: Credentials | None = Field(
         None,
-        description="API key for the replicas. In requests, it replaces the client's header of the same name. It "
-        "is also sent with active HTTP and gRPC checks, but not to agents, and with telemetry requests to a replica's "
-        "own address.",
+        description="API key for the replicas, which replaces the client's header of the same name in requests. The "
+        "key is also sent with active HTTP and gRPC checks, but not to agents, and with telemetry requests to a "
+        "replica's own address.",
     )
     upstream: Upstream | None = Field(
         None, description="Settings for a hosted API. Default: the replicas are your own servers."

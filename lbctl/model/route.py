@@ -63,13 +63,15 @@ class StickySplit(Section):
     header: v.HeaderName | None = Field(
         None, description="Header that selects the pool: requests with the same value go to the same pool."
     )
-    cookie: v.CookieName | None = Field(None, description="Cookie that names the client's pool; the proxy sets it.")
+    cookie: v.CookieName | None = Field(
+        None, description="Cookie that contains the name of the client's pool; the proxy sets this cookie."
+    )
     ttl: v.Duration = Field(q.Duration(3_600_000), description="Lifetime of the cookie.")
 
 
 class Mirror(Section):
     pool: v.Name = Field(description="Pool that gets the copies. Its responses are discarded.")
-    percent: v.Percent = Field(q.Percent(100), description="Share of requests that are copied.")
+    percent: v.Percent = Field(q.Percent(100), description="Share of requests to copy.")
 
 
 class RouteTimeouts(Section):
@@ -101,7 +103,7 @@ class Retry(Section):
     )
     when: list[RetryCondition] = Field(
         ["connect_failure", "refused_stream", "reset_before_request"],
-        description="Failures that are retried. All occur before the model has processed the request. "
+        description="Failures to retry. All of them occur before the model has processed the request. "
         "`replica_busy` means that a replica's response rejects the request, for example because its queue is full. "
         "Other responses are not retried.",
     )
@@ -111,7 +113,7 @@ class Retry(Section):
     )
     idempotent: bool = Field(
         False,
-        description="Whether a request may run twice, for example a request for embeddings. If so, it is also "
+        description="Whether a request may run twice, for example a request for embeddings. If so, the request is also "
         "retried after a reset.",
     )
     budget: v.Percent | None = Field(
@@ -225,19 +227,20 @@ class Auth(Section):
     )
 
     api_keys: ApiKeys | None = Field(
-        None, description="API keys of clients. If `jwt` is also set, a request needs only one of the two."
+        None, description="API keys of clients. If `jwt` is also set, a request needs only one kind of credentials."
     )
     jwt: Jwt | None = Field(
         None,
-        description="Signed tokens (JWT) of clients. If `api_keys` is also set, a request needs only one of the two.",
+        description="Signed tokens (JWT) of clients. If `api_keys` is also set, a request needs only one kind of "
+        "credentials.",
     )
     basic: Basic | None = Field(
         None, description="Users and passwords of clients (HTTP Basic). Cannot be combined with `api_keys` or `jwt`."
     )
     external: External | None = Field(
         None,
-        description="External service that authorizes each request. Cannot be combined with other methods. HAProxy "
-        "does not support it.",
+        description="External service that authorizes each request. Cannot be combined with other methods. Not "
+        "supported on HAProxy.",
     )
     forward_tenant: v.HeaderName | None = Field(
         None, description="Header that passes the tenant to the replica. If a client sends this header, it is removed."
@@ -264,7 +267,7 @@ class Auth(Section):
 class HeaderRules(Section):
     set: v.HeaderTexts = Field(
         {},
-        description="Headers to set. They replace existing headers with the same name. A value may contain "
+        description="Headers to set, which replace existing headers of the same name. A value can contain "
         "`{client_ip}`, `{request_id}`, `{tenant}`, `{host}`, `{listener}`, `{route}` and `{pool}`. A header with "
         "an empty value is removed.",
     )
@@ -289,9 +292,9 @@ class Respond(Section):
     redirect: Literal["https"] | None = Field(None, description="Redirects to the same URL with https.")
     models: bool = Field(
         False,
-        description="Lists the models that clients of the listener can use, like OpenAI's `GET /v1/models`. These "
-        "are the names in `match.model` of the listener's routes and in `model` of their pools. The credentials of "
-        "`auth` are required.",
+        description="Lists the models that clients of the listener can use, like OpenAI's `GET /v1/models`: the names "
+        "in `match.model` of the listener's routes and in `model` of their pools. The credentials of `auth` are "
+        "required.",
     )
 
     @model_validator(mode="after")
@@ -311,8 +314,8 @@ class Step(Section):
 class MaxLatency(Section):
     metric: Literal["first_byte", "total"] = Field(
         "first_byte",
-        description="Latency to compare: the time to the first byte of the response or to the last one, as "
-        "measured by the proxies.",
+        description="Latency to compare: the time to the first or last byte of the response, as measured by the "
+        "proxies.",
     )
     percentile: Literal["p50", "p90", "p95", "p99"] = Field(
         "p95", description="Percentile of the latencies in one interval."
@@ -340,8 +343,8 @@ class Analysis(Section):
     interval: v.Duration = Field(q.Duration(30_000), description="Time between two evaluations.")
     min_requests: v.Positive = Field(
         1000,
-        description="Minimum number of requests in an evaluation. With fewer requests, it neither passes nor "
-        "fails, unless nearly all requests to the new pool fail.",
+        description="Minimum number of requests in an evaluation. With fewer requests, an evaluation neither passes "
+        "nor fails, unless nearly all requests to the new pool fail.",
     )
     max_error_rate: v.Percent = Field(
         q.Percent(1),
@@ -365,8 +368,8 @@ class Rollout(Section):
     to: v.Name = Field(description="Pool of the `split` to which the rollout shifts traffic.")
     mode: Literal["manual", "timed", "analysis"] = Field(
         "analysis",
-        description="How a step ends. With `manual`, an operator ends it. With `timed`, it ends after `hold`. With "
-        "`analysis`, it ends after `hold` if the evaluations pass.",
+        description="How a step ends. `manual`: an operator ends the step. `timed`: the step ends after `hold`. "
+        "`analysis`: the step ends after `hold` if the evaluations pass.",
     )
     steps: Annotated[list[Step], Field(min_length=1)] = Field(description="Steps of the rollout, in order.")
     analysis: Analysis | None = Field(None, description="Criteria for the `analysis` mode.")
@@ -418,8 +421,8 @@ class Route(Section):
     )
     deny_from: list[v.Network] | None = Field(
         None,
-        description="Client networks that get 403; checked before `allow_from`. `[]` removes the listener's list. "
-        "Default: the listener's list.",
+        description="Client networks whose requests get 403; checked before `allow_from`. `[]` removes the listener's "
+        "list. Default: the listener's list.",
     )
     auth: Auth | None = Field(None, description="Authentication of clients. Default: none.")
     access_log: Literal["on", "off"] = Field(

@@ -13,7 +13,7 @@ from itertools import islice
 from lbctl.base.diagnostics import Diagnostic, Diagnostics, Path, Position
 
 MAX_BYTES = 4 * 1024 * 1024
-KEY_HINT = "move the key to a file and name the file here; replace the key, because it is compromised"
+KEY_HINT = "move the key to a file and refer to the file here; replace the key, because it is compromised"
 FORBIDDEN = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ufffe\uffff]")
 PRIVATE_KEY = re.compile(r"-----BEGIN[A-Z0-9 ]*\sPRIVATE\s+KEY")
 _FORBIDDEN_RAW = re.compile(FORBIDDEN.pattern.replace("\x0b-\x1f", "\x0b\x0c\x0e-\x1f"))

@@ -4,6 +4,9 @@ Engines compute prompts in the order of arrival and count first tokens. Each rep
 oldest prompts that are computed, regardless of the picker that sent them. Prompts of other pickers are therefore in the
 same queue. Without such reports, prompts leave one by one when their responses begin, and prompts of other pickers are
 not kept for long. A proxy may also report the first byte of a response's body, at which the prompt leaves immediately.
+
+`reading` is a second, cautious estimate of the same tokens. It ends by time even if no report arrives, so that it can
+delay requests.
 """
 
 from __future__ import annotations
@@ -16,6 +19,11 @@ from lbctl.pick.prompt import EMPTY, PromptLength
 
 _HALF_LIFE = 300.0
 """Half-life of a speed measurement, in seconds."""
+_MARGIN, _FACTOR = 1.0, 2.0
+"""A prompt counts as unread for at most the first number of seconds, plus the second number multiplied by the time that
+its length usually takes."""
+_FIRST_BYTE_TTL = 30.0
+"""Seconds after a replica's last first byte for which its proxies are expected to report more."""
 _PEER_DELAY = 0.1
 """Seconds after which another picker's message about a prompt has arrived."""
 REPORT_TTL = 60.0
@@ -36,17 +44,40 @@ class Prompt:
     """Length of the prompt estimated from its content, including tokens in the replica's cache; None if unknown."""
     read: bool = False
     """Whether the prompt has left the backlog."""
+    may_be_unread: bool = False
+    """Whether `reading` includes the prompt."""
 
     def is_sent(self, at: float) -> bool:
         """Return whether the prompt may have been sent up to `at`."""
         return self.sent <= (at if self.is_own else at + _PEER_DELAY)
 
 
+class _Speed:
+    """Prompt tokens per second, averaged over the last minutes."""
+
+    __slots__ = ("_measured_at", "_seconds", "_tokens")
+
+    def __init__(self) -> None:
+        self._tokens = self._seconds = self._measured_at = 0.0
+
+    @property
+    def value(self) -> float:
+        """The speed; 0 if unknown."""
+        return self._tokens / self._seconds if self._seconds else 0.0
+
+    def add(self, tokens: int, seconds: float, now: float) -> None:
+        """Add a measurement."""
+        decay = 0.5 ** ((now - self._measured_at) / _HALF_LIFE)
+        self._tokens, self._seconds = self._tokens * decay + tokens, self._seconds * decay + max(0.0, seconds)
+        self._measured_at = now
+
+
 class Backlog:
     """The prompts of one replica. Times are seconds on one clock."""
 
     __slots__ = (
-        "_counted", "_credit", "_firsts", "_heard", "_measured_at", "_seconds", "_taken", "_waiting", "tokens",
+        "_counted", "_credit", "_first_at", "_firsts", "_heard", "_is_followed", "_read_by", "_reading",
+        "_reading_speed", "_reading_tokens", "_speed", "_waiting", "tokens",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -59,7 +90,18 @@ class Backlog:
         """Prompts removed because their requests have begun or ended. The engine's next count includes them."""
         self._firsts: deque[tuple[float, Prompt]] = deque()
         """First-byte times that the engine's last count did not include, with their prompts."""
-        self._taken = self._seconds = self._measured_at = 0.0
+        self._speed = _Speed()
+        self._reading_speed = _Speed()
+        """Speed without the time for which a prompt waits for the ones in front of it."""
+        self._reading: deque[Prompt] = deque()
+        """Prompts that may be unread, and others behind them that are read. The first one may be unread."""
+        self._is_followed = False
+        """Whether `reading` has been called."""
+        self._reading_tokens = 0
+        self._read_by = -inf
+        """Time at which they are expected to be read."""
+        self._first_at = -inf
+        """Time of the last first byte."""
 
     @property
     def is_counted(self) -> bool:
@@ -70,14 +112,47 @@ class Backlog:
         """Add a prompt that is being sent now."""
         prompt = Prompt(tokens, now, is_own, length)
         self._waiting.append(prompt)
+        if self._is_followed and tokens:
+            prompt.may_be_unread = True
+            self._reading.append(prompt)
+            self._reading_tokens += tokens
+            self._expect_reading(max(self._read_by, now), tokens)
         self.tokens += tokens
         return prompt
+
+    def reading(self, now: float) -> float:
+        """Return an estimate of the tokens that the engine still has to compute; 0 while no first bytes are reported.
+
+        It includes only prompts that are sent after the first call, so that other pools do not record anything.
+
+        A prompt counts until its own first byte or the first byte of a later prompt, because engines compute prompts in
+        the order of arrival. Between first bytes, the engine is assumed to compute prompts at its usual speed.
+        """
+        if not self._reading:
+            self._is_followed = True
+            return 0.0
+        speed = self.reading_speed
+        if not speed or now - self._first_at >= _FIRST_BYTE_TTL:
+            return 0.0
+        while self._reading:
+            prompt = self._reading[0]
+            if now - prompt.sent < _MARGIN + _FACTOR * prompt.tokens / speed:
+                break
+            self._leave_reading(prompt)
+        return min(self._reading_tokens, max(0.0, self._read_by - now) * speed)
+
+    @property
+    def reading_speed(self) -> float:
+        """Tokens per second at which the engine is expected to compute prompts; 0 if unknown."""
+        return self._reading_speed.value
 
     def remove(self, prompt: Prompt) -> None:
         """Remove a prompt that has been computed."""
         if not prompt.read:
             prompt.read = True
             self.tokens -= prompt.tokens
+            if prompt.may_be_unread:
+                self._leave_reading(prompt)
             self._shorten()
 
     def end(self, prompt: Prompt) -> None:
@@ -88,10 +163,12 @@ class Backlog:
 
     def first_byte(self, prompt: Prompt, now: float) -> None:
         """Remove the prompt of a request whose response body has begun. The engine's next count includes it."""
+        if self._is_followed:
+            self._follow(prompt, now)
         if not prompt.read:
             if self.is_counted:
                 self._firsts.append((now, prompt))
-            self._measure(prompt.tokens, now - prompt.sent, now)
+            self._speed.add(prompt.tokens, now - prompt.sent, now)
             self.remove(prompt)
 
     def count(
@@ -122,7 +199,7 @@ class Backlog:
         self._credit = rest[(len(rest) + 1) // 2 :]
         while len(counted) < grown and self._waiting and self._waiting[0].is_sent(now + duration):
             prompt = self._waiting[0]
-            self._measure(prompt.tokens, now - prompt.sent if ttft is None else ttft, now)
+            self._speed.add(prompt.tokens, now - prompt.sent if ttft is None else ttft, now)
             self.remove(prompt)
             counted.append(prompt)
         lengths = [prompt.length for prompt in counted if prompt.length is not None]
@@ -131,7 +208,7 @@ class Backlog:
     @property
     def speed(self) -> float:
         """Prompt tokens per second until the first token, averaged over the last minutes; 0 if unknown."""
-        return self._taken / self._seconds if self._seconds else 0.0
+        return self._speed.value
 
     def before(self, at: float) -> int:
         """Return the number of tokens in the prompts sent up to `at`."""
@@ -161,10 +238,33 @@ class Backlog:
             self.remove(prompt)
         self._waiting = deque(prompt for prompt in self._waiting if not prompt.read)
 
-    def _measure(self, tokens: int, seconds: float, now: float) -> None:
-        decay = 0.5 ** ((now - self._measured_at) / _HALF_LIFE)
-        self._taken, self._seconds = self._taken * decay + tokens, self._seconds * decay + max(0.0, seconds)
-        self._measured_at = now
+    def _follow(self, prompt: Prompt, now: float) -> None:
+        """Remove a prompt with a first byte, and the earlier ones, from `reading`."""
+        since, tokens = self._first_at, self._reading_tokens
+        if self._reading:
+            since = max(since, self._reading[0].sent)
+        while self._reading and self._reading[0].sent <= prompt.sent:
+            earlier = self._reading[0]
+            self._leave_reading(earlier)
+            if earlier is prompt:
+                break
+        if tokens > self._reading_tokens:
+            self._reading_speed.add(tokens - self._reading_tokens, now - since, now)
+        self._first_at = now
+        self._expect_reading(now, self._reading_tokens)
+
+    def _expect_reading(self, begin: float, tokens: int) -> None:
+        """Expect the engine to compute these tokens from `begin` on."""
+        speed = self._reading_speed.value
+        self._read_by = begin + (tokens / speed if speed else 0.0)
+
+    def _leave_reading(self, prompt: Prompt) -> None:
+        """Remove a prompt from `reading`."""
+        if prompt.may_be_unread:
+            prompt.may_be_unread = False
+            self._reading_tokens -= prompt.tokens
+        while self._reading and not self._reading[0].may_be_unread:
+            self._reading.popleft()
 
     def _shorten(self) -> None:
         while self._waiting and self._waiting[0].read:

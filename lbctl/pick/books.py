@@ -126,6 +126,15 @@ class ReplicaLoad:
         flight = next(iter(self._flights.values()), None)
         return now if flight is None else flight.prompt.sent
 
+    def reading(self, now: float) -> float:
+        """Return a cautious estimate of the prompt tokens that the engine has not computed yet; it ends by time."""
+        return self._backlog.reading(now)
+
+    @property
+    def reading_speed(self) -> float:
+        """Tokens per second at which the engine is expected to compute prompts; 0 if unknown."""
+        return self._backlog.reading_speed
+
     def unread_before(self, at: float) -> int:
         """Return the tokens of `unread` that were sent up to `at`."""
         return self._backlog.before(at)

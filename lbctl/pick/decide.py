@@ -5,6 +5,9 @@ plus the request's own tokens, minus the tokens in its cache, divided by its rat
 replica's work and requests in flight stay within `bound` times the mean. It also does not count while the engine has a
 queue or a full KV cache but other replicas have room. docs/develop/picking-study.md contains the measurements behind
 this.
+
+In a pool with a queue, a request waits while every replica with a free place still has many prompt tokens to compute.
+It would not get its first token earlier, but later requests of other tenants would wait for it.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from lbctl.pick.books import REQUEST_TOKENS, Books, ReplicaLoad
 from lbctl.pick.features import Features
 from lbctl.pick.table import Candidate, PoolTable, Tier
 
-Reason = Literal["session", "prefix", "load", "session_busy", "prefix_busy", "session_gone", "none"]
+Reason = Literal["session", "prefix", "load", "session_busy", "prefix_busy", "session_gone", "full", "none"]
 ALTERNATIVES = 3
 """Maximum number of replicas in a result: the choice, and replicas for retries."""
 DELAY = 7.0
@@ -36,6 +39,17 @@ SLACK_REQUESTS = 8.0
 """Number of requests in flight by which a replica may exceed the bound, because all their prompts may be cached."""
 ADAPTER_TOKENS = 2000.0
 """Cost of loading an adapter that another replica may already have, in tokens."""
+_RESERVE, _MIN_PLACES = 32, 8
+"""One place in this number is the reserve of a replica for requests that go first, and at least one place of a replica
+with the second number of places."""
+_UNREAD_PER_PLACE = 1000.0 / 64
+"""Unread prompt tokens at a replica for each of its places, from which waiting requests are not sent there."""
+_MIN_UNREAD, _MAX_UNREAD = 500.0, 4000.0
+"""Bounds on this number of tokens for an average replica."""
+_UNREAD_SECONDS = 0.13
+"""Time in seconds for which an engine may have unread prompts, at its measured speed."""
+_PLACES = 64
+"""Number of places of a replica whose limit is unknown."""
 
 
 class RandomSource(Protocol):
@@ -57,6 +71,7 @@ class PickResult(NamedTuple):
     - `load`: no cache does, and it has the least expected wait.
     - `session_busy`, `prefix_busy`: the load of the replica with the cache outweighed the cache.
     - `session_gone`: the session's replica is no longer fit, and no other replica has a prefix of the prompt.
+    - `full`: every replica with a free place still has many prompt tokens to compute. Only for pools with a queue.
     - `none`: no replica is fit.
     """
     scores: tuple[float, ...]
@@ -134,24 +149,54 @@ class Consideration:
 
 
 def pick(
-    features: Features, table: PoolTable, books: Books, affinity: AffinityMemory, now: float, random: RandomSource
-) -> PickResult:
-    """Choose a replica. Nothing is recorded: call `books.started` and `affinity.remember` for that."""
-    tier = eligible(features, table, books)
-    if tier is None:
-        return PickResult((), "none", (), 0.0)
-    view = consider(features, table, tier, books, affinity, now)
-    order = _ordered(view.scores(), random)
+    features: Features, table: PoolTable, books: Books, affinity: AffinityMemory, now: float, random: RandomSource,
+    *, leaves_reserve: bool = False, can_wait: bool = True,
+) -> PickResult:  # fmt: skip
+    """Choose a replica. Nothing is recorded: call `books.started` and `affinity.remember` for that.
+
+    `leaves_reserve`: whether the request leaves the reserve of each replica free. `can_wait`: whether it can wait for
+    replicas to compute other prompts.
+    """
+    view = considered(features, table, books, affinity, now, leaves_reserve=leaves_reserve, can_wait=can_wait)
+    if not isinstance(view, Consideration):
+        return PickResult((), view, (), 0.0)
+    order, tier = _ordered(view.scores(), random), view.tier
     first = order[0]
     tokens = features.prompt_tokens - view.saved.get(first, 0.0)
     candidates = tuple([tier.candidates[index] for index in order])
     return PickResult(candidates, _reason(view, first), tuple([view.waits[index] for index in order]), tokens)
 
 
-def eligible(features: Features, table: PoolTable, books: Books) -> Tier | None:
-    """Return the replicas that the request may go to; None if there are none."""
+def considered(
+    features: Features, table: PoolTable, books: Books, affinity: AffinityMemory, now: float,
+    *, leaves_reserve: bool = False, can_wait: bool = True,
+) -> Consideration | Literal["full", "none"]:  # fmt: skip
+    """Return the replicas that the request may go to now, with the factors of the decision; a reason if none.
+
+    In a pool with a queue, a replica with many unread prompts gets only requests whose prompts are mostly in its cache,
+    and only while another replica is ready. Without this exception, sessions would leave their caches.
+    """
+    tier = _eligible(features, table, books, leaves_reserve=leaves_reserve)
+    if tier is None:
+        return "none"
+    if table.policy.queue is None or not can_wait:
+        return consider(features, table, tier, books, affinity, now)
+    loads = books.row(features.pool, tier.names)
+    ready = [index for index, load in enumerate(loads) if not _reads(tier, index, load, now)]
+    if not ready:
+        return "full"
+    view = consider(features, table, tier, books, affinity, now)
+    if len(ready) == len(loads):
+        return view
+    kept = {*ready, *(index for index in view.credited if view.saved[index] > features.prompt_tokens / 2)}
+    now_used = Tier([item for index, item in enumerate(tier.candidates) if index in kept], tier.capacity)
+    return consider(features, table, now_used, books, affinity, now)
+
+
+def _eligible(features: Features, table: PoolTable, books: Books, *, leaves_reserve: bool) -> Tier | None:
+    """Return the replicas with a place for the request; None if there are none."""
     for tier in table.tiers(features.place, features.regions):
-        excluded = _excluded(tier, features, table, books)
+        excluded = _excluded(tier, features, table, books, leaves_reserve)
         if not excluded:
             return tier
         if len(excluded) < len(tier.candidates):
@@ -159,36 +204,83 @@ def eligible(features: Features, table: PoolTable, books: Books) -> Tier | None:
     return None
 
 
-def _excluded(tier: Tier, features: Features, table: PoolTable, books: Books) -> set[int]:
-    """Return the indexes of the replicas that cannot get this request."""
-    if features.subset is not None:
-        return {place for place, item in enumerate(tier.candidates) if why_not(item, features, table, books)}
-    loads = books.row(features.pool, tier.names)
-    excluded = {place for place, limit in tier.limits if loads[place].in_flight >= limit}
-    if table.policy.queue is not None:
-        excluded |= {place for place, load in enumerate(loads) if _engine_is_full(load)}
-    return excluded
+def _reads(tier: Tier, index: int, load: ReplicaLoad, now: float) -> bool:
+    """Return whether a replica still has enough prompt tokens to compute, so that requests wait.
+
+    Enough are the tokens that the engine computes in `_UNREAD_SECONDS`. But the measured speed is low if an engine only
+    gets short prompts. So they are at least in proportion to the replica's places, because an engine with more places
+    computes more prompts at once, and to its rate relative to the others.
+    """
+    unread = load.reading(now)
+    if not unread:
+        return False
+    known = [limit for limit in (tier.candidates[index].limit, load.engine_limit) if limit is not None]
+    places = min(known, default=_PLACES)
+    most = min(max(_MIN_UNREAD, _UNREAD_PER_PLACE * places), _MAX_UNREAD)
+    least = most * tier.rates[index] * len(tier.rates) / tier.total_rate
+    return unread >= max(least, _UNREAD_SECONDS * load.reading_speed)
 
 
-def why_not(candidate: Candidate, features: Features, table: PoolTable, books: Books) -> str:
-    """Return the reason why a fit replica cannot get this request; empty if it can."""
-    if features.subset is not None and candidate.address not in features.subset:
-        return "not among the addresses in the proxy's request"
-    return fullness(candidate, table, books)
-
-
-def fullness(candidate: Candidate, table: PoolTable, books: Books) -> str:
-    """Return the reason why a replica is full; empty if it has room. Only requests with a queue wait for engines."""
-    load = books.loads(table.pool).get(candidate.name)
-    if candidate.limit is not None and (load.in_flight if load else 0) >= candidate.limit:
-        return f"at its limit of {candidate.limit} requests"
-    if table.policy.queue is not None and load is not None and _engine_is_full(load):
-        return f"its engine is full with {load.engine_limit} requests"
+def why_later(candidate: Candidate, features: Features, table: PoolTable, books: Books, now: float) -> str:
+    """Return the reason why a replica with a free place cannot get this request at the moment; empty if it can."""
+    for tier in table.tiers(features.place, features.regions) if table.policy.queue is not None else ():
+        load, index = books.load(table.pool, candidate.name), tier.places.get(candidate.name)
+        if index is not None and _reads(tier, index, load, now):
+            return f"still has to compute about {load.reading(now):.0f} prompt tokens"
     return ""
 
 
-def _engine_is_full(load: ReplicaLoad) -> bool:
-    return load.engine_limit is not None and load.in_flight >= load.engine_limit
+def _excluded(tier: Tier, features: Features, table: PoolTable, books: Books, leaves_reserve: bool) -> set[int]:
+    """Return the indexes of the replicas that cannot get this request."""
+    if features.subset is not None:
+        return {
+            place
+            for place, item in enumerate(tier.candidates)
+            if why_not(item, features, table, books, leaves_reserve=leaves_reserve)
+        }
+    loads = books.row(features.pool, tier.names)
+    if leaves_reserve:
+        excluded = {place for place, limit in tier.limits if loads[place].in_flight >= limit - reserve_of(limit)}
+    else:
+        excluded = {place for place, limit in tier.limits if loads[place].in_flight >= limit}
+    if table.policy.queue is not None:
+        excluded |= {place for place, load in enumerate(loads) if _engine_is_full(load, leaves_reserve)}
+    return excluded
+
+
+def reserve_of(limit: int) -> int:
+    """Return how many of a replica's places are its reserve."""
+    return max(1, limit // _RESERVE) if limit >= _MIN_PLACES else 0
+
+
+def why_not(
+    candidate: Candidate, features: Features, table: PoolTable, books: Books, *, leaves_reserve: bool = False
+) -> str:
+    """Return the reason why a fit replica cannot get this request; empty if it can."""
+    if features.subset is not None and candidate.address not in features.subset:
+        return "not among the addresses in the proxy's request"
+    return fullness(candidate, table, books, leaves_reserve=leaves_reserve)
+
+
+def fullness(candidate: Candidate, table: PoolTable, books: Books, *, leaves_reserve: bool = False) -> str:
+    """Return the reason why a replica is full; empty if it has room. Only requests with a queue wait for engines."""
+    load, limit = books.loads(table.pool).get(candidate.name), candidate.limit
+    in_flight = load.in_flight if load else 0
+    if limit is not None and in_flight >= limit:
+        return f"at its limit of {limit} requests"
+    if table.policy.queue is None:
+        return ""
+    if load is not None and _engine_is_full(load, leaves_reserve=False):
+        return f"its engine is full with {load.engine_limit} requests"
+    is_reserve = limit is not None and in_flight >= limit - reserve_of(limit)
+    if leaves_reserve and (is_reserve or (load is not None and _engine_is_full(load, leaves_reserve))):
+        return "its free places are a reserve for requests that go first"
+    return ""
+
+
+def _engine_is_full(load: ReplicaLoad, leaves_reserve: bool) -> bool:
+    limit = load.engine_limit
+    return limit is not None and load.in_flight >= limit - (reserve_of(limit) if leaves_reserve else 0)
 
 
 def consider(

@@ -9,13 +9,12 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Literal
 
 from lbctl.ir.pools import PickPolicy, QueuePolicy
 from lbctl.ir.routes import Forward, Route
 from lbctl.pick.affinity import AffinityMemory
 from lbctl.pick.books import Books
-from lbctl.pick.decide import ADAPTER_TOKENS, Consideration, Reason, consider, eligible, pick, why_not
+from lbctl.pick.decide import ADAPTER_TOKENS, Consideration, Reason, considered, pick, why_later, why_not
 from lbctl.pick.features import Features
 from lbctl.pick.table import Candidate, PoolTable
 from lbctl.pick.waiting import Position
@@ -57,7 +56,7 @@ class Explanation:
 
     sentence: str
     """The choice and its reason, as a sentence."""
-    reason: Reason | Literal["full"]
+    reason: Reason
     """The decision's reason; `full` if the request would have to wait or would be rejected."""
     choices: tuple[str, ...]
     """The replicas that the decision chooses from at random; usually only one."""
@@ -78,25 +77,24 @@ class _First:
 
 def explain(features: Features, table: PoolTable, books: Books, affinity: AffinityMemory, now: float) -> Explanation:
     """Explain the decision that the picker would make now, without recording anything."""
-    tier = eligible(features, table, books)
-    if tier is None:
-        rows = tuple(_refused(item, table, features, books) for item in table.candidates)
-        return Explanation(_none_sentence(table), "none", (), features, rows)
-    view = consider(features, table, tier, books, affinity, now)
-    scores = view.scores()
+    view = considered(features, table, books, affinity, now)
+    if not isinstance(view, Consideration):
+        rows = tuple(_refused(item, table, features, books, now) for item in table.candidates)
+        return Explanation(_none_sentence(table), view, (), features, rows)
+    tier, scores = view.tier, view.scores()
     result = pick(features, table, books, affinity, now, _First())
     equal = [name for name, score in zip(tier.names, scores, strict=True) if score == min(scores)]
     order = sorted(range(len(scores)), key=lambda index: (scores[index], tier.names[index]))
     rows = tuple(_row(view, index) for index in order)
     others = [item for item in table.candidates if item.name not in tier.places]
-    refused = tuple(_refused(item, table, features, books) for item in others)
+    refused = tuple(_refused(item, table, features, books, now) for item in others)
     sentence = _sentence(result.reason, equal, view) + _adapter_sentence(equal, view, scores, features, affinity, now)
     return Explanation(sentence, result.reason, tuple(equal), features, rows + refused)
 
 
 def explain_wait(explanation: Explanation, position: Position, policy: QueuePolicy) -> Explanation:
     """Return the explanation for a request that would have to wait at this position in the pool's queue."""
-    sentence = _queue_sentence(position, policy)
+    sentence = _queue_sentence(explanation.reason, position, policy)
     return replace(explanation, sentence=sentence, reason="full", choices=(), queue=position)
 
 
@@ -142,19 +140,19 @@ def _row(view: Consideration, index: int) -> CandidateRow:
     )
 
 
-def _refused(candidate: Candidate, table: PoolTable, features: Features, books: Books) -> CandidateRow:
-    reason = _refusal(candidate, table, features, books)
+def _refused(candidate: Candidate, table: PoolTable, features: Features, books: Books, now: float) -> CandidateRow:
+    reason = _refusal(candidate, table, features, books, now)
     return CandidateRow(candidate.name, candidate.address, False, reason, None, 1.0, None, None, False, None)
 
 
-def _refusal(candidate: Candidate, table: PoolTable, features: Features, books: Books) -> str:
+def _refusal(candidate: Candidate, table: PoolTable, features: Features, books: Books, now: float) -> str:
     if not candidate.fit:
         return candidate.reason or "not available"
     if candidate.weight <= 0:
         return "its weight is 0"
     if features.regions and candidate.region not in features.regions:
         return f"outside the route's regions ({', '.join(sorted(features.regions))})"
-    refusal = why_not(candidate, features, table, books)
+    refusal = why_not(candidate, features, table, books) or why_later(candidate, features, table, books, now)
     if refusal:
         return refusal
     priority, distance = table.rank(candidate, features.place)
@@ -172,7 +170,7 @@ def _sentence(reason: Reason, equal: list[str], view: Consideration) -> str:
     kept = "this session" if view.home in holders else "the longest prefix of this prompt"
     if several and 0 < len(credited & set(equal)) < len(equal):
         names = _listed([name for name in equal if name in credited], "and")
-        return f"{verb} {names} may have {kept} in the cache, and the wait of the others is shorter by as much."
+        return f"{verb} {names} may have {kept} in the cache, and the wait at the others is shorter by the same amount."
     match reason:
         case "session":
             return f"{verb} {they} served this session before, and {theirs} load is within the bound."
@@ -222,15 +220,22 @@ def _none_sentence(table: PoolTable) -> str:
     return f"No replica gets the request: no replica of {table.pool} can be picked, so the proxy uses `otherwise`."
 
 
-def _queue_sentence(position: Position, policy: QueuePolicy) -> str:
+def _queue_sentence(reason: Reason, position: Position, policy: QueuePolicy) -> str:
+    match reason:
+        case "none":
+            why = "No replica has room"
+        case "full":
+            why = "Every replica with room still has prompts to compute"
+        case _:
+            why = "Replicas keep their room for requests that go first"
     if position.rejected:
-        return f"No replica has room, and the queue is full ({policy.max_requests}): the request would be rejected."
+        return f"{why}, and the queue is full ({policy.max_requests}): the request would be rejected."
     before = f"behind {_counted(position.requests, 'request')}{_of_flows(position.flows, policy)}"
     place = before if position.requests else "at the head of the queue"
     limit = policy.max_wait / 1000
     seconds = "" if position.seconds is None else f", about {max(position.seconds, 0.1):.1f} s"
     late = f", and be rejected after {limit:g} s" if position.seconds is not None and position.seconds > limit else ""
-    return f"No replica has room: the request would wait {place}{seconds}{late}."
+    return f"{why}: the request would wait {place}{seconds}{late}."
 
 
 def _of_flows(count: int, policy: QueuePolicy) -> str:

@@ -4,8 +4,11 @@ A request of a higher priority goes first. After `MAX_PASSED` such requests, a r
 no priority starves. Within a priority, the flows (for example tenants) share the replicas in proportion to their
 weights, by start-time fair queueing: the flow with the least start tag goes first, and its next tag is larger by the
 cost of the request divided by the weight. A flow that begins to wait gets the tag of the last request that left the
-queue, or the end of the flow's own last request if that is later. Source: P. Goyal, H. M. Vin, H. Cheng, Start-time
-Fair Queueing (SIGCOMM 1996).
+queue minus `CREDIT`, or the end of the flow's own last request if that is later. A flow that has used less than its
+share therefore goes first. Source: P. Goyal, H. M. Vin, H. Cheng, Start-time Fair Queueing (SIGCOMM 1996).
+
+Some places of each replica are a reserve for flows below their share and for higher priorities, so that these seldom
+wait for the end of another request. Other requests leave the reserve free only while such requests arrive.
 
 A lane contains the requests that may go to the same replicas. If a lane is full, requests of other lanes can still go.
 """
@@ -14,9 +17,10 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from math import inf
+from typing import Any, NamedTuple, TypeVar
 
 PRIORITIES = ("high", "normal", "low")
 """Priorities, the highest first."""
@@ -25,11 +29,20 @@ MAX_PASSED = 9
 PASSES = (float(MAX_PASSED),) * len(PRIORITIES)
 """`MAX_PASSED` for each priority."""
 
+CREDIT = 20_000.0
+"""Tokens, divided by the weight, by which a flow that begins to wait may be behind the others. It then goes first."""
+RESERVE_SECONDS = 1.0
+"""Seconds for which the reserve stays free after the last request for which it is meant."""
+_RESERVE_CREDIT = CREDIT / 2
+"""Credit above which the reserve is meant for a flow. With less, the shares of busy flows only differ by chance."""
+
 MAX_FINISHES = 4_000
 """Upper bound on the remembered ends of flows, because clients may choose the flow. The earliest ends matter least."""
 
 _MAX_OUTDATED = 100
 """Number of outdated entries in a heap above which they are removed, even if none of them is at the top."""
+
+_Found = TypeVar("_Found")
 
 
 class WaitingRequest(NamedTuple):
@@ -90,9 +103,9 @@ class _Level:
         """Heap of (start tag, number, flow). An entry is outdated unless its flow has the same number."""
         self._number = 0
         self._virtual = 0.0
-        """Start tag of the last request that left the queue."""
+        """Start tag of the last request that went; 0 since the queue was empty."""
         self._finishes: dict[str, float] = {}
-        """Maps each flow to the end of its last request; only ends after `_virtual` matter."""
+        """Maps each flow to the end of its last request; only ends after `_virtual` minus `CREDIT` matter."""
         self._by_length: dict[int, dict[str, None]] = {}
         """Maps each number of waiting requests to the flows with this number."""
 
@@ -107,7 +120,12 @@ class _Level:
 
     def start(self, flow: str) -> float:
         """Return the start tag of a flow that begins to wait."""
-        return max(self._virtual, self._finishes.get(flow, 0.0))
+        return max(0.0, self._virtual - CREDIT, self._finishes.get(flow, 0.0))
+
+    def credit(self, flow: str) -> float:
+        """Return how much earlier the next request of a flow starts than the last request that went."""
+        waiting = self.flows.get(flow)
+        return self._virtual - (self.start(flow) if waiting is None else waiting.start)
 
     def heads(self) -> Iterator[WaitingRequest]:
         """Yield the oldest request of each flow and lane, in the order of the flows. The queue must not change."""
@@ -127,7 +145,7 @@ class _Level:
         finish = self._finishes[request.flow] = flow.start + request.cost / weight
         if len(self._finishes) > MAX_FINISHES:
             latest = sorted(self._finishes.items(), key=lambda item: item[1])[MAX_FINISHES // 2 :]
-            self._finishes = {name: end for name, end in latest if end > self._virtual}
+            self._finishes = {name: end for name, end in latest if end > self._virtual - CREDIT}
         self.passed = 0
         self.remove(request)
         if request.flow in self.flows:
@@ -207,6 +225,10 @@ class FairQueue:
         self._lanes: Counter[Hashable] = Counter()
         self._flows: Counter[str] = Counter()
         self._priorities: Counter[int] = Counter()
+        self._arrived = [-inf] * len(PRIORITIES)
+        """Time of the last request of each priority."""
+        self._reserved_at = -inf
+        """Time of the last request for which the reserve is meant."""
 
     def __len__(self) -> int:
         """Number of waiting requests."""
@@ -232,6 +254,9 @@ class FairQueue:
 
     def add(self, request: WaitingRequest) -> None:
         """Let a request wait."""
+        self._arrived[request.priority] = request.since
+        if self._credit(request.flow, request.priority, request.since) > _RESERVE_CREDIT:
+            self._reserved_at = request.since
         self._requests[request.id] = request
         self._levels[request.priority].add(request)
         self._count(request, 1)
@@ -240,18 +265,35 @@ class FairQueue:
         """Return whether a request of this lane waits."""
         return lane in self._lanes
 
-    def heads(self, full: Collection[Hashable], passes: Sequence[float] = PASSES) -> Iterator[WaitingRequest]:
-        """Yield the requests that may go next, in this order, at most one for each flow and lane.
+    def next(
+        self, decide: Callable[[WaitingRequest, bool], _Found | None], now: float, passes: Sequence[float] = PASSES
+    ) -> tuple[WaitingRequest, _Found] | None:
+        """Return the next request that gets a replica, with the result of `decide`; None if none does. `take` follows.
 
-        The caller adds lanes without a free replica to `full`. After `take`, get a new iterator. `passes`: for each
-        priority, the number of requests of higher priorities after which one of its requests goes.
+        `decide` gets a request, and whether it has to leave the reserve of the replicas free. It returns None if the
+        request's lane has no replica for it. `passes`: for each priority, the number of requests of higher priorities
+        after which one of its requests goes.
         """
-        for level in self._in_order(passes):
-            for request in level.heads():
-                if request.lane not in full:
-                    yield request
-                    if len(full) >= len(self._lanes):
-                        return
+        full, closed = set[Hashable](), set[Hashable]()
+        is_reserved = now - self._reserved_at < RESERVE_SECONDS
+        for request, may_use_reserve in self._heads(full, closed, now, passes):
+            leaves_reserve = is_reserved and not may_use_reserve
+            found = decide(request, leaves_reserve)
+            if found is not None:
+                return request, found
+            closed.add(request.lane)
+            if not leaves_reserve:
+                full.add(request.lane)
+        return None
+
+    def goes_at_once(self, flow: str, priority: int, now: float) -> bool:
+        """Return whether a new request need not wait behind the others if the reserve has a place for it."""
+        return flow not in self._levels[priority].flows and self._credit(flow, priority, now) > 0.0
+
+    def pass_by(self, request: WaitingRequest, weight: float = 1.0) -> None:
+        """Charge a flow for a request that goes at once."""
+        self.add(request)
+        self.take(request, weight)
 
     def take(self, request: WaitingRequest, weight: float = 1.0) -> None:
         """Remove a request that leaves the queue now. `weight`: the share of its flow, relative to the other flows."""
@@ -305,11 +347,46 @@ class FairQueue:
             counts.update({name: item.length for name, item in level.flows.items()})
         return counts.total(), sum(map(bool, counts.values()))
 
-    def _in_order(self, passes: Sequence[float]) -> list[_Level]:
-        levels = [(level, most) for level, most in zip(self._levels, passes, strict=True) if level.flows]
+    def _credit(self, flow: str, priority: int, now: float) -> float:
+        """Return the credit with which a flow uses the reserve; 0 if it may not, unless the turn of its priority comes.
+
+        It may if only lower priorities wait in addition, or if it is below its share of the highest priority. Requests
+        of higher priorities that have just arrived exclude lower ones.
+        """
+        if any(level.flows for level in self._levels[:priority]):
+            return 0.0
+        if any(now - at < RESERVE_SECONDS for at in self._arrived[:priority]):
+            return 0.0
+        if any(level.flows for level in self._levels[priority + 1 :]):
+            return inf
+        return self._levels[priority].credit(flow)
+
+    def _heads(
+        self, full: Collection[Hashable], closed: Collection[Hashable], now: float, passes: Sequence[float]
+    ) -> Iterator[tuple[WaitingRequest, bool]]:
+        """Yield the requests that may go next, in this order, and whether they may use the reserve.
+
+        They are at most one for each flow and lane. The queue must not change. The caller adds lanes without a free
+        replica to both sets, and lanes in which only the reserve is free to `closed`.
+        """
+        for level, is_due in self._in_order(passes):
+            for request in level.heads():
+                may_use_reserve = is_due or self._credit(request.flow, request.priority, now) > 0.0
+                if request.lane not in (full if may_use_reserve else closed):
+                    yield request, may_use_reserve
+                if len(full) >= len(self._lanes):
+                    return
+                if not may_use_reserve and len(closed) >= len(self._lanes):
+                    break  # the other flows of this priority have later tags
+
+    def _in_order(self, passes: Sequence[float]) -> list[tuple[_Level, bool]]:
+        """Return the priorities that wait, in order, and whether the turn of each has come."""
+        levels = [
+            (level, level.passed >= most) for level, most in zip(self._levels, passes, strict=True) if level.flows
+        ]
         if len(levels) > 1:
-            levels.sort(key=lambda item: item[0].passed < item[1])
-        return [level for level, _ in levels]
+            levels.sort(key=lambda item: not item[1])
+        return levels
 
     def _forget(self, request: WaitingRequest) -> None:
         del self._requests[request.id]

@@ -192,7 +192,7 @@ async def _answer(method: Any, context: BoundedContext) -> None:
 
 def _failed(error: BaseException) -> None:
     """Log the exception of a task of a call. The call itself does not depend on the task."""
-    log.warn("a call to the picker could not be ended", why=error)
+    log.warn("a call to the picker could not be closed", why=error)
 
 
 class UnfinishedQuestions:

@@ -24,7 +24,7 @@ class PickerDecision(NamedTuple):
     ordered: tuple[Candidate, ...]
     """Replicas in the order in which a proxy should try them; empty: no replica may be picked."""
     reason: str
-    """One-word reason; `full` if all ready replicas have reached their request limit."""
+    """One-word reason; `full` if a request has to wait for one of the replicas."""
     features: Features
     """Features read from the request."""
     tokens: float
@@ -41,11 +41,20 @@ class Decider:
         self._affinity = affinity
         self._random = random
 
-    def decide(self, table: PoolTable, request: Features, now: float) -> PickerDecision:
-        """Return the replicas for a request, in the order in which a proxy should try them."""
-        result = pick(request, table, self.books, self._affinity, now, self._random)
-        reason = "full" if not result.ordered and self._is_full(table, request) else result.reason
-        return PickerDecision(result.ordered, reason, request, result.tokens)
+    def decide(
+        self, table: PoolTable, request: Features, now: float, *, leaves_reserve: bool = False, can_wait: bool = True
+    ) -> PickerDecision:
+        """Return the replicas for a request, in the order in which a proxy should try them.
+
+        `leaves_reserve`: whether the request leaves the reserve of each replica free. `can_wait`: whether it can wait
+        for replicas to compute other prompts.
+        """
+        result = pick(
+            request, table, self.books, self._affinity, now, self._random,
+            leaves_reserve=leaves_reserve, can_wait=can_wait,
+        )  # fmt: skip
+        is_full = not result.ordered and self._is_full(table, request, leaves_reserve)
+        return PickerDecision(result.ordered, "full" if is_full else result.reason, request, result.tokens)
 
     def explain(self, table: PoolTable, question: PickerQuestion, now: float) -> Explanation:
         """Explain the decision that the picker would make now, without recording anything."""
@@ -126,10 +135,10 @@ class Decider:
             factors=self.lengths.factors(table.pool),
         )  # fmt: skip
 
-    def _is_full(self, table: PoolTable, request: Features) -> bool:
+    def _is_full(self, table: PoolTable, request: Features, leaves_reserve: bool) -> bool:
         tiers = table.tiers(request.place, request.regions)
         return any(
-            fullness(item, table, self.books)
+            fullness(item, table, self.books, leaves_reserve=leaves_reserve)
             for tier in tiers
             for item in tier.candidates
             if request.subset is None or item.address in request.subset

@@ -42,7 +42,9 @@ def use_seed(key: str) -> None:
     if not key or os.environ.get("PYTHONHASHSEED") == variables["PYTHONHASHSEED"]:
         return
     if _RESTARTED in os.environ:
-        log.warn("the picker does not share its memory: the control planes at its URL have different picker keys")
+        log.warn(
+            "the picker does not share its memory, because the control planes at its URL have different picker keys"
+        )
         return
     log.event("the picker restarts with the picker key's seed, to share its memory with other pickers")
     try:

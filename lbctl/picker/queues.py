@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from lbctl.ir.pools import QueuePolicy
 from lbctl.pick.books import REQUEST_TOKENS
@@ -25,6 +25,7 @@ _MAX_FLOW = 128
 _RELEASES = 64
 """Number of released requests from which the rate is computed."""
 _MAX_RETRY_AFTER = 60
+_Found = TypeVar("_Found")
 
 
 class Held(NamedTuple):
@@ -144,10 +145,21 @@ class Queues:
         self._pools[request.id] = pool
         self._note(pool, queue)
 
-    def heads(self, pool: str, full: set[object], passes: Sequence[float]) -> Iterator[Held]:
-        """Yield the requests of a pool that may go next; see `FairQueue.heads`."""
+    def next(
+        self, pool: str, decide: Callable[[Held, bool], _Found | None], now: float, passes: Sequence[float]
+    ) -> tuple[Held, _Found] | None:
+        """Return the request of a pool that goes next, and the result of `decide`; see `FairQueue.next`."""
         queue = self._queues[pool]
-        return (queue.held[request.id] for request in queue.order.heads(full, passes))
+        found = queue.order.next(lambda request, leaves: decide(queue.held[request.id], leaves), now, passes)
+        return None if found is None else (queue.held[found[0].id], found[1])
+
+    def goes_at_once(self, pool: str, policy: QueuePolicy, question: PickerQuestion, now: float) -> bool:
+        """Return whether a new request need not wait behind the others if the reserve has a place for it."""
+        return self._queues[pool].order.goes_at_once(flow_of(policy, question), priority_of(policy, question), now)
+
+    def pass_by(self, pool: str, policy: QueuePolicy, request: WaitingRequest) -> None:
+        """Charge a flow for a request that goes to a replica while others wait."""
+        self._queues[pool].order.pass_by(request, dict(policy.weights).get(request.flow, 1.0))
 
     def release(self, held: Held, policy: QueuePolicy, now: float) -> None:
         """Remove a request that has been given a replica."""

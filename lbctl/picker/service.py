@@ -259,7 +259,7 @@ class PickService:
             return None
         now = self._clock()
         request = self._decider.read(table, question)
-        if not self.queues.waits(table.pool, lane_of(request)):
+        if self._may_go(table, question, request, now):
             decision = self._decider.decide(self.suspects.without(table, now), request, now)
             if decision.reason != "full":
                 return None
@@ -304,6 +304,9 @@ class PickService:
     def first_byte(self, pick: str) -> None:
         """Record that the body of a successful response has begun."""
         self._decider.first_byte(pick, self._clock())
+        entry = self._open.get(pick)
+        if entry is not None:
+            self._release(entry.pool)
 
     def finished(self, pick: str) -> None:
         """Record that a request has ended."""
@@ -352,18 +355,30 @@ class PickService:
             return PickerAnswer(refused=ceil(wait))
         if self.queues.has_waiting(table.pool):
             self._release(table.pool)  # a replica may have become available in the meantime
-            if self.queues.waits(table.pool, lane_of(request)):
+            if not self._may_go(table, question, request, now):
                 return self._hold(table, question, now)
-        decision = self._decider.decide(self.suspects.without(table, now), request, now)
+        can_wait = question.caller.pool is not None
+        decision = self._decider.decide(self.suspects.without(table, now), request, now, can_wait=can_wait)
+        pick = self._id(question)
         if table.policy.queue is not None:
             if decision.reason == "full":
                 return self._hold(table, question, now)
-            if decision.ordered and question.caller.pool is not None and self._shares.is_contested(table.pool, now):
+            if decision.ordered and can_wait and self._shares.is_contested(table.pool, now):
                 return self._hold(table, question, now)  # another picker may have taken the place a moment ago
+            if decision.ordered and self.queues.waits(table.pool, lane_of(request)):
+                waiting = waiting_request(table.policy.queue, request, question, pick, now)
+                self.queues.pass_by(table.pool, table.policy.queue, waiting)
         refund = self._charge(table, question, request, now) if decision.ordered else _nothing
-        picked = self._picked(table, decision, question.caller, self._id(question), now, refund)
+        picked = self._picked(table, decision, question.caller, pick, now, refund)
         self._count(table.pool, decision, picked, question.caller, time.perf_counter() - started)
         return picked
+
+    def _may_go(self, table: PoolTable, question: PickerQuestion, request: Features, now: float) -> bool:
+        """Return whether a new request need not wait behind others if a replica has a place for it."""
+        policy = table.policy.queue
+        if policy is None or question.caller.pool is None or not self.queues.waits(table.pool, lane_of(request)):
+            return True
+        return self.queues.goes_at_once(table.pool, policy, question, now)
 
     def _charge(self, table: PoolTable, question: PickerQuestion, request: Features, now: float) -> Callable[[], None]:
         """Charge a request's prompt to its budgets. Return a function that refunds it."""
@@ -412,30 +427,33 @@ class PickService:
 
     def _release_one(self, pool: str) -> bool:
         """Assign a replica to the next waiting request that can get one. Return whether there was such a request."""
-        now, original, full = self._clock(), self.tables[pool], set[object]()
+        now, original = self._clock(), self.tables[pool]
         table, policy = self.suspects.without(original, now), original.policy.queue
         assert policy is not None
         weights = self.queues.weights(pool, policy) if self._shares.is_contested(pool, now) else None
         passes = PASSES if weights is None else self._shares.passes(pool, weights, now)
-        for held in self.queues.heads(pool, full, passes):
+
+        def decide(held: Held, leaves_reserve: bool) -> tuple[PickerDecision, float] | None:
             started = time.perf_counter()
-            decision = self._decider.decide(table, held.features, now)
-            if decision.reason == "full":
-                full.add(held.request.lane)
-                continue
-            if not decision.ordered:
-                self.queues.send_on(held)
-                self._count(pool, decision, PickerAnswer(), held.caller, time.perf_counter() - started)
-                return True
-            if weights is not None and not self._takes_place(decision, weights, now):
-                return False
-            self.queues.release(held, policy, now)
-            picked = self._picked(original, decision, held.caller, held.request.id, now, held.refund)
-            self._count(pool, decision, picked, held.caller, time.perf_counter() - started)
-            held.respond(picked)
+            decision = self._decider.decide(table, held.features, now, leaves_reserve=leaves_reserve)
+            return None if decision.reason == "full" else (decision, time.perf_counter() - started)
+
+        found = self.queues.next(pool, decide, now, passes)
+        if found is None:
+            self._shares.full(pool)
+            return False
+        held, (decision, seconds) = found
+        if not decision.ordered:
+            self.queues.send_on(held)
+            self._count(pool, decision, PickerAnswer(), held.caller, seconds)
             return True
-        self._shares.full(pool)
-        return False
+        if weights is not None and not self._takes_place(decision, weights, now):
+            return False
+        self.queues.release(held, policy, now)
+        picked = self._picked(original, decision, held.caller, held.request.id, now, held.refund)
+        self._count(pool, decision, picked, held.caller, seconds)
+        held.respond(picked)
+        return True
 
     def _takes_place(self, decision: PickerDecision, weights: tuple[float, ...], now: float) -> bool:
         """Return whether this picker takes a contested place. If not, it leaves the place to other pickers.

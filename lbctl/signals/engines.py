@@ -74,7 +74,7 @@ TRTLLM = MetricsTable(
     page="/prometheus/metrics",
     notes=(
         "The metrics page is `/prometheus/metrics`; `/metrics` is JSON.",
-        "Queue, running and cache metrics need `enable_iter_perf_stats: true`. Older versions do not have them.",
+        "Queue, running and cache metrics need `enable_iter_perf_stats: true`, which older versions do not have.",
         "Histograms and the counters of tokens and cached tokens need `return_perf_metrics: true`.",
         "The time between tokens is averaged over each request.",
     ),
@@ -154,7 +154,7 @@ LLAMACPP = MetricsTable(
         "llamacpp:kv_cache_usage_ratio": "another metric, because the server no longer reports this one",
         "llamacpp:kv_cache_tokens": "another metric, because the server no longer reports this one",
     },
-    notes=("The server needs `--metrics`. It does not report the time to first token.",),
+    notes=("The server needs `--metrics`. The server does not report the time to first token.",),
 )
 """llama.cpp's server, started with `--metrics`.
 
@@ -219,7 +219,7 @@ KSERVE = MetricsTable(
             MetricSeries("request_predict_seconds_count", versions="KServe"),
         ),
     },
-    no_evidence="the batch size is not reported, and a slow response may mean a full replica",
+    no_evidence="the batch size is not reported, and a slow response may only mean that the replica is full",
     heartbeat="requests",
     notes=("MLServer's metrics page is on port 8082. `batch_request_queue` is a histogram, not a queue length.",),
 )

@@ -38,7 +38,7 @@ DCGM = MetricsTable(
     no_evidence=_NO_EVIDENCE,
     gpus=GpuLabels(("UUID", "gpu", "device"), instance="GPU_I_ID", renamed=("hostname", "Hostname")),
     notes=(
-        "The label `Hostname` is `hostname` since 2026-05 (#655). In `match_labels`, each name matches both.",
+        "The label `Hostname` was renamed to `hostname` in 2026-05 (#655). In `match_labels`, each name matches both.",
         "The exporter samples every 30 s by default. Set `DCGM_EXPORTER_INTERVAL` to the pool's interval.",
         "Name a MIG slice by its GPU and GPU instance, for example `0:3`.",
     ),

@@ -75,7 +75,7 @@ def _others() -> str:
 ## `custom` and `prometheus`
 
 `custom` reads the metric that is named in `metric` and uses it as the signal in `signal`. Set `unit` if the metric's
-unit differs from the signal's unit. For `ttft` and `token_latency`, the metric may be a histogram. For `throughput`, a
+unit differs from the signal's unit. For `ttft` and `token_latency`, the metric can be a histogram. For `throughput`, a
 metric with the unit `tokens` must be a counter.
 
 `prometheus` sends `query` to a server that supports PromQL (`/api/v1/query`). The result is the value of `signal`, in
@@ -92,7 +92,7 @@ def _devices() -> str:
     return """\
 ## Templates and devices
 
-`url`, `query` and `match_labels` may contain `{address}`, `{host}`, `{port}`, `{name}` and `{device}`. In a query,
+`url`, `query` and `match_labels` can contain `{address}`, `{host}`, `{port}`, `{name}` and `{device}`. In a query,
 several devices are separated by `|`.
 
 The `devices` of a replica are strings: indices (`["0"]`), UUIDs (`["GPU-…"]`) or MIG slices (`["0:3"]`: GPU instance 3

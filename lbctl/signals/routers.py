@@ -111,7 +111,7 @@ LLM_D = MetricsTable(
     notes=(
         "For a gateway with an InferencePool, read the endpoint picker's page (port 9090).",
         "The picker needs `--metrics-endpoint-auth=false`, because lbctl sends no Kubernetes token.",
-        "Names from before llm-d router 0.9 (`inference_pool_…`, `inference_objective_…`) are not read.",
+        "lbctl does not read metric names from before llm-d router 0.9 (`inference_pool_…`, `inference_objective_…`).",
     ),
 )
 """The endpoint picker (EPP) of llm-d's router. The router's request counters change when a request ends."""

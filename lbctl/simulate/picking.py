@@ -44,6 +44,8 @@ class QueueOutcomes:
     """Maps each rejected request to the seconds that it waited."""
     left: set[int] = field(default_factory=set)
     """Requests whose clients left while waiting."""
+    has_engine_limits: bool = False
+    """Whether an engine's report has limited its requests."""
 
 
 class SimulatedPicker:
@@ -94,8 +96,11 @@ class SimulatedPicker:
 
         If too many requests are waiting, this one or another is rejected: see `take_rejected`.
         """
-        replica = WAITS if self.waiting else self._pick(request, now)
+        may_go = not self.waiting or self._queue.goes_at_once(self._flow(request), self._priority(request), now)
+        replica = self._pick(request, now) if may_go else WAITS
         if replica != WAITS:
+            if self.waiting:
+                self._queue.pass_by(self._waiting(request, now), self._shares.get(self._flow(request), 1.0))
             return replica
         assert self._policy is not None
         flow, priority = self._flow(request), self._priority(request)
@@ -105,8 +110,7 @@ class SimulatedPicker:
                 self._reject(request, 0.0)
                 return WAITS
             self._reject(int(displaced.id), now - displaced.since)
-        cost = float(self._trace.prompts[request]) + REQUEST_TOKENS
-        self._queue.add(WaitingRequest(str(request), flow, priority, cost, now))
+        self._queue.add(self._waiting(request, now))
         return WAITS
 
     def release(self, now: float) -> tuple[int, int] | None:
@@ -114,13 +118,16 @@ class SimulatedPicker:
 
         Return it with its replica; None if none can proceed.
         """
-        head = next(self._queue.heads(()), None)
-        if head is None:
+
+        def decide(item: WaitingRequest, leaves_reserve: bool) -> int | None:
+            replica = self._pick(int(item.id), now, leaves_reserve=leaves_reserve)
+            return None if replica == WAITS else replica
+
+        found = self._queue.next(decide, now)
+        if found is None:
             return None
+        head, replica = found
         request = int(head.id)
-        replica = self._pick(request, now)
-        if replica == WAITS:
-            return None
         if replica == NONE:
             self._queue.remove(head.id)
         else:
@@ -148,6 +155,8 @@ class SimulatedPicker:
             self._books.learn_limit(
                 self._pool.name, name, report.running, report.waiting, taken, has_full_cache=report.kv >= KV_FULL
             )
+            if self.outcomes is not None and self._books.load(self._pool.name, name).engine_limit is not None:
+                self.outcomes.has_engine_limits = True
 
     def unreached(self, request: int, replica: int) -> None:
         """Record that a replica refused a request's connection, or aborted a request that is retried."""
@@ -163,7 +172,7 @@ class SimulatedPicker:
 
     def first_token(self, request: int, now: float) -> None:
         """Record the first token of a request."""
-        self._books.first_token(str(request))
+        self._books.first_byte(str(request), now)
         if self._has_alternatives and request in self._picks:
             if request in self._unreached:
                 self._suspect(request, now)
@@ -181,21 +190,26 @@ class SimulatedPicker:
             self._suspect(request, now)
         self._picks.pop(request, None)
 
-    def _pick(self, request: int, now: float) -> int:
+    def _pick(self, request: int, now: float, *, leaves_reserve: bool = False) -> int:
         """Pick the replica for a request; NONE if none is available; WAITS if the request can wait for one."""
         features, table = self._features(request), self._suspects.without(self._table, now)
-        result = pick(features, table, self._books, self._affinity, now, self._rng)
+        result = pick(features, table, self._books, self._affinity, now, self._rng, leaves_reserve=leaves_reserve)
         if not result.ordered:
-            return WAITS if self._policy and self._is_full(table) else NONE
+            is_full = result.reason == "full" or self._is_full(table, leaves_reserve)
+            return WAITS if self._policy and is_full else NONE
         name = result.ordered[0].name
         self._books.started(str(request), self._pool.name, name, result.tokens, now)
         self._affinity.remember(features, name, now)
         self._picks[request] = tuple(item.name for item in result.ordered)
         return self._places[name]
 
-    def _is_full(self, table: PoolTable) -> bool:
-        tiers = table.tiers(NOWHERE, frozenset())
-        return any(fullness(item, table, self._books) for tier in tiers for item in tier.candidates)
+    def _is_full(self, table: PoolTable, leaves_reserve: bool) -> bool:
+        candidates = (item for tier in table.tiers(NOWHERE, frozenset()) for item in tier.candidates)
+        return any(fullness(item, table, self._books, leaves_reserve=leaves_reserve) for item in candidates)
+
+    def _waiting(self, request: int, now: float) -> WaitingRequest:
+        cost = float(self._trace.prompts[request]) + REQUEST_TOKENS
+        return WaitingRequest(str(request), self._flow(request), self._priority(request), cost, now)
 
     def _reject(self, request: int, waited: float) -> None:
         assert self.outcomes is not None

@@ -343,7 +343,7 @@ def _json_row(line: str, rows: _Rows) -> None:
     except _CellError as error:
         raise _RowError(str(error), line.find(f'"{key}"') + 1, error.hint) from None
     if bool(blocks) != bool(rows.blocks) and rows.times:
-        raise _RowError("some rows have hash_ids and others have none")
+        raise _RowError("some rows have hash_ids, but others do not")
     rows.times.append(at)
     rows.prompts.append(prompt)
     rows.answers.append(answer)

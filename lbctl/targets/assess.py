@@ -134,8 +134,8 @@ def _refused_websockets(target: Target, sources: SourceMap, view: View) -> Itera
         for route, other in refused_websockets(listener, view.routes).items():
             message = (
                 f"{target.kind} rejects all WebSockets of route {route} on listener {listener.name}: the model "
-                f"decides between this route and the differently protected route {other}, but a WebSocket request "
-                "does not name exactly one model"
+                f"determines whether a request uses this route or the differently protected route {other}, but a "
+                "WebSocket request does not name exactly one model"
             )
             hint = f"protect both routes in the same way, or give {route} a path that {other} does not match"
             path = ("routes", route, "websocket")

@@ -24,7 +24,7 @@ how each proxy supports the feature:
 - **✔**: The proxy supports the feature. *from VERSION* means that this version of the proxy and later versions support
   it. Set the version with `proxies.*.version` or `--proxy-version` (default: the oldest supported version).
 - **in part**: The proxy supports the feature as described in its notes. If a fleet uses the unsupported part, lbctl
-  reports a warning with the code.
+  reports a warning with the code in that cell.
 - **not yet**: The proxy supports the feature, but this version of lbctl does not render it. If a fleet uses the
   feature, lbctl reports the warning LB499.
 - **no**: The proxy does not support the feature. If a fleet uses the feature, lbctl reports a warning with the code in
@@ -38,9 +38,9 @@ affected routes return 503 on that proxy instead of being served without protect
 _KUBERNETES = """\
 ## Kubernetes objects
 
-These kinds are rendered as objects for a gateway in a Kubernetes cluster. `lbctl serve` does not drive it. If another
-component provides a protection, list the ID of the feature in `proxies.*.kubernetes.assume`, so that the routes stay
-open.
+These kinds are rendered as objects for a gateway in a Kubernetes cluster. `lbctl serve` does not drive such a gateway.
+If another component provides a protection, list the ID of the feature in `proxies.*.kubernetes.assume` to keep the
+routes open.
 """
 
 

@@ -22,12 +22,13 @@ from lbctl.demo.load import lateness
 from lbctl.demo.replica import ConnectedRequest
 from lbctl.simulate.engine import CostModel, Engine, saturated_rate
 from lbctl.simulate.load import conversation, poisson
+from lbctl.simulate.queue_figures import ReplicaChange, longest_idle
 from tests.benchmarks.descriptors import many_connections
 from tests.benchmarks.peers import engines, prompts
 from tests.benchmarks.peers.client import Clients, Planned
 from tests.benchmarks.peers.engines import CURVE, ChatReplica
 from tests.benchmarks.peers.systems import KEY, under_serve
-from tests.benchmarks.picking.queue import idle_cell, longest_idle, ratio_cell, tokens_cell
+from tests.benchmarks.picking.queue import idle_cell, ratio_cell, tokens_cell
 from tests.support.fleets import Fleet
 from tests.support.processes import background
 from tests.support.processes.binaries import KINDS, Kind
@@ -50,13 +51,13 @@ _HEAD = (
 
 
 class SlotReplica(ChatReplica):
-    """A chat replica with few slots, which records the beginning and the end of each request."""
+    """A chat replica with few slots, which records the beginning, the first token and the end of each request."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, number: int) -> None:
         super().__init__(name, 1.0)
         self._engine = Engine(1.0, curve=ENGINE)
-        self.flights: list[tuple[float, int]] = []
-        """Changes (time, +1 or -1) of the number of its requests."""
+        self._number = number
+        self.changes: list[ReplicaChange] = []
 
     @property
     def tokens(self) -> float:
@@ -65,13 +66,18 @@ class SlotReplica(ChatReplica):
 
     def add(self, connection: engines._Connection, prompt: int, answer: int) -> ConnectedRequest:
         """Queue a request."""
-        self.flights.append((time.monotonic(), 1))
+        self.changes.append(ReplicaChange(time.monotonic(), self._number, 1, 1))
         return super().add(connection, prompt, answer)
+
+    def began(self, request: ConnectedRequest) -> None:
+        """Record a first token."""
+        self.changes.append(ReplicaChange(time.monotonic(), self._number, 0, -1))
+        super().began(request)
 
     def _end(self, now: float) -> None:
         before = self._finished
         super()._end(now)
-        self.flights += [(time.monotonic(), -1)] * (self._finished - before)
+        self.changes += [ReplicaChange(time.monotonic(), self._number, -1, 0)] * (self._finished - before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +91,8 @@ class Outcome:
     tokens: float
     """Tokens that were generated during the load."""
     idle: float
-    """Longest time for which a replica had a free slot while a request was not at a replica."""
+    """Longest time for which a replica had a free slot outside the reserve and no unread prompt while a request was not
+    at a replica."""
     failed: int
     late: float
     """Delay of this process, 99th percentile."""
@@ -120,7 +127,7 @@ def pool_of(replicas: Sequence[SlotReplica], *, has_queue: bool) -> Fleet:
 
 def run(kind: Kind, seconds: float, *, has_flood: bool, has_queue: bool) -> Outcome:
     """Run a proxy once."""
-    replicas = [SlotReplica(f"r{number}") for number in range(REPLICAS)]
+    replicas = [SlotReplica(f"r{number}", number) for number in range(REPLICAS)]
     background.wait(_all(item.start() for item in replicas))
     try:
         with under_serve(kind, pool_of(replicas, has_queue=has_queue), "pick") as started:
@@ -159,13 +166,11 @@ async def _measured(replicas: Sequence[SlotReplica], port: int, planned: Sequenc
 def _idle(replicas: Sequence[SlotReplica], sent: Iterable[float], since: float, until: float) -> float:
     """Return the longest idle time of a slot. A request waits from its time in `sent` until it is at a replica."""
 
-    def inside(changes: Iterable[tuple[float, int]]) -> list[tuple[float, int]]:
-        return [(max(at, since), change) for at, change in changes if at < until]
-
-    arrived = [(at, -1) for item in replicas for at, change in item.flights if change > 0]
-    return longest_idle(
-        inside([*((at, 1) for at in sent), *arrived]), [inside(item.flights) for item in replicas], SLOTS
-    )
+    changes = [change._replace(at=max(change.at, since)) for item in replicas for change in item.changes]
+    changes = [change for change in changes if change.at < until]
+    waiting = [(max(at, since), 1) for at in sent if at < until]
+    waiting += [(change.at, -1) for change in changes if change.requests > 0]
+    return longest_idle(waiting, changes, len(replicas), SLOTS)
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ API](../concepts/security-model.md#access-to-xds-and-the-api) lists the permissi
   list items is preserved.
 - Times are in ISO 8601 format, in UTC with milliseconds. Durations and ages are in seconds.
 - Clients must ignore fields and enum values that they do not recognise, because a later version may add new ones.
-- Responses with a status of 400 or above contain an [Error](#error), except responses of `/readyz`. Any endpoint may
+- Responses with a status of 400 or above contain an [Error](#error), except responses of `/readyz`. Any endpoint can
   return status 500. An unknown path returns 404, and an unknown method returns 405.
 - Write requests need a bearer token in the `Authorization` header, and the content type `application/json`.
 

@@ -40,7 +40,7 @@ _SOURCES = "files/"
 """Pages that show the other files that pages link."""
 _GENERATED = re.compile(r"\A<!--.*?-->\s+", re.S)
 """The comment at the beginning of a generated page; mkdocs takes the title from the first line."""
-_MOVED = " has moved to ["
+_MOVED = re.compile(r" has (?:moved to|been split into) \[")
 """Part of the text of a page at the old path of another one."""
 _LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(?=(?:#[^)\s]*)?\))")
 _FENCED = re.compile(r"^(?P<fence>`{3,})(?P<language>\w*)(?P<words>[^`\n]*)\n(?P<text>.*?)^(?P=fence)$", re.M | re.S)
@@ -75,7 +75,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     if page.file.src_uri.startswith(_SOURCES):
         return markdown
     markdown = _GENERATED.sub("", markdown)
-    if _MOVED in markdown:
+    if _MOVED.search(markdown):
         page.meta["search"] = {"exclude": True}
     elif boost := next((factor for path, factor in BOOSTS.items() if page.file.src_uri.startswith(path)), None):
         page.meta["search"] = {"boost": boost}

@@ -22,7 +22,6 @@ def test_port_table_contains_the_default_ports() -> None:
         (ports.API, "`control.api.bind`"),
         (ports.PICKER, "`control.picker.bind`"),
         (ports.PICKER + 1, "the port after `control.picker.bind`"),
-        (ports.PICKER + 1, "the same"),
         (ports.LOGS, "`control.logs.bind`"),
         (agent, "`--bind`"),
         (agent + 1, "the port after `--bind`"),

@@ -134,9 +134,9 @@ def _deep_node() -> bytes:
     return _field(b"\x12", node) + _field(b"\x22", CDS.encode())
 
 
-_UNREAD = f"{MAX_GROWTH >> 20} MiB of messages that do not end"
+_UNREAD = f"{MAX_GROWTH >> 20} MiB of unfinished messages"
 _GRPC_BOUND = (
-    f"{bounded_calls.MAX_MESSAGE} B of a message, {bounded_calls.MAX_READING} first messages at once, "
+    f"{bounded_calls.MAX_MESSAGE} B per message, {bounded_calls.MAX_READING} first messages at once, "
     f"{bounded_calls.FIRST_TIMEOUT:g} s for each, {_UNREAD}"
 )
 _LIMITS = Limits()
@@ -149,7 +149,7 @@ _MALFORMED_FRAME = spop.frame(spop.NOTIFY, _RANDOM[:4_000])
 LISTENERS = (
     Listener(
         "picker, gRPC",
-        f"{_GRPC_BOUND}. {bounded_calls.MAX_QUESTIONS} questions that wait for their body, "
+        f"{_GRPC_BOUND}. {bounded_calls.MAX_QUESTIONS} queries that wait for their body, "
         f"{bounded_calls.MAX_HELD_BYTES >> 20} MiB of them, {bounded_calls.BODY_TIMEOUT:g} s for each",
         True,
         "picker",
@@ -163,9 +163,9 @@ LISTENERS = (
     ),
     Listener(
         "picker, HTTP",
-        f"{http_protocol.MAX_HEAD_BYTES} B of a head, {http_protocol.MAX_BODY_BYTES} B of a body, "
+        f"{http_protocol.MAX_HEAD_BYTES} B per head, {http_protocol.MAX_BODY_BYTES} B per body, "
         f"{connection.QUESTION_TIMEOUT:g} s for both; {connection_limits.MAX_CONNECTIONS} connections, "
-        f"{connection_limits.MAX_HELD_BYTES >> 20} MiB of unfinished questions",
+        f"{connection_limits.MAX_HELD_BYTES >> 20} MiB of unfinished queries",
         True,
         "picker_http",
         _http("/pick/pool"),
@@ -179,8 +179,8 @@ LISTENERS = (
     ),
     Listener(
         "picker, SPOP",
-        f"{MAX_FRAME_BYTES} B and {spop_frames.MAX_VALUES} values of a frame, {connection.QUESTION_TIMEOUT:g} s for "
-        "it; connections and unfinished queries count as those by HTTP",
+        f"{MAX_FRAME_BYTES} B and {spop_frames.MAX_VALUES} values per frame, {connection.QUESTION_TIMEOUT:g} s per "
+        "frame; connections and unfinished queries count like those over HTTP",
         True,
         "picker_http",
         _ask_by_spop,
@@ -196,7 +196,7 @@ LISTENERS = (
         },
     ),
     Listener(
-        "exchange of pickers",
+        "exchange between pickers",
         _GRPC_BOUND,
         True,
         "picker",
@@ -210,8 +210,8 @@ LISTENERS = (
     ),
     Listener(
         "xDS",
-        f"{_LIMITS.message} B of a message; without a client certificate {_LIMITS.first_messages} first messages at "
-        f"once, {_LIMITS.patience:g} s for each, and {_LIMITS.host_streams} streams of a host; {_UNREAD}",
+        f"{_LIMITS.message} B per message; without a client certificate {_LIMITS.first_messages} first messages at "
+        f"once, {_LIMITS.patience:g} s for each, and {_LIMITS.host_streams} streams per host; {_UNREAD}",
         False,
         "xds",
         _grpc(AGGREGATED, _subscription().SerializeToString()),
@@ -224,7 +224,7 @@ LISTENERS = (
     ),
     Listener(
         "API",
-        f"64 lines of a head of 8190 B, 65536 B of a body, {api_connections.FIRST_REQUEST:g} s for each; "
+        f"64 head lines of 8190 B, 65536 B per body, {api_connections.FIRST_REQUEST:g} s for each; "
         f"{api_connections.MAX_CONNECTIONS} connections, {api_connections.MAX_HELD_BYTES >> 20} MiB "
         "of unfinished requests",
         False,

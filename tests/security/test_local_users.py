@@ -129,7 +129,7 @@ def test_unknown_listener_gets_no_token(
     url, requests = listens()
     monkeypatch.setattr(listening_sockets, "_PROC", tmp_path)
     assert run(["reload", "--server", url, "--token-file", str(token)]) == 4
-    assert "the system does not show which user listens at 127.0.0.1:" in capsys.readouterr().err
+    assert "the system does not show which user is listening on 127.0.0.1:" in capsys.readouterr().err
     assert not any(requests)
 
 

@@ -342,7 +342,7 @@ class NginxUpdater:
             return NginxResult("absent", f"no running nginx uses {place}: {done.last_line}")
         return NginxResult(
             "unconfirmed",
-            f"no nginx that uses {place} is visible, so it is unknown whether the configuration was loaded",
+            f"no running nginx with {place} was found, so it is unknown whether the configuration was loaded",
         )
 
 

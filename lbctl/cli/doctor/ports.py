@@ -85,7 +85,12 @@ def port(bound: BoundAddress) -> DoctorResult:
     if error.errno == errno.EACCES:
         return DoctorResult(what, "ok", "free; ports below 1024 need root privileges")
     if error.errno == errno.EADDRNOTAVAIL:
-        return DoctorResult(what, "warn", "this machine does not have this address", "run doctor where the proxy runs")
+        return DoctorResult(
+            what,
+            "warn",
+            "this address does not belong to this machine",
+            "run doctor on the machine where the proxy runs",
+        )
     return DoctorResult(what, "warn", reason_of(error).lower(), "check the address")
 
 
@@ -97,7 +102,7 @@ def _outgoing_port_warning(what: str, bound: BoundAddress) -> DoctorResult | Non
     with suppress(OSError, ValueError):
         low, high = map(int, _RANGE.read_text(encoding="ascii").split())
         if bound.path.endswith(".agent_check.bind") and low <= bound.address.port <= high:
-            finding = f"free, but this machine uses the ports {low} to {high} for outgoing connections"
+            finding = f"free, but this machine uses ports {low} to {high} for outgoing connections"
             return DoctorResult(
                 what, "warn", finding, f"choose ports below {low}: the agent check needs one port for each replica"
             )

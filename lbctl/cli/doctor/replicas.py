@@ -64,7 +64,7 @@ def _result(pool: Pool, problems: Mapping[str, str], *, is_used: bool) -> Doctor
     shown = [f"{item.name} at {item.address}: {failures[item.name]}" for item in pool.replicas if item.name in failures]
     more = "; …" if len(shown) > _SHOWN else ""
     message = f"{summary}; {'; '.join(shown[:_SHOWN])}{more}"
-    todo = "start the server, or correct the address; if replicas are in another network, run doctor there"
+    todo = "start the server, or correct the address; if the replicas are in another network, run doctor there"
     if is_used and len(failures) == len(problems):
         return DoctorResult(what, "failed", message, todo, absent=True)
     return DoctorResult(what, "warn", message, todo)

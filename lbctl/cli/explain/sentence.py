@@ -13,7 +13,7 @@ _LEFT = ("draining", "drained", "removed", "ejected", "asleep")
 """States in which a replica gets no new requests."""
 
 
-_PICKED = "the picker chooses a replica for each request, by sessions, caches and load"
+_PICKED = "the picker chooses a replica for each request, based on sessions, caches and load"
 
 
 def sentence(row: schema.Replica, pool: schema.Pool) -> str:

@@ -16,7 +16,7 @@ HEAD = ("POLICY", "TTFT P50", "P95", "P99", "PER TOKEN P99", "TOTAL P99", "TOKEN
 WIDE = (
     *HEAD[:4], "PER TOKEN P50", "P95", "P99", "TOTAL P50", "P95", "P99", *HEAD[6:8], "SPREAD", *HEAD[8:], "PREEMPTED"
 )  # fmt: skip
-QUEUE_HEAD = ("QUEUE", "OF", "REQUESTS", "WAITED", "WAIT P50", "P99", "MAX", "TTFT P99", "REJECTED", "LEFT")
+QUEUE_HEAD = ("QUEUE", "OF", "REQUESTS", "WAITED", "WAIT P50", "P99", "MAX", "TTFT P99", "REJECTED", "LEFT", "IDLE")
 _EQUAL = 1.05
 _SAME_SHARE = 0.05
 """Maximum difference between shares that count as equal, relative to the mean share."""
@@ -229,18 +229,18 @@ def queue_rows(item: Summary) -> Iterator[tuple[str, ...]]:
     """Yield the cells for each row of one policy's queue, in the order of QUEUE_HEAD. Empty without a queue."""
     if item.queue is None:
         return
-    yield _queue_row(item.row, "all requests", item.queue.total)
+    yield _queue_row(item.row, "all requests", item.queue.total, item.queue.idle)
     for name, figures in item.queue.priorities.items():
         yield _queue_row(item.row, f"priority {name}", figures)
     for name, figures in item.queue.tenants.items():
         yield _queue_row(item.row, f"tenant {name}", figures)
 
 
-def _queue_row(row: str, requests: str, figures: FlowFigures) -> tuple[str, ...]:
+def _queue_row(row: str, requests: str, figures: FlowFigures, idle: float | None = None) -> tuple[str, ...]:
     times = (figures.wait_p50, figures.wait_p99, figures.wait_max, figures.ttft_p99)
     return (
         row, requests, f"{figures.requests}", _share(figures.waited, figures), *map(_seconds, times),
-        _share(figures.rejected, figures), _share(figures.left, figures),
+        _share(figures.rejected, figures), _share(figures.left, figures), "" if idle is None else _seconds(idle),
     )  # fmt: skip
 
 

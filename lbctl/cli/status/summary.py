@@ -99,7 +99,7 @@ def _served(row: schema.ServedFiles) -> str:
 def _rollback(served: schema.ServedFiles, row: schema.Rollback) -> str:
     reason = f": {row.reason}" if row.reason else ""
     return (
-        f"{served.digest[:_SHORT]} is published since {row.since}, by {row.author}{reason}; the files "
+        f"{served.digest[:_SHORT]} has been published since {row.since}, by {row.author}{reason}; the files "
         f"({row.ignored[:_SHORT]}) are ignored until they change"
     )
 

@@ -89,7 +89,7 @@ def _cached(pool: schema.Pool, row: schema.CachedTokens) -> str:
     compared = [item.cached for item in pool.replicas if item.cached is not None]
     known = sum(item.found is not None for item in compared)
     part = f"; only {known} of {len(compared)} replicas have current counts" if known < len(compared) else ""
-    advice = f". A low ratio means: {row.advice}" if row.advice else ""
+    advice = f". A low ratio has one of these causes: {row.advice}" if row.advice else ""
     return plain(f"{pool.name}: engines found {share(row.ratio)} of {expected}{places}{part}{advice}")
 
 

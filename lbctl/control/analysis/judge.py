@@ -119,9 +119,9 @@ def _missing(
     if not observation.reporting:
         return "no proxy reports its requests"
     if new.requests < analysis.min_requests:
-        return f"the new pool has {new.requests} of at least {analysis.min_requests} requests"
+        return f"the new pool has {new.requests} of the required {analysis.min_requests} requests"
     if compared and old.requests < analysis.min_requests:
-        return f"the old pools have {old.requests} of at least {analysis.min_requests} requests"
+        return f"the old pools have {old.requests} of the required {analysis.min_requests} requests"
     return ""
 
 

@@ -68,7 +68,8 @@ class _Group:
     """Replicas that are compared with one another."""
 
     __slots__ = (
-        "across", "across_error", "capacities", "error", "full", "per_capacity", "ratios", "speed", "speeds", "sums",
+        "across", "across_error", "capacities", "error", "full", "noise_squares", "per_capacity", "ratios", "speed",
+        "speeds", "sums",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -80,6 +81,8 @@ class _Group:
         """The capacities of the replicas that have `sums`."""
         self.sums: list[Sums] = []
         """The steps of the replicas that are as fast as the others."""
+        self.noise_squares = 0.0
+        """Sum of the squares of its replicas' noise."""
         self.per_capacity = self.speed = 1.0
         """The upper medians of `ratios` and `speeds`."""
         self.full = 0.0
@@ -90,6 +93,17 @@ class _Group:
         """The natural logarithm of `full` relative to `full` across all replicas."""
         self.across_error = 0.0
         """The standard error of `across`."""
+
+    def noise_of_others(self, own: float) -> float:
+        """Return the deviation of `per_capacity` that noise of the other replicas can explain.
+
+        `own`: the noise of the replica that is compared. The median of two replicas is one of them. The error of a
+        median of n replicas is about √(2 ÷ n) times the error of one.
+        """
+        count = len(self.ratios)
+        if count == 1:
+            return 0.0
+        return math.sqrt(max(0.0, self.noise_squares - own * own) / (count - 1) * 2.0 / count)
 
     def fit(self, steps: Sums, share: float | None) -> None:
         """Determine the medians, and a full replica's throughput at this share of prompt tokens."""
@@ -155,6 +169,8 @@ def _measured(pool: Pool, subjects: Sequence[Subject], oldest: float) -> list[_M
         capacity = replica.capacity
         ratio = expected / took / capacity
         group.ratios.append(ratio)
+        if estimate.unsteady is not None:
+            group.noise_squares += _noise(estimate.unsteady) ** 2
         group.speeds.append(ratio * capacity)
         if sums is not None and not acting:
             group.sums.append(sums)
@@ -242,6 +258,7 @@ def _proposal(
     if unsteady is not None:
         unsteady = _with_turn(unsteady, math.log(unsteady.short / capacity / group.per_capacity), bands, elapsed)
         held, noise = unsteady.held, _noise(unsteady)
+    noise = math.hypot(noise, group.noise_of_others(noise))
     band = bands.below if estimate.acting else max(bands.above, noise)
     outside = not -band <= off <= band
     between = bands.types * bands.below / bands.above if estimate.across else bands.types + 3.0 * group.across_error

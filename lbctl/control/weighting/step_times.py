@@ -6,8 +6,11 @@ curve. Each type has a separate line, fitted to its samples by least squares. Wi
 sequence, a full engine generates n ÷ (a + b·n + p·q) tokens per second. An engine is full if its cache is full, or if
 it has 256 sequences (vLLM's `max_num_seqs`, or `--max-running-requests` in other engines).
 
-If proxies choose the replicas, all types get the same mix of requests, and each type's own q ÷ n is used. The picker,
-in contrast, sends long prompts to fast GPUs. With their own q ÷ n, fast types would look too slow for their capacity,
+The number of prompt tokens per generated token counts all tokens in the samples. It must not be an average over
+samples, because steps with long prompts take longer, so a sample with many of them has fewer steps and tokens.
+
+If proxies choose the replicas, all types get the same mix of requests, and each type's own number is used. The picker,
+in contrast, sends long prompts to fast GPUs. With their own numbers, fast types would look too slow for their capacity,
 so the types in a picked pool are compared using the mix across the whole pool.
 """
 
@@ -56,6 +59,10 @@ class Sums(NamedTuple):
     """Sum of u·n, where u is the used fraction of the KV cache."""
     uu: float = 0.0
     """Sum of u²."""
+    prompts: float = 0.0
+    """Number of prompt tokens in all steps of the samples."""
+    tokens: float = 0.0
+    """Number of generated tokens in these steps."""
 
 
 class Throughput(NamedTuple):
@@ -73,15 +80,17 @@ def with_sample(sums: Sums, evidence: Evidence, cache: float | None, gap: float)
     `cache` is the used fraction of the cache, and `gap` is the time since the last sample, in seconds.
     """
     if isinstance(evidence, TokenEvidence):
-        n, q, y = evidence.decode_tokens, evidence.prefill_tokens, evidence.itl_seconds / evidence.itl_count
+        n, q, count, seconds = evidence.decode_tokens, evidence.prefill_tokens, evidence.itl_count, evidence.itl_seconds
     else:
-        n, q, y = evidence.items, 0.0, evidence.compute_seconds / evidence.compute_count
-    u = cache or 0.0
+        n, q, count, seconds = evidence.items, 0.0, evidence.compute_count, evidence.compute_seconds
     keep, weight = math.exp(-gap / _WINDOW), min(1.0, gap / _WHOLE_SAMPLE)
-    return Sums(*(
-        old * keep + new * weight
-        for old, new in zip(sums, (1.0, n, q, y, n * n, n * q, q * q, n * y, q * y, y * y, u * n, u * u), strict=True)
-    ))  # fmt: skip
+    y, u = seconds / count, cache or 0.0
+    of_n, of_q, of_y = n * weight, q * weight, y * weight
+    sample = (
+        weight, of_n, of_q, of_y, n * of_n, n * of_q, q * of_q, n * of_y, q * of_y, y * of_y, u * of_n, u * u * weight,
+        q / n * count if n else 0.0, count,
+    )  # fmt: skip
+    return Sums(*(old * keep + new for old, new in zip(sums, sample, strict=True)))
 
 
 def total(parts: Iterable[Sums]) -> Sums:
@@ -90,16 +99,10 @@ def total(parts: Iterable[Sums]) -> Sums:
 
 
 def prompt_share(parts: Iterable[Sums]) -> float:
-    """Return the number of prompt tokens per generated token across several types.
-
-    Each type is weighted by the number of tokens that it generates per second.
-    """
-    prompts = tokens = 0.0
-    for part in parts:
-        if part.y:
-            per_second = part.samples / part.y
-            prompts, tokens = prompts + part.q * per_second, tokens + part.n * per_second
-    return prompts / tokens if tokens else 0.0
+    """Return the number of prompt tokens per generated token across several types."""
+    parts = tuple(parts)
+    tokens = sum(part.tokens for part in parts)
+    return sum(part.prompts for part in parts) / tokens if tokens else 0.0
 
 
 def throughput(sums: Sums, share: float | None = None) -> Throughput | None:
@@ -121,7 +124,7 @@ def throughput(sums: Sums, share: float | None = None) -> Throughput | None:
     line = [sum(value * other for value, other in zip(row, right, strict=True)) for row in inverse]
     squares = max(0.0, sums.yy - sum(value * other for value, other in zip(line, right, strict=True)))
     full = min(_MAX_SEQUENCES, _full(sums))
-    at = (1.0, full / scale[1], full * (sums.q / sums.n if share is None else share) / scale[2])
+    at = (1.0, full / scale[1], full * (prompt_share([sums]) if share is None else share) / scale[2])
     seconds = sum(value * other for value, other in zip(line, at, strict=True))
     if seconds <= 0:
         return None

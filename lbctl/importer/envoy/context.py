@@ -62,4 +62,4 @@ def handle(context: EnvoyImport, path: Path, view: ConfigView, handlers: dict[st
         if name in handlers:
             handlers[name](context, path, child)
         elif name in names or name == "@type":
-            context.imply("this field only names or selects something", child)
+            context.imply("this field is only a name or a selector", child)

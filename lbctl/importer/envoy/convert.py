@@ -58,7 +58,7 @@ def convert(root: Node, file: str, diagnostics: Diagnostics, *, own: bool) -> Dr
     for (name, _), path in context.pools.items():
         without_key(context, path, context.clusters[name])
     types = [item for item in view.all if item.name == "@type"]
-    ledger.imply("this field only names a message type", *types)
+    ledger.imply("this field is only the name of a message type", *types)
     ledger.settle(_REASONS, whole_blocks=True)
     return context.draft
 
@@ -74,7 +74,7 @@ def _routes(context: EnvoyImport, manager: Manager) -> None:
         context.omit(manager.view.get("rds") or manager.view, reason, manager.path)
         return
     for name in ("name", "validate_clusters"):
-        context.imply("this field only names or selects something", config.get(name))
+        context.imply("this field is only a name or a selector", config.get(name))
     found = filters(context, manager)
     if hosts := config.get("vhds"):
         found.protections.append((hosts, None, "`vhds` is not converted"))

@@ -22,7 +22,7 @@ def downstream(context: EnvoyImport, path: Path, socket: ConfigView, match: Conf
     common = typed.get("common_tls_context")
     names = match.get("server_names")
     _certificates(context, path, common, names)
-    context.imply("this field only names the transport", socket.get("name"), typed.get("@type"))
+    context.imply("this field is only the name of the transport", socket.get("name"), typed.get("@type"))
     context.imply("lbctl offers HTTP/1.1 and HTTP/2", common.get("alpn_protocols"))
     oldest = common.get("tls_params", "tls_minimum_protocol_version")
     if (version := _VERSIONS.get(oldest.text)) is not None:
@@ -39,7 +39,7 @@ def _certificates(context: EnvoyImport, path: Path, common: ConfigView, names: C
         pair: dict[str, Any] = {"certificate": chain.text, "key": key.text}
         if not chain.text or not key.text:
             pair = {"certificate": f"tls/{path[1]}.crt", "key": f"tls/{path[1]}.key"}
-            message = "this listener uses TLS, but the configuration does not name its certificate file"
+            message = "this listener uses TLS, but the configuration does not contain its certificate file"
             context.draft.ledger.advise(
                 common.statement, message, "set `tls.certificates` to the certificate and key files"
             )

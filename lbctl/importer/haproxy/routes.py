@@ -216,7 +216,7 @@ def _fallbacks(
                 f"{spare} does not take over when {watched} has no server: `match` cannot express the rest of "
                 "the condition"
             )
-            context.draft.ledger.advise(rule.line, message, "set `fallback` on the routes that may use it")
+            context.draft.ledger.advise(rule.line, message, "set `fallback` on the routes that are allowed to use it")
         for path in paths:
             match = context.draft.get((*path, "match")) or {}
             served = own is not None and context.draft.get((*path, "pool")) == own[1]

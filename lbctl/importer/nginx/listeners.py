@@ -99,7 +99,7 @@ def _tls(context: NginxImport, path: Path, server: Scope, listen: Statement, nam
     certificate, key = server.last("ssl_certificate"), server.last("ssl_certificate_key")
     files = [item.args[0] for item in (certificate, key) if item is not None and item.args and "$" not in item.args[0]]
     if len(files) < 2:
-        message = "this listener uses TLS, but the configuration does not name its certificate file"
+        message = "this listener uses TLS, but the configuration does not contain its certificate file"
         context.draft.ledger.advise(listen, message, "set `tls.certificates` to the certificate and key files")
         files = [f"tls/{path[1]}.crt", f"tls/{path[1]}.key"]
     pair: dict[str, object] = {"certificate": files[0], "key": files[1]}

@@ -222,7 +222,7 @@ def _advise(context: NginxImport, block: Statement, servers: list[Statement]) ->
     for item in servers:
         written = values.milliseconds(_parameter(item, "fail_timeout") or "")
         if written is not None and written >= _HUGE_FAIL_TIMEOUT:
-            message = f"fail_timeout={_parameter(item, 'fail_timeout')} removes a replica for that long after a failure"
+            message = f"fail_timeout={_parameter(item, 'fail_timeout')} removes a replica for this time after a failure"
             ledger.advise(item, message, "lbctl ejects a replica for 30s by default, and at most half of a pool")
         if _parameter(item, "max_fails") == "0":
             ledger.advise(

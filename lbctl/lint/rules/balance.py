@@ -47,7 +47,7 @@ def idle_replicas_before_weights(fleet: FleetView) -> Iterator[RuleFinding]:
                 f"{titles[0]} prefers idle replicas regardless of weight, "
                 f"but capacities in this pool differ by a factor of {_spread(pool):.1f}"
             )
-            hint = "use one pool per GPU type, and split requests by capacity"
+            hint = "use one pool per GPU type, and split the requests by capacity"
             yield RuleFinding(("pools", pool.name, "balance", "algorithm"), message, hint)
 
 

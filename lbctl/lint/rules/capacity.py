@@ -45,7 +45,9 @@ def dominant_replica(fleet: FleetView) -> Iterator[RuleFinding]:
         for replica in replicas if len(replicas) > 2 else ():
             if replica.capacity > total / 2:
                 share = f"{replica.capacity / total:.0%}"
-                message = f"this replica has {share} of the pool's capacity, so the others cannot take over its load"
+                message = (
+                    f"this replica has {share} of the pool's capacity, so the other replicas cannot take over its load"
+                )
                 hint = "use several smaller replicas, or give the route a fallback"
                 yield RuleFinding(("pools", pool.name, "replicas", replica.name), message, hint)
 

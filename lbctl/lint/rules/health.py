@@ -108,7 +108,7 @@ def check_of_a_busy_engine(fleet: FleetView) -> Iterator[RuleFinding]:
             key = "timeout" if fleet.written((*path, "timeout")) is not None else "interval"
             message = (
                 f"checks time out after {check.timeout / 1000:g} s, "
-                "but a burst of long prompts can delay all replicas for longer"
+                "but a burst of long prompts can delay all replicas for a longer time"
             )
             yield RuleFinding((*path, key), message, "set timeout: 3s or more, or health.fail_open: true")
 

@@ -34,7 +34,7 @@ def affinity_without_bound(fleet: FleetView) -> Iterator[RuleFinding]:
     for pool, policy in _picked(fleet):
         if policy.bound > _MAX_BOUND:
             path = _path(pool, "pick", "bound")
-            message = f"a replica keeps requests for its cache until its load is {policy.bound:g} times the mean"
+            message = f"a replica gets requests because of its cache until its load is {policy.bound:g} times the mean"
             yield RuleFinding(path, message, "bound: 1.25", Edit(path, 1.25))
 
 

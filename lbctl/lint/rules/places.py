@@ -38,7 +38,7 @@ def residency_in_one_zone(fleet: FleetView) -> Iterator[RuleFinding]:
     for route, action in fleet.forwards:
         zones = _zones(_resident(fleet, route, action)) if route.regions else Counter[str]()
         if len(zones) == 1:
-            message = f"all replicas that this route may use are in zone {next(iter(zones))}"
+            message = f"all replicas that this route can use are in zone {next(iter(zones))}"
             hint = "add replicas in a second zone of these regions"
             yield RuleFinding(("routes", route.name, "regions"), message, hint)
 

@@ -128,6 +128,6 @@ def _limit_finding(
     if (divided.concurrent or divided.requests) < _MIN_REQUESTS:
         key = "concurrent" if limit.concurrent else "rate"
         whole, piece = (limit_text(item).partition(": ")[2] for item in (limit, divided))
-        message = f"the fleet's limit of {whole} becomes {piece} at each of the {instances} proxy instances"
+        message = f"each of the {instances} proxy instances allows only {piece} of the fleet's limit of {whole}"
         hint = "raise the limit, because a client may reach only one instance, or reduce `instances`"
         yield RuleFinding(("routes", route.name, "rate_limit", index, key), message, hint)

@@ -93,7 +93,7 @@ def xds_without_client_certificates(fleet: FleetView) -> Iterator[RuleFinding]:
     """Report an xDS port that other machines can reach without client certificates (LB522)."""
     control = fleet.topology.control
     if not control.xds_bind.on_loopback and (control.xds_tls is None or control.xds_tls.client_ca is None):
-        message = f"any client that can reach {control.xds_bind} can read the fleet with its keys"
+        message = f"any client that can reach {control.xds_bind} can read the fleet, including its keys"
         yield RuleFinding(("control", "xds", "bind"), message, "tls: {certificate: …, key: …, client_ca: …}")
 
 
@@ -102,7 +102,7 @@ def api_without_protection(fleet: FleetView) -> Iterator[RuleFinding]:
     """Report an API that other machines can reach without TLS and a token (LB523)."""
     control = fleet.topology.control
     if not control.api_bind.on_loopback and (control.api_tls is None or control.api_token_file is None):
-        message = f"any client that can reach {control.api_bind} can move traffic"
+        message = f"any client that can reach {control.api_bind} can control the traffic"
         yield RuleFinding(("control", "api", "bind"), message, "set tls and token_file, or bind to 127.0.0.1")
 
 
@@ -111,7 +111,9 @@ def secret_in_yaml(fleet: FleetView) -> Iterator[RuleFinding]:
     """Report values that look like secrets (LB524)."""
     for path, node in _texts(fleet.loaded.source.root):
         if looks_like_secret(str(node.value)) or _is_credential(path):
-            hint = _OWN_CREDENTIAL if _is_credential(path) else "move it to a file outside git, and name the file here"
+            hint = (
+                _OWN_CREDENTIAL if _is_credential(path) else "move it to a file outside git, and refer to the file here"
+            )
             yield RuleFinding(path, "this looks like a secret (not shown)", hint)
 
 

@@ -48,6 +48,6 @@ def keep_alive_longer_than_server(fleet: FleetView) -> Iterator[RuleFinding]:
             continue
         path = ("pools", pool.name, "connections", "idle")
         kept = "forever" if idle is None else f"for {idle / 1000:g} s"
-        message = f"idle connections are kept {kept}, but uvicorn closes them after 5 s, so a POST may fail"
+        message = f"idle connections are kept {kept}, but uvicorn closes them after 5 s, so a POST request can fail"
         hint = "idle: 4s, or any value below the server's own keep-alive timeout"
         yield RuleFinding(path, message, hint, Edit(path, "4s"))

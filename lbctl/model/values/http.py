@@ -98,13 +98,13 @@ def _url_path(pattern: str, noun: str, hint: str) -> Any:
     return (PlainValidator(validate), schema(pattern, f"{noun}: {hint}"))
 
 
-UrlPath = Annotated[str, *_url_path(_SEGMENTS, "a path", "it starts with / and has no empty segments, % or spaces")]
+UrlPath = Annotated[str, *_url_path(_SEGMENTS, "a path", "starts with /, without empty segments, % or spaces")]
 CheckPath = Annotated[
     str,
     *_url_path(
         rf"{_SEGMENTS}(?:\?[A-Za-z0-9._~!$&'()*+,;=:@/?%-]*)?",
         "a path with an optional query",
-        "it starts with /; a query may follow",
+        "starts with /; a query may follow",
     ),
 ]
 

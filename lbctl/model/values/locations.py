@@ -57,8 +57,8 @@ FilePath = Annotated[
     PlainValidator(_file),
     schema(
         _FILE_WHOLE,
-        "a file: a path; a relative path starts at the directory of the fleet file that contains it "
-        "and stays below the fleet's directory",
+        "a file: a path, absolute or relative to the directory of the fleet file that contains it; a relative path "
+        "must stay below the fleet's directory",
     ),
 ]
 AbsolutePath = Annotated[str, PlainValidator(_absolute), schema(f"(?=/){_FILE_WHOLE}", "a socket: an absolute path")]

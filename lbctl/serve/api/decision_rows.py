@@ -23,7 +23,7 @@ from lbctl.targets import target, xds_kinds
 
 _LIGHT_LOAD = (
     "with fewer requests in flight than replicas, {title}'s least connections ignores weights: this replica then gets "
-    "about as many requests as the others"
+    "about as many requests as the other replicas"
 )
 
 

@@ -19,7 +19,7 @@ def not_served(reload: ReloadOutcome | None) -> Iterator[str]:
     if reload is None or reload.valid:
         return
     if reload.result == "rolled_back":
-        yield "the files are ignored until they change, because a rollback published an earlier fleet"
+        yield "a rollback published an earlier fleet, so the files are ignored until they change"
         return
     errors = [str(item) for item in reload.diagnostics if item.severity == "error"]
     first = f"; the first: {errors[0]}" if errors else ""

@@ -64,7 +64,10 @@ async def pick_tables(request: web.Request) -> web.StreamResponse:
     feed, peer = request.app[SERVING].pick_feed, _peer(request)
     if feed.subscribers >= MAX_PICKERS:
         raise RefusedRequest(503, f"the limit of {MAX_PICKERS} pickers has been reached")
-    with _share(request, MAX_PICKERS), feed.subscribe(peer, trusted=joins(request)) as subscription:
+    trusted = joins(request)
+    if trusted and peer is not None:
+        feed.note_alone(peer)
+    with _share(request, MAX_PICKERS), feed.subscribe(peer, trusted=trusted) as subscription:
         return await stream(request, TableEvents(subscription, HEARTBEAT), HEADERS)
 
 

@@ -50,7 +50,7 @@ class Metrics:
             registry=registry,
         )
         self._reloads = Counter(
-            "lbctl_reloads", "The number of times that the fleet's files were read.", ["result"], registry=registry
+            "lbctl_reloads", "The number of times that lbctl read the fleet's files.", ["result"], registry=registry
         )
         for result in RELOAD_STATUSES:
             self._reloads.labels(result)

@@ -11,8 +11,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from math import inf
 
 from lbctl.control.slow_start import Factors, Ramps
+from lbctl.ir.address import Address
 from lbctl.pick.table import PoolTable
 from lbctl.picker import wire
 from lbctl.serve.fleet.publisher import PublishedFleet
@@ -98,6 +100,8 @@ class Feed:
         self._trusted: set[FeedSubscription] = set()
         """The subscriptions that also get data reserved for pickers."""
         self._news = asyncio.Event()
+        self._alone: dict[str, float] = {}
+        """Maps the address of each `lbctl picker` on this machine to the time at which it last subscribed."""
 
     def use_fleet(self, served: PublishedFleet) -> None:
         """Send the tables of this fleet from now on, and the key for picker requests."""
@@ -160,6 +164,18 @@ class Feed:
             del self._subscriptions[subscription]
             self._trusted.discard(subscription)
             self._put_peers()
+
+    def note_alone(self, picker: Peer) -> None:
+        """Record that an `lbctl picker` with the token subscribes."""
+        if picker.interface == peers.own_interface():
+            self._alone[picker.address] = self._clock()
+
+    def alone_at(self, bind: Address) -> float:
+        """Return the time at which an `lbctl picker` on this machine that listens at `bind` last subscribed.
+
+        Return -inf if there has been no such subscription.
+        """
+        return self._alone.get(str(bind.from_here), -inf)
 
     def close(self) -> None:
         """End every subscription."""

@@ -271,7 +271,7 @@ class PickerManager:
                 elif self.taken or found.is_picker_alone:
                     kept_until = now + _RETURN
                 await self._look_at(places[0], found)
-            elif places[0] != waits_for or now >= kept_until:
+            elif (places[0] != waits_for or now >= kept_until) and now >= self.feed.alone_at(places[0]) + _RETURN:
                 break
             else:
                 self._note_reserved(places[0])

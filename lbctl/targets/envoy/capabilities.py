@@ -9,14 +9,14 @@ CAPABILITIES: dict[str, Capability] = {
     "listener.tls": Rendered("Envoy has a filter chain for each certificate"),
     "listener.client_certificate": Rendered(),
     "listener.http2": Rendered(),
-    "listener.h2c": Rendered("HTTP/2 is detected by its connection preface"),
+    "listener.h2c": Rendered("The proxy detects HTTP/2 by the connection preface"),
     "listener.client_address": Rendered(
         "Envoy has one filter chain for the trusted networks, and another for all other peers. A request receives "
         "a 400 response if a client address header other than x-forwarded-for is sent twice or contains a comma"
     ),
     "listener.proxy_protocol": Rendered(),
     "listener.max_connections": Rendered(
-        "The limit applies to the whole process, across all worker threads. Under `lbctl serve`, connections are "
+        "The limit applies to the whole process, across all worker threads. With `lbctl serve`, connections are "
         "counted separately for each certificate, and for peers inside and outside the trusted networks"
     ),
     "listener.max_body": Rendered(
@@ -29,10 +29,10 @@ CAPABILITIES: dict[str, Capability] = {
     ),
     "listener.inspect": Rendered(
         "Envoy reads bodies completely, so a body larger than `inspect` and `max_body` receives a 413 response. "
-        "Bodies in gzip, zstd and br are decompressed first, and the decompressed size counts"
+        "Envoy first decompresses bodies in gzip, zstd and br, and the limit applies to the decompressed size"
     ),
     "listener.timeouts": Rendered(
-        "Envoy announces the closing of an idle connection at the timeout, and closes it 1 to 2 s later"
+        "When the timeout expires, Envoy announces that it will close the idle connection, and closes it 1 to 2 s later"
     ),
     "listener.access": Rendered(),
     "listener.access_log": Rendered(
@@ -40,17 +40,17 @@ CAPABILITIES: dict[str, Capability] = {
     ),
     "listener.tracing": Rendered("Envoy sends traces as OTLP over gRPC"),
     "listener.request_id": Rendered(
-        "The ID sent by a trusted peer is kept if it consists of at most 200 printable ASCII characters. If the "
-        "header has another name, it contains a copy of x-request-id"
+        "The ID sent by a trusted peer is kept if it consists of at most 200 printable ASCII characters. A header "
+        "with another name contains a copy of x-request-id"
     ),
     "route.match": Rendered("The path is forwarded as it was matched: %2F as /, and %41 as A. The query is unchanged"),
     "route.match.model": Rendered(
         "Envoy reads the model from the header x-model, otherwise from `model` in a JSON body (not in a multipart "
-        "form), and otherwise from the query of a GET request. A model in the query is not in the access log. If "
-        "a route may match by model, bodies are buffered until they are complete if their content type is JSON, "
-        "a form, text or missing. Uploads of other types are not inspected. A body with an encoding other than "
-        "gzip, zstd or br receives a 415 response. If the model decides about protection, a request receives a "
-        "400 response unless it names exactly one model"
+        "form), and otherwise from the query of a GET request. A model in the query is not in the access log. If a "
+        "route can match by model, Envoy buffers complete bodies whose content type is JSON, a form, text or missing. "
+        "Uploads of other types are not inspected. A body with an encoding other than gzip, zstd or br receives a 415 "
+        "response. If a route's protection depends on the model, a request receives a 400 response unless it names "
+        "exactly one model"
     ),
     "route.pool": Rendered(),
     "route.split": Rendered(),
@@ -58,12 +58,13 @@ CAPABILITIES: dict[str, Capability] = {
     "route.pin.cookie": Rendered(),
     "route.sticky_split.cookie": Rendered("The cookie contains the name of the pool"),
     "route.sticky_split.header": Rendered(
-        "Envoy chooses the pool by a hash of the header, so a change of the split moves as few clients as possible"
+        "Envoy selects the pool by a hash of the header, so changing the split moves as few clients as possible to "
+        "another pool"
     ),
     "route.mirror": Rendered("A slow mirror does not delay requests"),
     "route.fallback": Rendered(
         "A pool with a fallback spills to its next rank only if no replica of the current rank is left. Passive "
-        "checks may eject the whole pool, unless max_ejection is set"
+        "checks can eject the whole pool, unless max_ejection is set"
     ),
     "route.respond": Rendered(),
     "route.redirect": Rendered(),
@@ -74,29 +75,29 @@ CAPABILITIES: dict[str, Capability] = {
         in_part=True,
     ),
     "route.websocket": Rendered(
-        "A WebSocket on another route receives a 403 response, and so does a WebSocket if the model decides about "
-        "protection. Other upgrades are ignored"
+        "On other routes, and if a route's protection depends on the model, a WebSocket receives a 403 response. "
+        "Other upgrades are ignored"
     ),
     "route.timeouts.request": Rendered(),
     "route.timeouts.attempt": Rendered("The timeout runs from the end of the request to the beginning of the response"),
     "route.timeouts.idle": Rendered("The timeout expires if no byte is sent in either direction"),
     "route.retry": Rendered(
-        "A request longer than 1 MiB is tried only once. If bodies are inspected or limited, this applies to "
-        "requests longer than these limits instead"
+        "A request longer than 1 MiB is tried only once. If bodies are inspected or limited, the configured size "
+        "applies instead of 1 MiB"
     ),
     "route.retry.idempotent": Rendered(),
     "route.retry.replica_busy": Rendered(
-        "Envoy retries by HTTP status, if the body for the retry is still buffered. Passive checks do not count "
+        "Envoy retries based on the HTTP status, if the request body is still buffered. Passive checks do not count "
         "busy responses"
     ),
     "route.retry.budget": Rendered(
-        "The budget applies per pool, is the smallest of the pool's routes, and replaces max_retries. At least 3 "
+        "The smallest budget of a pool's routes applies to the whole pool and replaces max_retries. At least 3 "
         "concurrent retries are always allowed"
     ),
     "route.retry.backoff": Rendered(),
     "route.rate_limit": Rendered(
-        "Each Envoy enforces its part of the limit, separately for each listener, certificate and kind of peer "
-        "(trusted or not). Envoy counts up to 10,000 distinct values"
+        "Each Envoy instance enforces its part of the limit separately for each listener, certificate and kind of "
+        "peer (trusted or not). Envoy counts up to 10,000 distinct values"
     ),
     "route.rate_limit.concurrent": Unsupported(
         "Envoy limits concurrent requests per pool, not per tenant or client",
@@ -106,20 +107,20 @@ CAPABILITIES: dict[str, Capability] = {
         "The picker enforces the limit. While the picker does not respond, requests are not limited"
     ),
     "route.auth.api_keys": Rendered(
-        "The keys are stored in plain text. A key that is configured only as a hash is rejected. The listener is "
-        "in a separate file (mode 0600) in the directory of the proxy's `config`. Without `config`, start Envoy "
-        "in the directory of this file"
+        "The keys are stored in plain text. Keys that are configured only as hashes are rejected. The listener is "
+        "in a separate file (mode 0600) in the directory of the proxy's `config`. Without `config`, start Envoy in the "
+        "directory that contains this file"
     ),
     "route.auth.jwt": Rendered(
-        "The token must be in the Authorization header. It must have an expiry time, which is checked with a clock "
-        "tolerance of one second. A tenant with control characters receives a 403 response"
+        "The token must be in the Authorization header. The token must have an expiry time, which is checked with a "
+        "clock tolerance of one second. A request whose tenant name contains control characters receives a 403 response"
     ),
     "route.auth.external": Rendered(
         "Envoy calls the service with ext_authz over HTTP. A request is accepted only if the service returns status 200"
     ),
     "proxies.metrics": Rendered(
         "Envoy serves `/metrics` for Prometheus, and nothing else from its admin interface, which must be enabled "
-        "(`admin`). For an Envoy under `serve`, use `lbctl bootstrap --proxy-metrics`"
+        "(`admin`). For an Envoy that `serve` manages, use `lbctl bootstrap --proxy-metrics`"
     ),
     "route.auth.basic": Rendered(
         "Envoy uses its filter for API keys, and accepts the scheme `Basic`, `basic` or `BASIC`. The listener's "
@@ -130,7 +131,7 @@ CAPABILITIES: dict[str, Capability] = {
     "route.access": Rendered(),
     "route.access_log": Rendered(),
     "pool.replicas": Rendered(
-        "With least_request, the weight is the square of the capacity. In a pool with few slots, it is the capacity"
+        "With least_request, the weight is the square of the capacity, or the capacity itself in a pool with few slots"
     ),
     "pool.model": Rendered(),
     "pool.protocol.http1": Rendered(),
@@ -138,84 +139,84 @@ CAPABILITIES: dict[str, Capability] = {
     "pool.protocol.grpc": Rendered(),
     "pool.balance.round_robin": Rendered(),
     "pool.balance.least_request": Rendered(
-        "If all weights are equal, Envoy uses the better of two random replicas. Otherwise, it chooses by weight ÷ "
-        "(active requests + 1)"
+        "If all weights are equal, Envoy uses the better of two random replicas. Otherwise, Envoy selects a replica "
+        "by weight ÷ (active requests + 1)"
     ),
     "pool.balance.least_time": Unsupported(
         "Envoy does not use response times for load balancing", "Envoy uses least_request"
     ),
     "pool.balance.random": Rendered(
-        "Envoy uses this algorithm only if all weights are equal. Otherwise, it uses "
-        "round_robin, which keeps the shares"
+        "Envoy uses this algorithm only if all weights are equal. Otherwise, Envoy uses round_robin, which preserves "
+        "the shares"
     ),
     "pool.balance.hash": Rendered(
         "The key is part of the route. If the pools of a split have different keys, the route hashes all of them"
     ),
     "pool.balance.hash.json_body": Rendered(
-        "On such a listener, a body is buffered until it is complete if its content type is JSON, a form or text, "
-        "or missing"
+        "On a listener with such a route, Envoy buffers complete bodies whose content type is JSON, a form, text or "
+        "missing"
     ),
     "pool.balance.hash.prompt_prefix": Rendered(
         "The hash covers the model and `prompt`, or the JSON content of the first two messages if there is no "
-        "`prompt`. A Lua script reads the body, and requests of such a route are buffered until they are "
-        "complete"
+        "`prompt`. A Lua script reads the body, and Envoy buffers complete requests of such a route"
     ),
     "pool.balance.hash.bounded_load": Rendered(
         "The bound considers only the requests of a single worker thread, so all requests of a burst with the same "
         "key may go to one replica"
     ),
     "pool.affinity.header": Rendered(
-        "The client's session ends with a dot and a hash of the replica's name, which the replica does not "
-        "receive. Replicas with a host name and routes with a fallback are not supported. `ttl` has no effect"
+        "Envoy appends a dot and a hash of the replica's name to the session ID, and removes them from requests to "
+        "the replica. Replicas with a host name and routes with a fallback are not supported. `ttl` has no effect"
     ),
     "pool.affinity": Rendered(
         "The cookie contains a hash of the replica's name, and each response renews it. Replicas with a host name "
         "and routes with a fallback are not supported"
     ),
-    "pool.replicas.priority": Rendered("If less than 70 % of the replicas are healthy, the next rank takes a share"),
+    "pool.replicas.priority": Rendered("If fewer than 70 % of the replicas are healthy, the next rank takes a share"),
     "pool.replicas.drain": Rendered(),
     "pool.locality": Rendered(
-        "Envoy uses the zone and region of the proxy. Below spill_below, the next rank takes a share"
+        "Envoy uses the zone and region of the proxy. If the healthy share of a rank falls below spill_below, the "
+        "next rank takes a share"
     ),
     "pool.connections.idle": Rendered(),
     "pool.connections.max_requests": Rendered(),
     "pool.timeouts.connect": Rendered(),
     "pool.timeouts.queue": Unsupported(
-        "a request that waits for a connection ends only at the route's total timeout",
+        "a request that waits for a connection ends only when the route's total timeout expires",
         "max_pending_requests limits the number of waiting requests; timeouts.request limits their wait",
     ),
     "pool.circuit_breaker": Rendered("Requests whose connection is being established count as pending"),
     "pool.circuit_breaker.per_replica": Rendered(
-        "With HTTP/1.1, the smaller of the two limits applies. With HTTP/2, each worker thread may have "
-        "max_requests streams"
+        "With HTTP/1.1, the smaller of the two limits applies. With HTTP/2, each worker thread can have max_requests "
+        "streams"
     ),
     "pool.queue": Rendered(
         "If a request has to wait, Envoy sends the picker a second query, in which the request waits. If the picker "
         "hangs during this query, the request uses `otherwise` after `max_wait`"
     ),
     "pool.slow_start": Rendered(
-        "Slow start has no effect with hash, and has an effect with random only if weights differ or under `lbctl "
-        "serve`. It begins when Envoy first sees the replica"
+        "Slow start has no effect with hash. With random, slow start has an effect only if weights differ or `lbctl "
+        "serve` drives Envoy. Slow start begins when Envoy first sees the replica"
     ),
     "pool.health.http": Rendered("The Host header is the name of the pool unless `host` is set"),
-    "pool.health.http.body": Rendered("Envoy searches only the first 64 KiB"),
+    "pool.health.http.body": Rendered("Envoy searches only the first 64 KiB of the response body"),
     "pool.health.grpc": Rendered(),
     "pool.health.tcp": Rendered(),
     "pool.health.agent": Rendered(
-        "Envoy checks `/health` of the agent. The agent's weight for a slow GPU has no effect"
+        "Envoy checks `/health` of the agent. Envoy ignores the weight that the agent reports for a slow GPU"
     ),
     "pool.health.passive.consecutive_5xx": Rendered(),
     "pool.health.passive.connect_failures": Rendered("Resets and timeouts before a response also count"),
-    "pool.health.passive.error_rate": Rendered("Each Envoy measures the rate in consecutive windows"),
-    "pool.health.passive.ejection": Rendered("The ejection always lasts for complete error_rate windows"),
+    "pool.health.passive.error_rate": Rendered("Each Envoy instance measures the rate in consecutive windows"),
+    "pool.health.passive.ejection": Rendered("An ejection always lasts for a whole number of error_rate windows"),
     "pool.health.passive.max_ejection": Rendered(),
     "pool.health.fail_open": Rendered(
-        "Envoy enters panic mode if less than 1 % of the replicas are healthy. In a pool of more than 100 "
+        "Envoy enters panic mode if fewer than 1 % of the replicas are healthy. In a pool of more than 100 "
         "replicas, this happens before the last replica fails"
     ),
     "pool.load_shedding": Rendered(
-        "Envoy sheds load if all replicas have the same rank. With priorities or locality, it does so only if all "
-        "replicas are down. Drained replicas do not count"
+        "Envoy sheds load if all replicas have the same rank. With priorities or locality, Envoy sheds load only if "
+        "all replicas are down. Drained replicas do not count"
     ),
     "pool.discovery.dns": Rendered(
         "The pool contains every address of the name, because Envoy does not support max_replicas. If the name is "
@@ -228,12 +229,12 @@ CAPABILITIES: dict[str, Capability] = {
     ),
     "pool.tls.client_certificate": Rendered(),
     "pool.credentials": Rendered(
-        "Filters set the credentials after Envoy has chosen the host. For checks, the key is in the cluster, which "
-        "is in a separate file or is sent over protected xDS"
+        "Filters set the credentials after Envoy has selected the host. For checks, the cluster contains the key. The "
+        "cluster is in a separate file or is sent over protected xDS"
     ),
     "pool.upstream": Rendered(
-        "Filters set the host, path and secrets for each attempt, after Envoy has chosen the replica. Secrets use "
-        "SDS, in separate files or over protected xDS"
+        "Filters set the host, path and secrets for each attempt, after Envoy has selected the replica. Envoy "
+        "receives secrets by SDS, from separate files or over protected xDS"
     ),
     "fleet": Rendered(),
     "proxies": Rendered(),
@@ -241,11 +242,11 @@ CAPABILITIES: dict[str, Capability] = {
         "Envoy has a single bootstrap file and receives its listeners over xDS", "`form: fragment` is an error (LB134)"
     ),
     "proxies.include": Rendered(
-        "HTTP filters of known types can be included in front of the router. They also apply to WebSockets"
+        "HTTP filters of known types can be included in front of the router. The filters also apply to WebSockets"
     ),
     "pool.balance.pick": Rendered(
-        "`ext_authz` queries the picker. Its response is used only if it names hosts in the cluster, and `otherwise` "
-        "is the policy for all other requests"
+        "`ext_authz` queries the picker. Envoy uses the response only if it names hosts in the cluster, and uses "
+        "`otherwise` for all other requests"
     ),
     "pool.balance.pick.body": Rendered(
         "The request waits while the picker reads the first 64 KiB of the body. WebSocket routes and gRPC are "

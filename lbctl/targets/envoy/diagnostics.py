@@ -36,7 +36,7 @@ def _without_certificate(view: View) -> Iterator[Diagnostic]:
     if view.picker is not None and view.picker_tls:
         message = (
             f"the picker at {view.picker} requires a client certificate, but an Envoy that is configured from files "
-            "has none"
+            "has no certificate"
         )
         hint = (
             "use an Envoy configured by `lbctl bootstrap` with --tls-cert, or an address on loopback and `lbctl "
@@ -76,7 +76,7 @@ def _pool(view: View, name: str, pool: Pool) -> Iterator[Diagnostic]:
         yield _warning(
             "pool.load_shedding",
             (*path, "health", "load_shedding"),
-            "Envoy sheds load only if all replicas have the same rank; here it sheds only if no replica is left",
+            "Envoy sheds load only if all replicas have the same rank; here, it sheds load only if no replica is left",
         )
     if pool.active and isinstance(pool.active.probe, GrpcCheck) and pool.protocol == "http1":
         yield _warning(
@@ -120,8 +120,8 @@ def _separate_buckets(view: View, route: Route) -> Iterator[Diagnostic]:
         yield _warning(
             "route.rate_limit",
             ("routes", route.name, "rate_limit"),
-            f"Envoy counts requests separately for each listener and certificate: a client can use the limit {chains} "
-            "times",
+            "Envoy counts requests separately for each listener and certificate, so a client can use the limit "
+            f"{chains} times",
             "use one listener with one certificate for the route",
         )
 

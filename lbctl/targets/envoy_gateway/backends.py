@@ -140,7 +140,7 @@ class Backends:
         for pool in self._view.pools.values():
             priorities = {replica.priority for replica in pool.replicas}
             if len(priorities) > _MAX_RANKS:
-                message = "a Backend either is a fallback or not, so only replicas of the first two priorities are used"
+                message = "a Backend is either a fallback or not, so only replicas of the first two priorities are used"
                 yield warning("pool.replicas.priority", message, ("pools", pool.name, "replicas"))
 
     def _limits(self) -> Iterator[Diagnostic]:

@@ -214,7 +214,8 @@ def _of_existing_gateway(view: View) -> Iterator[Diagnostic]:
         for feature, key in _differences(view, listener):
             yield warning(feature, _OWNER, ("listeners", listener.name, *key), _HINT)
     message = (
-        "lbctl does not render this Gateway, so it does not remove headers with which clients claim another address"
+        "lbctl does not render this Gateway, so it does not remove headers that clients can use to claim another "
+        "address"
     )
     path = ("proxies", view.proxy.name, "kubernetes", "gateway")
     yield Diagnostic("LB174", message, path=path, hint=_HINT, severity="warning")

@@ -116,8 +116,8 @@ def diagnostics(context: Context) -> Iterator[Diagnostic]:
         for pool in view.pools.values():
             if pool.balance.pick is not None:
                 message = (
-                    "lbctl does not render this Gateway, so clients could choose their replica: `otherwise` chooses "
-                    "instead of the picker"
+                    "lbctl does not render this Gateway, so clients could choose their replica: the gateway uses "
+                    "`otherwise` instead of the picker"
                 )
                 yield warning("pool.balance.pick", message, ("pools", pool.name, "balance"), "set `gateway_class`")
         return
@@ -125,5 +125,5 @@ def diagnostics(context: Context) -> Iterator[Diagnostic]:
         shares = [share.pool for share in route.action.shares] if isinstance(route.action, Forward) else []
         picked = [name for name in shares if view.pools[name].balance.pick is not None]
         if picked and len(shares) > 1:
-            message = f"a rule with several pools has no picker: `otherwise` chooses the replicas of pool {picked[0]}"
+            message = f"a rule with several pools has no picker: the gateway uses `otherwise` for pool {picked[0]}"
             yield warning("pool.balance.pick", message, (*path_of(route), "split"), "use a route for each pool")

@@ -49,7 +49,7 @@ _BACKENDS_DISABLED = (
 )
 _PICKER_CERTIFICATES = (
     "the picker requires a client certificate, so Envoy Gateway needs `backendTLS.clientCertificateRef` in the "
-    "EnvoyProxy of the Gateway or of its class. Without it, `otherwise` chooses"
+    "EnvoyProxy of the Gateway or of its class. Without it, the gateway uses `otherwise`"
 )
 
 

@@ -273,7 +273,7 @@ def _reason(view: View, objects: KubernetesObjects, route: Route, auth: Auth) ->
         reason = f"a Backend cannot contain {auth.external.address}, which only one machine can reach"
         return kind, ("external", "url"), reason, "use an address that the gateway can reach"
     if auth.api_keys is not None and auth.jwt is not None:
-        reason = "a SecurityPolicy with API keys and tokens requires both of them, not either"
+        reason = "a SecurityPolicy with API keys and tokens requires both of them, not just one"
         return kind, (), reason, "use only one of them, or separate routes"
     if auth.api_keys is not None and auth.api_keys.realm is None:
         return _reason_about_keys(view, route, auth.api_keys)

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from lbctl.targets.target import CONTROL_PLANE, Capability, Rendered, Since, Unsupported
 
 _DONE = Rendered()
-_CLASS = "the Gateway class decides"
+_CLASS = "the behaviour depends on the Gateway class"
 
 
 def _setting(what: str) -> Unsupported:
-    return Unsupported(f"the API has no setting for {what}", f"{_CLASS}; its own policies may have this setting")
+    return Unsupported(f"the API has no setting for {what}", f"{_CLASS}; its policies may provide this setting")
 
 
 def _protection(what: str) -> Unsupported:
@@ -24,7 +24,7 @@ def _protection(what: str) -> Unsupported:
 _BALANCE = _setting("load balancing within a pool")
 _CHECKS = Unsupported("the API has no health checks", "the gateway uses the readiness of pods and EndpointSlices")
 _RETRIES = Unsupported(
-    "retries are not in the standard channel, and the experimental ones may repeat a request that was sent",
+    "retries are not part of the standard channel, and experimental retries can repeat a request that was already sent",
     _CLASS,
 )
 
@@ -52,15 +52,20 @@ _SERVED: Mapping[str, Capability] = {
 
 _LISTENERS: Mapping[str, Capability] = {
     "listener.bind": Rendered(
-        "Only the port is used. The gateway's Service has the addresses. Routes of a loopback listener return 503",
+        "Only the port is used. The gateway's Service determines the addresses. Routes of a loopback listener return "
+        "503",
         in_part=True,
     ),
     "listener.tls": Rendered(
-        "Each certificate is a reference to a Secret. The class decides the minimum TLS version", in_part=True
+        "Each certificate is a reference to a Secret. The Gateway class determines the minimum TLS version",
+        in_part=True,
     ),
     "listener.client_certificate": Since(
         (1, 5),
-        Unsupported("before 1.5, the API does not verify client certificates", "use a newer version of the API"),
+        Unsupported(
+            "before 1.5, the API does not verify client certificates",
+            "the routes return 503; use a newer version of the API",
+        ),
         "Only `required` without revocation lists is supported; otherwise the routes return 503 (LB403)",
     ),
     "listener.http2": _setting("HTTP/2"),
@@ -81,7 +86,7 @@ _LISTENERS: Mapping[str, Capability] = {
 
 _ROUTES: Mapping[str, Capability] = {
     "route.match": Rendered(
-        "An HTTPRoute for each listener and host has the rules in lbctl's order. If the order of two rules with "
+        "An HTTPRoute for each listener and host contains the rules in lbctl's order. If the order of two rules with "
         "different regular expressions cannot be expressed, the fleet is rejected (LB172). Only the nine methods of "
         "the API are supported",
         in_part=True,
@@ -108,7 +113,7 @@ _ROUTES: Mapping[str, Capability] = {
     "route.fallback": Unsupported(
         "the API has no fallback", "requests get 503 while the pools of the route have no ready replica"
     ),
-    "route.respond": Unsupported("the API cannot express responses by the gateway itself", "the route returns 503"),
+    "route.respond": Unsupported("a gateway cannot send its own responses with this API", "the route returns 503"),
     "route.redirect": Since(
         (1, 5),
         Unsupported("before 1.5, the API has no status 308", "every redirect has the status 301"),
@@ -116,7 +121,7 @@ _ROUTES: Mapping[str, Capability] = {
     "route.rewrite": Rendered("The new host is set without a port", in_part=True),
     "route.queue_priority": Unsupported("the API has no queue", "requests have no priority"),
     "route.websocket": Rendered(
-        "The ports of rendered Services are marked for WebSockets. A Service of another owner needs the "
+        "The ports of rendered Services are marked for WebSockets. A Service with another owner needs the "
         "`appProtocol` kubernetes.io/ws, and WebSockets on other routes are not rejected"
     ),
     "route.timeouts.request": _DONE,
@@ -149,14 +154,14 @@ _ROUTES: Mapping[str, Capability] = {
 
 _POOLS: Mapping[str, Capability] = {
     "pool.replicas": Rendered(
-        "Replicas of equal weight form a Service without a selector, and each Service has a weight. "
-        "Replicas with a host name are left out, because EndpointSlices contain addresses",
+        "Replicas with equal weight form a Service without a selector, and each Service has a weight. lbctl omits "
+        "replicas with a host name, because EndpointSlices contain addresses",
         in_part=True,
     ),
     "pool.model": _DONE,
     "pool.protocol.http1": _DONE,
-    "pool.protocol.http2": Rendered("A Service of another owner needs the `appProtocol` kubernetes.io/h2c"),
-    "pool.protocol.grpc": Rendered("A Service of another owner needs the `appProtocol` kubernetes.io/h2c"),
+    "pool.protocol.http2": Rendered("A Service with another owner needs the `appProtocol` kubernetes.io/h2c"),
+    "pool.protocol.grpc": Rendered("A Service with another owner needs the `appProtocol` kubernetes.io/h2c"),
     "pool.balance.round_robin": _BALANCE,
     "pool.balance.least_request": _BALANCE,
     "pool.balance.least_time": _BALANCE,
@@ -166,9 +171,10 @@ _POOLS: Mapping[str, Capability] = {
     "pool.balance.hash.prompt_prefix": _BALANCE,
     "pool.balance.hash.bounded_load": _BALANCE,
     "pool.balance.pick": Rendered(
-        "A pool with `discovery.kubernetes` becomes an InferencePool, which needs the pool's `selector`. Its picker "
-        "may fail. Either all pools of a split are InferencePools or none. An existing InferencePool "
-        "(`inference_pool`) has its own picker. For other replicas, the Gateway class chooses",
+        "A pool with `discovery.kubernetes` becomes an InferencePool, which needs the pool's `selector`. If its "
+        "picker fails, requests are still forwarded. Either all pools of a split are InferencePools, or none of them. "
+        "An existing InferencePool (`inference_pool`) has its own picker. For all other pools, the Gateway class "
+        "selects the replica",
         in_part=True,
     ),
     "pool.balance.pick.body": Rendered("The gateway streams the body to the picker"),
@@ -183,12 +189,14 @@ _POOLS: Mapping[str, Capability] = {
     ),
     "pool.replicas.drain": _DONE,
     "pool.locality": Rendered(
-        "Only `prefer: zone` for Services that lbctl renders (trafficDistribution), without `spill_below`", in_part=True
+        "Only `prefer: zone` is supported, without `spill_below`, for Services that lbctl renders "
+        "(trafficDistribution)",
+        in_part=True,
     ),
     "pool.connections.idle": _setting("idle connections to replicas"),
     "pool.connections.max_requests": _setting("the number of requests per connection"),
     "pool.timeouts.connect": _setting("the connect timeout"),
-    "pool.timeouts.queue": _setting("the time that a request waits for a connection"),
+    "pool.timeouts.queue": _setting("how long a request waits for a connection"),
     "pool.circuit_breaker": _setting("the number of connections and requests"),
     "pool.circuit_breaker.per_replica": _setting("the number of connections and requests"),
     "pool.queue": Unsupported("the API has no queue", "requests do not wait at the picker"),
@@ -206,19 +214,23 @@ _POOLS: Mapping[str, Capability] = {
     "pool.health.fail_open": _CHECKS,
     "pool.load_shedding": _setting("load shedding"),
     "pool.discovery.dns": Unsupported(
-        "an EndpointSlice with names is deprecated, and a Service with an external name is not a backend",
+        "EndpointSlices with host names are deprecated, and a Service with an external name cannot be a backend",
         "routes to the pool return 503",
     ),
     "pool.discovery.file": Rendered("The file is read when the objects are rendered"),
     "pool.discovery.kubernetes": Rendered(
-        "The routes refer to the Service by `service_port`, or to the InferencePool. The gateway follows their pods"
+        "The routes refer to the Service by `service_port`, or to the InferencePool. The gateway watches their pods"
     ),
     "pool.tls": Rendered(
-        "A BackendTLSPolicy, which needs `ca` and `server_name`; without them, the routes return 503", in_part=True
+        "lbctl renders a BackendTLSPolicy, which needs `ca` and `server_name`; without them, the routes return 503",
+        in_part=True,
     ),
     "pool.tls.client_certificate": Since(
         (1, 5),
-        Unsupported("before 1.5, the API has no client certificates for backends", "use a newer version of the API"),
+        Unsupported(
+            "before 1.5, the API has no client certificates for backends",
+            "the routes return 503; use a newer version of the API",
+        ),
         "All pools with TLS need the same certificate, and lbctl must render the Gateway; otherwise the routes return "
         "503 (LB490)",
     ),
@@ -232,17 +244,15 @@ _REJECTED = "lbctl rejects this setting (LB170)"
 _FLEET: Mapping[str, Capability] = {
     "fleet": _DONE,
     "proxies": _DONE,
-    "proxies.identity": Unsupported("the gateway belongs to its class", _REJECTED),
+    "proxies.identity": Unsupported("the Gateway class manages the gateway", _REJECTED),
     "proxies.weights": Unsupported("only HAProxy has this interface", _REJECTED),
     "proxies.slots": Unsupported("only HAProxy has server slots", _REJECTED),
     "control": Unsupported(
         "`lbctl serve` does not drive the gateway", "it serves the fleet's other proxies and the picker"
     ),
-    "proxies.metrics": Unsupported("the gateway belongs to its class", _REJECTED),
+    "proxies.metrics": Unsupported("the Gateway class manages the gateway", _REJECTED),
     "proxies.form": Unsupported("manifests have no fragments", _REJECTED),
-    "proxies.include": Unsupported(
-        "manifests have no places for included lines", f"{_REJECTED}; use a kustomize patch"
-    ),
+    "proxies.include": Unsupported("manifests cannot contain included lines", f"{_REJECTED}; use a kustomize patch"),
 }
 
 CAPABILITIES: Mapping[str, Capability] = {

@@ -218,7 +218,7 @@ def _picked_splits(view: View) -> Iterator[Diagnostic]:
 def _tls_versions(view: View) -> Iterator[Diagnostic]:
     for listener in view.listeners:
         if listener.tls is not None and listener.tls.min_version != "1.2":
-            message = "the Gateway API has no setting for the minimum TLS version: the Gateway class decides"
+            message = "the Gateway API has no setting for the minimum TLS version: the Gateway class determines it"
             yield warning("listener.tls", message, ("listeners", listener.name, "tls", "min_version"))
 
 
@@ -228,14 +228,14 @@ def _pools(view: View) -> Iterator[Diagnostic]:
         named = [item for item in pool.replicas if not is_ip(item.address.host)]
         for replica in named if not isinstance(pool.discovery, DnsDiscovery) else ():
             message = (
-                f"an EndpointSlice contains addresses, but {replica.address.host} is a name: the replica is left out"
+                f"an EndpointSlice contains addresses, but {replica.address.host} is a name, so the replica is omitted"
             )
             yield warning("pool.replicas", message, (*path, "replicas", replica.name), "use its IP address")
         yield from _locality(pool)
         yield from _protocol(pool)
         yield from assumed_port(pool) if not is_picked(pool) else ()
         if pool.balance.pick is not None and not is_picked(pool):
-            message = "an InferencePool selects pods of the cluster, so the Gateway class chooses among these replicas"
+            message = "an InferencePool selects pods of the cluster, so the Gateway class selects among these replicas"
             hint = ""
             if has_inference_pool(pool):
                 message = "the endpoint picker that the InferencePool names chooses the replicas"
@@ -279,7 +279,7 @@ def _preflights(view: View) -> Iterator[Diagnostic]:
     for name in view.routes:
         route = view.routes.get(name.removesuffix(PREFLIGHT))
         if name.endswith(PREFLIGHT) and route is not None and isinstance(route.action, Forward):
-            message = "the API cannot express responses by the gateway itself: CORS preflights of this route get 503"
+            message = "a gateway cannot send its own responses with this API: CORS preflights of this route get 503"
             path = ("routes", route.name, "headers", "response")
             yield warning("route.respond", message, path, "let a policy of the Gateway class answer them")
 
@@ -289,10 +289,10 @@ def _locality(pool: Pool) -> Iterator[Diagnostic]:
         return
     path = ("pools", pool.name, "locality")
     if isinstance(pool.discovery, KubernetesDiscovery):
-        message = "lbctl does not render this Service, so its owner decides about zones"
+        message = "lbctl does not render this Service, so its owner controls the zone preference"
         hint = "set trafficDistribution in the Service"
         if has_inference_pool(pool):
-            message, hint = "the endpoint picker of the InferencePool decides about zones", ""
+            message, hint = "the endpoint picker of the InferencePool controls the zone preference", ""
         yield warning("pool.locality", message, path, hint)
     elif pool.locality.prefer != "zone":
         yield warning("pool.locality", "a Service can prefer zones, but not regions", (*path, "prefer"))

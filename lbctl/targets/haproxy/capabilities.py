@@ -43,124 +43,125 @@ _RENDERED = (
 )
 
 _NOTES = {
-    "listener.tls": "HAProxy selects a certificate by the names that it contains. The key is in a file with the "
-    "same name, as in x.crt and x.key, or in the same file",
-    "listener.h2c": "HTTP/2 is detected by its connection preface",
-    "listener.client_address": "HAProxy supports up to four trusted load balancers in a row",
-    "listener.max_body": "From 3.3 on, such a listener accepts only HTTP/1.1. A body without a Content-Length "
-    "header, including a gRPC client's stream, is buffered until it is complete, and is counted if it fits into "
-    "the buffer. The buffer holds 11 KiB of headers and body, or more if bodies are inspected. A longer body "
-    "receives a 411 response. If a body is far above the limit, the connection may be reset instead",
-    "listener.headers.max_count": "On all listeners, a request with over 50 header lines more than the limit "
-    "receives a 400 response, and a response with as many header lines is replaced by a 502. A fragment uses the "
-    "host's `tune.http.maxhdr` (101)",
-    "listener.headers.max_bytes": "A request with headers that exceed the limit by over 16 KiB receives a 400 "
-    "response. A fragment uses the host's `tune.bufsize` (15 KiB)",
+    "listener.tls": "HAProxy selects a certificate by the names in the certificate. The key is in a file with the "
+    "same base name (x.crt and x.key), or in the same file",
+    "listener.h2c": "The proxy detects HTTP/2 by the connection preface",
+    "listener.client_address": "HAProxy supports a chain of up to four trusted load balancers",
+    "listener.max_body": "From 3.3 on, a listener with `max_body` accepts only HTTP/1.1. HAProxy buffers a body "
+    "without a Content-Length header, such as a gRPC client's stream, until the body is complete, and checks its size "
+    "if the body fits into the buffer. The buffer holds 11 KiB of headers and body, or more if bodies are inspected. "
+    "A longer body receives a 411 response. If a body is far above the limit, the connection may be reset instead",
+    "listener.headers.max_count": "On all listeners, a request that exceeds the limit by more than 50 header lines "
+    "receives a 400 response. A response with that many header lines is replaced with a 502 response. A fragment uses "
+    "the host's `tune.http.maxhdr` (101 by default)",
+    "listener.headers.max_bytes": "A request whose headers exceed the limit by more than 16 KiB receives a 400 "
+    "response. A fragment uses the host's `tune.bufsize` (15 KiB by default)",
     "listener.inspect": "The size is a minimum, because HAProxy reads more if it fits into the buffer. For all "
-    "listeners of the HAProxy, `tune.bufsize` is the sum of `inspect`, `headers.max_bytes` and 16 KiB. A request "
-    "uses as much memory as its body fills (see docs/reference/requests.md)",
+    "listeners of the HAProxy instance, `tune.bufsize` is the sum of `inspect`, `headers.max_bytes` and 16 KiB. A "
+    "request uses as much memory as its body fills (see docs/reference/requests.md)",
     "listener.request_id": "The ID sent by a trusted peer is kept if it consists of at most 200 printable ASCII "
     "characters",
     "listener.access_log": "HAProxy writes the log only to /dev/stdout or /dev/stderr",
-    "route.match": "HAProxy decodes the path and merges repeated slashes before it matches the path. A path with "
-    "dot segments receives a 400 response, and so does a long path that exceeds the limits of a regular "
-    "expression",
+    "route.match": "HAProxy decodes the path and merges repeated slashes before it matches the path. A request "
+    "receives a 400 response if its path contains dot segments, or is too long for the limits of regular expressions",
     "route.match.model": "HAProxy reads the model from the header x-model, otherwise from `model` in a JSON body "
     "(not in a multipart form) without non-ASCII escapes (\\u65e5), and otherwise from the query of a GET "
-    "request. If a key is repeated, the first one counts. A compressed body receives a 415 response. If the "
-    "model decides about protection, a request receives a 400 response unless it names exactly one model. It "
-    "also receives a 400 response if its body is nested more than about a hundred levels deep",
+    "request. If a key is repeated, HAProxy uses the first occurrence. A compressed body receives a 415 response. If "
+    "a route's protection depends on the model, a request receives a 400 response unless it names exactly one model. "
+    "A request also receives a 400 response if its body is nested more than about a hundred levels deep",
     "route.sticky_split.cookie": "The cookie contains the name of the pool",
-    "route.sticky_split.header": "HAProxy chooses the pool by a hash of the value, so a change of the split moves "
-    "some clients",
-    "route.websocket": "On other routes, the request is forwarded as plain HTTP without its upgrade. If the model "
-    "decides about protection, a WebSocket receives a 400 response",
-    "route.retry": "HAProxy retries immediately, on a replica other than the last one. A pool has a single number "
-    "of retries, the smallest of its routes. A stream that the replica refused is not retried. Before 2.8, if a "
-    "replica aborts a later request of a client's connection, that connection ends without a status or a log "
+    "route.sticky_split.header": "HAProxy selects the pool by a hash of the value, so changing the split moves some "
+    "clients to another pool",
+    "route.websocket": "On other routes, the request is forwarded as plain HTTP without its upgrade. If a route's "
+    "protection depends on the model, a WebSocket receives a 400 response",
+    "route.retry": "HAProxy retries immediately on a different replica. The smallest number of retries "
+    "of a pool's routes applies to all requests to the pool. A stream that the replica refused is not retried. Before "
+    "2.8, if a replica aborts a later request on a client's connection, that connection ends without a status or a log "
     "line, and an HTTP/2 client may send the request again. After 3.0, a request receives a 502 response without "
     "a retry if the replica refuses an HTTP/2 connection in cleartext",
     "route.retry.idempotent": "Requests are retried only if their body fits into a buffer",
-    "route.retry.replica_busy": "Only the status 503 is retried, and only with bodies of at most 64 KiB (in a "
-    "fragment, of at most the host's tune.bufsize). The request waits until its body is complete or fills a "
-    "buffer. If routes of a pool retry on different conditions, only one of these settings is used",
+    "route.retry.replica_busy": "Only responses with status 503 are retried, and only if the request body has at most "
+    "64 KiB (in a fragment, at most the host's tune.bufsize). The request waits until its body is complete or fills a "
+    "buffer. If the routes to a pool have different retry conditions, only one of them is used",
     "route.regions": "If the pool also has other replicas, HAProxy uses a separate backend for the replicas in "
-    "these regions. Checks and limits apply separately there",
+    "these regions. Checks and limits apply to this backend separately",
     "route.rate_limit": "HAProxy counts requests in a sliding window of burst ÷ rate. Unlike the token buckets of "
-    "nginx and Envoy, the window does not save unused requests. So HAProxy rejects some requests of a client whose "
-    "mean rate is below the limit. If requests arrive at random at two thirds of the rate, it rejects 1 % of them with "
-    "a burst of 20, 0.2 % with 40, and almost none with 80. A route can have at most three limits",
+    "nginx and Envoy, the window does not accumulate unused requests. Therefore, HAProxy rejects some requests even "
+    "if the client's mean rate is below the limit. If requests arrive at random at two thirds of the rate, HAProxy "
+    "rejects 1 % of them with a burst of 20, 0.2 % with 40, and almost none with 80. A route can have at most three "
+    "limits",
     "route.rate_limit.concurrent": "A route can have at most three limits, including rate limits",
     "route.rate_limit.prompt_tokens": "The picker enforces the limit. While the picker does not respond, requests are "
     "not limited",
     "route.auth.api_keys": "The keys are stored as hashes in a separate file. With `forward_tenant`, a request "
     "with a body for HTTP/1 replicas needs a Content-Length header, because trailers could name another tenant. "
-    "Otherwise, it receives a 411 response, as does an HTTP/2 request with an empty body in a separate frame",
+    "Otherwise, the request receives a 411 response. This also applies to an HTTP/2 request with an empty body in a "
+    "separate frame",
     "proxies.metrics": "The Prometheus exporter, which is included in both the Debian and the official builds, serves "
     "`/metrics`",
-    "route.auth.basic": "The passwords are stored as hashes in a separate file. The rules for bodies are the same "
-    "as with API keys",
+    "route.auth.basic": "The passwords are stored as hashes in a separate file. The rules for bodies are the same as "
+    "for API keys",
     "route.auth.jwt": "A token must have an expiry time, which is checked without clock tolerance. Only the first "
     "8 audiences of a token are compared. HAProxy supports RSA and ECDSA keys, and PS256, PS384 and PS512 from "
-    "2.8 on. A key without `alg` verifies RS256 or the algorithm of its curve. A tenant must be printable ASCII, "
-    "and a tenant with control characters receives a 403 response",
+    "2.8 on. HAProxy uses a key without `alg` for RS256, or for the algorithm of its curve. A tenant name must be "
+    "printable ASCII. A request whose tenant name contains control characters receives a 403 response",
     "pool.balance.least_request": "HAProxy chooses idle replicas regardless of their weight",
     "pool.balance.random": "HAProxy draws a single replica by weight",
-    "pool.balance.hash.bounded_load": "A failed replica appears idle to the load bound. It is ejected after as "
-    "many failed connections as a request has retries, but at least 2. A connection that fails late is retried "
-    "after up to 1 s",
+    "pool.balance.hash.bounded_load": "A failed replica appears idle to the load bound. HAProxy ejects the replica "
+    "after as many failed connections as a request has retries, but at least 2. A connection that fails late is "
+    "retried after up to 1 s",
     "pool.balance.hash.json_body": "HAProxy reads only the part of the body that fits into `inspect`",
     "pool.balance.hash.prompt_prefix": "The hash covers the model and `prompt`, or the text of the first two "
     "messages if there is no `prompt`",
-    "pool.affinity.header": "Each HAProxy keeps a separate table of sessions, which is lost at a restart, and at a "
+    "pool.affinity.header": "Each HAProxy instance keeps its own table of sessions, which is lost on restart, and on "
     "reload without the Runtime API",
-    "pool.affinity": "The cookie contains a hash of the replica's name. Its lifetime restarts with each response",
-    "pool.replicas.priority": "Replicas of a rank are used as soon as no replica with a lower number is healthy. "
-    "With `locality`, its rules apply instead",
-    "pool.locality": "Traffic moves in steps. Below spill_below of a rank, the next rank takes a share by weight. "
-    "A replica's limits apply separately in each step, and 5xx responses count for ejection only in the nearest "
-    "step",
+    "pool.affinity": "The cookie contains a hash of the replica's name. Each response renews the cookie",
+    "pool.replicas.priority": "Replicas of a rank are used as soon as no replica with a lower number is healthy. With "
+    "`locality`, the rules of `locality` apply instead",
+    "pool.locality": "Traffic moves in steps. If the healthy share of a rank falls below spill_below, the next rank "
+    "takes a share by weight. A replica's limits apply to each step separately, and 5xx responses count for ejection "
+    "only in the nearest step",
     "pool.connections.idle": "With HTTP/1, each request uses a new connection and idle connections are not kept, "
-    "unless servers never close them (`unlimited`, or Triton). With HTTP/2, half of the idle connections are "
-    "closed whenever half of the time has passed",
+    "unless servers never close them (`unlimited`, or Triton). With HTTP/2, HAProxy closes half of the idle "
+    "connections each time that half of the timeout has passed",
     "pool.connections.max_requests": "With HTTP/1, each connection carries a single request",
     "pool.circuit_breaker": "The limits apply to requests in the queue and in flight. HAProxy does not limit "
     "concurrent retries",
     "pool.circuit_breaker.per_replica": "Requests above the limit wait in the pool's queue. With HTTP/2, HAProxy "
     "counts requests, not connections",
     "pool.queue": "A request waits in its SPOE query to the picker. If the picker hangs, requests wait until its "
-    "health check has failed, and then use `otherwise`. All queries of the listener have the timeout of this query. "
-    "HAProxy's own queue follows (`timeouts.queue`)",
+    "health check has failed, and then use `otherwise`. All queries of the listener use the timeout of this query. "
+    "After the picker's queue, the request can also wait in HAProxy's own queue (`timeouts.queue`)",
     "pool.health.grpc": "HAProxy detects a status other than SERVING only when the check times out",
-    "pool.health.agent": "HAProxy checks `/health` of the agent, and also sends agent checks to the port after the "
-    "agent's. They set the weight of a slow GPU and drain the replica. With a `runtime_api`, they only mark the "
-    "replica as down, and servers in slots and servers that are added at run time have none. With `agent_check`, "
-    "HAProxy sends the agent checks to `lbctl serve` instead",
-    "pool.health.fail_open": "HAProxy uses a separate backend whose replicas are not checked. Limits apply separately "
-    "there",
+    "pool.health.agent": "HAProxy checks `/health` of the agent, and also sends agent checks to the next port. Agent "
+    "checks lower the weight of a replica with a slow GPU, and drain a replica. With a `runtime_api`, agent checks "
+    "only mark a replica as down. Servers in slots and servers that are added at run time have no agent checks. With "
+    "`agent_check`, HAProxy sends the agent checks to `lbctl serve` instead",
+    "pool.health.fail_open": "HAProxy uses a separate backend whose replicas are not checked. Limits apply to this "
+    "backend separately",
     "pool.load_shedding": "A drained replica counts as unhealthy",
     "pool.slow_start": "Slow start applies after a replica was down, or was drained in a pool with affinity, but "
     "not when HAProxy starts. The ramp is linear",
-    "pool.health.passive.consecutive_5xx": "The check applies only if it is set or if the whole pool may be "
-    "ejected, and never to the only replica of a pool, because HAProxy has no max_ejection. Connect failures "
-    "also count. Without an active check, the ejection ends after ejection_time. With an active check, it ends "
-    "after healthy_threshold passed checks",
+    "pool.health.passive.consecutive_5xx": "The check applies only if it is set or if the whole pool can be ejected, "
+    "and never to the only replica of a pool, because HAProxy has no max_ejection. Connect failures "
+    "also count. Without an active check, the ejection ends after ejection_time. With an active check, the ejection "
+    "ends after healthy_threshold passed checks",
     "pool.health.passive.connect_failures": "If consecutive_5xx is set, it limits connect failures and 5xx "
     "responses together",
     "pool.health.passive.max_ejection": "HAProxy has no such limit. Responses eject replicas only if "
-    "consecutive_5xx is set, and then all replicas may be ejected at once (LB491). If max_ejection is 100%, "
+    "consecutive_5xx is set, and then all replicas can be ejected at once (LB491). If max_ejection is 100%, "
     "responses eject replicas by default",
     "pool.discovery.dns": "The pool has at most max_replicas replicas, all with the same weight. If the name is "
     "removed (NXDOMAIN), HAProxy keeps the last addresses",
     "pool.discovery.file": "The file is read when the configuration is rendered",
     "pool.tls": "IP addresses are not checked against the certificate, so set server_name. A separate health port is "
     "checked without TLS",
-    "pool.credentials": "The credentials are set in the pool's backend. The key is looked up in a separate file, "
-    "including for checks",
-    "pool.upstream": "The host, path and secrets are set in the pool's backend. Secrets are looked up in a "
+    "pool.credentials": "The credentials are set in the pool's backend. HAProxy looks up the key in a separate file, "
+    "also for checks",
+    "pool.upstream": "The host, path and secrets are set in the pool's backend. HAProxy looks up secrets in a "
     "separate file",
-    "pool.tls.client_certificate": "HAProxy finds the key next to its certificate, as x.crt and x.key, or in one "
-    "file with both",
+    "pool.tls.client_certificate": "HAProxy expects the key next to its certificate (x.crt and x.key), or both in one "
+    "file",
 }
 
 _UNSUPPORTED = {
@@ -173,12 +174,12 @@ _UNSUPPORTED = {
     ),
     "route.mirror": Unsupported("HAProxy cannot copy a request", "nothing is mirrored"),
     "route.timeouts.request": Unsupported(
-        "HAProxy has no timeout for a whole request, only for silence",
-        "the idle timeout is at most the request timeout",
+        "HAProxy has no timeout for a whole request, only for pauses",
+        "the idle timeout is limited to the request timeout",
     ),
     "route.timeouts.attempt": Unsupported(
-        "HAProxy has a single timeout for silence before and during a response",
-        "the idle timeout is at most the attempt timeout",
+        "HAProxy has a single timeout for pauses before and during a response",
+        "the idle timeout is limited to the attempt timeout",
     ),
     "route.retry.budget": Unsupported(
         "HAProxy counts retries only per request", "`attempts` limits the retries of each request, without a budget"
@@ -209,26 +210,26 @@ CAPABILITIES: dict[str, Capability] = {
     "pool.balance.pick.body": Rendered("The picker reads at most the first 64 KiB of JSON bodies of POST requests"),
     **CONTROL_PLANE,
     "proxies.slots": Rendered(
-        "With a `runtime_api`, slots are servers in maintenance mode. A new replica is added under its own name if "
-        "HAProxy supports this, and takes a slot if it has a cookie. A reload is needed for a replica with a "
-        "priority or locality that is new in the pool. In pools with affinity, a reload is also needed for a "
-        "replica with different TLS settings, and if no slot is free"
+        "With a `runtime_api`, slots are servers in maintenance mode. HAProxy adds a new replica under its own name "
+        "if its version supports this. A replica with a cookie uses a slot instead. HAProxy must be reloaded for a "
+        "replica whose priority or locality is new in the pool. In pools with affinity, HAProxy must also be reloaded "
+        "for a replica with different TLS settings, and if no slot is free"
     ),
     "proxies.identity": Rendered(
         "The settings apply if root starts HAProxy. If `config` is below /etc, as in distributions, the defaults "
         "are haproxy, haproxy and /var/lib/haproxy. Otherwise, HAProxy runs as the user that starts it"
     ),
     "proxies.form": Rendered(
-        "The fragment is an additional file (`-f`). It contains named defaults and sections with unique names, but "
-        "no `global`. Settings that need `global` are an error (LB135)"
+        "The fragment is an additional file (`-f`). The fragment contains named defaults and sections with unique "
+        "names, but no `global`. Settings that require `global` cause an error (LB135)"
     ),
     "proxies.include": Rendered(
         "Files can be included at the end of `global`, in the frontend of a listener before it chooses the "
         "backend, and in the backends of a pool"
     ),
     "proxies.weights": Rendered(
-        "lbctl uses a `stats socket` of the user that HAProxy runs as, or an agent check of each replica every 2 "
-        "s. With agent checks, the weights in the file are the capacities"
+        "lbctl uses a `stats socket` owned by HAProxy's user, or an agent check of each replica every 2 s. With agent "
+        "checks, the weights in the file are the capacities"
     ),
 }
 """Maps each feature ID to its capability, for every feature."""

@@ -50,7 +50,7 @@ class StickTable:
 def diagnostics(route: Route) -> Iterator[Diagnostic]:
     """Yield a warning if the route has more limits than HAProxy can count."""
     if len(route.rate_limits) > COUNTERS:
-        message = f"HAProxy supports at most {COUNTERS} limits per request: this route returns 503 on HAProxy"
+        message = f"HAProxy supports at most {COUNTERS} limits per request, so this route returns 503 on HAProxy"
         path = ("routes", route.name, "rate_limit")
         yield Diagnostic(BY_ID["route.rate_limit"].code, message, path=path, severity="warning")
 

@@ -79,7 +79,7 @@ def misplaced(place: str, text: str) -> Iterator[Misplaced]:
                 line.number, f"`{line.keyword}` begins a section, but these lines are already within a section"
             )
         elif place == "backend" and line.keyword in _SERVERS:
-            message = "the replicas of a pool come from the fleet: lbctl would remove this server"
+            message = "the replicas of a pool come from the fleet, so lbctl would remove this server"
             yield Misplaced(line.number, message, "list it in the pool's `replicas`")
         if line.text.endswith("\\"):
             yield Misplaced(

@@ -105,7 +105,7 @@ def _about_busy(pool: Pool, route: Route, version: tuple[int, ...]) -> Iterator[
     statuses = set(busy_statuses(route, pool))
     if statuses & BUSY and pool.passive and pool.passive.ejects_without_bound:
         which = "each busy response" if version >= _COUNTS_RETRIED else "a busy response without a successful retry"
-        message = f"HAProxy counts {which} of {pool.name} toward consecutive_5xx"
+        message = f"HAProxy counts {which} of {pool.name} towards consecutive_5xx"
         yield _warning("pool.health.passive.consecutive_5xx", route, message)
     if statuses - BUSY:
         names = " and ".join(map(str, sorted(statuses - BUSY)))
@@ -116,7 +116,7 @@ def _about_busy(pool: Pool, route: Route, version: tuple[int, ...]) -> Iterator[
 
 def _about_refused(pool: Pool, route: Route) -> Diagnostic:
     message = (
-        f"if a replica of {pool.name} refuses an HTTP/2 connection in cleartext, HAProxy returns 502 without a retry "
+        f"if a replica of {pool.name} refuses a cleartext HTTP/2 connection, HAProxy returns 502 without a retry "
         "until the active check ejects the replica"
     )
     return _warning(

@@ -129,8 +129,8 @@ def diagnostics(view: View, objects: KubernetesObjects) -> Iterator[Diagnostic]:
     """Yield a warning if the policy is in another namespace."""
     if policy(view, objects) is not None and objects.pods_namespace != objects.namespace:
         message = (
-            f"the access lists become a policy in {objects.pods_namespace}, the namespace of the gateway's pods, and "
-            "applying it needs permissions there"
+            f"the access lists become a policy in {objects.pods_namespace}, the namespace of the gateway's pods, so "
+            "applying it requires permissions there"
         )
         path = ("proxies", view.proxy.name, "kubernetes")
         hint = "pods_namespace: NAMESPACE, if the pods are in another one"

@@ -11,21 +11,21 @@ _MESH = "the mesh's settings apply"
 
 
 def _setting(what: str, instead: str = _MESH) -> Unsupported:
-    return Unsupported(f"Istio's API has no setting for {what} of a gateway", instead)
+    return Unsupported(f"Istio's API has no setting for {what} on a gateway", instead)
 
 
 def _protection(what: str) -> Unsupported:
     return Unsupported(
-        f"Istio's API has no setting for {what} of a route",
-        "let another component provide this feature and list it in `assume`, or use a proxy that supports it",
+        f"Istio's API has no setting for {what} on a route",
+        "provide this feature with another component and list it in `assume`, or use a proxy that supports it",
     )
 
 
 _CHECKS = Unsupported(
     "Istio has no active health checks", "the gateway uses the readiness of pods and the passive checks"
 )
-_STICKY = Unsupported("a VirtualService has no sticky split", "each request is assigned to a pool at random")
-_PLAIN = "hash keys are parts of the head of a request"
+_STICKY = Unsupported("a VirtualService does not support sticky splits", "each request is assigned to a pool at random")
+_PLAIN = "hash keys come from the request line and headers, not from the body"
 
 _SERVED: Mapping[str, Capability] = {
     "route.rollout": Unsupported(
@@ -48,16 +48,17 @@ _SERVED: Mapping[str, Capability] = {
 
 _LISTENERS: Mapping[str, Capability] = {
     "listener.bind": Rendered(
-        "Only the port is used. The gateway's Service has the addresses. Routes of a loopback listener return 503",
+        "Only the port is used. The gateway's Service determines the addresses. Routes of a loopback listener return "
+        "503",
         in_part=True,
     ),
     "listener.tls": Rendered("Each certificate is a reference to a Secret in the namespace of the gateway's pods"),
     "listener.client_certificate": Rendered(
-        "The Secret of the listener also has the CA bundle and the revocation lists. With an existing `gateway`, the "
+        "The listener's Secret also contains the CA bundle and the revocation lists. With an existing `gateway`, the "
         "routes return 503 (LB403)",
         in_part=True,
     ),
-    "listener.http2": _setting("HTTP/2", "clients may use HTTP/2"),
+    "listener.http2": _setting("HTTP/2", "clients can use HTTP/2"),
     "listener.h2c": _DONE,
     "listener.client_address": _setting("trusted load balancers", "the mesh's `gatewayTopology` applies"),
     "listener.proxy_protocol": _setting("the PROXY protocol", "the mesh's `gatewayTopology` applies"),
@@ -71,18 +72,19 @@ _LISTENERS: Mapping[str, Capability] = {
     "listener.tracing": _setting("traces"),
     "listener.request_id": Rendered("The header is always x-request-id", in_part=True),
     "listener.access": Rendered(
-        "An AuthorizationPolicy for the gateway's pods, in their namespace. It applies to all ports of the pods, also "
-        "to TCP servers, and to the hosts of the routes. With wildcards or routes for any host, it applies to all "
-        "hosts, and needs `gateway_labels` of the fleet's own pods. If the lists of listeners or routes differ, with "
-        "`client_address`, or with an existing `gateway`, the routes return 503 (LB415)",
+        "lbctl renders an AuthorizationPolicy in the namespace of the gateway's pods. The policy applies to all ports "
+        "of the pods, including TCP servers, and to the hosts of the routes. With wildcards, or with routes for any "
+        "host, the policy applies to all hosts and needs `gateway_labels` that select the fleet's own pods. The "
+        "routes return 503 (LB415) if the lists of listeners or routes differ, or if `client_address` or an existing "
+        "`gateway` is set",
         in_part=True,
     ),
 }
 
 _ROUTES: Mapping[str, Capability] = {
     "route.match": Rendered(
-        "A VirtualService for each listener and host has the rules in lbctl's order. An address as a host is rejected "
-        "(LB171)",
+        "A VirtualService for each listener and host contains the rules in lbctl's order. lbctl rejects an IP address "
+        "as a host (LB171)",
         in_part=True,
     ),
     "route.match.model": Rendered(
@@ -101,21 +103,21 @@ _ROUTES: Mapping[str, Capability] = {
     ),
     "route.respond": _DONE,
     "route.redirect": Rendered(
-        "A port in the Host header is kept, except port 80. So a redirect on a listener with another port is reported "
-        "(LB431)",
+        "Istio keeps a port in the Host header, except port 80. Therefore, lbctl reports a redirect on a listener "
+        "with another port (LB431)",
         in_part=True,
     ),
     "route.rewrite": _DONE,
     "route.queue_priority": Unsupported("Istio has no queue", "requests have no priority"),
     "route.websocket": Rendered("Gateways accept WebSockets on all routes"),
     "route.timeouts.request": _DONE,
-    "route.timeouts.attempt": Rendered("Only for requests that may be retried", in_part=True),
+    "route.timeouts.attempt": Rendered("The timeout is supported only for requests that can be retried", in_part=True),
     "route.timeouts.idle": _setting("the idle timeout", "requests have no idle timeout"),
     "route.retry": Rendered("Without retries, `attempts: 0` is rendered, because Istio retries by default"),
     "route.retry.idempotent": _DONE,
     "route.retry.replica_busy": Rendered("The status 529 is not supported", in_part=True),
     "route.retry.budget": Rendered("If the routes to a pool have different budgets, the smallest one applies"),
-    "route.retry.backoff": Rendered("The longest pause is always ten times the first one", in_part=True),
+    "route.retry.backoff": Rendered("The longest pause is always ten times the first pause", in_part=True),
     "route.rate_limit": _protection("rate limits"),
     "route.rate_limit.concurrent": _protection("concurrent requests"),
     "route.rate_limit.prompt_tokens": _protection("prompt tokens"),
@@ -124,8 +126,8 @@ _ROUTES: Mapping[str, Capability] = {
     "route.auth.external": _protection("external authentication"),
     "route.auth.basic": _protection("passwords"),
     "route.headers": Rendered(
-        "A header with {tenant}, with {pool} in a route to several pools, or with {host} in a response to a request "
-        "with a new host is not set (LB445)",
+        "lbctl does not set a header with {tenant}, with {pool} in a route to several pools, or with {host} in a "
+        "response if the route changes the host (LB445)",
         in_part=True,
     ),
     "route.regions": _DONE,
@@ -136,7 +138,7 @@ _ROUTES: Mapping[str, Capability] = {
 _POOLS: Mapping[str, Capability] = {
     "pool.replicas": Rendered(
         "Replicas outside the cluster are the endpoints of a ServiceEntry. With least_request, the weight is the "
-        "square of the capacity. In a pool with few slots, it is the capacity"
+        "square of the capacity, or the capacity itself in a pool with few slots"
     ),
     "pool.model": _DONE,
     "pool.protocol.http1": _DONE,
@@ -152,36 +154,41 @@ _POOLS: Mapping[str, Capability] = {
     "pool.balance.hash.bounded_load": Unsupported("Istio's hash has no bound", "the hash alone selects the replica"),
     "pool.balance.pick": Unsupported(
         "only routes of the Gateway API can use the picker",
-        "the gateway chooses by `otherwise`; use the kind gateway-api with `gateway_class: istio`",
+        "the gateway uses `otherwise`; use the kind gateway-api with `gateway_class: istio`",
     ),
-    "pool.balance.pick.body": Unsupported("the picker is not used", "the gateway chooses by `otherwise`"),
-    "pool.affinity": Rendered("The cookie replaces the algorithm of the pool"),
+    "pool.balance.pick.body": Unsupported("the picker is not used", "the gateway uses `otherwise`"),
+    "pool.affinity": Rendered("The cookie selects the replica instead of the pool's algorithm"),
     "pool.affinity.header": Unsupported(
         "Istio does not learn sessions from responses", "each request is balanced independently"
     ),
     "pool.replicas.priority": Rendered(
-        "Labels of the endpoints rank the replicas. The next priority gets requests if fewer than 72 % are healthy"
+        "Endpoint labels set the replicas' priorities. The next priority gets requests if fewer than 72 % of the "
+        "replicas are healthy"
     ),
-    "pool.replicas.drain": Rendered("A drained replica is left out"),
-    "pool.locality": Rendered("Without `spill_below`, and only in pools with one priority", in_part=True),
+    "pool.replicas.drain": Rendered("lbctl omits a drained replica"),
+    "pool.locality": Rendered(
+        "Locality is supported without `spill_below`, and only in pools with one priority", in_part=True
+    ),
     "pool.connections.idle": _DONE,
     "pool.connections.max_requests": _DONE,
     "pool.timeouts.connect": _DONE,
     "pool.timeouts.queue": Unsupported(
-        "Istio has no setting for the time that a request waits for a connection", "only `timeouts.request` applies"
+        "Istio has no setting for how long a request waits for a connection", "only `timeouts.request` applies"
     ),
     "pool.circuit_breaker": _DONE,
     "pool.circuit_breaker.per_replica": Unsupported(
         "Istio has no limits for single replicas", "only the limits of the pool apply"
     ),
     "pool.queue": Unsupported("Istio has no queue", "requests do not wait at the picker"),
-    "pool.slow_start": Rendered("The aggression is at least 1", in_part=True),
+    "pool.slow_start": Rendered("The minimum `aggression` is 1", in_part=True),
     "pool.health.http": _CHECKS,
     "pool.health.http.body": _CHECKS,
     "pool.health.grpc": _CHECKS,
     "pool.health.tcp": _CHECKS,
     "pool.health.agent": _CHECKS,
-    "pool.health.passive.consecutive_5xx": Rendered("Statuses of a busy replica also count", in_part=True),
+    "pool.health.passive.consecutive_5xx": Rendered(
+        "The statuses of a busy replica also count as errors", in_part=True
+    ),
     "pool.health.passive.connect_failures": _DONE,
     "pool.health.passive.error_rate": Unsupported(
         "Istio has no error rates", "only consecutive errors eject a replica"
@@ -193,13 +200,13 @@ _POOLS: Mapping[str, Capability] = {
     "pool.discovery.dns": Rendered("The name servers of the gateway's pods resolve the name", in_part=True),
     "pool.discovery.file": Rendered("The file is read when the objects are rendered"),
     "pool.discovery.kubernetes": Rendered(
-        "The routes refer to the Service by `service_port`, and the gateway follows its pods"
+        "The routes refer to the Service by `service_port`, and the gateway watches its pods"
     ),
     "pool.tls": Rendered(
         "The CA bundle is in a Secret in the namespace of the gateway's pods. IP addresses and the pods of a Service "
         "are not checked against the certificate, so set server_name"
     ),
-    "pool.tls.client_certificate": Rendered("In the same Secret as the CA bundle"),
+    "pool.tls.client_certificate": Rendered("The certificate is in the same Secret as the CA bundle"),
     "pool.credentials": Unsupported(
         "the objects would contain the key in plain text", "requests are sent without the key"
     ),
@@ -213,15 +220,13 @@ _REJECTED = "lbctl rejects this setting (LB170)"
 _FLEET: Mapping[str, Capability] = {
     "fleet": _DONE,
     "proxies": _DONE,
-    "proxies.identity": Unsupported("the gateway belongs to the mesh", _REJECTED),
+    "proxies.identity": Unsupported("the mesh manages the gateway", _REJECTED),
     "proxies.weights": Unsupported("only HAProxy has this interface", _REJECTED),
     "proxies.slots": Unsupported("only HAProxy has server slots", _REJECTED),
     "control": Unsupported("`lbctl serve` does not drive the gateway", "it serves the fleet's other proxies"),
-    "proxies.metrics": Unsupported("the gateway belongs to the mesh", _REJECTED),
+    "proxies.metrics": Unsupported("the mesh manages the gateway", _REJECTED),
     "proxies.form": Unsupported("manifests have no fragments", _REJECTED),
-    "proxies.include": Unsupported(
-        "manifests have no places for included lines", f"{_REJECTED}; use a kustomize patch"
-    ),
+    "proxies.include": Unsupported("manifests cannot contain included lines", f"{_REJECTED}; use a kustomize patch"),
 }
 
 CAPABILITIES: Mapping[str, Capability] = {

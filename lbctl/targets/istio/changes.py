@@ -184,7 +184,7 @@ def diagnostics(view: View, route: Route, pools: Sequence[str]) -> Iterator[Diag
 def _retry_diagnostics(route: Route, is_retried: bool) -> Iterator[Diagnostic]:
     path = ("routes", route.name)
     if route.attempt_timeout is not None and not is_retried:
-        message = "Istio limits a single attempt only if the request may be retried"
+        message = "Istio limits a single attempt only if the request can be retried"
         yield warning("route.timeouts.attempt", message, (*path, "timeouts", "attempt"), "set retry.attempts")
     if not is_retried:
         return

@@ -66,8 +66,8 @@ def _foreign(pool: Pool, objects: KubernetesObjects) -> Iterator[Diagnostic]:
     discovery = pool.discovery
     if isinstance(discovery, KubernetesDiscovery) and discovery.namespace != objects.namespace:
         message = (
-            f"the Service is in another namespace: Istio reads its DestinationRule only in {discovery.namespace}, and "
-            "applying it needs permissions there"
+            f"the Service is in another namespace: Istio reads its DestinationRule only in {discovery.namespace}, so "
+            "applying it requires permissions there"
         )
         path = ("pools", pool.name, "discovery", "kubernetes", "namespace")
         yield Diagnostic("LB174", message, path=path, severity="warning")
@@ -81,7 +81,7 @@ def _differences(first: Pool, other: Pool) -> str:
     """Return which of `first`'s settings apply to both pools, because Istio has one DestinationRule per Service."""
     policies = [traffic_policy(pool, "", failover(pool, ()), None, None) for pool in (first, other)]
     differing = [text for key, text in _POLICIES.items() if policies[0][key] != policies[1][key]]
-    return f": pool {first.name} decides about {', '.join(differing)}" if differing else ""
+    return f": pool {first.name} determines {', '.join(differing)}" if differing else ""
 
 
 def _balance(pool: Pool) -> Iterator[Diagnostic]:

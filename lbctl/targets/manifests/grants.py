@@ -40,7 +40,7 @@ def diagnostics(view: View, objects: KubernetesObjects) -> Iterator[Diagnostic]:
     for pool, discovery in _foreign(view, objects):
         message = (
             f"the {kind_of(discovery)} is in another namespace: a ReferenceGrant in {discovery.namespace} "
-            "lets the routes refer to it, and applying it needs permissions there"
+            "lets the routes refer to it, so applying it requires permissions there"
         )
         path = ("pools", pool, "discovery", "kubernetes", "namespace")
         yield Diagnostic("LB174", message, path=path, severity="warning")

@@ -27,7 +27,7 @@ _LISTENERS: Mapping[str, Capability] = {
         ),
     ),
     "listener.client_address": Rendered(
-        "nginx removes the usual x-forwarded-* headers of untrusted peers, each by its name. Before 1.23, only "
+        "nginx removes a fixed list of x-forwarded-* headers from requests of untrusted peers. Before 1.23, only "
         "x-forwarded-for is accepted. From 1.23 on, a request receives a 400 response if another client address "
         "header is sent twice or contains a comma"
     ),
@@ -38,16 +38,18 @@ _LISTENERS: Mapping[str, Capability] = {
     "listener.max_body": _DONE,
     "listener.headers.max_count": Unsupported(
         "nginx does not count header lines",
-        "nginx accepts any number of header lines within max_bytes, or at most 1,000 in versions with a limit",
+        "nginx accepts any number of header lines within max_bytes, or at most 1,000 in nginx versions that have a "
+        "limit",
     ),
     "listener.headers.max_bytes": Rendered(
-        "The limit applies to the request line and to each header line. All lines together may have twice that size"
+        "The limit applies to the request line and to each header line. All lines together can have up to twice that "
+        "size"
     ),
     "listener.inspect": Unsupported("nginx's core cannot read JSON", "nginx does not inspect request bodies"),
     "listener.timeouts": _DONE,
     "listener.access": _ACCESS,
     "listener.access_log": Rendered(
-        "The path is cut off at its first non-ASCII byte. `replica` is null if several replicas of a pool have "
+        "The path is truncated at its first non-ASCII byte. `replica` is null if several replicas of a pool have "
         "host names and the same port, or if they are discovered by DNS"
     ),
     "listener.tracing": Unsupported(
@@ -60,25 +62,28 @@ _LISTENERS: Mapping[str, Capability] = {
 }
 
 _ROUTES: Mapping[str, Capability] = {
-    "route.match": Rendered("A long path that exceeds the limits of a regular expression receives a 400 response"),
+    "route.match": Rendered(
+        "A request receives a 400 response if its path is too long for the limits of regular expressions"
+    ),
     "route.match.model": Rendered(
         "nginx reads the model from the header x-model or from the query of a GET request, because its core cannot "
         "read JSON. A route that bypasses the protection of a model returns 503"
     ),
     "route.pool": _DONE,
-    "route.split": Rendered("Shares have a precision of a hundredth of a percent"),
+    "route.split": Rendered("Shares have a precision of 0.01 %"),
     "route.pin.header": _DONE,
     "route.pin.cookie": _DONE,
     "route.sticky_split.cookie": _DONE,
     "route.sticky_split.header": Rendered(
-        "nginx chooses the pool by a hash of the header, so a change of the split moves some clients"
+        "nginx selects the pool by a hash of the header, so changing the split moves some clients to another pool"
     ),
     "route.mirror": Rendered(
-        "The client's connection stays busy until the mirror has answered or has been silent for 30 s. WebSockets "
+        "The client's connection stays busy until the mirror has responded, or has sent nothing for 30 s. WebSockets "
         "are not mirrored. A gRPC call is forwarded only after the client has sent the complete request"
     ),
     "route.fallback": Rendered(
-        "The fallback is used after all replicas were tried, and only for requests that were not sent to any of them"
+        "The fallback is used after all replicas have been tried, and only for requests that were not sent to any "
+        "replica"
     ),
     "route.respond": _DONE,
     "route.redirect": _DONE,
@@ -90,41 +95,39 @@ _ROUTES: Mapping[str, Capability] = {
     ),
     "route.websocket": Rendered(
         "On other routes, a WebSocket is rejected with a 400 response, and an upgrade to another protocol is "
-        "forwarded as plain HTTP. If a replica nevertheless returns 101, nginx opens a tunnel to the client"
+        "forwarded as plain HTTP. If a replica still returns 101, nginx opens a tunnel to the client"
     ),
     "route.timeouts.request": Unsupported(
-        "nginx has no timeout for a whole request", "the idle timeout is at most the request timeout"
+        "nginx has no timeout for a whole request", "the idle timeout is limited to the request timeout"
     ),
     "route.timeouts.attempt": Unsupported(
-        "nginx has a single timeout for silence before and during a response",
-        "the idle timeout is at most the attempt timeout",
+        "nginx has a single timeout for pauses before and during a response",
+        "the idle timeout is limited to the attempt timeout",
     ),
     "route.timeouts.idle": _DONE,
     "route.retry": Rendered(
-        "A POST request that was sent is never repeated. A GET request may be repeated within the connect timeout"
+        "nginx never repeats a POST request that was sent. It can repeat a GET request within the connect timeout"
     ),
     "route.retry.idempotent": _DONE,
     "route.retry.replica_busy": Rendered(
-        "Only the statuses 429 and 503 are retried. After a failed connection, the response of a busy replica is "
-        "final. Connect failures do not eject replicas of such a pool. A picked request is retried on the next "
-        "replicas in the file"
+        "Only responses with status 429 or 503 are retried. After a failed connection, a busy response is not "
+        "retried. Connect failures do not eject replicas of such a pool. A request that the picker assigned is "
+        "retried on the next replicas in the file"
     ),
     "route.retry.budget": Unsupported(
-        "nginx does not count retries across requests", "each request has its own number of attempts"
+        "nginx does not count retries across requests", "nginx limits the attempts of each request separately"
     ),
-    "route.retry.backoff": Unsupported(
-        "nginx tries the next replica immediately", "attempts follow each other without a pause"
-    ),
+    "route.retry.backoff": Unsupported("nginx tries the next replica immediately", "nginx retries without a pause"),
     "route.rate_limit": Rendered("Limits are whole numbers of requests per second or per minute"),
     "route.rate_limit.concurrent": Rendered(
-        "Such a route also returns 429 if the pool's circuit breaker rejects a request"
+        "A route with such a limit also returns 429 if the pool's circuit breaker rejects a request"
     ),
     "route.rate_limit.prompt_tokens": Rendered(
         "The picker enforces the limit. While the picker does not respond, requests are not limited. If nginx drops "
         "the header in `by` because of its name, all requests share one limit"
     ),
     "route.auth.api_keys": Rendered(
-        "The keys are stored in plain text. A key that is configured only as a hash is rejected"
+        "The keys are stored in plain text. Keys that are configured only as hashes are rejected"
     ),
     "route.auth.jwt": Unsupported(
         "nginx verifies JWTs only in its commercial edition", "use API keys, or another proxy for this route"
@@ -160,7 +163,8 @@ _BALANCE: Mapping[str, Capability] = {
         Unsupported(
             "before 1.29.6, nginx does not learn sessions from responses", "nginx balances every request independently"
         ),
-        "Each nginx keeps a separate table for about 8,000 sessions. Header names that nginx drops are not supported",
+        "Each nginx instance keeps a separate table of about 8,000 sessions. Header names that nginx drops are not "
+        "supported",
     ),
     "pool.affinity": Since(
         (1, 29, 6),
@@ -181,8 +185,8 @@ _HEALTH: Mapping[str, Capability] = {
         "nginx counts failed connections and incomplete responses",
     ),
     "pool.health.passive.connect_failures": Rendered(
-        "nginx counts failures within the ejection time, whether or not they are consecutive, together with "
-        "requests that the replica aborted. In a pool with a single replica, failures are not counted"
+        "nginx counts all failures within the ejection time, even if they are not consecutive, and requests that the "
+        "replica aborted. In a pool with a single replica, failures are not counted"
     ),
     "pool.health.passive.error_rate": Unsupported(
         "nginx does not measure error rates", "nginx counts failed connections and incomplete responses"
@@ -192,7 +196,9 @@ _HEALTH: Mapping[str, Capability] = {
         "If all replicas are ejected, all of them receive requests again. With `hash` and `random`, only the first "
         "replicas of the pool, up to the limit, can be ejected"
     ),
-    "pool.health.fail_open": Rendered("In this case, `lbctl serve`, which runs the checks, keeps all replicas"),
+    "pool.health.fail_open": Rendered(
+        "If all checks fail, `lbctl serve`, which runs the checks, keeps all replicas in use"
+    ),
     "pool.load_shedding": Unsupported(
         "nginx cannot determine how many replicas are healthy", "nginx returns 503 if no replica is left"
     ),
@@ -215,13 +221,13 @@ _POOLS: Mapping[str, Capability] = {
     ),
     "pool.replicas.drain": _DONE,
     "pool.locality": Rendered(
-        "If no replica in the proxy's zone is left, nginx uses the replicas of all other zones together. Locality "
-        "has no effect with `hash` and `random`"
+        "If no replica in the proxy's zone is available, nginx distributes requests over the replicas of all other "
+        "zones. Locality has no effect with `hash` and `random`"
     ),
     "pool.connections.idle": _DONE,
     "pool.connections.max_requests": _DONE,
     "pool.timeouts.connect": _DONE,
-    "pool.timeouts.queue": Unsupported("nginx has no queue", "nginx immediately returns 503 above its limits"),
+    "pool.timeouts.queue": Unsupported("nginx has no queue", "nginx immediately returns 503 if a limit is reached"),
     "pool.circuit_breaker": Rendered(
         "The limit applies to requests in flight, except requests that reach the pool as a fallback. nginx has no "
         "queue, so max_pending_requests and max_retries have no effect"
@@ -230,7 +236,7 @@ _POOLS: Mapping[str, Capability] = {
     "pool.queue": Rendered(
         "If a request has to wait, nginx sends the picker a second query, in which the request waits. If the picker "
         "hangs during this query, the request uses `otherwise` after `max_wait`. Headers that nginx drops because of "
-        "their names have no effect. The pool's limits of `circuit_breaker` are raised by twice `max_requests`, "
+        "their names have no effect. lbctl raises the pool's `circuit_breaker` limits by twice `max_requests`, "
         "because nginx also counts waiting requests"
     ),
     "pool.slow_start": Unsupported(
@@ -242,7 +248,7 @@ _POOLS: Mapping[str, Capability] = {
         Unsupported(
             "before 1.27.3, nginx resolves names only at start", "nginx resolves the name at start and at each reload"
         ),
-        "nginx uses the configured resolvers. Without resolvers, it resolves the name only at start. If the name "
+        "nginx uses the configured resolvers. Without resolvers, nginx resolves the name only at start. If the name "
         "is removed (NXDOMAIN), the pool becomes empty, but `lbctl serve` keeps the last response",
     ),
     "pool.discovery.file": Rendered("The file is read when the configuration is rendered"),
@@ -260,11 +266,11 @@ _FLEET: Mapping[str, Capability] = {
     "fleet": _DONE,
     "proxies": _DONE,
     "proxies.form": Rendered(
-        "The fragment belongs in an `http` block. It contains maps, zones, upstreams and servers with unique names "
-        "and complete settings. lbctl reports settings that are possible only in the host's main file"
+        "The fragment belongs in an `http` block. The fragment contains maps, zones, upstreams and servers with "
+        "unique names and complete settings. lbctl reports settings that are possible only in the host's main file"
     ),
     "proxies.include": Rendered(
-        "Files can be included in `http` above the servers, in the servers of a listener, and in the locations of "
+        "Files can be included in `http` before the servers, in the servers of a listener, and in the locations of "
         "a route"
     ),
 }

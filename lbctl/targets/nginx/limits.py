@@ -43,7 +43,7 @@ def uncountable(context: RenderContext, route: Route) -> bool:
     too_slow = any(limit.requests and limit.requests * _MINUTE < limit.per for limit in every)
     if too_slow:
         path = ("routes", route.name, "rate_limit")
-        message = "nginx does not support rates below one request per minute: this route returns 503 on nginx"
+        message = "nginx does not support rates below one request per minute, so this route returns 503 on nginx"
         context.warn("route.rate_limit", path, message, "set a rate of at least 60/h for each nginx")
     return too_slow
 
@@ -147,7 +147,7 @@ def _key(context: RenderContext, route: Route, number: int, limit: RateLimit) ->
             return quote.script(f"is:{source}")
         path = ("routes", route.name, "rate_limit")
         context.warn(
-            "route.rate_limit", path, "nginx drops request headers with this name: all requests share one limit"
+            "route.rate_limit", path, "nginx drops request headers with this name, so all requests share one limit"
         )
     return Token('"all"')
 

@@ -164,7 +164,7 @@ def _trusted_peers(context: RenderContext, listener: Listener) -> tuple[Token, .
             context.warn(
                 "listener.client_address",
                 (*path, "header"),
-                f"before 1.23, nginx reads only the first line of {header}, which a client can forge: nginx ignores "
+                f"before 1.23, nginx reads only the first line of {header}, which a client can forge, so nginx ignores "
                 "the header and treats the trusted peer as the client",
                 "use x-forwarded-for, or nginx 1.23",
             )
@@ -233,7 +233,7 @@ def _request_id(context: RenderContext, listener: Listener, number: int, trusted
     if client_id is None:
         path = ("listeners", listener.name, "request_id")
         context.warn(
-            "listener.request_id", path, "nginx drops request headers with this name: it always generates a new ID"
+            "listener.request_id", path, "nginx drops request headers with this name, so it always generates a new ID"
         )
         return "$request_id"
     variable = f"$lb_id{number}"

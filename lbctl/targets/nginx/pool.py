@@ -367,7 +367,7 @@ def _key(context: RenderContext, pool: Pool, key: HashKey) -> str:
     if variable is None:
         path = ("pools", pool.name, "balance", "hash", "key", "header")
         context.warn(
-            "pool.balance.hash", path, "nginx drops request headers with this name: requests are distributed evenly"
+            "pool.balance.hash", path, "nginx drops request headers with this name, so requests are distributed evenly"
         )
         return "$request_id"
     entries = ((Token("default"), Token(variable)), (Token('""'), Token("$request_id")))
@@ -400,7 +400,7 @@ def _sessions(context: RenderContext, pool: Pool, upstream: str) -> Token | None
     path = ("pools", pool.name, "affinity", "header")
     header = names.header(pool.session.name)
     if header is None:
-        context.warn("pool.affinity.header", path, "nginx drops headers with this name: sessions are not supported")
+        context.warn("pool.affinity.header", path, "nginx drops headers with this name, so sessions are not supported")
         return None
     created, seconds = header.replace("$http_", "$upstream_http_", 1), max(1, pool.session.ttl // 1000)
     zone = f"zone={upstream}_sessions:1m"

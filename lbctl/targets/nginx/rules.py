@@ -124,7 +124,7 @@ def _conditions(context: RenderContext, rule: Rule) -> list[Condition] | None:
             context.warn(
                 "route.match",
                 (*match, "headers", name),
-                "nginx drops request headers with this name: the route never matches",
+                "nginx drops request headers with this name, so the route never matches",
             )
             return None
         conditions.append((source, (f"^{quote.literal(value)}\\z",), (*match, "headers", name)))

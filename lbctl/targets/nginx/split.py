@@ -83,7 +83,7 @@ def _draw(context: RenderContext, route: Route, number: int, active: Sequence[Sh
             context.warn(
                 "route.sticky_split.header",
                 ("routes", route.name, "sticky_split", "header"),
-                "nginx drops request headers with this name: clients have no affinity",
+                "nginx drops request headers with this name, so clients have no affinity",
             )
         else:
             entries = ((Token("default"), Token(header_variable)), (Token('""'), Token("$request_id")))

@@ -38,9 +38,11 @@ from lbctl.xds.resource import CDS, Resource, Resources
 
 REFUSED = "LB921"
 _OTHER_REGION = ""
-"""Placeholder for a region without replicas. The placeholder is not None, because a zone with the same name in another
-region is not local."""
-_NACK_HINT = "this part is sent again only when it changes; if the cause was elsewhere and is fixed, run: lbctl reload"
+"""Placeholder for a region without replicas. It is not None, because a zone with the same name in another region is not
+local."""
+_NACK_HINT = (
+    "this part is sent again only when it changes; if the cause was elsewhere and is now fixed, run: lbctl reload"
+)
 
 
 class UnsoundError(Exception):

@@ -27,7 +27,7 @@ from lbctl.base.percentiles import percentile_of
 from lbctl.simulate.engine import CostModel, Engine, SpeedFault
 from lbctl.simulate.scenario import SimulatedReplica, heterogeneous, homogeneous
 from tests.benchmarks.peers import cases, workloads
-from tests.benchmarks.peers.engines import CURVE
+from tests.benchmarks.peers.engines import CURVE, SCALE
 from tests.benchmarks.picking import traces
 from tests.benchmarks.picking.plot import bars
 from tests.benchmarks.picking.policies import (
@@ -119,10 +119,7 @@ def scenarios() -> Iterator[Scenario]:
                     title = f"{name} {load}, scrape {interval:g}s{', spread' if spread else ''}"
                     policies = ("pick",) if spread else (*also, "pick")
                     yield Scenario(title, members, _azure(members, load), policies, interval=interval, spread=spread)
-    first = ("weights, least conn", "pick", "pick, first bytes", "all-knowing")
-    yield Scenario("bursts", equal, _bursts(equal, 0.6), first)
-    slow = homogeneous(7, SimulatedReplica(faults=tuple(SpeedFault(at, at + 20, 0.3) for at in range(40, 300, 40))))
-    yield Scenario("slow for 20 s of 40", slow, _azure(slow, 0.6), first)
+    yield from _first_bytes()
     affine = (
         "weights, least conn", "hash, bounded", "pick, no memory", "pick, bound 1.05", "pick", "pick, bound 2",
         "pick, bound 1000", "all-knowing",
@@ -148,6 +145,27 @@ def scenarios() -> Iterator[Scenario]:
     shared = (*(f"{count} pickers, shared" for count in (1, 2, 4, 8)), "8 pickers, own memories")
     yield Scenario("shared, sessions", equal, lambda seed: traces.sessions(0.7, 8, _SECONDS, seed), shared)
     yield Scenario("shared, Mooncake", equal, lambda seed: traces.mooncake(1.0 + 0.2 * seed), shared)
+
+
+def _first_bytes() -> Iterator[Scenario]:
+    """Yield cases in which first bytes make a difference: a low load, bursts, and a speed that changes.
+
+    The fleet of `tests.benchmarks.picking.envoys` is simulated without the time that proxies and the picker need.
+    """
+    equal = homogeneous(8)
+    policies = ("weights, least conn", "pick", "pick, first bytes", "all-knowing")
+    for name, members in (("equal", equal), ("5:2:1", heterogeneous())):
+        for load in (0.3, 0.6):
+            yield Scenario(f"low load, {name} {load}", members, _azure(members, load), ("weights, Envoy", *policies))
+    speeds = (1.0, 1.0, 0.4, 0.4, 0.2, 0.2)
+    fleet = tuple(SimulatedReplica(speed, speed, curve=CURVE) for speed in speeds)
+    yield Scenario(
+        "low load, fleet behind Envoys", fleet, lambda seed: traces.azure(0.6, SCALE * sum(speeds), 100.0, seed),
+        ("weights, Envoy", *policies), cache=1.0, warm_up=10.0,
+    )  # fmt: skip
+    yield Scenario("bursts", equal, _bursts(equal, 0.6), policies)
+    slow = homogeneous(7, SimulatedReplica(faults=tuple(SpeedFault(at, at + 20, 0.3) for at in range(40, 300, 40))))
+    yield Scenario("slow for 20 s of 40", slow, _azure(slow, 0.6), policies)
 
 
 def _joins() -> Iterator[Scenario]:

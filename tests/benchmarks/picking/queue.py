@@ -8,7 +8,8 @@ limit of 64 requests for each replica, and with a queue that recognises full rep
 - the same figure if each of their requests goes before any other one, which no order of the queue can improve while all
   sequences are in use,
 - the tokens that the engines generated during the load, relative to the run without a queue (goal: at least 0.98),
-- the longest time for which a replica had a free sequence while a request waited at the picker (goal: at most 50 ms),
+- the longest time for which a replica had a place outside the reserve and no unread prompt while a request waited at
+  the picker (goal: at most 50 ms),
 - the longest wait of the lowest priority, and the share of its requests that got an answer,
 - the share of all requests that the queue rejected.
 
@@ -21,7 +22,7 @@ import argparse
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, groupby
+from itertools import chain
 
 from lbctl.base.percentiles import percentile_of
 from lbctl.ir.address import Address
@@ -30,6 +31,7 @@ from lbctl.pick.waiting import PRIORITIES
 from lbctl.simulate.engine import CostModel, saturated_rate
 from lbctl.simulate.load import conversation, poisson
 from lbctl.simulate.policies import POLICIES
+from lbctl.simulate.queue_figures import idle_seconds
 from lbctl.simulate.replay import Replay, replay
 from lbctl.simulate.setup import Setup
 from lbctl.simulate.state import DONE
@@ -84,8 +86,8 @@ class Figures:
     """Times to first token of the others."""
     tokens: float = 0.0
     """Tokens that were generated during the load."""
-    idle: float = 0.0
-    """Longest time for which a replica had a free sequence while a request waited."""
+    idle: float | None = None
+    """Longest idle time of a replica; None if the variant sets no limit."""
     lowest_wait: float = 0.0
     lowest: list[bool] = field(default_factory=list)
     """Whether each request of the lowest priority got an answer."""
@@ -96,9 +98,12 @@ class Figures:
 # ── Loads ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def steady(tenant: str, load: float, rate: float, seconds: float, seed: int, priority: int = NORMAL) -> list[Arrival]:
-    """Return Poisson arrivals of a tenant at this part of `rate`, with the lengths of Azure's conversations."""
-    trace = poisson(load * rate, seconds, conversation(PROMPT, ANSWER), f"{tenant} {seed}")
+def steady(
+    tenant: str, load: float, rate: float, seconds: float, seed: int, priority: int = NORMAL,
+    lengths: tuple[float, float] = (PROMPT, ANSWER),
+) -> list[Arrival]:  # fmt: skip
+    """Return Poisson arrivals of a tenant at this part of `rate`. `lengths`: mean lengths of prompts and answers."""
+    trace = poisson(load * rate, seconds, conversation(*lengths), f"{tenant} {seed}")
     columns = zip(trace.times, trace.prompts, trace.answers, strict=True)
     return [Arrival(*each, tenant, priority) for each in columns]
 
@@ -131,6 +136,17 @@ def _bursts(seconds: float, seed: int) -> list[Arrival]:
     return together(_tenants(9, 0.5, seconds, seed), bursts)
 
 
+def _flood_of(prompt: float, answer: float) -> Callable[[float, int], list[Arrival]]:
+    """Return a flood with other lengths."""
+    rate = REPLICAS * saturated_rate(1.0, prompt, answer, ENGINE)
+
+    def arrivals(seconds: float, seed: int) -> list[Arrival]:
+        parts = [steady(f"t{number}", 0.6 / 9, rate, seconds, seed, lengths=(prompt, answer)) for number in range(9)]
+        return together(*parts, steady("flood", 1.0, rate, seconds, seed, lengths=(prompt, answer)))
+
+    return arrivals
+
+
 def _overload(seconds: float, seed: int) -> list[Arrival]:
     """Ten equal tenants send 1.3 times the capacity together."""
     return _tenants(10, 1.3, seconds, seed)
@@ -142,6 +158,9 @@ LOADS = (
     Load("priorities", _priorities, frozenset({"high"})),
     Load("bursts of one tenant", _bursts, _NINE),
     Load("1.3 x overload", _overload),
+    Load("long prompts", _flood_of(8000.0, 200.0), _NINE),
+    Load("short answers", _flood_of(2048.0, 28.0), _NINE),
+    Load("short prompts", _flood_of(60.0, 100.0), _NINE),
 )
 
 
@@ -190,7 +209,8 @@ def _add(figures: Figures, result: Replay, others: frozenset[str], seconds: floa
     if queue is not None:
         figures.lowest_wait = max([figures.lowest_wait, *(queue.waits.get(request, 0.0) for request in lowest)])
         figures.rejected += sum(trace.times[request] >= _WARM_UP for request in queue.rejected)
-        figures.idle = max(figures.idle, _idle(result))
+        idle = idle_seconds(result, queue)
+        figures.idle = None if idle is None else max(figures.idle or 0.0, idle)
 
 
 def _tokens(result: Replay, request: int, seconds: float) -> float:
@@ -199,48 +219,6 @@ def _tokens(result: Replay, request: int, seconds: float) -> float:
     if first < 0.0 or last <= first:
         return 0.0
     return result.trace.answers[request] * max(0.0, min(last, seconds) - max(first, _WARM_UP)) / (last - first)
-
-
-def _idle(result: Replay) -> float:
-    trace, columns, queue = result.trace, result.requests, result.queue
-    assert queue is not None
-    waiting = [
-        change
-        for request, wait in (queue.waits | queue.rejected).items()
-        for change in ((trace.times[request], 1), (trace.times[request] + wait, -1))
-    ]
-    flights: list[list[tuple[float, int]]] = [[] for _ in range(REPLICAS)]
-    for request, at in enumerate(trace.times):
-        replica, last = int(columns.replica[request]), float(columns.last[request])
-        if replica >= 0:
-            end = last if last >= 0.0 else at + result.setup.patience
-            flights[replica] += [(at + queue.waits.get(request, 0.0), 1), (end, -1)]
-    return longest_idle(waiting, flights, SLOTS)
-
-
-def longest_idle(
-    waiting: Iterable[tuple[float, int]], flights: Sequence[Iterable[tuple[float, int]]], slots: int
-) -> float:
-    """Return the longest time in seconds for which a replica had a free slot while a request waited.
-
-    `waiting` and `flights`: changes (time, +1 or -1) of the number of waiting requests, and of the requests at each
-    replica.
-    """
-    changes = [(at, change, -1) for at, change in waiting]
-    changes += [(at, change, replica) for replica, each in enumerate(flights) for at, change in each]
-    count, busy, longest = 0, [0] * len(flights), 0.0
-    since: float | None = None
-    for at, group in groupby(sorted(changes), key=lambda item: item[0]):
-        for _, change, replica in group:
-            if replica < 0:
-                count += change
-            else:
-                busy[replica] += change
-        is_idle = count > 0 and min(busy) < slots
-        if since is not None:
-            longest = max(longest, at - since)
-        since = (at if since is None else since) if is_idle else None
-    return longest
 
 
 # ── The table ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -289,9 +267,9 @@ def tokens_cell(value: float) -> str:
     return f"{f'{value:.3f} (>= {MIN_TOKENS})':>15}"
 
 
-def idle_cell(seconds: float) -> str:
+def idle_cell(seconds: float | None) -> str:
     """Return the idle time with its goal."""
-    return f"{f'{1000 * seconds:.1f} ms (<= {1000 * MAX_IDLE:.0f})':>17}"
+    return f"{'-':>17}" if seconds is None else f"{f'{1000 * seconds:.1f} ms (<= {1000 * MAX_IDLE:.0f})':>17}"
 
 
 def main() -> None:

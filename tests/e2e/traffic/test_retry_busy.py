@@ -122,7 +122,7 @@ def test_haproxy_2_8_counts_busy_answers_and_reports_it() -> None:
             gateway.load(20, 1, request=Request("POST", body=BODY)).assert_no_failure()
             messages = gateway.messages
     assert a.requests == 2
-    assert "HAProxy counts each busy response of pool toward consecutive_5xx" in messages
+    assert "HAProxy counts each busy response of pool towards consecutive_5xx" in messages
 
 
 @pytest.mark.parametrize("edge", ["nginx", "envoy"])

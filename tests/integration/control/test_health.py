@@ -430,7 +430,10 @@ def test_max_ejection_limits_ejections() -> None:
     talk = Talk(pool(passive=PassiveCheck(max_ejection=25.0)))
     stall(talk, NAMES[:2], 5)
     assert [talk.verdicts[name] for name in NAMES] == ["out", "floor", "in", "in"]
-    assert decisions(talk.state, NAME)[1].reasons[:2] == (STALLED, "not ejected: too many replicas would be ejected")
+    assert decisions(talk.state, NAME)[1].reasons[:2] == (
+        STALLED,
+        "not ejected, because too many replicas would be ejected",
+    )
 
 
 def test_at_most_half_of_a_stalled_pool_is_ejected() -> None:

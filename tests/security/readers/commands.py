@@ -37,9 +37,9 @@ async def _read(port: int) -> bool:
 
 READERS = (
     Reader(
-        "answer of the API to a command",
+        "API response to a command",
         f"{mib(api_client.MAX_ANSWER_BYTES)}, {api_client.MAX_VALUES} values, {foreign_json.MAX_DEPTH} levels, "
-        f"{api_client.TIMEOUTS['GET']:g} s in total, {api_client.WRITE_TIMEOUT:g} s where it writes",
+        f"{api_client.TIMEOUTS['GET']:g} s in total, {api_client.WRITE_TIMEOUT:g} s for writes",
         against(sends(_OK + b'{"pools":[]}'), _read),
         inputs(
             _read,
@@ -55,9 +55,9 @@ READERS = (
         patched=lambda: patch.dict(api_client.TIMEOUTS, {"GET": _SECONDS}),
     ),
     Reader(
-        "answer of a server to `lbctl init`",
+        "server's response to `lbctl init`",
         f"{mib(probe.MAX_BYTES)}, {foreign_json.MAX_VALUES} values, {foreign_json.MAX_DEPTH} levels, "
-        f"{probe.TIMEOUT:g} s for all answers",
+        f"{probe.TIMEOUT:g} s for all responses",
         against(sends(_OK + b'{"data":[]}'), _probe),
         inputs(_probe, json_peers(b'{"data":')),
         2 * _SECONDS,

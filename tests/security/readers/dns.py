@@ -137,7 +137,7 @@ _ALIAS = _record(5, b"\xc0\x0c")
 _LOOP = b"\xc0\x2b\0\1\0\1\0\0\0\1\0\x04\x0a\0\0\1"
 READERS = (
     Reader(
-        "answer of a resolver",
+        "DNS server's response",
         f"64 KiB (DNS), {_TIMEOUT:g} s in total",
         _asked(lambda query: [_answer(query, _record(1, b"\x0a\0\0\1"), 1)]),
         {
@@ -155,8 +155,8 @@ READERS = (
         2 * _SECONDS,
     ),
     Reader(
-        "answer of the system's resolver",
-        f"one lookup of each name at once, {_TIMEOUT:g} s for each question",
+        "system resolver's response",
+        f"one lookup per name at a time, {_TIMEOUT:g} s per query",
         _localhost,
         {
             "endless lookup": _system(_hangs),

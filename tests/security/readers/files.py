@@ -91,7 +91,7 @@ def _cases(read: Callable[[Path], bool], **contents: bytes) -> dict[str, Case]:
 
 READERS = (
     Reader(
-        "file of a fleet",
+        "fleet file",
         f"{mib(text.MAX_BYTES)}, {yaml.MAX_NODES} keys and values, {yaml.MAX_DEPTH} levels",
         _read(_with(b"version: 1\n"), _fleet),
         _cases(
@@ -103,7 +103,7 @@ READERS = (
         ),
     ),
     Reader(
-        "file of targets",
+        "target file",
         f"{mib(discovery.MAX_BYTES)}, {foreign_json.MAX_VALUES} values, {foreign_json.MAX_DEPTH} levels",
         _read(_with(b'[{"targets":["10.0.0.1:8000"]}]'), _targets),
         _cases(

@@ -97,11 +97,11 @@ _grpc_check = _reader(GrpcCheck(), True)
 _http_check = _reader(HttpCheck(body_contains="fine"), False)
 _FINE = b"Content-Length: 4\r\n\r\nfine"
 _TIME = "`health.active.timeout` in total"
-_H2_BOUND = f"{http2.MAX_BODY_BYTES} B of a body, {http2.MAX_OTHER_BYTES >> 10} KiB of all else, {_TIME}"
+_H2_BOUND = f"{http2.MAX_BODY_BYTES} B per body, {http2.MAX_OTHER_BYTES >> 10} KiB of everything else, {_TIME}"
 READERS = (
     Reader(
         "health check, HTTP/1.1",
-        f"{fetch.MAX_BODY_BYTES} B of a body, {http_client.MAX_HEADERS} headers of "
+        f"{fetch.MAX_BODY_BYTES} B per body, {http_client.MAX_HEADERS} headers of "
         f"{http_client.MAX_HEADER_BYTES} B, {_TIME}",
         against(sends(_OK_1 + _FINE), _http_check),
         inputs(_http_check, _HTTP_PEERS),

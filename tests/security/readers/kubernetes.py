@@ -92,19 +92,19 @@ _EVENTS = {
 _JSON = f"{foreign_json.MAX_VALUES} values, {foreign_json.MAX_DEPTH} levels"
 READERS = (
     Reader(
-        "Kubernetes API, answer",
-        f"{mib(client.MAX_ANSWER_BYTES)}, {_JSON}, {client.TIMEOUT:g} s of a page, "
-        f"{collection.LIST_TIMEOUT:g} s of a list; "
-        f"{collection.MAX_SIZE} objects and endpoints of a list",
+        "Kubernetes API, response",
+        f"{mib(client.MAX_ANSWER_BYTES)}, {_JSON}, {client.TIMEOUT:g} s per page, "
+        f"{collection.LIST_TIMEOUT:g} s per list; "
+        f"{collection.MAX_SIZE} objects and endpoints per list",
         against(sends(_OK + _page(_SLICE)), _list),
         inputs(_list, _LISTS),
         2 * _SECONDS,
         patched=lambda: patch.object(collection, "LIST_TIMEOUT", 2 * _SECONDS),
     ),
     Reader(
-        "Kubernetes API, event of a watch",
-        f"{mib(client.MAX_EVENT_BYTES)}, {_JSON}, 255 s of a watch in total; "
-        f"{collection.MAX_SIZE} objects and endpoints of a copy",
+        "Kubernetes API, watch event",
+        f"{mib(client.MAX_EVENT_BYTES)}, {_JSON}, 255 s per watch in total; "
+        f"{collection.MAX_SIZE} objects and endpoints per copy",
         against(sends(_OK + _event(_SLICE)), _watch),
         inputs(_watch, _EVENTS),
         2 * _SECONDS,

@@ -94,7 +94,7 @@ def _samples(body: bytes) -> Case:
 _READ = b'[2,1.0,[],{"llama":{"a":[1.0]}}]'
 READERS = (
     Reader(
-        "leader's answer to a forwarded write",
+        "leader's response to a forwarded write",
         f"{mib(forwarding.MAX_ANSWER_BYTES)}, {forwarding.TIMEOUT.total:g} s in total",
         against(sends(_OK + b"fine"), _forward),
         inputs(_forward, _LEADERS),
@@ -102,7 +102,7 @@ READERS = (
         patched=lambda: patch.object(forwarding, "TIMEOUT", ClientTimeout(total=_SECONDS)),
     ),
     Reader(
-        "report of a picker that serve has not started",
+        "report from a picker that serve did not start",
         f"{mib(standalone.MAX_ANSWER_BYTES)}, {foreign_json.MAX_VALUES} values, {foreign_json.MAX_DEPTH} levels, "
         f"{standalone.TIMEOUT:g} s in total",
         against(sends(_OK + json.dumps(_REPORT).encode()), _report),
@@ -111,7 +111,7 @@ READERS = (
         patched=lambda: patch.multiple(standalone, TIMEOUT=_SECONDS, picker_http=lambda bind: bind),
     ),
     Reader(
-        "samples of another member",
+        "another member's samples",
         f"{mib(samples.MAX_BYTES)} after decompression, {samples.MAX_VALUES} values, {foreign_json.MAX_DEPTH} levels",
         _samples(_READ),
         {

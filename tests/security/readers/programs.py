@@ -76,7 +76,7 @@ def _question(text: bytes, repeated: bytes = b"", pause: float = 0.0) -> Case:
 
 READERS = (
     Reader(
-        "credential program of a kubeconfig",
+        "kubeconfig credential program",
         f"{mib(exec_plugin.MAX_OUTPUT_BYTES)}, {foreign_json.MAX_DEPTH} levels, {exec_plugin.TIMEOUT:g} s",
         _credential(_writes(_CREDENTIAL)),
         {
@@ -97,7 +97,7 @@ READERS = (
         2 * _SECONDS,
     ),
     Reader(
-        "HAProxy's agent check, question",
+        "HAProxy's agent check, request",
         f"{agent_check.MAX_QUESTION_BYTES} B, {agent_check.NAME_TIMEOUT:g} s",
         _question(b"llama/a 1\n"),
         {

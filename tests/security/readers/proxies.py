@@ -108,7 +108,7 @@ def _flood(port: int, datagram: bytes) -> None:
 _LINE = b"<190>Nov 29 00:00:00 lbctl: edge|llama|200|10.0.0.1:8000|200|0.010|0.020"
 READERS = (
     Reader(
-        "HAProxy's Runtime API, answer",
+        "HAProxy's Runtime API, response",
         f"{mib(runtime.MAX_ANSWER_BYTES)}, {runtime.MAX_LINES} lines of {running.MAX_LINE_CHARACTERS} characters, "
         f"2 to 5 s in total",
         against(sends(_HEAD + _ROW, after=b"\n"), _query),
@@ -132,8 +132,8 @@ READERS = (
         patched=lambda: patch.object(envoy_conditions, "TIMEOUT", _SECONDS),
     ),
     Reader(
-        "traffic log of nginx and HAProxy",
-        f"{log_line.MAX_LINE_BYTES} B of a line, 500 lines in 5 ms",
+        "nginx and HAProxy traffic logs",
+        f"{log_line.MAX_LINE_BYTES} B per line, 500 lines in 5 ms",
         _logged(_LINE),
         {
             "endless lines": _logged(b"<190>" + b"x" * 4000),

@@ -98,7 +98,7 @@ _VALUES = {
 }
 READERS = (
     Reader(
-        "etcd, answer",
+        "etcd, response",
         f"{mib(etcd_client.MAX_ANSWER_BYTES)}, {foreign_json.MAX_VALUES} values, {foreign_json.MAX_DEPTH} levels, "
         "a quarter of `control.store.lease` in total",
         against(sends(_OK + json.dumps({"kvs": [_ROW]}).encode()), _range),
@@ -106,7 +106,7 @@ READERS = (
         _SECONDS,
     ),
     Reader(
-        "etcd, message of a watch",
+        "etcd, watch message",
         f"{mib(etcd_client.MAX_MESSAGE_BYTES)}, {foreign_json.MAX_VALUES} values, {foreign_json.MAX_DEPTH} levels, "
         f"{etcd_client.WATCH_TIMEOUT:g} s in total",
         against(sends(_OK + _line(kv=_ROW)), _watch),
@@ -115,8 +115,8 @@ READERS = (
         patched=lambda: patch.object(etcd_client, "WATCH_TIMEOUT", 2 * _SECONDS),
     ),
     Reader(
-        "Redis, answer",
-        f"{mib(redis_client.MAX_ANSWER_BYTES)}, {mib(redis_client.MAX_VALUE_BYTES)} of a value, "
+        "Redis, response",
+        f"{mib(redis_client.MAX_ANSWER_BYTES)}, {mib(redis_client.MAX_VALUE_BYTES)} per value, "
         "a fifth of `control.store.lease` in total",
         against(_redis(b"$4\r\nfine\r\n"), _get),
         inputs(_get, _VALUES),

@@ -65,7 +65,7 @@ READERS = (
         _SECONDS,
     ),
     Reader(
-        "answer to a PromQL query",
+        "response to a PromQL query",
         f"{_ROUNDS}, {foreign_json.MAX_VALUES} values, {foreign_json.MAX_DEPTH} levels, "
         f"{promql.TIMEOUT:g} s or `telemetry.timeout` in total",
         against(sends(_OK + json.dumps(_ANSWER).encode()), _query),

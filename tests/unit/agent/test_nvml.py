@@ -257,7 +257,7 @@ def test_gpus_of_other_users_are_ignored(machine, opened):
 def test_listed_gpu_without_permission_has_a_problem(machine, opened):
     gpus = machine(H100)
     gpus.set("gpu0", denied=1)
-    expected = "the agent's user may not read the GPU: allow access to /dev/nvidia*"
+    expected = "the agent's user cannot access the GPU: grant access to /dev/nvidia*"
     assert problems(opened("0").read()) == {"0": expected}
     assert opened().read().problem == expected
 
@@ -265,7 +265,7 @@ def test_listed_gpu_without_permission_has_a_problem(machine, opened):
 def test_machine_without_gpus_has_a_note(machine, opened):
     machine()
     readings = opened().read()
-    assert (readings.problem, readings.note) == ("", "no GPU is watched: the NVIDIA driver lists none")
+    assert (readings.problem, readings.note) == ("", "no GPU is watched: the NVIDIA driver does not list any GPUs")
 
 
 @pytest.mark.parametrize("device", ["1", uuid(1), uuid(1).removeprefix("GPU-"), uuid(1).upper()])
@@ -280,7 +280,7 @@ def test_listed_gpu_by_index_or_uuid(machine, opened, device):
 )
 def test_device_that_the_driver_does_not_list(machine, opened, device, name):
     machine(H100)
-    assert problems(opened("0", device).read()) == {name: f"the driver lists no device {device}"}
+    assert problems(opened("0", device).read()) == {name: f"the driver does not list device {device}"}
 
 
 def test_all_slices_of_a_gpu_in_mig_mode(machine, opened):

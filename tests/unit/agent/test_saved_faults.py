@@ -126,7 +126,7 @@ def test_faults_that_cannot_be_saved_are_a_note(tmp_path: Path) -> None:
 
 
 def test_faults_of_gpus_that_are_not_watched_any_more_end(tmp_path: Path) -> None:
-    faults = (Reason("gpu_lost", "the driver lists no device 7", "7"), Reason("xid", "GPU 0 reported XID 79", "0"))
+    faults = (Reason("gpu_lost", "the driver does not list device 7", "7"), Reason("xid", "GPU 0 reported XID 79", "0"))
     saved_faults.save(str(tmp_path), _ENGINE, Memory(faults=faults))
     for devices, kept in ((("0", "1"), faults[1:]), (("GPU-5fd4",), faults), (None, faults)):
         assert saved_faults.load(str(tmp_path), _ENGINE, devices).faults == kept

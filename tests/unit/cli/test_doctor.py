@@ -322,7 +322,7 @@ def test_address_of_another_machine_is_a_warning(doctor: Doctor) -> None:
     given = local_fleet()
     given["listeners"]["gateway"]["bind"] = "192.0.2.1:8443"
     row = doctor(given)["listeners.gateway.bind 192.0.2.1:8443"]
-    assert (row["state"], row["message"]) == ("warn", "this machine does not have this address")
+    assert (row["state"], row["message"]) == ("warn", "this address does not belong to this machine")
 
 
 # ── The machine ───────────────────────────────────────────────────────────────────────────────────────────────────────

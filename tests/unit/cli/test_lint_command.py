@@ -163,7 +163,7 @@ def test_finding_names_every_proxy_without_support(tmp_path: Path, capsys: pytes
     output = capsys.readouterr()
     (line,) = output.out.splitlines()
     assert "nginx: does not count retries across requests; haproxy: counts retries only per request" in line
-    assert "instead: nginx: each request" in line
+    assert "instead: nginx: limits the attempts of each request" in line
     assert re.findall(r"lbctl: (\w+) does not support 1 setting of this fleet, in 1 place\n", output.err) == [
         "nginx",
         "haproxy",

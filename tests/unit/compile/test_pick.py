@@ -218,8 +218,8 @@ def test_a_picker_port_in_use_elsewhere_is_an_error(bind: str, owner: str) -> No
 def test_a_picker_address_without_a_next_port_is_an_error(bind: str, problem: str) -> None:
     _, (error,) = compiling(f'version: 1\ncontrol: {{picker: {{bind: "{bind}"}}}}\n')
     assert str(error) == (
-        "-:2:26: error LB307 control.picker.bind: the picker needs a port and also the next port, which proxies "
-        f"send requests to: {problem} (write an IP address with a port from 1 to 65534, for example 127.0.0.1:18001)"
+        "-:2:26: error LB307 control.picker.bind: the picker needs its port and the next port, which proxies query "
+        f"over HTTP: {problem} (write an IP address with a port from 1 to 65534, for example 127.0.0.1:18001)"
     )
 
 
@@ -241,7 +241,7 @@ def test_a_replica_at_an_lbctl_address_is_a_warning(port: int, control: str, own
     _, (warning,) = compiling(f"version: 1\n{pool}{control}")
     place, message = str(warning).split(" warning LB122 pools.p.replicas[0].address: ")
     assert place == "-:4:55:"
-    hint = "write the address at which the replica serves requests"
+    hint = "set the address on which the replica accepts requests"
     assert message == f"127.0.0.1:{port} is the address of {owner} ({hint})"
 
 
@@ -305,7 +305,7 @@ def test_the_picker_port_is_free_on_other_addresses(listener: str) -> None:
         ),
         (
             "{algorithm: pick, pick: {prefix: on}}",
-            "(write off, or a map such as {block: 256, blocks: 128}; without this key, prompts are recognised)",
+            "(write off, or a map such as {block: 256, blocks: 128}; if it is not set, prefixes are matched)",
         ),
         (
             "{algorithm: pick, pick: {session: [{header: x-chat}]}}",

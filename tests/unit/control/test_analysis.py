@@ -125,8 +125,8 @@ def test_only_a_good_interval_resets_the_count_of_bad_ones() -> None:
     ("observation", "reason"),
     [
         (IntervalObservation(RequestCounts(), RequestCounts()), "no proxy reports its requests"),
-        (replace(FINE, new=RequestCounts(19, 9)), "the new pool has {} of at least 200 requests"),
-        (replace(FINE, old=RequestCounts(19, 0)), "the old pools have {} of at least 200 requests"),
+        (replace(FINE, new=RequestCounts(19, 9)), "the new pool has {} of the required 200 requests"),
+        (replace(FINE, old=RequestCounts(19, 0)), "the old pools have {} of the required 200 requests"),
         (replace(FINE, silent=("edge", "ha")), "no report from edge, ha"),
         (replace(FINE, metrics=(MetricValues("m", 1.5, problem="new: no"),)), "m: new: no"),
         (replace(FINE, metrics=(MetricValues("m", 1.5, 1.0, 0.0),)), "m: a ratio to 0 is undefined"),
@@ -144,7 +144,7 @@ def test_intervals_with_too_few_requests_are_joined() -> None:
     course = Course()
     few = IntervalObservation(RequestCounts(90, 0), RequestCounts(900, 9), reporting=1)
     course.see(few, few)
-    assert course.last == ("inconclusive", "the new pool has 180 of at least 200 requests")
+    assert course.last == ("inconclusive", "the new pool has 180 of the required 200 requests")
     course.see(few)
     assert course.last == ("good", "")
     assert course.state.analysis.evaluations[-1].new == RequestCounts(270, 0)

@@ -50,7 +50,7 @@ def test_an_unknown_strategy_suggests_the_nearest_name() -> None:
 
 
 def test_the_slower_of_two_replicas_gets_less() -> None:
-    assert multipliers("adaptive", subjects(1.0, 0.5)) == [1.0, pytest.approx(0.5)]
+    assert multipliers("adaptive", subjects(1.0, 0.4)) == [1.0, pytest.approx(0.4)]
 
 
 def test_if_half_a_pool_is_slow_the_fast_half_keeps_its_weight() -> None:
@@ -62,7 +62,7 @@ def test_a_slowdown_of_all_replicas_changes_nothing() -> None:
 
 
 def test_a_replica_without_evidence_gets_no_proposal() -> None:
-    assert multipliers("adaptive", subjects(1.0, None, 0.5)) == [1.0, None, pytest.approx(0.5)]
+    assert multipliers("adaptive", subjects(1.0, None, 0.4)) == [1.0, None, pytest.approx(0.4)]
 
 
 def proposals_over_time(*looks: list[Subject], of_pool: Pool = POOL, interval: float = 5.0) -> list[list[Proposal]]:
@@ -92,7 +92,12 @@ def subject_of_type(kind: GpuType, look: int, place: int, at: float, rng: random
     n = 20.0 + 13.0 * ((look * 7 + place * 3) % 11)
     q = n * kind.prompts * (4.0 + (look * 5 + place) % 5) / 6.0
     a, b, p = kind.step
-    evidence = TokenEvidence(at, 500.0, 0.5 * (a + b * n + p * q) * math.exp(rng.gauss(0.0, kind.noise)), n, q)
+    seconds = 0.5 * (a + b * n + p * q) * math.exp(rng.gauss(0.0, kind.noise))
+    return subject_with_evidence(kind, place, TokenEvidence(at, 500.0, seconds, n, q))
+
+
+def subject_with_evidence(kind: GpuType, place: int, evidence: TokenEvidence) -> Subject:
+    at, n = evidence.at, evidence.decode_tokens
     observation = Observation(at, Signals({"kv_cache": Signal(n / 256, at, 0)}, {}, evidence, (), True))
     name = f"{kind.name}{place}"
     return replica(name, capacity=kind.capacity, gpu=kind.name), (kind.name, 1), observation, Estimate(), True
@@ -133,11 +138,41 @@ def test_gpu_types_are_not_compared_before_enough_steps() -> None:
 
 
 def test_picked_gpu_types_are_compared_at_the_mix_of_the_pool() -> None:
-    """The picker sends long prompts to the fast type, so that the pool's mix is 8.5 prompt tokens per sequence."""
+    """The picker sends long prompts to the fast type. Both generate equally many tokens, so the mix is 7.5."""
     fast, slow = _H100._replace(prompts=12.0), _H20._replace(prompts=3.0)
-    capacity, half = share_of_h20(8.5), pytest.approx(0.5, rel=0.05)
+    capacity, half = share_of_h20(7.5), pytest.approx(0.5, rel=0.05)
     assert last_multipliers(fast, slow._replace(capacity=capacity), of_pool=PICKED) == [1.0] * 4
     assert last_multipliers(fast, slow._replace(capacity=2 * capacity), of_pool=PICKED) == [1.0, 1.0, half, half]
+
+
+def five_seconds(kind: GpuType, look: int) -> TokenEvidence:
+    """Return the steps of five seconds. Only every second look has prompts, which make each step longer."""
+    n, (a, b, p) = 20.0 + 13.0 * (look * 7 % 11), kind.step
+    q = 12.0 * n * (look % 2)
+    return TokenEvidence(100.0 + 5.0 * look, 5000.0 / (a + b * n + p * q) * n, 5.0 * n, n, q)
+
+
+def full_rate(kind: GpuType, steps: Sequence[TokenEvidence]) -> float:
+    """Return the tokens per millisecond of a full engine at the mix of all tokens of these steps."""
+    a, b, p = kind.step
+    prompts = sum(item.prefill_tokens / item.decode_tokens * item.itl_count for item in steps)
+    return 256 / (a + 256 * (b + p * prompts / sum(item.itl_count for item in steps)))
+
+
+def test_gpu_types_are_compared_at_the_mix_of_their_tokens() -> None:
+    """Steps with prompts are longer, so that they are fewer than the others."""
+    fast, slow = ([five_seconds(kind, look) for look in range(30)] for kind in (_H100, _H20))
+    configured = _H20._replace(capacity=2 * full_rate(_H20, slow) / full_rate(_H100, fast))
+    looks = [
+        [
+            subject_with_evidence(kind, place, evidence)
+            for kind, evidence in ((_H100, of_fast), (configured, of_slow))
+            for place in (0, 1)
+        ]
+        for of_fast, of_slow in zip(fast, slow, strict=True)
+    ]
+    last = [proposal.multiplier for proposal in proposals_over_time(*looks)[-1]]
+    assert last == [1.0, 1.0, *[pytest.approx(0.5, rel=0.05)] * 2]
 
 
 def test_noise_in_the_fastest_type_moves_no_other_type() -> None:
@@ -174,11 +209,12 @@ def test_the_weight_follows_again_after_a_steady_speed() -> None:
     )
 
 
-def moved_by_noise(seed: int, looks: int, since: int) -> float:
-    """Return the share of proposals that move a weight of eight equal replicas with noisy samples."""
+def moved_by_noise(seed: int, looks: int, since: int, replicas: int = 8) -> float:
+    """Return the share of proposals that move a weight of equal replicas with noisy samples."""
     rng = random.Random(seed)
     noisy = [
-        subjects(*(math.exp(rng.gauss(0, 0.3)) for _ in range(8)), at=100.0 + 5.0 * number) for number in range(looks)
+        subjects(*(math.exp(rng.gauss(0, 0.3)) for _ in range(replicas)), at=100.0 + 5.0 * number)
+        for number in range(looks)
     ]
     multipliers = [proposal.multiplier for look in proposals_over_time(*noisy)[since:] for proposal in look]
     return sum(multiplier != 1.0 for multiplier in multipliers) / len(multipliers)
@@ -192,9 +228,14 @@ def test_noise_after_a_start_moves_no_weight() -> None:
     assert statistics.fmean(moved_by_noise(seed, looks=30, since=0) for seed in range(12)) < 0.01
 
 
+def test_the_noise_of_a_single_peer_moves_no_weight() -> None:
+    moved = statistics.fmean(moved_by_noise(seed, looks=200, since=0, replicas=2) for seed in range(12))
+    assert moved < 0.003
+
+
 def test_first_samples_count_as_noisy() -> None:
-    first, second = proposals_over_time(subjects(1.0, 1.0, 0.65), subjects(1.0, 1.0, 0.65, at=105.0))
-    assert (first[2].multiplier, second[2].multiplier) == (1.0, pytest.approx(0.65))
+    first, second = proposals_over_time(subjects(1.0, 1.0, 0.55), subjects(1.0, 1.0, 0.55, at=105.0))
+    assert (first[2].multiplier, second[2].multiplier) == (1.0, pytest.approx(0.55))
 
 
 def test_old_evidence_fades_with_the_smoothing() -> None:

@@ -241,8 +241,8 @@ def test_harmful_settings_are_reported_at_their_line() -> None:
     findings = [(item.position.line, item.message) for item in diagnostics if item.position]
     assert findings == [
         (2, "without `zone` in the upstream, each worker counts connections and failures separately"),
-        (4, "fail_timeout=10000s removes a replica for that long after a failure"),
-        (5, "fail_timeout=10000s removes a replica for that long after a failure"),
+        (4, "fail_timeout=10000s removes a replica for this time after a failure"),
+        (5, "fail_timeout=10000s removes a replica for this time after a failure"),
         (7, "nginx's default limit of 1 MiB for request bodies rejects long prompts and images with 413"),
         (10, "nginx buffers responses by default, so tokens arrive in bursts"),
         (10, "nginx uses HTTP/1.0 by default and opens a new connection to a replica for each request"),

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbctl.ir.locality import Place
-from lbctl.ir.pools import Locality, PickPolicy, SlowStart
+from lbctl.ir.pools import Locality, PickPolicy, QueuePolicy, SlowStart
 from lbctl.pick.affinity import AffinityMemory
 from lbctl.pick.books import Books
 from lbctl.pick.decide import ALTERNATIVES, PickResult, pick
@@ -53,6 +53,8 @@ def names(result: PickResult) -> list[str]:
 
 
 THREE = (candidate("a"), candidate("b"), candidate("c"))
+UNREAD = 1300.0
+"""Unread tokens from which requests wait for a replica that computes 10,000 tokens per second."""
 
 # ── Eligible replicas ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -78,6 +80,92 @@ def test_a_replica_at_its_limit_gets_no_requests() -> None:
     assert world.look().reason == "none"
     world.books.finished("1")
     assert len(world.look().ordered) == 1
+
+
+def queued(*candidates: Candidate, speed: float = 10_000.0) -> World:
+    """Return a world whose pool has a queue, and whose replicas compute prompt tokens at this speed."""
+    world = World(PoolTable("p", PickPolicy((), queue=QueuePolicy(10_000)), candidates))
+    for item in candidates:
+        world.books.load("p", item.name).reading(-1.0)
+        world.books.started(item.name, "p", item.name, speed, -1.0)
+        world.books.first_byte(item.name, 0.0)
+        world.books.finished(item.name)
+    return world
+
+
+def test_request_waits_while_all_replicas_have_unread_prompts() -> None:
+    world = queued(*(replace(item, limit=64) for item in THREE))
+    assert {names(world.ask(prompt_tokens=3000.0))[0] for _ in THREE} == set("abc")
+    assert world.look() == PickResult((), "full", (), 0.0)
+    world.books.first_byte("2", 0.01)
+    assert len(names(world.look())) == 1
+    world.now = 0.2
+    assert len(names(world.look())) == 3, "the engines have computed the prompts by now"
+
+
+def test_short_prompts_wait_only_if_they_are_many() -> None:
+    world = queued(candidate("a", limit=64))
+    count = 0
+    while world.ask(prompt_tokens=50.0).ordered:
+        count += 1
+    assert count == pytest.approx(UNREAD / 50, abs=1)
+
+
+def test_unread_prompts_delay_nothing_without_a_queue() -> None:
+    world = queued(candidate("a", limit=64))
+    world.table = table(candidate("a", limit=64))
+    assert [names(world.ask(prompt_tokens=5000.0)) for _ in range(3)] == [["a"]] * 3
+
+
+def test_session_stays_at_a_replica_with_unread_prompts() -> None:
+    world = queued(*(replace(item, limit=64) for item in THREE))
+    home = names(world.ask(session="s", prompt_tokens=3000.0))[0]
+    assert home not in names(world.look())
+    assert names(world.look(session="s", prompt_tokens=3100.0))[0] == home
+
+
+def test_faster_replica_may_have_more_unread_prompts() -> None:
+    fast, slow = candidate("a", limit=64, weight=3.0), candidate("b", limit=64, weight=1.0)
+    world = queued(fast, slow)
+    for name in "ab":
+        world.books.started(f"0{name}", "p", name, 1400.0, 0.0)
+    assert names(world.look()) == ["a"]
+
+
+@pytest.mark.parametrize(("speed", "unread"), [(1_000.0, 1000.0), (50_000.0, 6500.0)])
+def test_threshold_grows_with_the_measured_speed(speed: float, unread: float) -> None:
+    world = queued(candidate("a", limit=64), speed=speed)
+    world.books.started("reads", "p", "a", unread - 10.0, 0.0)
+    assert world.ask(prompt_tokens=20.0).ordered
+    assert world.look().reason == "full"
+
+
+@pytest.mark.parametrize(("limit", "places"), [(7, 7), (8, 7), (63, 62), (64, 62)])
+def test_reserve_is_one_place_in_32(limit: int, places: int) -> None:
+    world = World(PoolTable("p", PickPolicy((), queue=QueuePolicy(10_000)), (candidate("a", limit=limit),)))
+    request = Features("p", prompt_tokens=10.0)
+
+    def has_place() -> bool:
+        arguments = request, world.table, world.books, world.memory, world.now, world.random
+        return bool(pick(*arguments, leaves_reserve=True).ordered)
+
+    while has_place():
+        world.ask(prompt_tokens=10.0)
+    assert world.number == places
+    while world.ask(prompt_tokens=10.0).ordered:
+        pass
+    assert world.number == limit + 1
+
+
+def test_reserve_of_an_engine_is_one_place_in_32() -> None:
+    world = World(PoolTable("p", PickPolicy((), queue=QueuePolicy(10_000)), (candidate("a"),)))
+    world.books.load("p", "a").engine_limit = 32
+    for _ in range(31):
+        world.ask(prompt_tokens=10.0)
+    request = Features("p", prompt_tokens=10.0)
+    arguments = request, world.table, world.books, world.memory, world.now, world.random
+    assert not pick(*arguments, leaves_reserve=True).ordered
+    assert pick(*arguments).ordered
 
 
 def test_regions_and_subsets_limit_the_choice() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from lbctl.ir.pools import PickPolicy, QueuePolicy, SessionKey, TokenLimit
 from lbctl.pick.table import Candidate, PoolTable
-from lbctl.pick.waiting import Position
+from lbctl.pick.waiting import RESERVE_SECONDS, Position
 from lbctl.picker.messages import Caller, PickerAnswer, PickerQuestion
 from lbctl.picker.service import PickService
 from lbctl.picker.statistics import MAX_TENANTS, OTHER, page
@@ -60,6 +60,10 @@ class _Fleet:
         (*_, answer) = self.responses[name] or [PickerAnswer(self.ids[name])]
         self.service.finished(answer.id)
 
+    def first_byte(self, name: str) -> None:
+        """Report the first byte of a response."""
+        self.service.first_byte(self.responses[name][0].id)
+
     def sample(self, replica: str, running: float, queue: float = 0.0, kv: float | None = None) -> None:
         self.service.sampled(EngineSample("chat", replica, running, queue, None, False, kv=kv))
 
@@ -73,11 +77,11 @@ class _Fleet:
 
 def _question(
     *, tenant: str = "", priority: str = "normal", regions: tuple[str, ...] = (), header: str = "", client: str = "",
-    proxy: str = "", pick: str = "", subset: frozenset[str] | None = None,
+    proxy: str = "", pick: str = "", subset: frozenset[str] | None = None, tokens: int = 0,
 ) -> PickerQuestion:  # fmt: skip
     caller = Caller("chat", proxy, tenant=tenant, priority=priority, regions=frozenset(regions))
     headers = {"x-flow": [header]} if header else {}
-    return PickerQuestion(caller, headers, b"", 0, subset, id=pick, client=client)
+    return PickerQuestion(caller, headers, b"", 4 * tokens, subset, id=pick, client=client)
 
 
 def test_request_waits_and_gets_the_first_free_replica() -> None:
@@ -92,6 +96,76 @@ def test_request_waits_and_gets_the_first_free_replica() -> None:
     for name in ("first", "third"):
         fleet.end(name)
     assert fleet.service.open_picks == 0
+
+
+def _reading(**changes: object) -> _Fleet:
+    """Return a fleet with one replica, which computes 10,000 prompt tokens per second."""
+    fleet = _Fleet(replace(A, limit=64), queue=replace(QUEUE, max_requests=100, **changes))  # type: ignore[arg-type]
+    fleet.ask("measured", tokens=1000)
+    fleet.clock.now += 0.1
+    fleet.first_byte("measured")
+    return fleet
+
+
+def test_request_waits_until_the_replica_has_read_its_prompts() -> None:
+    fleet = _reading()
+    for name in ("reads", "waits"):
+        fleet.ask(name, tokens=3000)
+    assert fleet.waiting() == ["waits"]
+    fleet.first_byte("reads")
+    assert fleet.waiting() == []
+
+
+def test_lost_first_byte_delays_requests_only_for_a_while() -> None:
+    fleet = _reading()
+    for name in ("reads", "waits"):
+        fleet.ask(name, tokens=3000)
+    fleet.clock.now += 0.05
+    fleet.service.serve_queues()
+    assert fleet.waiting() == ["waits"]
+    fleet.clock.now += 0.2
+    fleet.service.serve_queues()
+    assert fleet.waiting() == []
+
+
+def test_other_tenant_passes_held_prompts_of_a_flood() -> None:
+    fleet = _reading()
+    for number in range(9):
+        fleet.ask(f"flood{number}", tenant="flood", tokens=3000)
+    fleet.clock.now += 0.3
+    fleet.first_byte("flood0")
+    fleet.ask("other", tenant="other", tokens=3000)
+    fleet.clock.now += 0.3
+    fleet.first_byte("flood1")
+    assert fleet.replica("other") == "a"
+    assert fleet.waiting() == [f"flood{number}" for number in range(2, 9)]
+
+
+def test_flood_leaves_the_reserve_to_other_tenants() -> None:
+    fleet = _Fleet(replace(A, limit=64), queue=replace(QUEUE, max_requests=100))
+    for number in range(112):
+        fleet.ask(f"flood{number}", tenant="flood", tokens=1000)
+    for number in range(15):
+        fleet.end(f"flood{number}")
+    fleet.ask("first", tenant="other")
+    for number in range(15, 32):
+        fleet.end(f"flood{number}")
+    assert (fleet.replica("first"), fleet.service.open_picks) == ("a", 62)
+    assert fleet.service.pick(_question(tenant="other")).names == ("a",), "it need not wait"
+    assert (fleet.service.open_picks, len(fleet.waiting())) == (63, 19)
+    fleet.clock.now += RESERVE_SECONDS + 0.1
+    fleet.service.serve_queues()
+    assert fleet.service.open_picks == 64, "no other tenant sends requests"
+
+
+def test_gateway_does_not_wait_for_unread_prompts() -> None:
+    """It would reject the request, although the replica has free places."""
+    fleet = _reading()
+    for name in ("reads", "waits"):
+        fleet.ask(name, tokens=3000)
+    question = _question(subset=frozenset({A.address}))
+    asked = question._replace(caller=replace(question.caller, pool=None))
+    assert fleet.service.pick(asked).names == ("a",)
 
 
 def test_without_a_queue_a_full_pool_answers_at_once() -> None:

@@ -102,6 +102,19 @@ def test_explanation_has_the_place_in_the_queue() -> None:
     assert shown["candidates"][0]["reason"] == "at its limit of 1 requests"
 
 
+def test_explanation_has_the_reason_to_wait_for_a_free_place() -> None:
+    service = PickService(lambda: 100.0, Random(1))
+    service.set_table("chat", replace(_table(QUEUE), candidates=(Candidate("a", "10.0.0.1:80", limit=64),)))
+    load = service._decider.books.load("chat", "a")
+    load.reading(99.8)
+    load._backlog.first_byte(load._backlog.add(1000, 99.9), 100.0)
+    load._backlog.add(3000, 100.0)
+    shown = _explained(service, "acme")
+    assert shown["sentence"].startswith("Every replica with room still has prompts to compute: the request would wait")
+    assert (shown["choices"], shown["reason"]) == ([], "full")
+    assert shown["candidates"][0]["reason"] == "still has to compute about 3000 prompt tokens"
+
+
 def test_explanation_of_a_full_queue_is_a_rejection() -> None:
     service, _ = _full(replace(QUEUE, max_requests=1))
     _wait(service, "acme")

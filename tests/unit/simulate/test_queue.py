@@ -12,7 +12,14 @@ import pytest
 from lbctl.ir.pools import Balance, PickPolicy, Pool, QueuePolicy, Telemetry
 from lbctl.pick.waiting import MAX_PASSED, PRIORITIES
 from lbctl.simulate.engine import CostModel
-from lbctl.simulate.queue_figures import MAX_TENANTS, OTHER, QueueFigures, queue_figures
+from lbctl.simulate.queue_figures import (
+    MAX_TENANTS,
+    OTHER,
+    QueueFigures,
+    ReplicaChange,
+    longest_idle,
+    queue_figures,
+)
 from lbctl.simulate.replay import Replay
 from lbctl.simulate.results import summarise
 from lbctl.simulate.setup import Outage
@@ -125,6 +132,41 @@ def test_no_replica_is_free_while_requests_wait() -> None:
     assert len(sent) > 200
     ends = [float(at) for at in result.requests.last]
     assert all(min(abs(at - end) for end in ends) < 1e-9 for at in sent), "each is sent when another one ends"
+
+
+SLOW_PROMPTS = CostModel(a=0.01, b=0.0, c=1e-12, p=0.0001, sequences=64, cache=1_000_000)
+"""An engine that computes a prompt of 2,000 tokens in 0.2 s."""
+
+
+def test_burst_in_free_places_waits_for_the_prompts_of_others() -> None:
+    """The places of the replica are sufficient for all requests."""
+    burst = [(10.0, "burst")] * 20
+    arrivals = sorted([*burst, *((index / 2 + 0.01, "small") for index in range(40))])
+    prompts = [2000 if tenant == "burst" else 100 for _, tenant in arrivals]
+    trace = replace(requests(*arrivals), prompts=prompts)
+    columns = replayed(queued(1.0, limit=64), trace, "envoy:pick", cost=SLOW_PROMPTS).requests
+    small = [index for index, (_, tenant) in enumerate(arrivals) if tenant == "small"]
+    slowest = max(float(columns.first[index] - columns.arrived[index]) for index in small)
+    assert slowest < 0.7, "in the order of arrival, it is 4 s"
+
+
+def test_idle_time_is_measured() -> None:
+    trace = requests(*[(0.02 * index, f"t{index % 7}") for index in range(300)])
+    result = replayed(queued(1.0, 1.0, limit=2), trace, "envoy:pick", cost=EASY)
+    assert figures(result).idle == 0.0
+    assert figures(replayed(queued(1.0, limit=None), FLOOD, "envoy:pick", cost=EASY)).idle is None
+    died = replayed(queued(1.0, 1.0), FLOOD, "envoy:pick", cost=EASY, outages=(Outage("r0", 0.2),))
+    assert figures(died).idle is None
+
+
+def test_longest_idle_needs_a_place_and_no_unread_prompt() -> None:
+    waiting = [(0.0, 1), (10.0, -1)]
+    reads = [ReplicaChange(0.0, 0, 1, 1), ReplicaChange(4.0, 0, 0, -1), ReplicaChange(5.0, 0, 1, 1)]
+    assert longest_idle(waiting, reads, 1, 7) == 1.0
+    full = [ReplicaChange(0.0, 0, 7, 7), ReplicaChange(2.0, 0, 0, -7), ReplicaChange(7.0, 0, -1, 0)]
+    assert longest_idle(waiting, full, 1, 7) == 3.0
+    assert longest_idle(waiting, full, 1, 8) == 3.0, "the eighth place is the reserve"
+    assert longest_idle([], reads, 1, 7) == 0.0
 
 
 def test_full_engine_lets_requests_wait_without_a_limit() -> None:

@@ -79,7 +79,7 @@ def test_observed_line_lists_reporting_and_silent_proxies() -> None:
 
 
 def test_picked_replica_is_not_compared_with_its_capacity() -> None:
-    chosen = "the picker chooses a replica for each request, by sessions, caches and load"
+    chosen = "the picker chooses a replica for each request, based on sessions, caches and load"
     assert sentence_with("pick", observed=0.0) == f"gpu3 gets 0 % of the pool's requests: {chosen}"
     drained = {"state": "drained", "state_reason": "drained by an operator", "share": 0.0}
     assert sentence_with("pick", **drained) == "gpu3 gets 0 % of the pool's requests: drained by an operator"

@@ -396,7 +396,7 @@ def test_status_counts_failing_sources_and_ejected_replicas(
     fleet: Fleet, token: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sources = schema.SourceCounts(12, 8, {"llama": 7, "qwen": 1})
-    floor = {"b": ("stalled", "not ejected: too many replicas would be ejected")}
+    floor = {"b": ("stalled", "not ejected, because too many replicas would be ejected")}
     control = schema.PoolControl("llama", "adaptive", "acting", None, {"a": ("XID 79",)}, floor)
     monkeypatch.setattr(fleet, "status", lambda: api.status(sources=sources, control=(control,)))
 
@@ -406,7 +406,7 @@ def test_status_counts_failing_sources_and_ejected_replicas(
         shown = capsys.readouterr().out
         assert "sources    8 of 12 failing: 7 of llama, 1 of qwen (lbctl status signals)\n" in shown
         assert "out        llama/a: XID 79\n" in shown
-        assert "floor      llama/b: stalled; not ejected: too many replicas would be ejected\n" in shown
+        assert "floor      llama/b: stalled; not ejected, because too many replicas would be ejected\n" in shown
 
     conversation(fleet, token, script)
 

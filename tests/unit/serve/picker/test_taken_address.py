@@ -18,6 +18,7 @@ from lbctl.ir.address import Address
 from lbctl.ir.snapshot import Snapshot
 from lbctl.serve.fleet.publisher import PublishedFleet
 from lbctl.serve.picker.manager import PickerManager
+from lbctl.serve.picker.peers import local_peer
 from lbctl.serve.picker.tables import FleetMeasurements
 from tests.support.fleet import compiled
 from tests.support.fleets import fleet_text, pool, replica
@@ -82,6 +83,25 @@ def test_process_that_releases_the_address_is_not_reported(
 
     asyncio.run(run())
     assert "another process uses" not in caplog.text
+
+
+@pytest.mark.slow
+def test_address_is_left_free_for_a_subscribed_lbctl_picker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has just received the picker key, and restarts with the key's seed."""
+    monkeypatch.setattr("lbctl.serve.picker.manager._LOOK", 0.01)
+    monkeypatch.setattr("lbctl.serve.picker.manager._RETURN", 3.0)
+    bind = Address(HOST, free_pair())
+    release()
+
+    async def run() -> None:
+        async with _waiting(bind) as manager:
+            subscribed = time.time()
+            manager.feed.note_alone(local_peer("a", bind))
+            await _eventually(lambda: manager.running)
+            assert manager.state.since is not None
+            assert manager.state.since - subscribed >= 3.0
+
+    asyncio.run(run())
 
 
 @pytest.mark.slow

@@ -453,10 +453,10 @@ def test_split_with_different_hash_keys() -> None:
     ("settings", "expected"),
     [
         ("model: {name: m}", "both pools have the same replicas and policies"),
-        ("slow_start: {window: 5s}", "pool p0 decides about load balancing"),
+        ("slow_start: {window: 5s}", "pool p0 determines load balancing"),
         (
             "timeouts: {connect: 9s}\n    health: {passive: {consecutive_5xx: 9}}",
-            "pool p0 decides about connections, passive checks",
+            "pool p0 determines connections, passive checks",
         ),
     ],
 )
