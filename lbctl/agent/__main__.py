@@ -1,4 +1,4 @@
-"""`python -m lbctl.agent SETTINGS`: runs the agent with its settings as JSON.
+"""Implements `python -m lbctl.agent SETTINGS`, which runs the agent with settings given as JSON.
 
 `lbctl agent` replaces itself with this process.
 """

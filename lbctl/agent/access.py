@@ -31,7 +31,7 @@ def refusal(settings: AgentSettings) -> str:
 def check_address(bind: Address, allow: tuple[str, ...]) -> Address:
     """Return the listen address for agent checks, which uses the port after the one in `bind`.
 
-    Agent checks have neither TLS nor a token. Therefore, it is a loopback address unless client networks are set.
+    Agent checks use neither TLS nor a token, so the result is a loopback address unless client networks are set.
     """
     if bind.on_loopback or allow:
         return Address(bind.host, bind.port + 1)
@@ -40,7 +40,10 @@ def check_address(bind: Address, allow: tuple[str, ...]) -> Address:
 
 @dataclass(frozen=True, slots=True)
 class ClientNetworks:
-    """The networks from which clients may connect; if empty, all networks. Loopback clients may always connect."""
+    """The networks from which clients may connect.
+
+    If it is empty, all may connect. Loopback clients may always connect.
+    """
 
     networks: tuple[_Network, ...] = ()
 
@@ -93,7 +96,7 @@ def listening_socket(bind: Address, networks: ClientNetworks) -> socket.socket:
 
 
 def has_token(header: str, content: bytes) -> bool:
-    """Return whether an Authorization header has a bearer token from the file. Each comparison takes constant time."""
+    """Return whether an Authorization header contains a bearer token from the file. Comparisons take constant time."""
     scheme, _, given = header.partition(" ")
     if scheme.lower() != "bearer":
         return False

@@ -1,9 +1,10 @@
 """Answers HAProxy's agent checks with the replica's health, one line per connection.
 
-HAProxy first sends a line that selects the answer. `full`: weight, drain and health. `full maint`: the same, but a
-drain is reported as maintenance, because HAProxy still sends requests with affinity to a draining server. `health`:
-only up or down, for an HAProxy that gets its weights and drains in another way. If no line arrives in time, the answer
-is the same as for `full`. Answers are complete, because HAProxy does not change values that an answer omits.
+HAProxy first sends a line that selects the type of response. `full` returns the weight, drain state and health. `full
+maint` returns the same but reports a drain as maintenance, because HAProxy still sends requests with affinity to a
+draining server. `health` returns only up or down, for an HAProxy that gets its weights and drains in another way. If no
+line arrives in time, the agent responds as for `full`. Responses always include every value, because HAProxy keeps the
+old value if one is omitted.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ MAX_CONNECTIONS = 64
 _QUESTION_TIMEOUT = 0.5
 """Seconds to wait for HAProxy's line."""
 _WRITE_TIMEOUT = 2.0
-"""Seconds to wait for HAProxy to read the answer."""
+"""Seconds to wait for HAProxy to read the response."""
 
 
 def answer(assessment: Assessment, question: str) -> str:
-    """Return the answer to HAProxy's line, without a line end."""
+    """Return the response to HAProxy's line, without a line terminator."""
     words = question.split()
     if words[:1] == ["health"]:
         return "up" if assessment.state == "healthy" else _down(assessment)
@@ -44,7 +45,7 @@ def _down(assessment: Assessment) -> str:
 
 
 class AgentCheckServer:
-    """Answers agent checks at one address from `start` until `close`."""
+    """Responds to agent checks at one address from `start` until `close`."""
 
     def __init__(
         self,
@@ -53,7 +54,7 @@ class AgentCheckServer:
         assessment: Callable[[], Assessment],
         answered: Callable[[str], None],
     ) -> None:
-        """`assessment` returns the current health. `answered` is called with the client after each answer."""
+        """`assessment` returns the current health. `answered` is called with the client after each response."""
         self._bind = bind
         self._networks = networks
         self._assessment = assessment
@@ -73,9 +74,9 @@ class AgentCheckServer:
             self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one connection. When `MAX_CONNECTIONS` is exceeded, the oldest connection is closed without an answer.
+        """Respond on one connection. Above `MAX_CONNECTIONS`, the oldest connection is closed without a response.
 
-        HAProxy sends its line at once, so clients that merely keep connections open cannot lock it out.
+        HAProxy sends its line immediately, so clients that merely hold connections open cannot lock it out.
         """
         self._open[writer] = None
         if len(self._open) > MAX_CONNECTIONS:
@@ -95,7 +96,7 @@ class AgentCheckServer:
 
 
 async def _question(reader: asyncio.StreamReader) -> str:
-    """Return HAProxy's line, or an empty string if it is late or too long."""
+    """Return HAProxy's line, or an empty string if the line arrives too late or is too long."""
     try:
         async with asyncio.timeout(_QUESTION_TIMEOUT):
             return (await reader.readline()).decode("ascii", "replace")

@@ -1,7 +1,7 @@
-"""Reads AMD GPUs through amdsmi, AMD's Python binding for ROCm.
+"""Monitors AMD GPUs through amdsmi, AMD's Python binding for ROCm.
 
-This module was written from the source of amdsmi 7.0.2 and tested only with a replacement for amdsmi, not on an AMD
-GPU. The functions of amdsmi return "N/A" for values that a GPU lacks, and do not report XID errors or row-remap
+This module is based on the amdsmi 7.0.2 source code and has been tested only with a stand-in for amdsmi, not on an AMD
+GPU. amdsmi functions return "N/A" for values that a GPU does not provide, and do not report XID errors or row-remap
 failures.
 """
 
@@ -27,7 +27,7 @@ _VIOLATIONS = {
     "active_hbm_thrm": "hw_thermal",
 }
 _POWERS = ("socket_power", "current_socket_power", "average_socket_power")
-"""Keys for the power in watts; the GPU and the version determine which one is set."""
+"""Keys for the power in watts; which one is set depends on the GPU and the version."""
 _MIB = 2**20
 
 
@@ -43,7 +43,7 @@ def amdsmi() -> ModuleType | None:
 
 
 class AmdDevices:
-    """The watched AMD GPUs of this machine."""
+    """The monitored AMD GPUs on this machine."""
 
     def __init__(self, devices: tuple[str, ...] | None, smi: ModuleType | Any) -> None:
         """Open the driver through the amdsmi module. Raises NoDriverError if it cannot be opened."""
@@ -56,7 +56,7 @@ class AmdDevices:
             raise NoDriverError(f"the AMD driver cannot be opened: {_text(error)}") from None
 
     def read(self) -> GpuReadings:
-        """Read all watched GPUs."""
+        """Poll all monitored GPUs."""
         gpus: list[GpuReading] = []
         failures: dict[int, str] = {}
         try:
@@ -91,7 +91,7 @@ class AmdDevices:
         )
 
     def _get(self, function: str, *arguments: Any) -> Any:
-        """Return a value, or None if the GPU lacks the value or this version of amdsmi lacks the function."""
+        """Return a value, or None if the GPU does not provide the value or this amdsmi version lacks the function."""
         try:
             return getattr(self._smi, function)(*arguments)
         except (AttributeError, self._smi.AmdSmiException):
@@ -124,7 +124,7 @@ class AmdDevices:
         )
 
     def _temperature(self, handle: Any) -> float | None:
-        """Return the temperature of the hottest point, or of the edge if only that has a sensor, in degrees Celsius."""
+        """Return the hotspot temperature, or the edge temperature if that is the only sensor, in degrees Celsius."""
         smi, current = self._smi, self._smi.AmdSmiTemperatureMetric.CURRENT
         for sensor in (smi.AmdSmiTemperatureType.JUNCTION, smi.AmdSmiTemperatureType.EDGE):
             value = self._get("amdsmi_get_temp_metric", handle, sensor, current)

@@ -1,4 +1,4 @@
-"""The agent's verdict: whether the replica should get requests and, if not, why."""
+"""The agent's verdict on whether the replica should get requests and, if not, why not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Reason:
     message: str
     """Human-readable, for example "GPU 0 reported the fatal XID 79"."""
     device: str = ""
-    """The GPU, as in `GpuReading.name`; empty if the reason concerns the engine."""
+    """The GPU, as in `GpuReading.name`, or an empty string if the reason concerns the engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,6 @@ class Assessment:
     state: State
     reasons: tuple[Reason, ...] = ()
     weight: int = 100
-    """Percentage of its weight that the replica should get while it is healthy, 1 to 100."""
+    """Percentage of its weight, from 1 to 100, that the replica should get while it is healthy."""
     notes: tuple[str, ...] = ()
-    """Facts that do not affect health, for example why no GPU is watched."""
+    """Facts that do not affect health, for example why no GPU is monitored."""

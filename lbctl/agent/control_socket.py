@@ -1,7 +1,7 @@
-"""The agent's control socket: HTTP on a Unix socket that only the agent's user can connect to.
+"""The agent's control socket, which serves HTTP on a Unix socket that only the agent's user can connect to.
 
-`GET /status` returns the health. `POST /drain` begins a drain and answers when it is complete, or after `wait` seconds.
-`POST /readmit` ends a drain and clears remembered faults.
+`GET /status` returns the health. `POST /drain` begins a drain and responds when it is complete, or after `wait`
+seconds. `POST /readmit` ends a drain and clears remembered faults.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Decides when a drain is complete: the engine has no requests in flight, and every client has noticed the drain.
+"""Determines when a drain is complete, that is, when no requests are in flight and every client has noticed it.
 
 A proxy stops sending requests only after several failed checks. Each client must therefore have received one more
-answer than its threshold since the drain began, unless it has stopped checking: a control plane does not check a
-replica that it has removed. This module does no I/O and reads no clock: times are parameters, in seconds on one clock.
+response than its threshold since the drain began. Clients that have stopped checking are excluded, because a control
+plane does not check a replica that it has removed. This module does no I/O and does not read the clock. Times are
+parameters, in seconds on a single clock.
 """
 
 from __future__ import annotations
@@ -12,28 +13,29 @@ from dataclasses import dataclass
 from lbctl.agent.readings import EngineReading
 
 DEFAULT_THRESHOLD = 2
-"""Threshold for clients that do not state one: the default for pools with `health.agent`."""
+"""Threshold for clients that do not specify one, which is the default for pools with `health.agent`."""
 MAX_THRESHOLD = 30
-"""Upper bound on a threshold stated by a client."""
+"""Upper bound on a threshold specified by a client."""
 MIN_IDLE_READINGS = 2
-"""Required number of consecutive readings without requests in flight. At the first reading, a request may still be on
-its way to the engine."""
+"""Required number of consecutive readings without requests in flight. During the first of these readings, a request may
+still be on its way to the engine."""
 MAX_SILENCE = 60.0
 """Seconds without a check after which a client is forgotten."""
 MIN_SILENCE = 5.0
 MAX_MISSED = 3
-"""A client is also forgotten after missing checks for this many intervals, but not before `MIN_SILENCE` seconds."""
+"""A client is also forgotten after it misses checks for this many intervals, but not before `MIN_SILENCE` seconds."""
 DEFAULT_INTERVAL = 5.0
-"""Assumed interval, in seconds, for a client that has checked only once: a person, or a proxy that has just started."""
+"""Assumed interval, in seconds, for a client that has checked only once, such as a person or a proxy that has just
+started."""
 MAX_CLIENTS = 1024
-"""Maximum number of remembered clients. A drain does not wait for further clients."""
+"""Maximum number of remembered clients. A drain does not wait for any additional clients."""
 
 
 @dataclass(slots=True)
 class _Client:
     answered_at: float
     answers: int = 0
-    """Answers since the drain began."""
+    """Number of responses since the drain began."""
     interval: float = DEFAULT_INTERVAL
     """Longest recent time between two checks, in seconds."""
 
@@ -48,10 +50,10 @@ class _Client:
 
 
 class Drain:
-    """The agent's clients and the progress of a drain. It is used for the lifetime of the process.
+    """The agent's clients and the progress of a drain, tracked for the lifetime of the process.
 
-    If the number of requests in flight is unknown, for example because the engine has no metrics page, a drain is never
-    complete.
+    If the number of requests in flight is unknown, for example because the engine has no metrics page, a drain never
+    completes.
     """
 
     def __init__(self) -> None:
@@ -60,7 +62,7 @@ class Drain:
         self.in_flight: int | None = None
         """Last known number of requests in the engine; None if it has never been known."""
         self._clients: dict[tuple[str, int], _Client] = {}
-        """Clients by name and threshold. A proxy may check one agent for pools with different thresholds."""
+        """Clients by name and threshold. A proxy may check the same agent for pools with different thresholds."""
         self._idle_readings = 0
 
     def begin(self, now: float) -> None:
@@ -75,9 +77,9 @@ class Drain:
         self.begun_at = None
 
     def answered(self, client: str, now: float, threshold: int = DEFAULT_THRESHOLD) -> None:
-        """Record an answer to a health check or an agent check.
+        """Record a response to a health check or an agent check.
 
-        `client` is any text that identifies the client. `threshold` is the number of consecutive failed checks after
+        `client` is any string that identifies the client. `threshold` is the number of consecutive failed checks after
         which it stops sending requests, at most `MAX_THRESHOLD`.
         """
         known = self._clients.get((client, threshold))
@@ -92,7 +94,7 @@ class Drain:
         known.answers += self.begun_at is not None
 
     def read(self, reading: EngineReading) -> None:
-        """Record a new reading of the engine. Call this once per reading."""
+        """Record a new engine reading. Call this once per reading."""
         in_flight = reading.in_flight
         if in_flight is None:
             return

@@ -1,7 +1,7 @@
-"""Reads the engine's health check and its metrics page, concurrently and within one time limit.
+"""Polls the engine's health check and metrics page concurrently, with one time limit for both.
 
-Each reading opens new connections, so that a stopped engine is noticed at once. Only an engine that refuses connections
-counts as unreachable. If a connection times out, the engine is busy or wedged, but has not restarted.
+Each reading opens new connections, so that a stopped engine is noticed immediately. Only an engine that refuses
+connections counts as unreachable. If a connection times out, the engine is busy or wedged, but has not restarted.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _NETWORK_ERRORS = frozenset({errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDO
 
 @dataclass(frozen=True, slots=True)
 class PageValues:
-    """The values of one metrics page: `signals`, `counters`, `started_at` and the flags are as in `EngineReading`."""
+    """The values from one metrics page. `signals`, `counters`, `started_at` and the flags are as in `EngineReading`."""
 
     problem: str = ""
-    """The reason why the page has no usable values; empty if it has some."""
+    """The reason why the page contains no usable values, or an empty string if it contains some."""
     signals: Mapping[str, float] = field(default_factory=dict)
     counters: Mapping[str, float] = field(default_factory=dict)
     started_at: float | None = None
@@ -52,7 +52,7 @@ class PageValues:
 
 
 class PageReader:
-    """Reads successive metrics pages of one engine."""
+    """Reads successive metrics pages from one engine."""
 
     def __init__(self, kind: str, devices: tuple[str, ...] | None = None) -> None:
         """`kind` and `devices` are as in `AgentSettings`, but `kind` must not be empty. Raises UnknownName."""
@@ -62,7 +62,7 @@ class PageReader:
         self._before: SourceReading | None = None
 
     def read(self, body: bytes, at: float) -> PageValues:
-        """Return the values of a page. `at`: seconds on the monotonic clock."""
+        """Return the values on a page. `at` is in seconds on the monotonic clock."""
         page = self._reader.read(body)
         reading = self._table.reading(page, self._selection, at)
         if not reading.quantities:
@@ -79,25 +79,25 @@ class PageReader:
 
 
 def _started_at(page: MetricsPage) -> float | None:
-    """Return the process's start time, or None if the page lacks it or covers several processes."""
+    """Return the process's start time, or None if the page does not contain it or covers several processes."""
     samples = page.samples.get(_START_TIME, ())
     return samples[0].value or None if len(samples) == 1 else None
 
 
 class EngineWatch:
-    """Reads one engine."""
+    """Polls one engine."""
 
     def __init__(self, settings: AgentSettings) -> None:
-        """Raises UnknownName if the settings have an unknown kind."""
+        """Raises UnknownName if the settings specify an unknown kind."""
         self._settings = settings
         has_kind = settings.kind not in ("", NO_PAGE)
         self._page = PageReader(settings.kind, settings.devices) if has_kind else None
-        """The reader for the engine's kind; None if no page is read or the kind has not been detected yet."""
+        """The reader for this kind of engine, or None if no page is read or the kind has not been detected yet."""
         self._page_url = urljoin(settings.engine, _page_path(settings))
         self._page_has_key = self._page_url.startswith(f"{settings.engine}/")
 
     async def read(self) -> EngineReading:
-        """Read the engine within `READ_TIMEOUT`. Never raises."""
+        """Poll the engine within `READ_TIMEOUT`. Never raises."""
         key, key_problem = key_header(self._settings)
         async with session() as client:
             (reachable, problem), page = await asyncio.gather(self._check(client, key), self._read_page(client, key))
@@ -115,7 +115,7 @@ class EngineWatch:
         )
 
     async def _check(self, client: aiohttp.ClientSession, key: Mapping[str, str]) -> tuple[bool, str]:
-        """Run the health check. Return whether the engine accepts connections, and any problem."""
+        """Run the health check. Return whether the engine accepts connections, and the problem, if any."""
         settings = self._settings
         headers = {"Connection": "close", "Accept": "*/*", **key}
         try:
@@ -160,8 +160,8 @@ def connection_problem(error: BaseException) -> str:
 def _refuses(error: Exception) -> bool:
     """Return whether the engine refuses connections.
 
-    TLS, name-resolution and network errors and a lack of descriptors do not count: if the engine becomes reachable
-    again after one of these, it has not restarted.
+    TLS errors, name-resolution errors, network errors and a lack of file descriptors do not count, because an engine
+    that becomes reachable again after one of these has not restarted.
     """
     if not isinstance(error, aiohttp.ClientConnectorError):
         return False
@@ -171,7 +171,7 @@ def _refuses(error: Exception) -> bool:
 
 
 def _page_path(settings: AgentSettings) -> str:
-    """Return the path or the URL of the metrics page: by default, the usual path for this kind of engine."""
+    """Return the path or URL of the metrics page, which defaults to the usual path for this kind of engine."""
     if settings.kind not in ("", NO_PAGE) and settings.metrics_path == _DEFAULT_PATH:
         return table(settings.kind).page or _DEFAULT_PATH
     return settings.metrics_path

@@ -15,7 +15,7 @@ _KEY = re.compile(r"[!-~]([ -~]{0,2046}[!-~])?", re.ASCII)
 
 
 def key_header(settings: AgentSettings) -> tuple[Mapping[str, str], str]:
-    """Return the header with the key, and the reason if the key is missing.
+    """Return the header that contains the key, and the reason if the key is missing.
 
     Without a usable key file, the header is empty. The reason never contains the content of the file.
     """

@@ -1,4 +1,4 @@
-"""Watches the GPUs in a thread, because a call to a GPU driver can block for minutes, or forever."""
+"""Monitors the GPUs in a thread, because a call to a GPU driver can block for minutes or even forever."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class GpuDriver(Protocol):
     """An open driver."""
 
     def read(self) -> GpuReadings:
-        """Read all watched devices."""
+        """Poll all monitored devices."""
 
     def close(self) -> None:
         """Close the driver."""
 
 
 class GpuWatch:
-    """Keeps the newest reading of the watched GPUs: NVIDIA GPUs if their driver is installed, otherwise AMD GPUs.
+    """Keeps the newest reading of the monitored GPUs: NVIDIA GPUs if their driver is installed, otherwise AMD GPUs.
 
     `devices` are as in `AgentSettings`. `open_driver` raises NoDriverError if the machine has no driver.
     """
@@ -50,19 +50,19 @@ class GpuWatch:
         """Maps each device to the XID errors that `latest` has not returned yet."""
 
     def start(self) -> None:
-        """Start reading, unless `devices` is empty."""
+        """Start monitoring, unless `devices` is empty."""
         if self._devices != ():
             threading.Thread(target=self._run, name="gpus", daemon=True).start()
 
     def stop(self) -> None:
-        """Stop reading, without waiting for a blocked driver."""
+        """Stop monitoring, without waiting for a blocked driver."""
         self._stopped.set()
 
     def latest(self, now: float) -> GpuReadings | None:
         """Return the newest reading, or None before the first one. Each XID error is returned exactly once.
 
-        If the newest reading is older than `MAX_AGE`, the result has a problem and no GPUs. `now` is on the monotonic
-        clock.
+        If the newest reading is older than `MAX_AGE`, the result has a problem and no GPUs. `now` is in seconds on the
+        monotonic clock.
         """
         if self._devices == ():
             return GpuReadings(now, note="no GPU is monitored, as configured")

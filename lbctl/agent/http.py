@@ -1,9 +1,9 @@
-"""The agent's HTTP server: `GET /health` and `GET /metrics`.
+"""The agent's HTTP server, which serves `GET /health` and `GET /metrics`.
 
-Requests are read-only. With `/health?unhealthy_threshold=N`, a client states after how many failed checks it stops
-sending requests; a drain waits for one more answer. Connections from outside the client networks are closed without
-being read. If a token file is set, every request needs a token. The token file and the certificate are re-read, so both
-can be replaced while the agent runs.
+Requests are read-only. With `/health?unhealthy_threshold=N`, a client specifies the number of failed checks after which
+it stops sending requests. A drain waits for one response more than that. Connections from outside the client networks
+are closed without being read. If a token file is set, every request needs a token. The token file and the certificate
+are reread, so both can be replaced while the agent is running.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _THRESHOLD = re.compile(r"[1-9][0-9]{0,9}", re.ASCII)
 _MAX_NAME = 64
 """Maximum length of a client's User-Agent, which distinguishes clients with the same address."""
 _RENEWAL_INTERVAL = 10.0
-"""Seconds between readings of the certificate."""
+"""Seconds between checks for a new certificate."""
 _GRACE = 1.0
-"""Seconds that responses in progress get to finish when the agent stops."""
+"""Seconds that responses in progress have to finish when the agent stops."""
 _LINGERING = 0.5
 _LOG = logging.getLogger("lbctl.agent.http")
 _LOG.addFilter(InvalidRequests("the agent"))
@@ -65,7 +65,7 @@ def document(health: Health) -> dict[str, Any]:
 
 
 def _threshold(text: str) -> int:
-    """Return the threshold that a client states, at most `MAX_THRESHOLD`; the default if it is missing or invalid."""
+    """Return the client's threshold, at most `MAX_THRESHOLD`, or the default if it is missing or invalid."""
     return min(int(text), MAX_THRESHOLD) if _THRESHOLD.fullmatch(text) else DEFAULT_THRESHOLD
 
 

@@ -1,16 +1,17 @@
-"""Judges a replica's health from the readings of its GPUs and its engine. This module does no I/O and reads no clock.
+"""Evaluates a replica's health from GPU and engine readings. This module does no I/O and does not read the clock.
 
-Faults that the engine does not survive are remembered until it has restarted: a fatal XID, an uncorrectable memory
-error, a lost GPU and a driver that could not be read. If the driver and all GPUs can be read again, an answered probe
-also clears the last two, because the engine has kept its GPUs. For this purpose, and if the engine seems wedged, the
-agent sends a probe even if the user has not enabled probes. Otherwise, an idle replica would stay unhealthy forever
-after a single slow response from the driver. After failed probes, the agent also probes a busy engine.
+Faults that the engine does not survive are remembered until it has restarted. They are a fatal XID, an uncorrectable
+memory error, a lost GPU and a driver that could not be read. Once the driver and all GPUs can be read again, a
+successful probe also clears the last two, because it shows that the engine still has its GPUs. For this purpose, and if
+the engine seems wedged, the agent sends a probe even if the user has not enabled probes. Otherwise, an idle replica
+would stay unhealthy forever after a single slow response from the driver. After a failed probe, the agent probes the
+engine even while it is busy.
 
-Unknown values change nothing: a replica that is asleep or wedged stays so while the metrics page cannot be read, and a
-failed row remap stays until the driver reports that it is gone.
+Unknown values change nothing. A replica that is asleep or wedged remains in that state while the metrics page cannot be
+read, and a failed row remap remains until the driver reports that it has been resolved.
 
-The engine counts as restarted if it refused connections and accepts them again, if its start time has changed, or if
-its counters have decreased.
+The engine counts as restarted if it refused connections and now accepts them again, if its start time has changed, or
+if its counters have decreased.
 """
 
 from __future__ import annotations
@@ -28,33 +29,33 @@ from lbctl.base.bounded import size
 PROBE_INTERVAL = 30.0
 """Minimum number of seconds between two probes."""
 PROBE_IDLE = 10.0
-"""Seconds without a request after which an engine is idle enough for a probe."""
+"""Seconds without a request after which an engine counts as idle enough for a probe."""
 WARMUP_RETRY = 1.0
-"""Seconds between a failed warm-up request and the next one."""
+"""Seconds between a failed warm-up request and the next attempt."""
 UNREAD = Assessment("unhealthy", (Reason("engine", "not read yet"),))
 """The assessment before the first complete reading."""
 _UNCERTAIN_STALL_FACTOR = 4
-"""Multiplier for `stalled_after` if progress changes only when a request ends."""
+"""Multiplier for `stalled_after` if the progress counter changes only when a request ends."""
 _MEMORY_RECOVERY_FACTOR = 1.1
 """Multiple of the limit above which free memory counts as sufficient again."""
 _MEMORY_READINGS = (2, 1)
 _SLOWDOWN_READINGS = (2, 5)
-"""Number of consecutive readings until the limit counts as exceeded, and until it no longer does."""
+"""Number of consecutive readings before the limit counts as exceeded, and before it no longer does."""
 _MAX_PROBE_FAILURES = 2
 _MIN_WEIGHT = 5
 _WEIGHT_STEP = 5
 _HEAT = frozenset({"sw_thermal", "hw_thermal", "hw_slowdown"})
 _UNREADABLE = frozenset({"gpu_lost", "driver"})
 _RESTART_TOLERANCE = 1.0
-"""Maximum difference, in seconds, of start times that count as equal: engines calculate the time differently."""
+"""Maximum difference, in seconds, between start times that count as equal. Engines calculate the time differently."""
 _EARLIER_WORK = ("finished", "decode_tokens", "compute_count")
-"""Counters that are 0 or absent in a fresh engine."""
+"""Counters that are 0 or absent in a newly started engine."""
 
 
 def step(
     settings: AgentSettings, memory: Memory, gpus: GpuReadings, engine: EngineReading, now: float
 ) -> tuple[Memory, Assessment]:
-    """Return the memory and the assessment after these readings. A repeated reading is not counted again."""
+    """Return the memory and the assessment after these readings. A repeated reading is not counted twice."""
     memory = _after_engine(settings, memory, engine)
     memory = _after_gpus(settings, memory, gpus)
     return memory, _assessment(settings, memory, gpus, engine, now)
@@ -82,7 +83,10 @@ def wants_request(settings: AgentSettings, memory: Memory, now: float) -> Reques
 
 
 def requested(memory: Memory, kind: RequestKind, problem: str, now: float) -> Memory:
-    """Return the memory after a request has ended. `problem` is why it failed, or empty if the engine answered."""
+    """Return the memory after a request has ended.
+
+    `problem` is the reason why it failed, or an empty string if the engine responded.
+    """
     if kind == "warmup":
         if problem:
             return replace(memory, warmup_problem=problem, warmup_due=now + WARMUP_RETRY)
@@ -95,21 +99,21 @@ def requested(memory: Memory, kind: RequestKind, problem: str, now: float) -> Me
         probe_failures=0,
         probe_problem="",
         progress=ProgressWatch(memory.progress.value),
-        faults=tuple(fault for fault in memory.faults if fault.code not in _UNREADABLE),  # `step` adds current ones
+        faults=tuple(fault for fault in memory.faults if fault.code not in _UNREADABLE),  # `step` adds the current ones
     )
 
 
 def drain(memory: Memory, now: float, is_saved: bool) -> Memory:
     """Begin a drain, which lasts until `readmit` or a restart of the engine.
 
-    `is_saved`: whether it survives a restart of the agent.
+    `is_saved` is whether the drain survives an agent restart.
     """
     since = now if memory.draining_since is None else memory.draining_since
     return replace(memory, draining_since=since, is_drain_saved=is_saved or memory.is_drain_saved)
 
 
 def readmit(memory: Memory) -> Memory:
-    """End a drain, forget the faults, and accept the failed row remaps."""
+    """End a drain, forget the faults, and accept any failed row remaps."""
     return replace(
         memory,
         draining_since=None,
@@ -171,7 +175,7 @@ def _with_fresh_engine(memory: Memory) -> Memory:
 
 
 def _in_flight(engine: EngineReading) -> bool | None:
-    """Return whether requests are running or waiting, or None if the page does not contain these numbers."""
+    """Return whether requests are running or waiting, or None if the page does not report these numbers."""
     reported = [engine.signals[name] for name in ("running", "queue") if name in engine.signals]
     return any(reported) if reported else None
 
@@ -191,9 +195,9 @@ def _progress(settings: AgentSettings, watch: ProgressWatch, engine: EngineReadi
 
 
 def _warmed(settings: AgentSettings, engine: EngineReading) -> int | None:
-    """Return the number of warm-up requests that count as answered when the agent starts; None if not known yet.
+    """Return the number of warm-up requests that count as answered when the agent starts, or None if not yet known.
 
-    The engine counts as fresh if its page shows no earlier work.
+    The engine counts as newly started if its page shows no earlier work.
     """
     if engine.page_problem:
         return None
@@ -247,7 +251,7 @@ def _after_gpus(settings: AgentSettings, memory: Memory, gpus: GpuReadings) -> M
 
 
 def _problems(memory: Memory, gpus: GpuReadings) -> Iterator[Reason]:
-    """Yield a reason if the driver cannot be read, or one for each GPU that is unreadable or missing."""
+    """Yield a reason if the driver cannot be read, or else one for each GPU that is unreadable or missing."""
     if gpus.problem:
         yield Reason("driver", gpus.problem)
         return
@@ -259,7 +263,7 @@ def _problems(memory: Memory, gpus: GpuReadings) -> Iterator[Reason]:
 
 
 def _joined(faults: tuple[Reason, ...], new: Iterable[Reason]) -> tuple[Reason, ...]:
-    """Add new faults. A known fault gets the newest message; XIDs with different codes are different faults."""
+    """Add new faults. A known fault gets the newest message. XIDs with different codes are different faults."""
     known = {_identity(fault): fault for fault in faults}
     for fault in new:
         known[_identity(fault)] = fault
@@ -359,7 +363,7 @@ def _warmup_message(settings: AgentSettings, memory: Memory) -> str:
 
 
 def _weight(gpus: GpuReadings) -> int:
-    """Return the clock of the GPU that is slowed down most by heat, in percent and in steps of 5; 100 if none is."""
+    """Return the clock, in percent (steps of 5), of the GPU most slowed down by heat, or 100 if none is slowed down."""
     clocks = [gpu.clock for gpu in gpus.gpus if gpu.clock is not None and not _HEAT.isdisjoint(gpu.slowdowns)]
     steps = round(min([*clocks, 1.0]) * 100 / _WEIGHT_STEP)
     return max(_MIN_WEIGHT, steps * _WEIGHT_STEP)

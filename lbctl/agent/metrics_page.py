@@ -1,7 +1,7 @@
-"""The agent's metrics page: GPU metrics with the names and units of NVIDIA's DCGM exporter, and the engine's signals.
+"""The agent's metrics page, with the engine's signals and with GPU metrics named as in NVIDIA's DCGM exporter.
 
-Unknown values and GPUs that the driver has never listed are omitted. Label values are escaped, because they may come
-from a driver.
+GPU metrics also use the exporter's units. Unknown values, and GPUs that the driver has never listed, are omitted. Label
+values are escaped, because they may come from a driver.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n"}
 Labels = tuple[tuple[str, str], ...]
 _Sample = tuple[Labels, float]
 _Family = tuple[str, str, str, Iterable[_Sample]]
-"""Name, type and help text of a metric, and its samples."""
+"""A metric's name, type, help text and samples."""
 
 
 class XidCounts:
@@ -46,14 +46,14 @@ class XidCounts:
         return self._counts.get(gpu.name, {})
 
     def last(self, gpu: GpuReading) -> int:
-        """Return the code of a GPU's last error, or 0 if it has reported none."""
+        """Return the code of a GPU's most recent error, or 0 if it has reported none."""
         return self._last.get(gpu.name, 0)
 
 
 def page(
     assessment: Assessment, gpus: GpuReadings | None, engine: EngineReading | None, xids: XidCounts, hostname: str
 ) -> bytes:
-    """Return the metrics page. `gpus` and `engine` are None before their first reading."""
+    """Return the metrics page. `gpus` and `engine` are None before their first readings."""
     families = (*_agent(assessment, engine), *_gpus(gpus.gpus if gpus else (), xids, hostname))
     return "".join(line for family in families for line in _lines(*family)).encode()
 
@@ -130,7 +130,7 @@ def _labels(gpu: GpuReading, hostname: str) -> Labels:
 
 
 def _lines(name: str, kind: str, text: str, samples: Iterable[_Sample]) -> Iterator[str]:
-    """Yield the lines of a metric; none if it has no sample."""
+    """Yield the lines for a metric, or nothing if it has no samples."""
     for number, (labels, value) in enumerate(samples):
         if not number:
             yield f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
@@ -143,5 +143,5 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def _number(value: float) -> str:
-    """Return the shortest text that has the same value."""
+    """Return the shortest string that represents the same value."""
     return str(int(value)) if value == int(value) else repr(float(value))

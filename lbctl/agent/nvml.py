@@ -1,8 +1,8 @@
-"""Reads NVIDIA GPUs and their MIG slices through NVML.
+"""Monitors NVIDIA GPUs and their MIG slices through NVML.
 
-Values that a GPU does not support or that this user may not read are None. A lost GPU stays lost until NVML is
-initialised again, and handles become invalid when the driver restarts. The driver is therefore reopened after an error,
-and every `REOPEN_INTERVAL` seconds while a watched device cannot be read.
+Values that the GPU does not support or that this user is not allowed to read are None. A lost GPU remains lost until
+NVML is reinitialised, and handles become invalid when the driver restarts. The driver is therefore reopened after an
+error, and every `REOPEN_INTERVAL` seconds while a monitored device cannot be read.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from lbctl.agent.readings import GpuReading, GpuReadings
 from lbctl.agent.watched import NoDriverError, WatchedDevices
 
 REOPEN_INTERVAL = 10.0
-"""Seconds between attempts to reopen the driver while a watched device cannot be read."""
+"""Seconds between attempts to reopen the driver while a monitored device cannot be read."""
 _MAX_XIDS = 100
-"""Maximum number of XID errors per GPU in one reading. The next reading contains the rest."""
+"""Maximum number of XID errors per GPU in one reading. Any others are included in the next reading."""
 _NO_INSTANCE = 0xFFFFFFFF
-"""GPU instance ID of an event that concerns the whole GPU."""
+"""GPU instance ID of an event that applies to the whole GPU."""
 
 _NO_DRIVER = {nvml.NVML_ERROR_LIBRARY_NOT_FOUND, nvml.NVML_ERROR_DRIVER_NOT_LOADED}
 _DRIVER_ERRORS = _NO_DRIVER | {nvml.NVML_ERROR_UNINITIALIZED, nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH}
@@ -52,7 +52,7 @@ _SLOWDOWNS = {
     nvml.nvmlClocksEventReasonHwThermalSlowdown: "hw_thermal",
     nvml.nvmlClocksEventReasonHwPowerBrakeSlowdown: "hw_power_brake",
 }
-# If a value has two functions, the second is for drivers that lack the first.
+# If two functions are listed for a value, the second is for drivers that lack the first.
 _UTILIZATION = (nvml.nvmlDeviceGetUtilizationRates,)
 _MEMORY = (lambda gpu: nvml.nvmlDeviceGetMemoryInfo(gpu, nvml.nvmlMemory_v2), nvml.nvmlDeviceGetMemoryInfo)
 _TEMPERATURE = (
@@ -71,22 +71,22 @@ _REMAPPED_ROWS = (nvml.nvmlDeviceGetRemappedRows,)
 
 @dataclass(slots=True)
 class _Gpu:
-    """A GPU with at least one watched device."""
+    """A GPU with at least one monitored device."""
 
     handle: Any
     device: GpuReading
     """A reading of the GPU in which all values are unknown."""
     slices: list[tuple[Any, GpuReading]]
-    """Handle and device of each watched MIG slice; empty if the whole GPU is watched."""
+    """Handle and device of each monitored MIG slice; empty if the whole GPU is monitored."""
     max_clock: int | None
-    """MHz."""
+    """The GPU's maximum SM clock, in MHz."""
     events: Any = None
     """Event set for XID errors; None if the GPU does not report them."""
 
 
 @dataclass(slots=True)
 class _Values:
-    """Reads a device's values. `error` is the last error, and `count` the number of values that the driver returned."""
+    """Reads a device's values. `error` is the most recent error, and `count` the number of values returned."""
 
     handle: Any
     count: int = 0
@@ -113,12 +113,12 @@ class _Values:
 
 
 class NvmlDevices:
-    """The watched GPUs and MIG slices of this machine."""
+    """The monitored GPUs and MIG slices on this machine."""
 
     def __init__(self, devices: tuple[str, ...] | None, clock: Callable[[], float] = time.monotonic) -> None:
         """Open the driver. Raises NoDriverError if it is not installed or not loaded.
 
-        After any other error, `read` tries again and reports the problem.
+        After any other error, `read` retries and reports the problem.
         """
         self._devices = WatchedDevices(devices)
         self._all = devices is None
@@ -136,7 +136,7 @@ class NvmlDevices:
                 raise NoDriverError(explain(error)) from None
 
     def read(self) -> GpuReadings:
-        """Read all watched devices."""
+        """Poll all monitored devices."""
         try:
             if not self._opened:
                 self._open()
@@ -146,7 +146,7 @@ class NvmlDevices:
             return GpuReadings(self._clock(), problem=explain(error))
         if any(device.problem for device in devices) and self._clock() >= self._reopen_at:
             self.close()
-            with suppress(nvml.NVMLError):  # the next reading tries again, and reports it
+            with suppress(nvml.NVMLError):  # the next reading tries again and reports the error
                 self._open()
         problem, note = "", self._note
         if not devices and self._all:
@@ -190,14 +190,14 @@ class NvmlDevices:
                     self._gpus.append(gpu)
 
     def _fail(self, index: int, error: Any) -> None:
-        """Remember a GPU that cannot be opened. If all GPUs are watched, other users' GPUs are ignored."""
+        """Record a GPU that cannot be opened. If all GPUs are monitored, other users' GPUs are ignored."""
         if self._all and error.value == nvml.NVML_ERROR_NO_PERMISSION:
             self._denied = True
         else:
             self._failures[index] = explain(error)
 
     def _gpu(self, index: int) -> _Gpu | None:
-        """Open a GPU. Return None if it is not watched."""
+        """Open a GPU. Return None if it is not monitored."""
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
         uuid = str(nvml.nvmlDeviceGetUUID(handle))
         values = _Values(handle)
@@ -252,7 +252,7 @@ class NvmlDevices:
             yield replace(reading, xids=xids)
 
     def _events(self, gpu: _Gpu) -> list[tuple[int, str]]:
-        """Return the XID errors since the last call, each with its GPU instance, or "" if it concerns the whole GPU."""
+        """Return the XID errors since the last call, each with its GPU instance ("" if it applies to the whole GPU)."""
         events: list[tuple[int, str]] = []
         while gpu.events is not None and len(events) < _MAX_XIDS:
             try:
@@ -270,7 +270,7 @@ class NvmlDevices:
 
 
 def explain(error: Any) -> str:
-    """Explain an NVMLError, and how to fix it if this is known."""
+    """Explain an NVMLError, and include how to fix it if this is known."""
     return _EXPLANATIONS.get(error.value) or f"NVML reports: {error}"
 
 
@@ -289,7 +289,7 @@ def _slices(gpu: Any) -> Iterator[tuple[Any, str, str]]:
         except nvml.NVMLError as error:
             if error.value in _DRIVER_ERRORS | _GPU_ERRORS:
                 raise
-            continue  # slice indices have gaps
+            continue  # slice indices can have gaps
         if instance not in found:
             found.add(instance)
             yield handle, uuid, instance
@@ -319,7 +319,7 @@ def _read_values(gpu: _Gpu) -> GpuReading:
 
 
 def _read_slice(handle: Any, device: GpuReading, whole: GpuReading) -> GpuReading:
-    """Read a MIG slice: its own memory, and the temperature, power, clock and errors of its GPU."""
+    """Read a MIG slice, with its own memory but its GPU's temperature, power, clock and errors."""
     if whole.problem:
         return replace(device, problem=whole.problem)
     values = _Values(handle)

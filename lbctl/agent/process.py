@@ -1,7 +1,7 @@
-"""The agent's process: its listeners, its watch on the replica, and its shutdown.
+"""The agent process, which includes its listeners, the monitoring of the replica, and its shutdown.
 
-SIGTERM starts a drain: the servers keep answering until the drain is complete or the deadline has passed. Then the
-process exits with 0. A second SIGTERM, or SIGINT, ends the process at once.
+SIGTERM starts a drain. The servers keep responding until the drain is complete or the deadline has passed, and the
+process then exits with 0. A second SIGTERM, or SIGINT, terminates the process immediately.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from lbctl.runtime.guard import Guard
 from lbctl.xds.protocol.private_socket import BindError
 
 _MAX_PAUSE = 2.0
-"""Maximum pause before a failed watch is restarted, in seconds."""
+"""Maximum delay before a failed watch is restarted, in seconds."""
 
 
 class CannotStartError(Exception):
-    """The agent cannot start. The message gives the reason."""
+    """The agent cannot start. The message states the reason."""
 
 
 class AgentProcess:
@@ -81,7 +81,7 @@ class AgentProcess:
         return 0
 
     def _make_state(self) -> None:
-        """Create the state directory. The systemd units use subdirectories of the default.
+        """Create the state directory. The systemd units use subdirectories of the default directory.
 
         Raises CannotStartError.
         """

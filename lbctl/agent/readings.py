@@ -1,4 +1,4 @@
-"""The agent's readings of the GPUs and the engine, taken once per second. An absent value is None, never 0."""
+"""The agent's GPU and engine readings, taken once per second. An absent value is None, never 0."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class GpuReading:
     instance: str = ""
     """GPU instance ID of a MIG slice; empty for a whole GPU."""
     problem: str = ""
-    """The reason why the GPU cannot be read, for example because it is lost. The values below are then None, except
-    `xids`, which contains the errors that the driver reported earlier."""
+    """The reason why the GPU cannot be read, for example because it is lost. In this case, all values below are None
+    except `xids`, which contains the errors that the driver reported earlier."""
     utilization: float | None = None
-    """Fraction of time that the GPU was busy, 0 to 1."""
+    """Fraction of time that the GPU was busy, from 0 to 1."""
     memory_free: int | None = None
     """Bytes."""
     memory_used: int | None = None
@@ -36,18 +36,18 @@ class GpuReading:
     clock: float | None = None
     """Current SM clock as a fraction of the maximum SM clock, 0 to 1."""
     slowdowns: frozenset[str] = frozenset()
-    """Active reasons for a reduced clock, with DCGM's names: power_cap, hw_slowdown, sw_thermal, hw_thermal,
+    """Active reasons for a reduced clock, as named by DCGM: power_cap, hw_slowdown, sw_thermal, hw_thermal,
     hw_power_brake."""
     xids: tuple[int, ...] = ()
     """XID errors that the driver has reported since the previous reading."""
     ecc_errors: int | None = None
     """Uncorrectable memory errors since the driver was loaded."""
     remap_failed: bool | None = None
-    """Whether the GPU could not remap a faulty row of its memory."""
+    """Whether the GPU could not remap a faulty row in its memory."""
 
     @property
     def name(self) -> str:
-        """The device as users write it in `devices`: `0`, or `0:3` for a MIG slice."""
+        """The device as users specify it in `devices`: `0`, or `0:3` for a MIG slice."""
         if self.index < 0:
             return self.uuid
         return f"{self.index}:{self.instance}" if self.instance else str(self.index)
@@ -55,20 +55,21 @@ class GpuReading:
 
 @dataclass(frozen=True, slots=True)
 class GpuReadings:
-    """All watched GPUs at one point in time."""
+    """All monitored GPUs at one point in time."""
 
     at: float
     """The time at which the reading ended, in seconds on the monotonic clock."""
     gpus: tuple[GpuReading, ...] = ()
-    """Watched GPUs, sorted by index and instance. A device that was listed before but is missing has a `problem`."""
+    """Monitored GPUs, sorted by index and instance. A device that was listed before but is now missing has a
+    `problem`."""
     problem: str = ""
-    """The reason why the driver cannot be read at all; empty if it can or if nothing is watched."""
+    """The reason why the driver cannot be read at all; empty if it can be read or if nothing is monitored."""
     note: str = ""
-    """Which GPUs are not watched and why, for example because no driver is installed. The note does not report a
+    """Which GPUs are not monitored and why, for example because no driver is installed. This note does not indicate a
     problem."""
     is_starting: bool = False
-    """Whether the problem is that the driver, which may take a long time to start, has not returned its first reading
-    yet."""
+    """Whether the problem is only that the driver, which may take a long time to start, has not returned its first
+    reading yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +83,15 @@ class EngineReading:
     problem: str = ""
     """The reason why the health check failed; empty if it passed."""
     page_problem: str = ""
-    """The reason why the metrics page has no usable values; empty if it has some."""
+    """The reason why the metrics page contains no usable values; empty if it contains some."""
     signals: Mapping[str, float] = field(default_factory=dict)
     """Maps signals (`lbctl.signals.signal.SIGNALS`) to values."""
     counters: Mapping[str, float] = field(default_factory=dict)
     """Maps counters (`lbctl.signals.signal.COUNTERS`) to values."""
     started_at: float | None = None
-    """Start time of the engine's process as a Unix time, if the page contains it."""
+    """Start time of the engine process as a Unix timestamp, if the page contains it."""
     restarted: bool = False
-    """Whether a counter has decreased since the previous reading, because the engine has restarted."""
+    """Whether a counter has decreased since the previous reading because the engine restarted."""
     by_steps: bool = False
     """Whether `progress` changes with each step of the engine, not only when a request ends."""
 

@@ -1,4 +1,4 @@
-"""Watches one replica: reads its GPUs and its engine once a second, and judges its health.
+"""Monitors one replica: polls its GPUs and engine once a second, and evaluates its health.
 
 The agent also sends warm-up requests and probes, and drains the replica.
 """
@@ -35,21 +35,21 @@ class GpuSource(Protocol):
     """A source of GPU readings."""
 
     def latest(self, now: float) -> GpuReadings | None:
-        """Return the newest reading, or None before the first one."""
+        """Return the newest reading, or None before the first reading."""
 
 
 class EngineSource(Protocol):
     """A source of engine readings."""
 
     async def read(self) -> EngineReading:
-        """Read the engine. Never raises."""
+        """Poll the engine. Never raises."""
 
 
 class RequestSender(Protocol):
     """Sends requests to the engine."""
 
     async def send(self, kind: RequestKind = "probe") -> str:
-        """Send a request, and return why it failed; empty if it succeeded. Never raises."""
+        """Send a request, and return why it failed, or an empty string if it succeeded. Never raises."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Health:
 
     assessment: Assessment
     since: float
-    """Unix time when the state began."""
+    """Unix timestamp of the time at which the state began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +68,11 @@ class DrainResult:
     drained: bool
     """Whether the drain is complete."""
     waited: float
-    """Seconds."""
+    """Time spent waiting, in seconds."""
     in_flight: int | None
-    """Number of requests still in flight; None if unknown."""
+    """Number of requests still in flight, or None if unknown."""
     ended: bool = False
-    """Whether the drain was ended by `readmit` or a restart of the engine."""
+    """Whether the drain was ended by `readmit` or by an engine restart."""
 
 
 class ReplicaWatch:
@@ -106,14 +106,14 @@ class ReplicaWatch:
         self.xids = XidCounts()
 
     async def run(self) -> None:
-        """Read once a second until cancelled."""
+        """Poll once a second until cancelled."""
         while True:
             due = self._clock() + INTERVAL
             await self.read()
             await asyncio.sleep(max(0.0, due - self._clock()))
 
     async def read(self) -> None:
-        """Read the engine and the GPUs once, and judge the replica's health."""
+        """Poll the engine and the GPUs once, and evaluate the replica's health."""
         self.engine = await self._engine_source.read()
         self._drain.read(self.engine)
         now = self._clock()
@@ -125,7 +125,7 @@ class ReplicaWatch:
         restarts = self._memory.restarts
         self._judge()
         if self._request is not None and self._memory.restarts != restarts:
-            self._request.cancel()  # its answer would concern the previous process
+            self._request.cancel()  # its response would apply to the previous process
             self._request = None
         is_free = self._request is None or self._request.done()
         if is_free and (kind := judge.wants_request(self._settings, self._memory, now)):
@@ -147,17 +147,17 @@ class ReplicaWatch:
 
     @property
     def in_flight(self) -> int | None:
-        """Number of requests in the engine; None if unknown."""
+        """Number of requests in the engine, or None if unknown."""
         return self._drain.in_flight
 
     def answered(self, client: str, threshold: int = DEFAULT_THRESHOLD) -> None:
-        """Record that a client got an answer to a health check or an agent check. `threshold`: see `Drain`."""
+        """Record a response to a client's health check or agent check. For `threshold`, see `Drain`."""
         self._drain.answered(client, self._clock(), threshold)
 
     async def drain(self, wait: float, *, is_saved: bool = True) -> DrainResult:
-        """Begin a drain, and wait up to `wait` seconds for its completion. The drain continues after that.
+        """Begin a drain, and wait up to `wait` seconds for it to complete. After that, it continues in the background.
 
-        `is_saved`: whether it survives a restart of the agent.
+        `is_saved` is whether the drain survives an agent restart.
         """
         began = self._clock()
         self._memory = judge.drain(self._memory, began, is_saved)
@@ -174,13 +174,13 @@ class ReplicaWatch:
             await asyncio.sleep(_DRAIN_POLL)
 
     def readmit(self) -> None:
-        """End a drain, and forget remembered faults."""
+        """End a drain, and forget all remembered faults."""
         self._memory = judge.readmit(self._memory)
         self._drain.end()
         self._judge()
 
     def _judge(self) -> None:
-        """Judge the newest readings, if any."""
+        """Evaluate the newest readings, if any."""
         if self.gpus is None or self.engine is None:
             return
         now = self._clock()
@@ -200,7 +200,7 @@ class ReplicaWatch:
 
 
 def _subject(assessment: Assessment) -> object:
-    """Return the parts whose changes are logged. A message in which only numbers have changed is not logged again."""
+    """Return the parts whose changes are logged. A message is not logged again if only its numbers have changed."""
     texts = (*(reason.message for reason in assessment.reasons), *assessment.notes)
     return assessment.state, {_NUMBER.sub("", text) for text in texts}
 

@@ -1,4 +1,4 @@
-"""Sends the agent's own requests to the engine: warm-up requests to a fresh engine, and probes of an idle engine."""
+"""Sends the agent's own requests to the engine: warm-ups when it has just started, and probes while it is idle."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from lbctl.base.foreign_json import InvalidJsonError, parse_object, shaped
 from lbctl.runtime.net.http_client import session
 
 TIMEOUTS: Mapping[RequestKind, float] = {"warmup": 120.0, "probe": 10.0}
-"""Time limit for a request, in seconds. The first request to a fresh engine may compile kernels."""
+"""Time limit for a request, in seconds. The first request to a newly started engine may compile kernels."""
 MAX_BYTES = 1 << 20
-"""Maximum size of a response in bytes."""
+"""Maximum size of a response, in bytes."""
 _MODELS = "/v1/models"
 
 
 class _FailedError(Exception):
-    """The engine has not answered the request. The message gives the reason."""
+    """The engine did not answer the request. The message states the reason."""
 
 
 class EngineRequests:
@@ -34,7 +34,7 @@ class EngineRequests:
         self._settings = settings
 
     async def send(self, kind: RequestKind = "probe") -> str:
-        """Send one request and read the whole response. Return the problem; empty if the engine answered.
+        """Send one request and read the whole response. Return the problem, or an empty string if the engine responded.
 
         Never raises. `kind` determines the time limit.
         """

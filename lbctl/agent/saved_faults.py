@@ -1,9 +1,9 @@
-"""Saves the remembered faults and a drain in a file, so that they survive a restart of the agent.
+"""Saves the remembered faults and any drain to a file, so that they survive an agent restart.
 
-Saved faults and drains do not survive a reboot, which also restarts the engine and the driver: the file contains the
-system's boot ID. It also contains the engine's URL, because an agent can be reconfigured for another engine, and the
-start time of the engine's process, which reveals whether the engine restarted while the agent was not running. If the
-start time is unknown, a drain is not saved, because it could last forever.
+The file contains the system's boot ID, because saved faults and drains must not survive a reboot, which also restarts
+the engine and the driver. It also contains the engine's URL, because an agent can be reconfigured for another engine.
+The start time of the engine process reveals whether the engine restarted while the agent was not running. If the start
+time is unknown, a drain is not saved, because it could last forever.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _SHAPE = {
 def load(directory: str, engine: str, devices: tuple[str, ...] | None) -> Memory:
     """Return an agent's initial memory, with the faults and the drain that were saved for this engine.
 
-    Faults of GPUs outside the watched `devices` are omitted. If the file cannot be read, the memory
-    has a note and no faults.
+    Faults on GPUs that are not among the monitored `devices` are omitted. If the file cannot be read, the memory
+    contains a note and no faults.
     """
     try:
         with (Path(directory) / FILE).open("rb") as opened:
@@ -58,7 +58,7 @@ def load(directory: str, engine: str, devices: tuple[str, ...] | None) -> Memory
 
 
 def _memory(saved: dict[str, Any], engine: str, devices: tuple[str, ...] | None) -> Memory:
-    """Return the memory from the file's content. Raises InvalidJsonError."""
+    """Return the memory stored in the file's content. Raises InvalidJsonError."""
     if not {"boot", "engine", "faults", "accepted_remaps"} <= saved.keys():
         raise InvalidJsonError("it is incomplete")
     if saved["boot"] != _boot_id():
@@ -75,7 +75,7 @@ def _memory(saved: dict[str, Any], engine: str, devices: tuple[str, ...] | None)
 
 
 def _is_watched(device: str, devices: tuple[str, ...] | None) -> bool:
-    """Return whether a device may be watched. A UUID in `devices` could refer to any device."""
+    """Return whether a device could be monitored. A UUID in `devices` could refer to any device."""
     if not device or devices is None or not all(map(_INDEX.fullmatch, devices)):
         return True
     return device in devices
@@ -89,9 +89,9 @@ def _fault(item: dict[str, str]) -> Reason:
 
 
 def save(directory: str, engine: str, memory: Memory) -> Memory:
-    """Save this engine's faults and drain if they differ from the content of the file.
+    """Save this engine's faults and drain if they differ from the file's content.
 
-    If nothing has to be saved, the file is removed. Return the memory, with a note if saving failed.
+    If there is nothing to save, the file is removed. Return the memory, with a note if saving failed.
     """
     try:
         _write(Path(directory) / FILE, engine, memory)

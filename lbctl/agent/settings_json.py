@@ -11,12 +11,12 @@ from lbctl.ir.address import Address
 
 
 def encoded(settings: AgentSettings) -> str:
-    """Return the settings as JSON. Text is not escaped, because a process argument is limited to 128 KiB."""
+    """Return the settings as JSON. Characters are not escaped, because a process argument is limited to 128 KiB."""
     return json.dumps(asdict(settings), ensure_ascii=False)
 
 
 def decoded(text: str) -> AgentSettings:
-    """Return the settings from text returned by `encoded`."""
+    """Return the settings from a string returned by `encoded`."""
     fields: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in json.loads(text).items()
     }

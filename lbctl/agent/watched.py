@@ -1,4 +1,4 @@
-"""Selects the watched devices of a driver, and reports those that are missing."""
+"""Selects a driver's monitored devices, and reports those that are missing."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ MISSING = "the driver no longer lists the GPU"
 
 
 class NoDriverError(Exception):
-    """The machine lacks the driver or the library for GPUs of this vendor. The message names the missing part."""
+    """The machine lacks the driver or the library for this vendor's GPUs. The message names the missing part."""
 
 
 class WatchedDevices:
-    """The watched devices of one driver.
+    """The monitored devices of one driver.
 
     A device that the driver has listed keeps its index, and is reported if it disappears. When a GPU falls off the bus,
-    a reinitialised driver gives its index to another GPU.
+    a reinitialised driver assigns its index to another GPU.
     """
 
     def __init__(self, devices: tuple[str, ...] | None) -> None:
@@ -34,7 +34,7 @@ class WatchedDevices:
         return self._indices.setdefault(uuid, listed)
 
     def includes(self, device: GpuReading, gpu: str = "") -> bool:
-        """Return whether the device is watched. `gpu`: for a MIG slice, the UUID of its GPU."""
+        """Return whether the device is monitored. For a MIG slice, `gpu` is the UUID of its GPU."""
         if self._devices is not None:
             names = _names(device, gpu)
             matched = {listed for listed in self._devices if _normalized(listed) in names}
@@ -45,7 +45,7 @@ class WatchedDevices:
         return True
 
     def with_missing(self, read: Iterable[GpuReading], failures: Mapping[int, str]) -> tuple[GpuReading, ...]:
-        """Return the sorted readings, with a problem for each watched device that has no reading.
+        """Return the sorted readings, with a problem for each monitored device that has no reading.
 
         `failures` maps the index of each GPU that the driver lists but cannot open to the reason.
         """

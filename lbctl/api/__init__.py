@@ -1,1 +1,1 @@
-"""The contract of the HTTP API: its documents, their JSON encoding, its routes and its OpenAPI document."""
+"""The HTTP API's contract: its documents, their JSON encoding, its routes and its OpenAPI document."""

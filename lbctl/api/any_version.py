@@ -9,12 +9,12 @@ from msgspec import Struct
 
 
 class AnyVersionFleet(Struct, frozen=True):
-    """The files of the fleet."""
+    """The fleet's files."""
 
     directory: str = ""
     """The working directory of the process; empty if the process does not report it."""
     paths: tuple[str, ...] = ()
-    """The paths from the command line, relative to the directory."""
+    """Paths given on the command line, relative to the directory."""
 
 
 class AnyVersionListens(Struct, frozen=True):

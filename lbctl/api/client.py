@@ -39,7 +39,7 @@ TIMEOUTS = {"GET": 15.0}
 WRITE_TIMEOUT = 60.0
 """Seconds to wait for the complete response to a write request. A reload, for example, first reads all files."""
 MAX_ANSWER_BYTES = 48 << 20
-"""The maximum size of a response. A fleet with 10,000 replicas needs less."""
+"""The maximum size of a response. The response for a fleet with 10,000 replicas is smaller."""
 MAX_VALUES = 5_000_000
 """The maximum number of values in a response."""
 _OK = 200
@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 class ApiError(Exception):
-    """The API did not carry out a request. The message states the reason for the user."""
+    """The API did not carry out a request. The message explains the reason to the user."""
 
 
 class UnavailableError(ApiError):
@@ -61,7 +61,7 @@ class RejectedError(ApiError):
 
 
 class InvalidRequestError(ApiError):
-    """The request cannot be sent, because a text in it is not Unicode."""
+    """The request cannot be sent, because it contains a string that is not valid Unicode."""
 
 
 class InvalidUrlError(ApiError):
@@ -81,17 +81,17 @@ class _Answer:
 class ServeClient:
     """A running control plane.
 
-    Every method raises UnavailableError if the server does not answer or answers with another version's types, and
-    RejectedError if it rejects the request.
+    Every method raises UnavailableError if the server does not respond or returns types from another version, and
+    RejectedError if the server rejects the request.
     """
 
     url: str
     """The URL of the API."""
     token_file: str | None
-    """Path of the token file; None: the token in the state directory for the default server, and no token for other
-    servers."""
+    """Path of the token file. If it is None, the default server gets the token in the state directory, and other
+    servers get no token."""
     ca: str | None
-    """CA bundle to verify the server's certificate; None: the system's CAs."""
+    """CA bundle to verify the server's certificate, or None for the system's CAs."""
     trusted: tuple[Path, ...] = ()
     """Paths whose owners may receive the token, in addition to root, this user and the token file's owner."""
 
@@ -248,7 +248,7 @@ def _object(url: str, answer: _Answer) -> dict[str, Any]:
 
 
 def innermost_reason(error: Exception) -> str:
-    """Return the root cause, without the library's wrapping."""
+    """Return the root cause, unwrapped from the library's exceptions."""
     inner: BaseException = error
     while inner.__context__ is not None:
         inner = inner.__context__

@@ -1,7 +1,7 @@
 """Converts the API's documents to JSON and back, with msgspec.
 
-`encode` and `parse` are for the server, `decode` and `decode_json` for the commands. Decoding ignores fields and
-accepts enum values that a newer server adds. It rejects a document that lacks a field or has a value of another type.
+The server uses `encode` and `parse`, and the commands use `decode` and `decode_json`. Decoding ignores fields and
+accepts enum values added by a newer server. It rejects a document if a field is missing or a value has the wrong type.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ class SchemaError(ValueError):
 
 
 def encode(value: object, indent: int = 0) -> str:
-    """Return the JSON text of a document, or of lists and mappings of documents; on one line without `indent`.
+    """Encode a document, or lists and mappings of documents, as JSON, on one line unless `indent` is set.
 
-    A lone surrogate, which UTF-8 cannot encode, becomes U+FFFD, so that a single such text does not break the document.
+    A lone surrogate, which UTF-8 cannot encode, becomes U+FFFD, so that one such string does not break the whole
+    document.
     """
     try:
         text = _ENCODER.encode(value)
@@ -47,17 +48,20 @@ def encode(value: object, indent: int = 0) -> str:
 
 
 def json_text(value: object, indent: int | None = None) -> str:
-    """Return the same text as `encode`, with numbers as Python's `json` writes them. This takes ten times as long."""
+    """Return the same JSON as `encode`, but with numbers formatted as in Python's `json`.
+
+    It takes ten times as long.
+    """
     return _SURROGATES.sub("\ufffd", json.dumps(plain(value), indent=indent, ensure_ascii=False))
 
 
 def plain(value: object) -> Any:
-    """Convert the value to JSON's own types."""
+    """Convert the value to plain JSON types."""
     return msgspec.to_builtins(value)
 
 
 def is_unicode(value: object) -> bool:
-    """Return whether every text in a document, or in a value of JSON's own types, can be encoded in UTF-8."""
+    """Return whether every string in a document, or in a value of plain JSON types, can be encoded as UTF-8."""
     try:
         _ENCODER.encode(value)
     except UnicodeEncodeError:
@@ -66,7 +70,7 @@ def is_unicode(value: object) -> bool:
 
 
 def decode(kind: type[T], value: object) -> T:
-    """Convert a value of JSON's own types to this document. Raises SchemaError."""
+    """Convert a value of plain JSON types to a document of this type. Raises SchemaError."""
     try:
         return msgspec.convert(value, kind, dec_hook=_any_of)
     except msgspec.ValidationError as error:
@@ -74,7 +78,7 @@ def decode(kind: type[T], value: object) -> T:
 
 
 def decode_json(kind: type[T], text: bytes) -> T:
-    """Parse JSON text as this document. Raises SchemaError, also if the text is not JSON."""
+    """Parse JSON text as a document of this type. Raises SchemaError, including for text that is not JSON."""
     try:
         return cast(T, _decoder(cast(Any, kind)).decode(text))
     except msgspec.ValidationError as error:
@@ -84,7 +88,7 @@ def decode_json(kind: type[T], text: bytes) -> T:
 
 
 def parse(kind: type[T], value: Mapping[str, Any]) -> T:
-    """Convert a JSON object from a client to this document. Unknown fields and enum values are not accepted.
+    """Convert a JSON object from a client to a document of this type. Unknown fields and enum values are rejected.
 
     Raises SchemaError.
     """
@@ -130,7 +134,7 @@ def _any_of(union: Any, value: object) -> Any:
 
 
 def _message(error: msgspec.ValidationError) -> str:
-    """Return the error in the API's own words, with the path of the value."""
+    """Return the error message in the API's own terms, with the path of the value."""
     match = _PLACE.fullmatch(str(error))
     problem, path = (match[1], match[2] or "") if match else (str(error), "")
     if missing := _MISSING.fullmatch(problem):

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 else:
 
     class OneOf:
-        """`Literal` for mypy. A client also accepts unlisted texts, because a newer server may add one."""
+        """`Literal` for mypy. Clients also accept strings that are not listed, because a newer server may add some."""
 
         def __class_getitem__(cls, texts):
-            """Return a type for texts that are usually one of the given texts."""
+            """Return a type for strings that are usually one of the given values."""
             listed = texts if isinstance(texts, tuple) else (texts,)
             return Annotated[str, Meta(extra_json_schema={"enum": list(listed)})]
 

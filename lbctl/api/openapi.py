@@ -1,7 +1,7 @@
 """The OpenAPI 3.1 document of the API, generated from the route table and the types of the schema.
 
-Descriptions are the docstrings of the types and of their fields, read from the source of the schema. Objects are open:
-a later version of lbctl may add fields.
+Descriptions are the docstrings of the types and of their fields, read from the source of the schema. Objects are open,
+because a later version of lbctl may add fields.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ _NOT_SAVED = {503: "nothing has changed, because the state cannot be written or 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A URL parameter, which the client chooses."""
+    """A URL parameter set by the client."""
 
     name: str
     place: Literal["path", "query"]
@@ -41,7 +41,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class ApiRoute:
-    """A method of a path."""
+    """An HTTP method on a path."""
 
     operation: str
     """The unique name of the operation, which is also the key of its handler."""
@@ -53,13 +53,13 @@ class ApiRoute:
     answer: type | str
     """The type of the JSON in a response with status 200, or another content type."""
     access: Access = "read"
-    """The access that the operation needs."""
+    """The access level that the operation requires."""
     body: type | None = None
-    """The type of the JSON in the request; None: the request has no body."""
+    """The type of the JSON in the request; None if the request has no body."""
     errors: tuple[tuple[int, str], ...] = tuple(_READ.items())
     """Pairs of a status and its cause. The response body is an `Error`."""
     unready: bool = False
-    """Whether a 503 has the same type as a 200."""
+    """Whether a 503 response has the same type as a 200 response."""
     parameters: tuple[Parameter, ...] = ()
     """The parameters in the URL."""
 
@@ -79,7 +79,7 @@ def _write(
 def _question(
     operation: str, path: str, summary: str, body: type, answer: type, more: dict[int, str]
 ) -> ApiRoute:  # fmt: skip
-    """Return a route that takes a body and changes nothing."""
+    """Return a route that accepts a body but changes nothing."""
     errors = tuple((_WRITE | _READ | more).items())
     return ApiRoute(operation, "POST", path, summary, answer, "read", body, errors)
 

@@ -43,7 +43,7 @@ class Probe(Struct, frozen=True):
 
 
 class Error(Struct, frozen=True):
-    """The body of every response with a status of 400 or above, except responses of `/readyz`."""
+    """The body of every response with status 400 or above, except responses from `/readyz`."""
 
     error: str
     """A description of the problem."""
@@ -53,14 +53,14 @@ class Error(Struct, frozen=True):
 
 
 class Diagnostic(Struct, frozen=True):
-    """An error, a warning or a note about the files, or about settings that a proxy does not support."""
+    """An error, warning or note about the files, or about settings that a proxy does not support."""
 
     code: str
     """The problem's code, which consists of `LB` and three digits. `lbctl rule CODE` explains it."""
     severity: Severity
     """The severity. lbctl does not publish files that contain an error."""
     message: str
-    """The problem."""
+    """A description of the problem."""
     hint: str | None
     """How to fix the problem; null if the message already states it."""
     path: str | None
@@ -77,7 +77,7 @@ class Diagnostic(Struct, frozen=True):
 
 
 class Snapshot(Struct, frozen=True):
-    """The fleet that is published to the proxies."""
+    """The fleet published to the proxies."""
 
     version: str
     """The version that proxies acknowledge. Fleets with the same content have the same version."""
@@ -96,7 +96,7 @@ class Snapshot(Struct, frozen=True):
 
 
 class FleetFiles(Struct, frozen=True):
-    """The result of the last read of the fleet's files."""
+    """The result of the most recent read of the fleet's files."""
 
     paths: tuple[str, ...]
     """The files and directories given on the command line."""
@@ -115,7 +115,7 @@ class FleetFiles(Struct, frozen=True):
 
 
 class Rollback(Struct, frozen=True):
-    """An active rollback: an earlier fleet is published until the files change."""
+    """An active rollback, during which an earlier fleet is published until the files change."""
 
     ignored: str
     """The digest of the files on disk, which are ignored during the rollback."""
@@ -128,10 +128,10 @@ class Rollback(Struct, frozen=True):
 
 
 class ServedFiles(Struct, frozen=True):
-    """The files that are published."""
+    """The published files."""
 
     digest: str
-    """The digest of the YAML files: the SHA-256 hash of their names and contents, in hexadecimal."""
+    """The digest of the YAML files, which is the hexadecimal SHA-256 hash of their names and contents."""
     since: Timestamp
     """The time at which the files were published. `lbctl history` lists earlier files."""
     commit: str | None
@@ -179,7 +179,7 @@ class Override(Struct, frozen=True):
 
 
 class PoolControl(Struct, frozen=True):
-    """The state of the control loop for one pool with telemetry."""
+    """The state of the control loop for a pool that has telemetry."""
 
     pool: str
     """The pool."""
@@ -192,7 +192,7 @@ class PoolControl(Struct, frozen=True):
     reason: str | None
     """The reason why the mode is not `acting`; null if the mode is `acting`."""
     out: Mapping[str, tuple[str, ...]]
-    """Maps each replica that deep health has ejected to the reasons for its ejection."""
+    """Maps each replica ejected by the deep health check to the reasons for its ejection."""
     floor: Mapping[str, tuple[str, ...]]
     """Maps each replica at the minimum weight to the reasons for that weight."""
 
@@ -212,9 +212,9 @@ class DiscoveredName(Struct, frozen=True):
     """A DNS name that lbctl resolves for the fleet, or a Kubernetes service that it watches."""
 
     name: str
-    """The DNS name, or the name of the service with the prefix `kubernetes` and its namespace."""
+    """The DNS name, or the service name with the prefix `kubernetes` and its namespace."""
     resolvers: tuple[str, ...]
-    """The DNS resolvers that are used; empty if the system's resolvers are used."""
+    """The DNS resolvers in use; empty if lbctl uses the system's resolvers."""
     pools: tuple[str, ...]
     """The pools that discover replicas through this name."""
     addresses: tuple[str, ...]
@@ -228,7 +228,7 @@ class DiscoveredName(Struct, frozen=True):
     error: str | None
     """The reason why the last query failed; null if it succeeded."""
     failed: Timestamp | None
-    """The time at which a query last failed; null if no query has failed."""
+    """The time of the last failed query; null if no query has failed."""
 
 
 class Listens(Struct, frozen=True):
@@ -255,8 +255,8 @@ class MemberStatus(Struct, frozen=True):
     leader: str | None
     """The leader's name; null if it is unknown."""
     age: Number | None
-    """Seconds since this member received the leader's last heartbeat, which is the maximum age of the state that it
-    returns; null for the leader."""
+    """Seconds since this member received the leader's last heartbeat; the state that it returns is at most this old.
+    Null for the leader."""
 
 
 ProblemKind = OneOf[
@@ -292,7 +292,7 @@ class ReplicaCounts(Struct, frozen=True):
     """Maps each state to the number of replicas in it."""
     away: Mapping[str, tuple[str, ...]]
     """Maps each state other than `in`, `ramping`, `slow` and `hot` to the replicas in it, as POOL/REPLICA. At most ten
-    replicas are listed for each state."""
+    replicas are listed per state."""
 
 
 class Status(Struct, frozen=True):
@@ -327,7 +327,7 @@ class Status(Struct, frozen=True):
     overrides: tuple[Override, ...]
     """The active overrides."""
     control: tuple[PoolControl, ...]
-    """The state of the control loop for each pool with telemetry."""
+    """The state of the control loop for each pool that has telemetry."""
     sources: SourceCounts
     """The number of telemetry sources."""
     names: tuple[DiscoveredName, ...]
@@ -335,7 +335,7 @@ class Status(Struct, frozen=True):
     listens: Listens
     """The addresses and paths of this process."""
     picker: PickerStatus | None
-    """The picker; null if no pool needs it."""
+    """The picker; null if no pool needs one."""
     member: MemberStatus | None
     """This process as a member of its control plane; null if there are no other members."""
 
@@ -421,11 +421,11 @@ class ReloadResult(Struct, frozen=True):
     result: ReloadOutcome
     """The result, for example `published` or `unchanged`. `invalid`: the files contain errors. `refused`: the files
     remove too many replicas or keys. `unsound`: a proxy would reject the configuration. `rolled_back`: the files have
-    not changed since a rollback, so the rollback stays active."""
+    not changed since a rollback, so the rollback remains in effect."""
     refused: str | None
     """The reason why the files are not published; null if they are published."""
     offered_again: int
-    """The number of rejected resources that are sent to Envoys again."""
+    """The number of rejected resources being resent to Envoys."""
     snapshot: Snapshot | None
     """The published fleet; null until the first fleet is published."""
     diagnostics: tuple[Diagnostic, ...]
@@ -459,7 +459,7 @@ class HistoryEntry(Struct, frozen=True):
     pools: int
     """The number of pools."""
     replicas: int
-    """The number of replicas, including the replicas discovered at that time."""
+    """The number of replicas, including replicas discovered at the time."""
 
 
 class History(Struct, frozen=True):
@@ -521,13 +521,14 @@ class RolloutCounts(Struct, frozen=True):
     requests: int
     """The number of finished requests."""
     errors: int
-    """The number of failed requests: requests with a status of 500 or above, or with a failed or broken connection."""
+    """The number of failed requests, which are requests that got a status of 500 or above, or whose connection failed
+    or broke."""
     rate: Number | None
     """The error rate, from 0 to 1; null if there are no requests."""
 
 
 class RolloutMetric(Struct, frozen=True):
-    """The values of a latency or of a PromQL metric in one evaluation."""
+    """The values of a latency or PromQL metric in one evaluation."""
 
     name: str
     """The metric's name in the file. For a latency, the name consists of the measurement and the percentile, for
@@ -539,7 +540,7 @@ class RolloutMetric(Struct, frozen=True):
     ratio: Number | None
     """The ratio of `new` to `old`; null if it is not a number."""
     max_ratio: Number
-    """The maximum ratio for the verdict `good`."""
+    """The maximum ratio for a `good` verdict."""
     verdict: RolloutVerdict
     """The verdict for this metric alone."""
     problem: str | None
@@ -562,7 +563,7 @@ class RolloutEvaluation(Struct, frozen=True):
     new: RolloutCounts
     """Requests to the target pool. An interval with too few requests is merged with the next interval."""
     old: RolloutCounts
-    """Requests to all other pools of the split."""
+    """Requests to all other pools in the split."""
     metrics: tuple[RolloutMetric, ...]
     """The latency, followed by the PromQL metrics in order of their names; empty if the other pools receive no requests
     in this step."""
@@ -609,7 +610,7 @@ class Rollout(Struct, frozen=True):
     steps: tuple[RolloutStep, ...]
     """All steps of the rollout."""
     percent: Number | None
-    """The current share of the target pool, in percent; null if the rollout does not control the split."""
+    """The target pool's current share of requests, in percent; null if the rollout does not control the split."""
     split: Mapping[str, int]
     """Maps each pool to its current share, relative to the other pools, in the format of the fleet file."""
     since: Timestamp | None
@@ -620,12 +621,12 @@ class Rollout(Struct, frozen=True):
     reason: str | None
     """The reason for the last action by an operator or the analysis; null if there is none."""
     analysis: RolloutAnalysis | None
-    """The evidence of the analysis; null in the modes `manual` and `timed`."""
+    """The evidence from the analysis; null in the `manual` and `timed` modes."""
     held_by: str | None = None
-    """The author and the reason of a `split` override that replaces the split of the rollout; null if there is no such
-    override."""
+    """The author of and reason for a `split` override that takes precedence over the rollout's split; null if no such
+    override is set."""
     hold_waits_for: str | None = None
-    """The reason why the hold of the current step is paused; null if the hold is running or the step has no hold."""
+    """The reason why the current step's hold is paused; null if the hold is running or the step has no hold."""
     unavailable: str | None = None
     """The reason why the target pool has no available replica, which blocks the rollout. Null if a replica is
     available, if an operator has allowed the rollout to continue, or if the rollout has ended."""
@@ -692,7 +693,7 @@ class Member(Struct, frozen=True):
     snapshot: str
     """The version of the fleet that the member publishes."""
     digest: str
-    """The digest of the files on the member's disk, without `control`."""
+    """The digest of the files on the member's disk, excluding `control`."""
     in_step: bool
     """Whether the member publishes the same fleet as the leader."""
     files_differ: bool
@@ -700,13 +701,13 @@ class Member(Struct, frozen=True):
     lag: Number | None
     """Seconds since the member received the leader's last heartbeat; null for the leader."""
     clock: Number
-    """The clock offset: the number of seconds by which the leader's clock is ahead of the member's clock."""
+    """The number of seconds by which the leader's clock is ahead of the member's clock."""
     latency: Number | None
     """The store's response time for the most recent request, in seconds; null before the first request."""
     problem: str | None
     """The reason why the member cannot use the store; null if it can."""
     pools: tuple[str, ...]
-    """The pools whose replicas the member scrapes, as known to the member that returned this response."""
+    """The pools whose replicas the member scrapes, according to the member that returned this response."""
     at: Timestamp
     """The time of the heartbeat, according to the member's own clock."""
 
@@ -732,7 +733,7 @@ class ResourceTypeStatus(Struct, frozen=True):
     """The short name of the type, which is `cds`, `eds`, `lds`, `rds` or `sds`."""
     state: str
     """The state, which is `SYNCED`, `WAITING` (the Envoy requested a resource that does not exist), `STALE` (an update
-    is due or was sent, but is not accepted yet) or `NACKED` (the Envoy rejected an update)."""
+    is due, or sent but not accepted yet) or `NACKED` (the Envoy rejected an update)."""
     since: Timestamp | None
     """The time at which this state began."""
     wildcard: bool
@@ -750,14 +751,14 @@ class ResourceTypeStatus(Struct, frozen=True):
     message: str
     """The Envoy's error message if the state is NACKED; otherwise empty."""
     nacked: tuple[str, ...]
-    """The names of the resources that the Envoy rejects."""
+    """The names of the resources that the Envoy has rejected."""
 
 
 class NackRecord(Struct, frozen=True):
     """A rejection by an Envoy."""
 
     at: Timestamp
-    """The time at which the rejection arrived."""
+    """The time at which the rejection was received."""
     type: str
     """The short name of the resource type."""
     version: str
@@ -794,7 +795,7 @@ class _ProxyStatus(Struct, frozen=True):
     version: str
     """The version that was last sent; empty if no version has been sent."""
     last_good: str
-    """The last version that the proxy accepted completely; empty if it has not accepted any version."""
+    """The last version that the proxy fully accepted; empty if it has not accepted any version."""
     confirmed: bool
     """Whether the proxy counts as one of the fleet's proxies. It counts if it has a client certificate, uses the Unix
     socket, is driven by lbctl, or has accepted a fleet over this connection. This check is necessary because any user
@@ -809,13 +810,13 @@ class XdsProxy(_ProxyStatus, frozen=True):
     """An Envoy or an `lbctl xds` command, identified by its xDS streams."""
 
     cluster: str
-    """The cluster name of the Envoy's node."""
+    """The cluster name of the Envoy node."""
     region: str
-    """The region of the Envoy's node; empty if the Envoy does not send a region."""
+    """The region of the Envoy node; empty if the Envoy does not send one."""
     zone: str
-    """The zone of the Envoy's node; empty if the Envoy does not send a zone."""
+    """The zone of the Envoy node; empty if the Envoy does not send one."""
     sub_zone: str
-    """The sub-zone of the Envoy's node; empty if the Envoy does not send a sub-zone."""
+    """The sub-zone of the Envoy node; empty if the Envoy does not send one."""
     envoy: str
     """The Envoy's version; empty if the Envoy does not send a version."""
     peer: str
@@ -892,7 +893,7 @@ class Replica(Struct, frozen=True):
     gpu: str | None
     """The GPU's name; null if the fleet does not specify one."""
     priority: int
-    """The priority. Replicas with priority 0 receive requests first; replicas with higher numbers are reserves."""
+    """The priority. Replicas with priority 0 receive requests first; replicas with higher numbers are in reserve."""
     capacity: Number
     """The replica's capacity, relative to the other replicas in the pool."""
     state: ReplicaState
@@ -918,8 +919,8 @@ class Replica(Struct, frozen=True):
     """The decided share of the pool's requests, from 0 to 1, averaged over the proxies. The share takes into account
     measured weights, drains, and the active checks and slow start that lbctl provides for proxies that lack them."""
     acknowledged: Number | None
-    """The replica's share in the newest fleet that all connected proxies have applied; null if one of the proxies has
-    no fleet yet."""
+    """The replica's share in the newest fleet that all connected proxies have applied; null if a proxy has not received
+    a fleet yet."""
     observed: Number | None
     """The replica's share of the pool's requests in the last minute, as counted by the proxies; null if no requests are
     reported."""
@@ -944,7 +945,7 @@ class Replica(Struct, frozen=True):
     drained: Timestamp | None
     """The time at which the drain began; null if the replica is not drained."""
     out: bool
-    """Whether deep health has ejected the replica, or the replica was removed after its drain deadline."""
+    """Whether the deep health check has ejected the replica, or the replica was removed after its drain deadline."""
     reasons: tuple[str, ...]
     """The reasons why the replica is out, down or drained, and the weight set by an override."""
     cached: CachedTokens | None = None
@@ -956,7 +957,7 @@ class RecentPicks(Struct, frozen=True):
     """Requests in the last minute to a pool with `algorithm: pick`."""
 
     requests: int
-    """The number of requests that proxies have reported."""
+    """The number of requests reported by proxies."""
     picked: int
     """The number of finished requests whose replica was chosen by the picker."""
     missed: int
@@ -974,13 +975,13 @@ class QueueWaits(Struct, frozen=True):
     requests: int
     """The number of requests."""
     mean_seconds: Number
-    """The mean wait, in seconds."""
+    """The mean waiting time, in seconds."""
 
 
 class PoolQueue(Struct, frozen=True):
     """The requests waiting at this control plane's picker because all of the pool's replicas are full.
 
-    The number of waiting requests is current. All other counts are for the last minute.
+    The number of waiting requests is current. All other counts cover the last minute.
     """
 
     max_requests: int
@@ -997,12 +998,12 @@ class PoolQueue(Struct, frozen=True):
     released: int
     """The number of requests that were assigned a replica after waiting."""
     mean_wait_seconds: Number | None
-    """The mean wait of these requests, in seconds; null if there were none."""
+    """The mean waiting time of these requests, in seconds; null if there were none."""
     waits: Mapping[str, QueueWaits]
     """Maps each tenant to the waits of its requests. The picker counts at most 20 tenants per pool individually. Other
     tenants are counted as `other`."""
     refused_full: int
-    """The number of requests that were rejected because `max_requests` requests were waiting."""
+    """The number of requests that were rejected because `max_requests` requests were already waiting."""
     refused_late: int
     """The number of requests that were rejected because they had waited for `max_wait_seconds`."""
     left: int
@@ -1013,7 +1014,7 @@ class Pool(Struct, frozen=True):
     """A pool of replicas."""
 
     name: str
-    """The name."""
+    """The name of the pool."""
     model: str | None
     """The model that the pool serves; null if the fleet does not specify one."""
     protocol: str
@@ -1042,7 +1043,7 @@ class Pool(Struct, frozen=True):
     """Whether all requests in the last few seconds failed. If there were fewer than three requests, the last minute
     is used instead."""
     shedding: str | None
-    """The reason why proxies refuse requests to the pool (`load_shedding`); null if they do not refuse them."""
+    """The reason why proxies are refusing requests to the pool (`load_shedding`); null if they are not."""
     reporting: tuple[str, ...]
     """The proxies that report counts for this pool's replicas. Envoys are listed by node ID, and other proxies by
     name."""
@@ -1086,7 +1087,7 @@ class Signal(Struct, frozen=True):
     unit: str
     """The unit."""
     age: Number
-    """Seconds since the value was read."""
+    """Seconds since the value was measured."""
     source: str
     """The kind of source that provided the value."""
     fresh: bool
@@ -1094,7 +1095,7 @@ class Signal(Struct, frozen=True):
 
 
 class RefusedMetric(Struct, frozen=True):
-    """A metric that lbctl rejected when it scraped a page."""
+    """A metric that lbctl rejected while scraping a page."""
 
     metric: str
     """The metric's name."""
@@ -1103,7 +1104,7 @@ class RefusedMetric(Struct, frozen=True):
 
 
 class Source(Struct, frozen=True):
-    """A telemetry source of a replica, after its last scrape."""
+    """A replica's telemetry source, as of its last scrape."""
 
     kind: str
     """The kind of source, as named in `telemetry.sources`."""
@@ -1126,7 +1127,7 @@ class Source(Struct, frozen=True):
 
 
 class ReplicaSignals(Struct, frozen=True):
-    """Signals and telemetry sources of a replica."""
+    """A replica's signals and telemetry sources."""
 
     pool: str
     """The pool."""
@@ -1144,7 +1145,7 @@ class Signals(Struct, frozen=True):
     """The response to `GET /api/v1/signals`."""
 
     signals: tuple[ReplicaSignals, ...]
-    """One entry for each replica of each pool with telemetry."""
+    """One entry per replica, for every pool that has telemetry."""
 
 
 # ── `GET /api/v1/decisions` ───────────────────────────────────────────────────────────────────────────────────────────
@@ -1158,7 +1159,7 @@ class DecisionSignal(Struct, frozen=True):
     unit: str
     """The unit."""
     age: Number
-    """Seconds since the value was read."""
+    """Seconds since the value was measured."""
 
 
 class Acknowledged(Struct, frozen=True):
@@ -1259,7 +1260,7 @@ class Decisions(Struct, frozen=True):
     """The response to `GET /api/v1/decisions`."""
 
     decisions: tuple[Decision, ...]
-    """One entry for each replica of each pool with telemetry."""
+    """One entry per replica, for every pool that has telemetry."""
 
 
 # ── `GET /api/v1/picks`: the picker of this control plane, the numbers of its decisions, and samples of them ──────────
@@ -1285,7 +1286,7 @@ class PickerStatus(Struct, frozen=True):
     following: int
     """The number of pickers that receive this control plane's tables, including pickers on other machines."""
     unsaved: str | None = None
-    """The reason why the picker cannot save which replica had a session or prompt; null if it can."""
+    """The reason why the picker cannot save which replica served each session or prompt; null if it can."""
 
 
 class PickedPool(Struct, frozen=True):
@@ -1332,7 +1333,7 @@ class PickSample(Struct, frozen=True):
     session: bool
     """Whether the request names a session."""
     blocks: int
-    """The number of blocks of the request's prompt that were looked up."""
+    """The number of blocks in the request's prompt that were looked up."""
     tokens: Number
     """The estimated length of the request's prompt, in tokens."""
     proxy: str
@@ -1343,17 +1344,17 @@ class Picks(Struct, frozen=True):
     """The picker, its counts, and samples of its decisions."""
 
     picker: PickerStatus | None
-    """The picker process; null if no pool needs it."""
+    """The picker process; null if no pool needs one."""
     pools: tuple[PickedPool, ...]
     """The pools for which the picker has made decisions, sorted by name."""
     samples: tuple[PickSample, ...]
-    """The last 500 samples of decisions, oldest first. At most ten decisions per second are sampled."""
+    """The last 500 sampled decisions, oldest first. At most ten decisions per second are sampled."""
 
 
 # ── `POST /api/v1/picks/explain`: the replica that a request would get now, and the scores of all replicas ────────────
 
 
-class PickQuestion(Struct, frozen=True, omit_defaults=True):  # an older server rejects fields that are new
+class PickQuestion(Struct, frozen=True, omit_defaults=True):  # older servers reject new fields
     """A request as a client would send it. lbctl does not store the request."""
 
     pool: str
@@ -1379,7 +1380,7 @@ class PickRequest(Struct, frozen=True):
     """The parts of a request that the picker uses."""
 
     session: str | None
-    """The session of the request; null if the request has no session."""
+    """The request's session; null if it has none."""
     body_bytes: int
     """The length of the request body, in bytes."""
     prompt_tokens: Number
@@ -1389,7 +1390,7 @@ class PickRequest(Struct, frozen=True):
     adapter: str | None
     """The adapter named in the request; null if the request does not name an adapter."""
     blocks: int
-    """The number of blocks of the prompt's prefix that can be looked up."""
+    """The number of blocks in the prompt prefix that can be looked up."""
     session_key: str | None = None
     """The session key in the request: a header, or a body field such as $.user; null if the request has
     no session."""
@@ -1455,10 +1456,10 @@ class PickExplanation(Struct, frozen=True):
     candidates: tuple[PickCandidate, ...]
     """All replicas of the pool, best first."""
     queue: PickQueuePosition | None = None
-    """The place in the queue; null if the request would not have to wait."""
+    """The position in the queue; null if the request would not have to wait."""
     tenant_routes: tuple[str, ...] = ()
-    """The routes to the pool whose requests have a tenant. Sessions and prompts of these requests belong to the tenant,
-    so the query must name the tenant."""
+    """Routes to the pool that identify tenants. The sessions and prompts of their requests belong to the tenant, so the
+    query must name the tenant."""
 
 
 # ── `GET /api/v1/audit` ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -1497,7 +1498,7 @@ class Audit(Struct, frozen=True):
 
 
 class Published(Struct, frozen=True):
-    """A new version was published, or weights have changed."""
+    """A new version was published, or weights changed."""
 
     at: Timestamp
     """The time of the event."""
@@ -1518,14 +1519,14 @@ class Published(Struct, frozen=True):
 
 
 class OverridesChanged(Struct, frozen=True):
-    """Overrides were added, replaced or removed, or have expired."""
+    """Overrides were added, replaced or removed, or expired."""
 
     at: Timestamp
     """The time of the event."""
     added: tuple[Override, ...]
     """New overrides, including overrides that replace earlier ones."""
     removed: tuple[Override, ...]
-    """Overrides that were removed or replaced, or that have expired."""
+    """Overrides that were removed or replaced, or that expired."""
 
 
 class Reloaded(Struct, frozen=True):
@@ -1611,7 +1612,7 @@ class FilesDiffer(Struct, frozen=True):
 
 
 class PoolsShared(Struct, frozen=True):
-    """The assignment of pools to the members that scrape them has changed."""
+    """The assignment of pools to the members that scrape them changed."""
 
     at: Timestamp
     """The time of the event."""
@@ -1740,7 +1741,7 @@ class LivePool(Struct, frozen=True):
     """A pool without its replicas."""
 
     name: str
-    """The name."""
+    """The name of the pool."""
     model: str | None
     """The model that the pool serves; null if the fleet does not specify one."""
     algorithm: str

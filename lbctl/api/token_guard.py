@@ -1,8 +1,8 @@
 """Check that the API token is sent only to processes of trusted users on this machine.
 
-While `serve` does not run, any user can listen on its port on loopback. Therefore, the token is sent over loopback only
+While `serve` is not running, any user can listen on its loopback port. Therefore, the token is sent over loopback only
 to a listener of this user, of root, of the owner of the token file, or of the owner of the state directory of `serve`.
-TLS needs no such check, because the certificate identifies the server.
+With TLS, this check is unnecessary, because the certificate identifies the server.
 """
 
 from __future__ import annotations

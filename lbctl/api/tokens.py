@@ -1,8 +1,8 @@
 """The tokens of the API and their roles.
 
-A line of the token file is `name:role:token`. The role `read` may read, `operate` may also write, and `picker` may
-subscribe to the tables of replicas and join the exchange of pickers. A line without a name defines a token with the
-name `operator` and the `operate` role. Empty lines and lines that begin with `#` are ignored.
+A line of the token file is `name:role:token`. The `read` role allows reading, `operate` also allows writing, and
+`picker` allows subscribing to the replica tables and joining the exchange between pickers. A line without a name
+defines a token with the name `operator` and the `operate` role. Empty lines and lines that begin with `#` are ignored.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Applies rendered configuration: writes files, runs the proxies' checkers, and updates running proxies."""
+"""Applies rendered configuration by writing files, running the proxies' checkers, and updating running proxies."""

@@ -6,9 +6,10 @@ the response is maintenance. HAProxy does not check a new replica until it runs 
 the port identifies the replica, provided that only one replica has used it since this process started. `status` reports
 replicas without agent checks.
 
-A response is always complete, because HAProxy does not change values that a response omits. Examples: `up ready 75%`,
-`up drain 75%`, `down #reason`. The percentage is relative to the weight in the file, which for such a proxy is the
-replica's capacity. Clients are not authenticated: the ports are on loopback unless the fleet binds other addresses.
+A response is always complete, because HAProxy keeps the old value if one is omitted. For example, a response can be `up
+ready 75%`, `up drain 75%` or `down #reason`. The percentage is relative to the weight in the file, which for such a
+proxy is the replica's capacity. Clients are not authenticated, but the ports are on loopback unless the fleet binds
+other addresses.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from lbctl.targets.replica_weights import quantise
 Down = Mapping[tuple[str, str], str]
 """Maps (pool, replica) to the reason why the replica gets no requests."""
 SILENCE_LIMIT = 3 * agents.INTERVAL / 1000
-"""Seconds without an agent check after which HAProxy counts as silent."""
+"""Seconds without an agent check after which HAProxy counts as disconnected."""
 _NO_CHANGE = b"\n"
-"""An empty response: HAProxy changes nothing."""
+"""An empty response, which does not change anything in HAProxy."""
 _REMOVED = b"up maint\n"
 _PERCENT = re.compile(rb"(\d+)%")
 _NUMBER = re.compile(r"\d{1,9}(\.\d{1,9})?(e[+-]\d{1,2})?")
@@ -46,10 +47,10 @@ _MAX_SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class AgentStatus:
-    """The state of an HAProxy's agent checks. Both fields are empty if HAProxy has the newest answers.
+    """The state of an HAProxy's agent checks. Both fields are empty if HAProxy has the newest responses.
 
-    `due` lists replicas whose newest weight HAProxy has not fetched yet. `wrong` reports that HAProxy sends no agent
-    checks, or sends them for replicas that are not in the fleet.
+    `due` lists replicas whose newest weight HAProxy has not fetched yet. `wrong` reports that HAProxy is not sending
+    agent checks, or is sending them for replicas that are not in the fleet.
     """
 
     due: str = ""
@@ -57,7 +58,7 @@ class AgentStatus:
 
 
 class AgentCheckServer:
-    """Answers HAProxy's agent checks from the first `update` until `close`.
+    """Responds to HAProxy's agent checks from the first `update` until `close`.
 
     It also listens on `older_ports`, the ports in a file that HAProxy may still be running.
     """
@@ -68,7 +69,7 @@ class AgentCheckServer:
         clock: Callable[[], float] = time.monotonic,
         permit: Permit = always,
     ) -> None:
-        """`permit` returns whether lbctl may send new values to HAProxy. If not, every response is empty."""
+        """`permit` returns whether lbctl is allowed to send new values to HAProxy. If not, every response is empty."""
         self._permit = permit
         self._older_ports = older_ports
         self._clock = clock
@@ -84,7 +85,7 @@ class AgentCheckServer:
         self._servers: dict[Address, asyncio.Server] = {}
 
     async def update(self, view: View, down: Down | None = None) -> tuple[str, ...]:
-        """Answer agent checks from this view. Return the errors of addresses that the server cannot listen on."""
+        """Respond to agent checks based on this view. Return errors for addresses that the server cannot listen on."""
         answers, ports = lines(view, down or {}), agents.places(view)
         agents_of = {
             (pool, item.name): (agents.identity(pool, item), agents.full_weight(item))
@@ -107,7 +108,7 @@ class AgentCheckServer:
         return tuple([failure for each in wanted if (failure := await self._listen(each))])
 
     def status(self) -> AgentStatus:
-        """Return the state of HAProxy according to its latest agent checks."""
+        """Return HAProxy's state according to its most recent agent checks."""
         now = self._clock()
         self._last_answers = {
             agent: answer for agent, answer in self._last_answers.items() if now - answer[0] <= SILENCE_LIMIT
@@ -152,7 +153,7 @@ class AgentCheckServer:
         return f"{reason}; check that it runs with the file rendered for this fleet"
 
     def reloaded(self) -> None:
-        """Forget all earlier agent checks, because HAProxy runs a different file from now on."""
+        """Forget all earlier agent checks, because HAProxy has loaded a different file."""
         self._last_answers.clear()
         self._weightless_at.clear()
         self._served_since = dict.fromkeys(self._names, self._clock())
@@ -168,7 +169,7 @@ class AgentCheckServer:
     async def _listen(self, place: Address) -> str:
         """Listen on the address and return the error message, if any.
 
-        Addresses of removed replicas stay open, because HAProxy may still be running an older file.
+        Listeners for removed replicas remain open, because HAProxy may still be running with an older file.
         """
         if place in self._servers:
             return ""
@@ -212,10 +213,10 @@ class AgentCheckServer:
         return _scaled(line, self._full_weights.get(agent, 0.0), base)
 
     def _is_removed(self, agent: str, now: float) -> bool:
-        """Return whether the replica was removed from the fleet while HAProxy checks remaining replicas of its pool.
+        """Return whether the replica was removed from the fleet while HAProxy is checking other replicas in its pool.
 
-        If HAProxy checks none of the remaining replicas, the result is False, because otherwise the pool would lose all
-        its replicas.
+        If HAProxy is not checking any of the remaining replicas, the result is False, because otherwise the pool would
+        lose all its replicas.
         """
         others = [
             each for each, (at, _) in self._last_answers.items() if each in self._names and now - at <= SILENCE_LIMIT
@@ -228,7 +229,7 @@ def _pool(agent: str) -> str:
 
 
 def _scaled(line: bytes, full_weight: float, base: str) -> bytes:
-    """Scale the response for a file in which the replica has a different capacity."""
+    """Scale the response to match a file in which the replica has a different capacity."""
     if not full_weight or base == f"{full_weight:g}" or not _NUMBER.fullmatch(base) or not float(base):
         return line
     return _PERCENT.sub(lambda match: b"%d%%" % max(1, round(int(match[1]) * full_weight / float(base))), line)
@@ -243,7 +244,7 @@ def _sample(names: Iterable[str]) -> str:
 def lines(view: View, down: Down) -> dict[tuple[str, str], str]:
     """Map each (pool, replica) to its response, for the file rendered from this view.
 
-    A replica in several backends has one agent: its share of the whole pool applies in each of them.
+    A replica in several backends has only one agent, so its share of the whole pool applies in each backend.
     """
     answers = {}
     for pool, members in view.pools.items():

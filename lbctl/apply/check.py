@@ -1,9 +1,9 @@
-"""Runs the proxy's own checker, but only on text that lbctl has rendered.
+"""Runs the proxy's own checker, but only on configuration rendered by lbctl.
 
-A checker executes its input: `nginx -t` loads modules and creates logs, and `haproxy -c` runs Lua. It therefore gets
-only text that lbctl has written, and the operator's own lines, which are as trusted as the fleet. The checker runs in a
-private temporary directory, without network and without root, as far as the proxy allows. The checker's messages are
-mapped to the YAML from which the rejected line was rendered.
+A checker executes its input. For example, `nginx -t` loads modules and creates logs, and `haproxy -c` runs Lua. It is
+therefore given only text written by lbctl and the operator's own lines, which are as trusted as the fleet. As far as
+the proxy allows, the checker runs in a private temporary directory, without network access and without root privileges.
+The checker's messages are mapped to the YAML from which the rejected line was rendered.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from lbctl.targets.target import Bundle, Complaint
 
 _VERSION = re.compile(r"(?<![\d.])(\d+)\.(\d+)\.(\d+)")
 _CHECK_TIMEOUT = 60
-"""Time limit for a run of the checker, in seconds."""
+"""Time limit for running the checker, in seconds."""
 _VERSION_TIMEOUT = 5
-"""Time limit for a program to print its version, in seconds."""
+"""Time limit for printing a program's version, in seconds."""
 
 
 class MissingBinaryError(Exception):
@@ -44,7 +44,10 @@ class MissingBinaryError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The result of a check. `findings` is empty if the checker accepts the text; `checker` is its name and version."""
+    """The result of a check.
+
+    `findings` is empty if the checker accepts the text. `checker` is the checker's name and version.
+    """
 
     findings: list[d.Diagnostic]
     checker: str
@@ -55,7 +58,7 @@ class Checked:
 def check(prepared: Prepared, compiled: Compiled, source: FleetSource, form: str, within: str | None = None) -> Checked:
     """Run the proxy's checker on the rendered configuration. A fragment is checked within the main file `within`.
 
-    Raises MissingBinaryError, and raises HostError or OSError if the main file does not read the fragment.
+    Raises MissingBinaryError, or raises HostError or OSError if the main file does not include the fragment.
     """
     target = prepared.target
     binary = find_binary(target)
@@ -107,7 +110,7 @@ def _checkable(prepared: Prepared, binary: str, prefix: Path, main: Path, within
 
 
 def version_of(binary: str) -> tuple[int, ...]:
-    """Return the version printed by the program, or () if it prints none. Raises MissingBinaryError."""
+    """Return the version that the program prints, or () if it prints none. Raises MissingBinaryError."""
     for flag in ("-v", "--version"):
         match = _VERSION.search(_run([binary, flag], "/", _VERSION_TIMEOUT)[1])
         if match:
@@ -146,7 +149,7 @@ def _diagnostic(complaint: Complaint, bundle: Bundle, compiled: Compiled, checke
 
 
 def _source_paths(complaint: Complaint, bundle: Bundle) -> Iterator[d.Path]:
-    """Yield the config path of the rejected line, or of the nearest line above it that was rendered from the YAML."""
+    """Yield the config path of the rejected line, or of the nearest preceding line that was rendered from the YAML."""
     for item in bundle.files:
         if complaint.line is None or complaint.file not in {None, item.name}:
             continue

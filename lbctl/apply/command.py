@@ -1,8 +1,8 @@
-"""Runs a program without a shell, with limits on its time and on the size of its output.
+"""Runs a program without a shell, with limits on its duration and the size of its output.
 
 Each program runs in its own session. On timeout, the whole process group is killed, because the program may be waiting
-for a child that hangs. `run` does not wait for the output pipe to close, so a daemon that keeps the pipe open causes no
-delay.
+for a child process that hangs. `run` does not wait for the output pipe to close, so a daemon that keeps the pipe open
+does not cause a delay.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from lbctl.base.errors import reason_of
 
 KEPT = 64 * 1024
-"""Number of bytes of output to keep from the beginning, and as many from the end."""
+"""Number of bytes of output to keep from the beginning, and from the end."""
 _MAX_SHOWN = 500
 """Maximum number of characters of output in a message."""
 _PIECE = 64 * 1024
 _PIECES_AFTER_THE_END = 32
-"""Maximum number of further reads after the program has ended. A pipe buffers at most 1 MiB."""
+"""Maximum number of additional reads after the program has ended. A pipe buffers at most 1 MiB."""
 _KILLED = 1.0
-"""Seconds to wait for a killed program to end. Another user's process cannot be killed."""
+"""Seconds to wait for a killed program to exit. Another user's process cannot be killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ class Done:
     """A finished program."""
 
     code: int | None
-    """Exit code; None if the program could not be started or did not end in time."""
+    """Exit code, or None if the program could not be started or did not exit in time."""
     output: str
-    """Standard output and standard error; if `code` is None, the reason."""
+    """Standard output and standard error or, if `code` is None, the reason."""
     started: bool = True
     """Whether the program could be started."""
 
@@ -95,12 +95,12 @@ async def run(command: Sequence[str], seconds: float, directory: str | None = No
 
 
 def run_blocking(command: Sequence[str], seconds: float, directory: str | None = None) -> Done:
-    """Like `run`, for a thread without an event loop."""
+    """Same as `run`, but for a thread without an event loop."""
     return asyncio.run(run(command, seconds, directory))
 
 
 async def _kill(process: asyncio.subprocess.Process) -> None:
-    """Kill the process group of a program that has not ended."""
+    """Kill the process group of a program that is still running."""
     if process.returncode is not None:
         return
     with suppress(ProcessLookupError, PermissionError):
@@ -135,12 +135,12 @@ class _Output:
         return bool(piece)
 
     def read_rest(self) -> None:
-        """Read the rest of the pipe after the program has ended."""
+        """Read the rest of the pipe after the program has exited."""
         for _ in range(_PIECES_AFTER_THE_END):
             if not self.read():
                 return
 
     def text(self) -> str:
-        """Return the output that was kept, with a marker line in place of omitted bytes."""
+        """Return the retained output, with a marker line that replaces the omitted bytes."""
         omitted = f"\n… {self._omitted} bytes …\n".encode() if self._omitted else b""
         return b"".join((self._beginning, omitted, self._end)).decode(errors="replace")

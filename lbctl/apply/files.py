@@ -1,7 +1,7 @@
 """Writes a bundle to disk without leaving incomplete files.
 
-Every file is first written completely next to its target. Then all files are renamed into place. Unchanged files are
-not written. Secret files are created readable only by their owner.
+Every file is first written in full next to its target, and all files are then renamed into place. Unchanged files are
+not written. Files that contain secrets are created so that only their owner can read them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lbctl.targets.target import Bundle, File
 
 
 def write_bundle(bundle: Bundle, directory: str) -> None:
-    """Write the bundle. Raises OSError if the directory is not writable; in this case, nothing in it has changed."""
+    """Write the bundle. If the directory is not writable, raises OSError without having changed anything in it."""
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
     changed = [item for item in bundle.files if _differs(folder / item.name, item)]

@@ -1,6 +1,6 @@
 """Resolves the fleet's relative certificate and key paths for a proxy on this machine.
 
-A path is relative to the YAML file that contains it, and lbctl uses the file at this path. If that file is missing,
+A path is relative to the YAML file that contains it, and lbctl uses the file at that path. If the file is missing,
 lbctl uses the copy next to the proxy's configuration, which `lbctl render` needs.
 """
 
@@ -18,7 +18,7 @@ from lbctl.ir.snapshot import View
 Locate = Callable[[str], Path | None]
 """Maps a path in the fleet to the file on this machine, or to None if the file does not exist."""
 _READ_BY_PROXIES = frozenset({"certificate", "key", "ca", "crl"})
-"""Kinds of files that a proxy reads itself. The content of other files is part of its configuration."""
+"""Kinds of files that the proxy itself reads. The content of other files becomes part of its configuration."""
 
 
 def with_local_files(view: View, locate: Locate, config: Path) -> tuple[View, dict[str, bytes]]:
@@ -52,7 +52,7 @@ def absent_files(view: View, files: Mapping[str, Path], directory: str) -> list[
 
 
 def digest(contents: Mapping[str, bytes]) -> str:
-    """Return a digest of file paths and contents."""
+    """Return a digest of the files' paths and contents."""
     stamp = hashlib.sha256()
     for part in (part for path in sorted(contents) for part in (path.encode(), contents[path])):
         stamp.update(len(part).to_bytes(8) + part)

@@ -1,4 +1,4 @@
-"""Checks whether an address can be bound, and finds out from /proc which process or user listens on a TCP port.
+"""Checks whether an address can be bound, and uses /proc to find which process or user listens on a TCP port.
 
 Linux only.
 """
@@ -17,12 +17,12 @@ from lbctl.ir.address import Address
 
 _PROC = Path("/proc")
 _LISTEN = "0A"
-"""The state of a listening socket in /proc/net/tcp."""
+"""The state value for a listening socket in /proc/net/tcp."""
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
 
 
 def bind_error(place: Address, kind: socket.SocketKind = socket.SOCK_STREAM) -> OSError | None:
-    """Return the error from binding the address, or None if it can be bound.
+    """Return the error that occurs when binding the address, or None if it can be bound.
 
     This function does not listen on the address.
     """
@@ -38,15 +38,15 @@ def bind_error(place: Address, kind: socket.SocketKind = socket.SOCK_STREAM) -> 
 
 
 def listening_sockets(port: int) -> set[str] | None:
-    """Return the inode numbers of the sockets that listen on the port at any address, or None if they are unknown."""
+    """Return the inode numbers of the sockets that listen on the port at any address, or None if unknown."""
     rows = _listening(port)
     return None if rows is None else {inode for _, inode, _ in rows}
 
 
 def listening_users(host: str, port: int) -> dict[str, int] | None:
-    """Map the inode number of each socket that accepts connections to an IP address to the ID of its user.
+    """Map the inode number of each socket that accepts connections at an IP address to its user's ID.
 
-    Return None if the sockets are unknown.
+    Return None if the sockets cannot be determined.
     """
     rows, accepted = _listening(port), _accepting(host)
     return None if rows is None else {inode: user for address, inode, user in rows if address in accepted}
@@ -60,7 +60,7 @@ def owner(sockets: Collection[str]) -> int | None:
 def session_listens(session: int, port: int) -> bool:
     """Return whether a process in the session listens on the port, or True if the system hides the process.
 
-    The system hides programs with file capabilities, for example a program that may bind ports below 1024.
+    The system hides programs with file capabilities, such as the capability to bind ports below 1024.
     """
     sockets = listening_sockets(port)
     if not sockets:
@@ -69,7 +69,7 @@ def session_listens(session: int, port: int) -> bool:
 
 
 def _listening(port: int) -> list[tuple[bytes, str, int]] | None:
-    """Return the address, inode number and user ID of each socket that listens on the port, or None if unknown."""
+    """Return the address, inode number and user ID of each socket that listens on the port; None if unknown."""
     tables = []
     for name in ("tcp", "tcp6"):
         with suppress(OSError):
@@ -111,7 +111,7 @@ def _session(pid: int) -> int | None:
 
 
 def _holds(pid: int, sockets: Collection[str]) -> bool | None:
-    """Return whether the process has one of these sockets open, or None if this user may not inspect it."""
+    """Return whether the process has one of these sockets open, or None if this user is not allowed to inspect it."""
     try:
         for descriptor in (_PROC / str(pid) / "fd").iterdir():
             with suppress(OSError):
@@ -120,6 +120,6 @@ def _holds(pid: int, sockets: Collection[str]) -> bool | None:
                     return True
     except PermissionError:
         return None
-    except OSError:  # it has ended
+    except OSError:  # it has exited
         pass
     return False

@@ -1,7 +1,7 @@
-"""The permission to change a proxy, which is checked immediately before each change.
+"""The permission to change a proxy, checked immediately before each change.
 
-After a suspension, a process continues with its earlier decisions, although another member of the control plane may
-have become the leader.
+A process that was suspended continues with its earlier decisions, even though another member of the control plane may
+have become the leader in the meantime.
 """
 
 from __future__ import annotations
@@ -14,5 +14,5 @@ NOT_PERMITTED = "not changed: this control plane is no longer the leader"
 
 
 def always() -> bool:
-    """Permit every change, because there is no other control plane."""
+    """Permit every change, because no other control plane exists."""
     return True

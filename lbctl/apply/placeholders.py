@@ -1,8 +1,8 @@
-"""Replaces files, addresses and host names that exist only in production, for `--check`.
+"""For `--check`, replaces files, addresses and host names that exist only in production.
 
-A CI pipeline has neither the certificates nor the addresses of production. Only in the checked text, missing files are
-placeholders, listen addresses are sockets in a private directory, and host names are 127.0.0.1. The view is changed and
-then rendered by the same target, so everything else is the same as in production.
+A CI pipeline has neither the certificates nor the addresses used in production. In the checked text only, missing files
+are replaced by placeholders, listen addresses by sockets in a private directory, and host names by 127.0.0.1. The view
+is changed and then rendered by the same target, so everything else is the same as in production.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MAX_NAMES = 5
 def stand_in(view: View, prefix: Path, locate: Locate, *, keep_addresses: bool = False) -> View:
     """Return the view with placeholders, which are written to the private directory `prefix`.
 
-    The path must be short enough for a socket. With `keep_addresses`, the listeners keep their addresses.
+    The path must be short enough for a socket. If `keep_addresses` is set, the listeners keep their addresses.
     """
     files = _Files(view, prefix, locate)
     local = replace(
@@ -53,7 +53,7 @@ def stand_in(view: View, prefix: Path, locate: Locate, *, keep_addresses: bool =
 def replaced(view: View, locate: Locate, logs: Sequence[str]) -> list[str]:
     """Return descriptions of the items that `stand_in` replaces but the proxy needs at startup.
 
-    The items are files, host names and `logs`, the paths of the access logs that the proxy opens.
+    The items are files, host names and `logs`, which are the paths of the access logs that the proxy opens.
     """
     files: set[str] = set()
 
@@ -76,7 +76,7 @@ def replaced(view: View, locate: Locate, logs: Sequence[str]) -> list[str]:
 
 
 def shortened(names: Sequence[str]) -> str:
-    """Join at most five of the names, and count the others."""
+    """Join up to five of the names, and count the rest."""
     more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
     return ", ".join(names[:_MAX_NAMES]) + more
 
@@ -119,7 +119,7 @@ def _with_local_host(address: Address) -> Address:
 def _is_name(address: Address) -> bool:
     """Return whether the host is a name.
 
-    Compiled IPv4 addresses consist of digits and dots, and IPv6 addresses contain a colon.
+    Compiled IPv4 addresses consist only of digits and dots, and IPv6 addresses contain a colon.
     """
     return bool(address.host) and ":" not in address.host and not address.host.replace(".", "").isdigit()
 

@@ -1,1 +1,1 @@
-"""The lowest layer: values and helpers that every other package may import. It imports none of them."""
+"""The lowest layer, with values and helpers that every other package may import. It does not import any of them."""

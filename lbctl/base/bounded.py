@@ -1,4 +1,4 @@
-"""Joins the pieces of a response up to a size limit. The caller limits the total time.
+"""Joins the pieces of a response, up to a size limit. The caller must limit the total time.
 
 Adding a piece does not copy earlier pieces, so the cost is linear in the length of the response.
 """
@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Iterable
 
 
 class TooLargeError(ValueError):
-    """A response or one of its lines exceeds its size limit. The message states the limit."""
+    """A response, or one of its lines, exceeds its size limit. The message states the limit."""
 
     def __init__(self, what: str, most: int) -> None:
         super().__init__(f"{what} larger than {size(most)}")
@@ -23,7 +23,7 @@ class Bounded:
         self._what = what
         self._pieces: list[bytes] = []
         self.size = 0
-        """Bytes added so far."""
+        """Number of bytes added so far."""
 
     def add(self, piece: bytes) -> None:
         """Add a piece. Raises TooLargeError."""
@@ -40,7 +40,7 @@ class Bounded:
 
 
 async def whole(pieces: AsyncIterable[bytes], most: int) -> bytes:
-    """Return all bytes of a response. Raises TooLargeError if there are more than `most`."""
+    """Return all bytes of a response. Raises TooLargeError if its size exceeds `most` bytes."""
     bounded = Bounded(most)
     async for piece in pieces:
         bounded.add(piece)
@@ -48,7 +48,7 @@ async def whole(pieces: AsyncIterable[bytes], most: int) -> bytes:
 
 
 def whole_of(pieces: Iterable[bytes], most: int) -> bytes:
-    """Return all bytes of a response. Raises TooLargeError if there are more than `most`."""
+    """Return all bytes of a response. Raises TooLargeError if its size exceeds `most` bytes."""
     bounded = Bounded(most)
     for piece in pieces:
         bounded.add(piece)
@@ -58,7 +58,7 @@ def whole_of(pieces: Iterable[bytes], most: int) -> bytes:
 async def lines(pieces: AsyncIterable[bytes], most: int) -> AsyncGenerator[bytes]:
     """Yield the non-blank lines without their line endings.
 
-    Raises TooLargeError if a line has more than `most` bytes.
+    Raises TooLargeError if a line is longer than `most` bytes.
     """
     rest = Bounded(most, "a line")
     async for piece in pieces:

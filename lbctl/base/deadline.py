@@ -1,6 +1,6 @@
 """A time limit for a blocking call.
 
-Timeouts in `requests` apply to each socket read, so a server that sends one byte per second never exceeds them.
+In `requests`, timeouts apply to each socket read, so a server that sends one byte per second never exceeds them.
 """
 
 from __future__ import annotations

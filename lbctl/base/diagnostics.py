@@ -1,4 +1,4 @@
-"""Diagnostics: the problem, its position, and a hint on how to fix it.
+"""Diagnostics, which consist of a problem, its position, and a hint on how to fix it.
 
 A `Diagnostic` is a value, never an exception that ends the run: readers and compilers add diagnostics to a
 `Diagnostics` collection and continue, so that one run reports every problem. Only the command line decides how to
@@ -16,7 +16,8 @@ from lbctl.base.urls import without_user
 
 Severity = Literal["error", "warning", "note"]
 Path = tuple[str | int, ...]
-"""The path of a value in the YAML: map keys as strings, list indexes as ints: ("pools", "llama", "replicas", 0)."""
+"""The path of a value in the YAML, with map keys as strings and list indexes as ints: ("pools", "llama", "replicas",
+0)."""
 
 _RANK: dict[Severity, int] = {"error": 0, "warning": 1, "note": 2}
 _LITERALS = {None: "null", True: "true", False: "false"}
@@ -26,7 +27,7 @@ _MAX_SHOWN = 80
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """A place in a file."""
+    """A position in a file."""
 
     file: str
     """File name as specified by the user."""
@@ -44,13 +45,13 @@ class Diagnostic:
     """One finding about the user's input."""
 
     code: str
-    """Code of the finding: `LB` and three digits."""
+    """Diagnostic code, which is `LB` followed by three digits."""
     message: str
     """The problem, without its position."""
     position: Position | None = None
-    """Position of the problem; None if the problem is not in a file."""
+    """Position of the problem, or None if the problem is not in a file."""
     path: Path = ()
-    """Path of the value in the YAML; empty if the problem does not concern a value."""
+    """Path of the value in the YAML. Empty if the problem does not concern a value."""
     hint: str = ""
     """How to fix the problem; may be empty."""
     severity: Severity = "error"
@@ -63,14 +64,14 @@ class Diagnostic:
 
 
 class Diagnostics:
-    """A growing collection of diagnostics without duplicates."""
+    """A growing collection of diagnostics, without duplicates."""
 
     def __init__(self) -> None:
         self._items: dict[Diagnostic, None] = {}
         self._silenced: Callable[[Diagnostic], bool] | None = None
 
     def silence(self, silenced: Callable[[Diagnostic], bool]) -> None:
-        """Drop present and future diagnostics for which `silenced` returns true. Errors are kept."""
+        """Drop current and future diagnostics for which `silenced` returns true. Errors are always kept."""
         self._silenced = silenced
         self._items = {item: None for item in self._items if self._is_reported(item)}
 
@@ -85,7 +86,7 @@ class Diagnostics:
             self.add(diagnostic)
 
     def __iter__(self) -> Iterator[Diagnostic]:
-        """Iterate in the order of files and lines; at the same position, the most severe first."""
+        """Iterate in the order of files and lines. At the same position, the most severe diagnostic comes first."""
         return iter(sorted(self._items, key=_order))
 
     def __len__(self) -> int:
@@ -116,7 +117,7 @@ def as_json(diagnostic: Diagnostic) -> dict[str, str | int | None]:
 
 
 def dotted(path: Path) -> str:
-    """Return the path in dotted form: `("pools", "a", "replicas", 0)` → `pools.a.replicas[0]`."""
+    """Return the path in dotted form. For example, `("pools", "a", "replicas", 0)` becomes `pools.a.replicas[0]`."""
     text = ""
     for step in path:
         if isinstance(step, int):
@@ -127,14 +128,17 @@ def dotted(path: Path) -> str:
 
 
 def quoting_hint(value: object) -> str:
-    """Return a hint to quote the value; empty for a list or map, because quotes would not turn it into a string."""
+    """Return a hint to quote the value.
+
+    It is empty for a list or map, because quotes would not turn it into a string.
+    """
     if isinstance(value, list | dict):
         return ""
     return f'quote it: "{value}"' if type(value) is int else "quote it"
 
 
 def show(value: object, limit: int = _MAX_SHOWN) -> str:
-    """Format a user's value as in YAML: strings are quoted, and the text is printable and at most `limit` characters.
+    """Format a user's value as in YAML, with quoted strings, as printable text of at most `limit` characters.
 
     The user and password of a URL are hidden.
     """

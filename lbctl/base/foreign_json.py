@@ -1,8 +1,8 @@
-"""Parses JSON from other processes, with limits on the depth and the number of values.
+"""Parses JSON from other processes, with limits on nesting depth and the number of values.
 
-The caller limits the size in bytes. That is not enough to limit memory: three bytes of JSON become an object of 64
-bytes, and nine become 232. Without a depth limit, deeply nested text causes a RecursionError in the parser or in the
-code that reads its result.
+The caller limits the size in bytes, but this is not enough to limit memory usage, because three bytes of JSON can
+become a 64-byte object, and nine bytes a 232-byte object. Without a depth limit, deeply nested text causes a
+RecursionError in the parser or in the code that uses its result.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 MAX_DEPTH = 64
 """Maximum nesting depth of lists and objects."""
 MAX_VALUES = 400_000
-"""Maximum number of values in one text: about 50 MB of Python objects."""
+"""Maximum number of values in one JSON text, which need about 50 MB as Python objects."""
 
 _NAMES = {
     dict: "an object",
@@ -32,10 +32,10 @@ Shape = type | list[Any] | dict[Any, Any]
 
 
 class InvalidJsonError(ValueError):
-    """The text is not JSON, or exceeds a limit. The message gives the reason and does not repeat the text."""
+    """The text is not valid JSON, or exceeds a limit. The message states the reason without repeating the text."""
 
     def __init__(self, message: str, line: int = 1, column: int = 1) -> None:
-        """Set the message, and the line and column where the text becomes invalid."""
+        """Set the message, and the line and column at which the text becomes invalid."""
         super().__init__(message)
         self.line = line
         self.column = column
@@ -76,7 +76,7 @@ def parse_object(text: str | bytes | bytearray, max_values: int = MAX_VALUES) ->
 
 
 def member(holder: Mapping[str, Any], key: str, kind: type[_T]) -> _T:
-    """Return the value of a key, or the empty value of its type if the key is absent or null.
+    """Return the value of a key, or the empty value of its type if the key is missing or null.
 
     Raises InvalidJsonError if the value has another type.
     """
@@ -91,8 +91,8 @@ def member(holder: Mapping[str, Any], key: str, kind: type[_T]) -> _T:
 def shaped(value: object, shape: Shape, name: str = "it") -> Any:
     """Return the parts of a value that the shape describes, without null values.
 
-    A shape is a type, a list that contains the shape of its items, or a dict of key → shape. `...` is any key. Raises
-    InvalidJsonError for other types.
+    A shape is a type, a list that contains the shape of its items, or a dict that maps keys to shapes, where `...`
+    matches any key. Raises InvalidJsonError for other types.
     """
     if isinstance(shape, list):
         if not isinstance(value, list):
@@ -114,7 +114,7 @@ def shaped(value: object, shape: Shape, name: str = "it") -> Any:
 
 
 def records(holder: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
-    """Return the objects in the list at a key; an empty list if it is absent or null. Raises InvalidJsonError."""
+    """Return the objects in the list at a key, or an empty list if it is missing or null. Raises InvalidJsonError."""
     listed: list[Any] = member(holder, key, list)
     if not all(isinstance(item, dict) for item in listed):
         raise InvalidJsonError(f"{key} is not a list of objects")
@@ -124,8 +124,8 @@ def records(holder: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
 def _is_shallow(text: str | bytes | bytearray) -> bool:
     """Return whether the brackets alone prove that the text is within the depth limit.
 
-    The result may be False because of brackets in strings. Each round removes the innermost pairs. This takes
-    milliseconds for several megabytes, and a character-by-character scan would take a second.
+    The result may be False because of brackets in strings. Each round removes the innermost pairs. For several
+    megabytes, this takes milliseconds, while a character-by-character scan would take a second.
     """
     data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     brackets = bytes(data.translate(None, _OTHERS))

@@ -1,8 +1,8 @@
-"""Classifies hosts: address or name, loopback or not, and addresses that replicas must not have.
+"""Classifies hosts as addresses or names, as loopback or not, and as addresses that replicas must not have.
 
-The scraper and the resolver reject these addresses at run time, and `lint` reports them in advance. Like the resolvers
-of all systems, this module treats a host that consists only of decimal, hexadecimal or octal numbers as an IPv4
-address. This module does not resolve names.
+The scraper and the resolver reject disallowed addresses at run time, and `lint` reports them in advance. Like the
+resolvers of all systems, this module treats a host that consists only of decimal, hexadecimal or octal numbers as an
+IPv4 address. This module does not resolve names.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from functools import lru_cache
 
 Ip = ipaddress.IPv4Address | ipaddress.IPv6Address
 _METADATA = frozenset({ipaddress.ip_address("fd00:ec2::254"), ipaddress.ip_address("100.100.100.200")})
-"""Addresses where clouds serve credentials, in addition to the link-local 169.254.169.254."""
+"""Addresses at which cloud providers serve credentials, in addition to the link-local 169.254.169.254."""
 _NAMES = frozenset({"metadata", "metadata.google.internal", "metadata.azure.com", "instance-data"})
-"""Host names of the clouds' metadata services."""
+"""Host names of cloud providers' metadata services."""
 _EMBEDDING = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "::/96")))
 """IPv6 networks that contain an IPv4 address in the last 32 bits."""
 _OCTET = r"(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
@@ -28,7 +28,7 @@ _BROADCAST = 0xFFFF_FFFF
 
 
 def parse_ip(text: str) -> Ip:
-    """Parse an IP address without its zone; an IPv4-mapped IPv6 address becomes IPv4.
+    """Parse an IP address without its zone. An IPv4-mapped IPv6 address is converted to IPv4.
 
     Raises ValueError if `text` is not a complete address.
     """
@@ -38,7 +38,7 @@ def parse_ip(text: str) -> Ip:
 
 
 def normal_host(host: str) -> str:
-    """Return the address without brackets and zone. IPv4-mapped IPv6 becomes IPv4.
+    """Return the address without brackets and zone. An IPv4-mapped IPv6 address is converted to IPv4.
 
     Raises ValueError if it is not an address.
     """
@@ -47,9 +47,9 @@ def normal_host(host: str) -> str:
 
 @lru_cache(maxsize=1 << 15)
 def is_ip(host: str) -> bool:
-    """Return whether the host is a valid replica address, which does not need to be resolved.
+    """Return whether the host is a valid replica address, which requires no name resolution.
 
-    Brackets and zones are not allowed: a zone is meaningful only on one machine.
+    Brackets and zones are not allowed, because a zone is meaningful only on one machine.
     """
     if ":" not in host:
         return IPV4.fullmatch(host) is not None
@@ -82,8 +82,8 @@ def split_host(header: str) -> tuple[str, str]:
 def is_served_host(header: str, bind: str) -> bool:
     """Return whether a `Host` header is a loopback name, or the host to which a server is bound.
 
-    This prevents DNS rebinding, where the name of a malicious web page resolves to this machine: the browser sends that
-    name. Ports are not compared, because the client's port may be forwarded.
+    This prevents DNS rebinding attacks, in which a malicious web page's name resolves to this machine and the browser
+    sends that name. Ports are not compared, because the client's port may be forwarded.
     """
     name, _ = split_host(header)
     return bool(name) and (name.lower() == bind.lower() or is_loopback(name))
@@ -106,7 +106,7 @@ def address_of(host: str) -> Ip | None:
 
 
 def is_metadata(host: str, address: Ip | None) -> bool:
-    """Return whether the host is a cloud metadata service, which serves the machine's credentials.
+    """Return whether the host is a cloud provider's metadata service, which serves the machine's credentials.
 
     `address` is the result of `address_of(host)`.
     """
@@ -117,7 +117,7 @@ def is_metadata(host: str, address: Ip | None) -> bool:
 
 
 def is_forbidden(address: Ip) -> bool:
-    """Return whether replicas must not have this address."""
+    """Return whether replicas are not allowed to have this address."""
     inner = _embedded(address)
     if inner is not None and is_forbidden(inner):
         return True
@@ -126,7 +126,7 @@ def is_forbidden(address: Ip) -> bool:
 
 
 def _embedded(address: Ip) -> Ip | None:
-    """Return the IPv4 address that receives traffic to this IPv6 address; None if there is none.
+    """Return the IPv4 address that receives traffic sent to this IPv6 address, or None if there is none.
 
     Covers NAT64 (64:ff9b::/96), 6to4 (2002::/16) and IPv4-compatible addresses (::/96).
     """
@@ -140,7 +140,7 @@ def _embedded(address: Ip) -> Ip | None:
 
 
 def _numeric(host: str) -> Ip | None:
-    """Parse one to four numbers. The last number fills the remaining bytes: 2852039166, 0xA9.0xFE.43518."""
+    """Parse one to four numbers. The last number fills the remaining bytes, as in 2852039166 or 0xA9.0xFE.43518."""
     parts = host.rstrip(".").split(".")
     if len(parts) > 4 or not all(_PART.fullmatch(part) for part in parts):
         return None

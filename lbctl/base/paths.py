@@ -1,7 +1,8 @@
 """Checks for user-supplied paths. The checks return False where `Path` would raise an exception.
 
-Before Python 3.14, `Path.is_file()` and similar methods raise OSError if the current user may not search a parent
-directory, or if a name is too long. These functions return False, and the code that opens the path reports the reason.
+Before Python 3.14, `Path.is_file()` and similar methods raise OSError if the current user is not allowed to search a
+parent directory, or if a name is too long. These functions return False, and the code that opens the path reports the
+reason.
 """
 
 from __future__ import annotations

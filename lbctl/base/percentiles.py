@@ -1,4 +1,4 @@
-"""Nearest-rank percentiles: the smallest value that is not exceeded by the given percentage of the values."""
+"""Nearest-rank percentiles. A percentile is the smallest value not exceeded by the given percentage of the values."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ def rank(count: int, percentile: float) -> int:
 
 
 def percentile_of(values: Iterable[float], percentile: float) -> float:
-    """Return a percentile (0 to 100) of the values; 0 if there are none."""
+    """Return a percentile (0 to 100) of the values, or 0 if there are none."""
     ordered = sorted(values)
     return ordered[rank(len(ordered), percentile)] if ordered else 0.0

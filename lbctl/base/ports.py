@@ -9,6 +9,6 @@ API = 18080
 PICKER = 18001
 """Replica picker, on 127.0.0.1."""
 LOGS = 18514
-"""Syslog port for the access logs of HAProxy and nginx, on 127.0.0.1."""
+"""Syslog port for HAProxy and nginx access logs, on 127.0.0.1."""
 BY_SCHEME = {"http": 80, "https": 443}
-"""Maps the scheme of a URL to its default port."""
+"""Maps a URL scheme to its default port."""

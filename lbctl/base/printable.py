@@ -14,5 +14,5 @@ def plain(cell: str) -> str:
 
 
 def agent_check_reason(text: str) -> str:
-    """Format the text as a reason in an HAProxy agent check: printable ASCII without `,;#`, at most 80 characters."""
+    """Format the text as a reason in an HAProxy agent check: up to 80 characters of printable ASCII without `,;#`."""
     return _NOT_IN_REASON.sub(" ", text)[:_MAX_REASON]

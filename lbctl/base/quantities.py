@@ -1,4 +1,4 @@
-"""The grammar of quantities in a fleet file: durations, sizes, percentages, rates, addresses and similar values.
+"""The grammar for quantities in a fleet file, such as durations, sizes, percentages, rates and addresses.
 
 Each `parse_…` function takes any value that YAML can produce. It returns the number in the unit that the code uses, or
 raises `QuantityError` with a message for the user. The types are formatted in the same grammar.
@@ -30,7 +30,7 @@ _VERSION = re.compile(r"[0-9]{1,4}(?:\.[0-9]{1,4}){1,2}", re.ASCII)
 
 
 class QuantityError(ValueError):
-    """A value is not a valid quantity for its key; `hint` describes a valid value."""
+    """A value is not a valid quantity for its key. `hint` describes a valid value."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -58,7 +58,7 @@ class Size(int):
 
 
 class Percent(float):
-    """A percentage from 0 to 100, or more if the key allows it."""
+    """A percentage from 0 to 100, or higher if the key allows it."""
 
     def __str__(self) -> str:
         return f"{float(self):g}%"
@@ -98,13 +98,13 @@ class TokenRate:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A network address: `host` and `port`, or the `path` of a unix socket."""
+    """A network address, with a `host` and `port`, or the `path` of a Unix socket."""
 
     host: str = ""
     port: int = 0
     path: str = ""
     ip: bool = False
-    """Whether the host is an address, not a name."""
+    """Whether the host is an address rather than a name."""
 
 
 def parse_duration(value: object) -> Duration:
@@ -153,7 +153,7 @@ def parse_temperature(value: object) -> Temperature:
 
 
 def parse_rate(value: object) -> Rate:
-    """Parse an integer with /s, /m or /h. Raises QuantityError."""
+    """Parse an integer followed by /s, /m or /h. Raises QuantityError."""
     example = "a whole number with /s, /m or /h, for example 50/s"
     number, unit = _split(value, "a rate", example)
     if unit[:1] != "/" or unit[1:] not in _RATE_UNITS or "." in number or not 1 <= int(number) <= 10**9:
@@ -162,7 +162,7 @@ def parse_rate(value: object) -> Rate:
 
 
 def parse_token_rate(value: object) -> TokenRate:
-    """Parse an integer with an optional suffix k or M, followed by /s, /m or /h. Raises QuantityError."""
+    """Parse an integer with an optional k or M suffix, followed by /s, /m or /h. Raises QuantityError."""
     example = "a whole number of tokens with /s, /m or /h, for example 200k/m"
     number, unit = _split(value, "a rate of tokens", example)
     scale, slash, period = unit.partition("/")
@@ -213,7 +213,7 @@ def parse_address(value: object) -> Endpoint:
 
 
 def _host_and_port(url: str) -> str:
-    """Return the host and port of a URL. The port defaults to the standard port of the scheme."""
+    """Return a URL's host and port. The port defaults to the scheme's standard port."""
     scheme, _, rest = url.partition("://")
     place = re.split(r"[/?#]", rest.rpartition("@")[2])[0]
     return place if re.search(r":[0-9]+$", place) else f"{place}:{443 if scheme == 'https' else 80}"

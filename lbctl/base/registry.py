@@ -1,6 +1,7 @@
-"""Registries of named values in a fixed order, which suggest a name if one is mistyped.
+"""Registries of named values in a fixed order, which suggest a similar name if a name is mistyped.
 
-A registry is complete on construction and cannot grow later, so that the available names do not depend on imports.
+A registry is complete when it is constructed and cannot grow later, so that the available names do not depend on
+imports.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ T = TypeVar("T")
 
 
 class UnknownName(KeyError):  # noqa: N818 - named after the problem, like KeyError
-    """The registry has no value with this name; `hint` suggests the nearest name, or lists all names."""
+    """The registry does not contain a value with this name. `hint` suggests the nearest name, or lists all names."""
 
     def __init__(self, name: str, names: tuple[str, ...]) -> None:
         super().__init__(name)

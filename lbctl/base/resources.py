@@ -1,4 +1,4 @@
-"""Locates the directories of non-Python files: inside the package in a wheel, next to it in a checkout.
+"""Locates the directories of non-Python files, which are inside the package in a wheel and next to it in a checkout.
 
 It does not read, cache or unpack anything, so running a wheel from a zip file is not supported.
 """

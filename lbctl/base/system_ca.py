@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 WORD = "system"
-"""Value of `ca` that selects this file."""
+"""The `ca` value that selects this file."""
 PLACES = (
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",

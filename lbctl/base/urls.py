@@ -1,4 +1,4 @@
-"""Formats URLs for display. The user, the password and the query's values may be secrets, so they are replaced."""
+"""Formats URLs for display. The user, password and query values may be secrets, so they are replaced."""
 
 from __future__ import annotations
 
@@ -13,20 +13,23 @@ _VALUE = re.compile(r"(^|[&;])([^=&;]*=)?([^&;]+)")
 
 
 def without_user(text: str) -> str:
-    """Replace the user and password of each URL in a text: `redis://ann:secret@host` → `redis://…@host`."""
+    """Replace the user and password in each URL in a string.
+
+    For example, `redis://ann:secret@host` → `redis://…@host`.
+    """
     return _AUTHORITY.sub(r"\1…@", text) if "@" in text else text
 
 
 def without_values(url: str) -> str:
-    """Replace the user, the password and the query's values: `?token=abc&x` → `?token=…&…`.
+    """Replace the user, password and query values. For example, `?token=abc&x` → `?token=…&…`.
 
-    The fragment is dropped; it is never sent.
+    The fragment is dropped, because it is never sent.
     """
     return _replaced(without_user(url), lambda _: "…")
 
 
 def with_digests(url: str) -> str:
-    """Replace the user and password, and each query value with a digest, so that different values stay distinct."""
+    """Replace the user and password, and replace each query value with a digest to keep different values distinct."""
     return _replaced(without_user(url), digest)
 
 

@@ -71,8 +71,9 @@ _GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "version": ("lbctl.cli.version", "Print the versions of lbctl, Python and its dependencies."),
     },
 }
-"""Maps each section of the help to its commands. An entry contains a module and a help text, so that listing the
-commands imports nothing. The module may end with a colon and the name of the command object (default: `command`)."""
+"""Maps each section of the help to its commands. An entry contains a module and a help text, so that commands can be
+listed without importing anything. The module can be followed by a colon and the name of the command object (default:
+`command`)."""
 _COMMANDS = {name: entry for commands in _GROUPS.values() for name, entry in commands.items()}
 _USAGE = "See `lbctl help COMMAND` and `lbctl help environment`."
 

@@ -1,4 +1,4 @@
-"""Options for commands that connect to a control plane: its address, and the node's identity and certificate."""
+"""Options for commands that connect to a control plane, with its address and the node's identity and certificate."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _FLAGS = ("xds", "node", "region", "zone", "tls_ca", "tls_cert", "tls_key")
 
 @dataclass(frozen=True, slots=True)
 class Ads:
-    """Values of the options for connecting to a control plane.
+    """Values of the options used to connect to a control plane.
 
     `ca`, `certificate` and `key` are absolute paths, or empty if not given; TLS requires `ca`. `problem` is the reason
-    why the socket of a running `serve` cannot be used, or empty if it is used or not needed.
+    why a running `serve`'s socket cannot be used, or an empty string if it is used or not needed.
     """
 
     xds: Address
@@ -41,9 +41,9 @@ class Ads:
     node: str
     """Node ID to send."""
     region: str
-    """Region to send; may be empty."""
+    """Region to send, which may be empty."""
     zone: str
-    """Zone to send; may be empty."""
+    """Zone to send, which may be empty."""
     ca: str
     certificate: str
     key: str
@@ -51,7 +51,7 @@ class Ads:
 
 
 def ads_options(*, patience: float = 0.0) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Pass the options to the command as the argument `ads`. Wait up to `patience` seconds for `serve` to start."""
+    """Pass the options to the command as the `ads` argument. Wait up to `patience` seconds for `serve` to start."""
     from lbctl.cli.server_options import server_options
 
     option = options_of("xds")
@@ -88,7 +88,7 @@ def ads_options(*, patience: float = 0.0) -> Callable[[Callable[..., int]], Call
 
 
 def address_of(flag: str, text: str) -> Address:
-    """Parse an option's address. Raises click.UsageError."""
+    """Parse an address from an option. Raises click.UsageError."""
     try:
         endpoint = parse_address(text)
     except QuantityError as error:
@@ -118,7 +118,10 @@ def _ads(values: Mapping[str, str | None], running: _Running) -> Ads:
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """A `serve` process that is queried for its xDS address. `patience` is how many seconds it may take to start."""
+    """A `serve` process that is queried for its xDS address.
+
+    `patience` is the number of seconds it may take to start.
+    """
 
     server: ServeClient
     patience: float
@@ -132,11 +135,11 @@ class _Running:
         return option_precedence(context, "server") > option_precedence(context, "xds")
 
     def address(self) -> tuple[str, str]:
-        """Return the socket of `serve` as `unix:PATH`, or a TCP address and the reason why the socket is not used.
+        """Return the `serve` socket as `unix:PATH`, or a TCP address and the reason why the socket is not used.
 
-        The TCP address comes from the specified `serve`, or is the default. The socket must belong to this user,
-        because its owner can control the proxy. Root accepts any socket. Raises ApiError or ClickException if the
-        `serve` on the command line does not answer or runs on another machine.
+        The TCP address is the specified `serve`'s address, or the default. The socket must belong to this user, because
+        its owner can control the proxy. Root accepts any socket. Raises ApiError or ClickException if the `serve`
+        specified on the command line does not respond or runs on another machine.
         """
         from lbctl.api.client import ApiError, is_on_loopback
 
@@ -160,7 +163,7 @@ class _Running:
         return USUAL if tcp.startswith("unix:") else tcp, problem
 
     def _await_listens(self) -> AnyVersionListens:
-        """Wait until `serve` listens, and return its addresses. Raises ApiError or ClickException on timeout."""
+        """Wait until `serve` is listening, and return its addresses. Raises ApiError or ClickException on timeout."""
         from lbctl.api.client import ApiError
 
         deadline, waits = time.monotonic() + self.patience, False
@@ -176,9 +179,9 @@ class _Running:
             time.sleep(_PAUSE)
 
     def _listens(self) -> AnyVersionListens:
-        """Return the current addresses of `serve`.
+        """Return the addresses that `serve` currently uses.
 
-        Raises ApiError if it does not respond, and ClickException if it does not listen yet.
+        Raises ApiError if it does not respond, and ClickException if it is not listening yet.
         """
         from lbctl.api.any_version import AnyVersionStatus
 
@@ -193,7 +196,7 @@ def _is_on_command_line(option: str) -> bool:
 
 
 def _is_trusted(path: str) -> bool:
-    """Return whether the path is a socket that belongs to this user. Root trusts the sockets of all users."""
+    """Return whether the path is a socket that belongs to this user. Root trusts all users' sockets."""
     try:
         status = Path(path).stat()
     except OSError:

@@ -187,7 +187,7 @@ def _given(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parsed(name: str, options: Mapping[str, Any], parse: Callable[[str], _T]) -> _T | None:
-    """Parse the value of an option; None if it is not set. Raises UsageError."""
+    """Parse the value of an option, or return None if it is not set. Raises UsageError."""
     text = options[name]
     if text is None:
         return None
@@ -268,7 +268,7 @@ def _path(text: str) -> str:
 
 
 def _request(text: str) -> EngineRequest:
-    """Read a request body, and choose the request's path according to its keys. Raises OSError."""
+    """Read a request body, and choose the request path based on its keys. Raises OSError."""
     from lbctl.agent.settings import EngineRequest
     from lbctl.base.foreign_json import InvalidJsonError, parse_object
 
@@ -304,9 +304,9 @@ def _share(text: str) -> float:
 
 
 def _replace_process(found: AgentSettings) -> None:
-    """Replace this process with the agent, which needs less memory than a process that has read a fleet.
+    """Replace this process with the agent process, which needs less memory than a process that has loaded a fleet.
 
-    `-P` prevents imports from the working directory, where other users may have write access. Raises ClickException.
+    `-P` prevents imports from the working directory, to which other users may have write access. Raises ClickException.
     """
     from lbctl.agent.settings_json import encoded
 

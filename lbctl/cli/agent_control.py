@@ -1,4 +1,4 @@
-"""`lbctl agent drain` and `lbctl agent readmit`: requests to a running agent, over its control socket."""
+"""`lbctl agent drain` and `lbctl agent readmit`, which send requests to a running agent over its control socket."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _SOCKET = "agent.sock"
 _DIRECTORY = "lbctl-agent"
 _RUN = Path("/run")
 _TIMEOUT = 10.0
-"""Maximum time in seconds for the agent to answer, in addition to the requested wait."""
+"""Maximum time, in seconds, for the agent to respond, in addition to the requested wait."""
 _RESTART_TIMEOUT = 10.0
-"""Maximum time in seconds for systemd to restart an agent that has exited."""
+"""Maximum time, in seconds, for systemd to restart an agent that has exited."""
 _RESTART_POLL = 0.2
 """Seconds between attempts to reach the restarted agent."""
 _MAX_ANSWER_BYTES = 1 << 20
@@ -88,10 +88,10 @@ def readmit(state: Path | None) -> int:
 
 
 def _drain(directory: Path, wait: float) -> Mapping[str, Any]:
-    """Drain the replica, and return the agent's answer.
+    """Drain the replica, and return the agent's response.
 
-    If the agent exits in the meantime, repeat the drain after the restart. Otherwise, the engine would be stopped with
-    requests in flight.
+    If the agent exits in the meantime, repeat the drain after the restart. Otherwise, the engine would be stopped while
+    requests are still in flight.
     """
     end = time.monotonic() + wait
     restarted_by = -math.inf
@@ -127,15 +127,15 @@ def _drained(answer: Mapping[str, Any]) -> str:
 
 
 class AgentError(click.ClickException):
-    """The agent is unreachable, or it rejected the request."""
+    """The agent is unreachable, or has rejected the request."""
 
 
 class NoAgentError(AgentError):
-    """No agent listens at the socket."""
+    """No agent is listening on the socket."""
 
 
 class AgentEndedError(AgentError):
-    """The agent exited before it answered."""
+    """The agent exited before it responded."""
 
 
 class _Connection(http.client.HTTPConnection):
@@ -146,14 +146,14 @@ class _Connection(http.client.HTTPConnection):
         self._path = str(path)
 
     def connect(self) -> None:
-        """Connect to the socket instead of a port."""
+        """Connect to the socket instead of a TCP port."""
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
         self.sock.connect(self._path)
 
 
 def ask(state: Path, target: str, body: bytes, wait: float) -> Mapping[str, Any]:
-    """Send a request to the agent that uses this state directory, and return its answer. Raises AgentError."""
+    """Send a request to the agent that uses this state directory, and return its response. Raises AgentError."""
     path = state / _SOCKET
     connection = _Connection(path, wait + _TIMEOUT)
     try:

@@ -22,14 +22,14 @@ from lbctl.signals.plan import ScrapeSource, scrape_plan
 from lbctl.targets.load import Loaded
 
 _MAX_LISTED = 10
-"""Maximum number of addresses or replicas in a message."""
+"""Maximum number of addresses or replicas listed in a message."""
 _ANY_PORT = 9
 
 
 def fleet_settings(paths: tuple[str, ...], replica: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
     """Map setting names to values for the named replica, or for the replica on this machine.
 
-    `given` contains the settings from options; the fleet does not have to define them. Raises ClickException.
+    `given` contains the settings from options, which the fleet does not have to define. Raises ClickException.
     """
     loaded = _loaded(paths)
     agents = {
@@ -103,7 +103,7 @@ def _listed(items: list[str]) -> str:
 
 
 def _addresses(host: str) -> tuple[str, ...]:
-    """Return the IP addresses of a host; empty if it cannot be resolved, or for a Unix socket."""
+    """Return a host's IP addresses. Empty if it cannot be resolved, or for a Unix socket."""
     if not host:
         return ()
     try:
@@ -116,8 +116,8 @@ def _addresses(host: str) -> tuple[str, ...]:
 def is_own(address: str) -> bool:
     """Return whether the address belongs to this machine.
 
-    If the address belongs to this machine, the system also uses it as the source address for traffic to it. Connecting
-    a UDP socket selects the source address without sending anything.
+    If it does, the system also uses it as the source address for traffic to it. Connecting a UDP socket selects the
+    source address without sending anything.
     """
     if is_loopback(address):
         return True
@@ -131,7 +131,7 @@ def is_own(address: str) -> bool:
 
 
 def _engine(name: str, pool: Pool, item: Replica) -> str:
-    """Return the URL of the engine. Raises ClickException if it does not use HTTP/1 without TLS."""
+    """Return the engine's URL. Raises ClickException if it does not use HTTP/1 without TLS."""
     port = pool.agent.engine_port if pool.agent is not None else None
     unusable = {
         "listens on a Unix socket": bool(item.address.path),
@@ -145,7 +145,7 @@ def _engine(name: str, pool: Pool, item: Replica) -> str:
 
 
 def _bind(name: str, pool: Pool, item: Replica) -> Address:
-    """Return the address at which the proxies check the agent. Raises ClickException if it is not on this machine."""
+    """Return the address at which proxies check the agent. Raises ClickException if it is not on this machine."""
     assert pool.agent is not None
     own = next(filter(is_own, _addresses(item.address.host)), None)
     if own is None:

@@ -1,4 +1,4 @@
-"""`lbctl audit`: shows the operations on a running `serve`, and verifies the integrity of its audit log."""
+"""`lbctl audit`, which shows operations on a running `serve` and verifies the integrity of its audit log."""
 
 from __future__ import annotations
 

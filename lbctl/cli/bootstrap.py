@@ -1,4 +1,4 @@
-"""`lbctl bootstrap`: the bootstrap configuration for an Envoy that gets everything else from `lbctl serve`."""
+"""`lbctl bootstrap`, which prints the bootstrap configuration for an Envoy that is managed by `lbctl serve`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ option = options_of("bootstrap")
 MAX_SOCKET_PATH_BYTES = 107
 """Maximum length of a Unix socket path, in bytes."""
 _CONNECT_TIMEOUT = 10.0
-"""Maximum time in seconds for a starting `serve` to create its socket."""
+"""Maximum time, in seconds, for a starting `serve` to create its socket."""
 
 
 @click.command(
@@ -119,7 +119,7 @@ def _default_admin(ads: Ads, directory: str | None) -> Address | None:
     """Return the default address of the admin interface, or None.
 
     `serve` reads Envoy's health-check results from this interface. Envoy does not start if it cannot create the socket,
-    so a default exists only on the machine that runs `serve`, in a directory that this user can write to.
+    so a default exists only on the machine that runs `serve`, in a directory to which this user can write.
     """
     entry, _ = _entry_of(ads.node)
     named = entry.admin if entry is not None and entry.instances == 1 else None
@@ -132,7 +132,7 @@ def _default_admin(ads: Ads, directory: str | None) -> Address | None:
 
 
 def _beside(ads: Ads) -> tuple[str, str]:
-    """Return the directory of the control plane's socket, and a socket name that is unique to this node."""
+    """Return the directory that contains the control plane's socket, and a socket name that is unique to this node."""
     digest = hashlib.sha256(ads.node.encode("utf-8", "surrogateescape")).hexdigest()[:8]
     return os.path.dirname(ads.xds.path), f"admin-{digest}.sock"  # noqa: PTH120 -- a str
 
@@ -146,7 +146,7 @@ def _warn_of_refusal(node: str) -> None:
 
 
 def _entry_of(node: str) -> tuple[Proxy | None, str]:
-    """Return this node's entry in the `proxies` of --fleet, and the reason if it has none.
+    """Return this node's entry in `proxies` in --fleet, and the reason if it has none.
 
     Without a valid fleet, the entry is None and the reason is empty.
     """
@@ -168,7 +168,7 @@ def _entry_of(node: str) -> tuple[Proxy | None, str]:
 
 
 def _standbys(first: Address, texts: tuple[str, ...]) -> tuple[Address, ...]:
-    """Return the addresses. Envoy does not accept a Unix socket together with a host name."""
+    """Return the addresses. Envoy does not accept a combination of a Unix socket and a host name."""
     members = (first, *(address_of("--standby", text) for text in texts))
     named = [str(item) for item in members if item.host and not is_ip(item.host)]
     sockets = [str(item) for item in members if item.path]
@@ -180,7 +180,7 @@ def _standbys(first: Address, texts: tuple[str, ...]) -> tuple[Address, ...]:
 
 
 def _check_files(given: Mapping[str, str]) -> None:
-    """Check that the files exist on this machine, because Envoy does not start if a file is missing."""
+    """Check that the files exist on this machine, because Envoy does not start if any of them is missing."""
     for flag, file in given.items():
         if file and not is_file(file):
             raise click.UsageError(f"{flag}: the file {file} does not exist")

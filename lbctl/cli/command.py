@@ -1,4 +1,4 @@
-"""Commands whose help ends with examples."""
+"""Commands whose help text ends with examples."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ ENVIRONMENT = "Options can also be set in the environment: see `lbctl help envir
 
 
 class Command(click.Command):
-    """A command with examples, one per line. A line that begins with `#` explains the next one."""
+    """A command with examples, one per line. A line that begins with `#` explains the next line."""
 
     def __init__(self, *arguments: Any, examples: str = "", **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         self.examples = inspect.cleandoc(examples)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write a note on environment variables, followed by the examples."""
+        """Write a note about environment variables, followed by the examples."""
         _write_epilog(self, self.examples, formatter)
         super().format_epilog(ctx, formatter)
 

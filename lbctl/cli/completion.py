@@ -1,4 +1,4 @@
-"""`lbctl completion`: a script that enables a shell to complete commands, options, choices and files."""
+"""`lbctl completion`, which prints a script that lets a shell complete commands, options, choices and files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from click.shell_completion import get_completion_class
 from lbctl.cli.command import Command
 
 _VARIABLE = "_LBCTL_COMPLETE"
-"""Environment variable that the script sets when it calls lbctl. click derives its name from the program's name."""
+"""Environment variable that the script sets when it calls lbctl. click derives the variable's name from the program
+name."""
 _SHELLS = ("bash", "zsh", "fish")
 
 

@@ -1,4 +1,4 @@
-"""`lbctl demo`: compares lbctl with static weights and round robin under faults, on a laptop without a GPU."""
+"""`lbctl demo`, which compares lbctl with static weights and round robin under faults, on a laptop without a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lbctl drain --wait-idle`: waits until a drained replica has finished its requests."""
+"""`lbctl drain --wait-idle`, which waits until a drained replica has finished its requests."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from lbctl.base.printable import plain
 _DEGRADED = 3
 _POLL_INTERVAL = 0.5
 _MARGIN = 15.0
-"""Maximum time in seconds to wait for the proxies' last report after the drain deadline."""
+"""Maximum time, in seconds, to wait for the proxies' last report after the drain deadline."""
 _UNKNOWN_FOR = 15.0
-"""Maximum time in seconds for which the number of requests in flight may be unknown. Proxies report it every 5 s."""
+"""Maximum time, in seconds, for which the number of requests in flight may be unknown. Proxies report it every 5 s."""
 
 
 def await_idle(remote: ServeClient, pool: str, replica: str) -> int:
     """Wait until the drained replica has no requests in flight.
 
-    Return the exit code, which is 3 if it still has requests or their number is unknown.
+    Return the exit code, which is 3 if the replica still has requests or their number is unknown.
     """
     began = time.monotonic()
     deadline = began

@@ -1,7 +1,7 @@
-"""Formats findings for pipelines: text, JSON, GitHub annotations, SARIF 2.1.0 and GitLab's Code Quality report.
+"""Formats findings for pipelines as text, JSON, GitHub annotations, SARIF 2.1.0 or GitLab's Code Quality report.
 
-Standard output contains only the formatted findings, in the order of files and lines. GitHub shows only ten annotations
-of each kind, so the most severe findings come first.
+Standard output contains only the formatted findings, ordered by file and line. GitHub shows only ten annotations of
+each kind, so the most severe findings come first.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 def written(findings: Iterable[Diagnostic], form: str) -> str:
-    """Return the complete standard output, with a final newline. The format `text` has one finding per line."""
+    """Return the complete standard output, with a final newline. The `text` format has one finding per line."""
     diagnostics = list(findings)
     match form:
         case "json":
@@ -141,12 +141,12 @@ def _result(item: Diagnostic, index: int) -> dict[str, Any]:
 
 
 def _uri(file: str) -> str:
-    """Return a relative URI for a relative path, otherwise an absolute URI."""
+    """Return a relative URI for a relative path, or an absolute URI otherwise."""
     return f"file://{quote(file)}" if file.startswith("/") else quote(file.removeprefix("./"))
 
 
 def _code_quality(findings: Sequence[Diagnostic]) -> list[dict[str, Any]]:
-    """Return a Code Quality report. Fingerprints stay the same when a finding only moves to another line."""
+    """Return a Code Quality report. A fingerprint stays the same if the finding only moves to another line."""
     issues, counts = [], Counter[tuple[str, ...]]()
     for item in findings:
         file = _relative(item)

@@ -1,4 +1,4 @@
-"""The PATH argument of commands that read a fleet, and functions to load the fleet and print its findings."""
+"""The PATH argument for commands that read a fleet, and functions that load the fleet and print its findings."""
 
 from __future__ import annotations
 

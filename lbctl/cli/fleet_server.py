@@ -1,4 +1,4 @@
-"""Finds the address and token of a running `serve` or `lbctl up` from the files of its fleet."""
+"""Finds the address and token of a running `serve` or `lbctl up` from its fleet files."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 def server_of_fleet(path: str, ca: str | None = None) -> ServeClient:
     """Return a client for the `serve` that runs the fleet at the path. `ca` is the CA bundle for its API.
 
-    The URL is the API address that the last `serve` recorded in the fleet's state. If none is recorded, the URL comes
-    from the `control` section, even if the files have errors elsewhere. The client has no token if the token file is
-    unreadable or contains several tokens, or if the URL belongs to another fleet. Reads over loopback do not need a
-    token. Raises ClickException if the section cannot be read. Raises UnavailableError if the files set neither a state
-    directory nor an API address and the URL belongs to another fleet.
+    The URL is the API address that the last `serve` recorded in the fleet's state. If none is recorded, the URL is
+    taken from the `control` section, even if the files contain errors elsewhere. The client has no token if the token
+    file is unreadable or contains several tokens, or if the URL belongs to another fleet. Reads over loopback do not
+    need a token. Raises ClickException if the section cannot be read. Raises UnavailableError if the files set neither
+    a state directory nor an API address and the URL belongs to another fleet.
     """
     from lbctl.serve.fleet.reader import read_control
     from lbctl.serve.settings import settings
@@ -95,7 +95,7 @@ def _scheme(chosen: ServeSettings) -> str:
 
 
 def _options(path: str) -> Options:
-    """Return the options of the `serve` that `lbctl up` started for this fleet; none if it is not running."""
+    """Return the options of the `serve` that `lbctl up` started for this fleet, or none if it is not running."""
     from lbctl.cli.listen_address import address
     from lbctl.serve.settings import Options
     from lbctl.up.places import NoHomeError, home_of
@@ -109,7 +109,7 @@ def _options(path: str) -> Options:
 
 
 def _from_here(url: str) -> str:
-    """Return the URL with an address that this machine can connect to; empty for an empty URL."""
+    """Return the URL with an address to which this machine can connect, or an empty string for an empty URL."""
     from lbctl.cli.listen_address import address
 
     scheme, _, text = url.partition("://")

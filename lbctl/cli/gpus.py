@@ -1,7 +1,7 @@
-"""`lbctl gpus`: prints the built-in GPU table, and generates its page in the docs.
+"""`lbctl gpus`, which prints the built-in GPU table and generates the corresponding page in the docs.
 
-Both the command and the page give the source and method of each figure. The command does not accept a fleet: it shows
-only built-in figures, which `gpus:` in a fleet can override.
+Both the command and the page show each figure's source and method. The command does not accept a fleet, and shows only
+built-in figures, which `gpus:` in a fleet can override.
 """
 
 from __future__ import annotations

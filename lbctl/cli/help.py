@@ -1,4 +1,4 @@
-"""`lbctl help`: shows help for a command, or the environment variables of all options."""
+"""`lbctl help`, which shows help for a command, or the environment variables for all options."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _OTHER = {
     "LBCTL_NGINX, LBCTL_HAPROXY, LBCTL_ENVOY": "Path of the proxy's binary",
     "NO_COLOR": "Disables colors in the output, if set",
 }
-"""Variables without an option."""
+"""Variables that have no corresponding option."""
 _SHOWN = 3
-"""Maximum number of commands shown for one variable."""
+"""Maximum number of commands shown per variable."""
 
 
 def _names(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

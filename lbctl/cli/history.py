@@ -1,4 +1,4 @@
-"""`lbctl history` and `lbctl rollback`: list previously published fleets, and publish one of them again."""
+"""`lbctl history` and `lbctl rollback`, which list previously published fleets and publish one of them again."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _held(row: schema.Rollout) -> str:
 
 
 def commit_text(commit: str | None, dirty: bool) -> str:
-    """Format a short commit hash, with `+` if the files differ from it; `-` for None."""
+    """Format a short commit hash, with `+` if the files differ from it, or `-` for None."""
     return "-" if commit is None else commit[:_SHORT] + ("+" if dirty else "")
 
 

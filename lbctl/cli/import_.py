@@ -1,4 +1,4 @@
-"""`lbctl import`: converts an nginx, HAProxy or Envoy configuration to a fleet file."""
+"""`lbctl import`, which converts an nginx, HAProxy or Envoy configuration to a fleet file."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _write_all(imported: Imported, out: str, diagnostics: Diagnostics) -> None:
 
 
 def _write(text: str, file: str, diagnostics: Diagnostics) -> bool:
-    """Write the file atomically. An existing file is never overwritten, because the final link would fail."""
+    """Write the file atomically. An existing file is never overwritten, because creating the final link would fail."""
     place = Path(file)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)

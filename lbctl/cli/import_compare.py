@@ -1,4 +1,4 @@
-"""`lbctl import --compare`: prints a table of the results, with the route of each request in the fleet."""
+"""`lbctl import --compare`, which prints a table of the results, with each request's route in the fleet."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from lbctl.targets.route_trace import explain
 def report(
     kind: str, files: Sequence[str], imported: Imported, diagnostics: Diagnostics, *, allow_unsandboxed: bool
 ) -> int:
-    """Print the table to standard error, and return the exit code: 0 if requests were compared and all agree."""
+    """Print the table to standard error, and return the exit code (0 if requests were compared and all agree)."""
     try:
         compared = compare(kind, files, imported.draft, allow_unsandboxed=allow_unsandboxed)
     except MissingProxyError as error:
@@ -95,7 +95,7 @@ def table(rows: Sequence[ComparedRequest], routes: Sequence[str]) -> list[str]:
 
 
 def removed(items: Sequence[Removed]) -> list[str]:
-    """Describe the directives that close a route, and those left out of the comparison, grouped by reason."""
+    """Describe the directives that cause a route to be closed, and those left out of the comparison, by reason."""
     left_out: dict[str, dict[str, None]] = {}
     for item in items:
         if not item.closes:

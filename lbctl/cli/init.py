@@ -1,4 +1,4 @@
-"""`lbctl init`: writes an annotated fleet file, from a template or from running servers."""
+"""`lbctl init`, which writes an annotated fleet file from a template or from running servers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lbctl.targets import KINDS
 
 option = options_of("init")
 _EXIT = {"LB960": 4, "LB961": 1, "LB962": 64, "LB963": 1}
-"""Maps a finding's code to an exit code. All other findings have the exit code 1."""
+"""Maps finding codes to exit codes. All other findings have exit code 1."""
 _KEY = re.compile(r"[!-~]{1,4096}")
 _MAX_KEY_FILE_BYTES = 8192
 
@@ -85,7 +85,7 @@ def finish(diagnostics: Diagnostics) -> int:
 
 
 def make_and_write(urls: tuple[str, ...], key: str, file: str) -> int:
-    """Write a fleet with a free port for these servers to `file`, which must not exist yet.
+    """Write a fleet for these servers, with a free port, to `file`, which must not exist yet.
 
     Return the exit code, which is 0 if the file was written.
     """
@@ -111,7 +111,7 @@ def remove(file: str, key: str) -> None:
 
 
 def _write_all(text: str, key: str, file: str, diagnostics: Diagnostics) -> bool:
-    """Write the replicas' key to a file that only the owner may read, then write the fleet."""
+    """Write the replicas' key to a file that only the owner can read, then write the fleet."""
     key_file = str(Path(file).with_name(KEY_FILE))
     if key and not write(f"Bearer {key}\n", key_file, diagnostics, mode=0o600):
         return False
@@ -162,7 +162,7 @@ def _existing_file(file: str, hint: str = "choose another name with -f") -> Diag
 
 
 def write(text: str, file: str, diagnostics: Diagnostics, *, mode: int = 0o644) -> bool:
-    """Write the file atomically. An existing file is never overwritten, because the final link would fail."""
+    """Write the file atomically. An existing file is never overwritten, because creating the final link would fail."""
     place = Path(file)
     try:
         with tempfile.NamedTemporaryFile("wb", prefix=".lbctl-init.", dir=place.parent) as out:

@@ -1,4 +1,4 @@
-"""`lbctl key new`: creates a random API key and its line for the key file."""
+"""`lbctl key new`, which creates a random API key and its line for the key file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads keys on a terminal, one at a time and without Enter."""
+"""Reads key presses on a terminal, one at a time and without Enter."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ _SEQUENCES = {
     "\x1bOA": "up", "\x1bOB": "down", "\x1bOC": "right", "\x1bOD": "left", "\x1b[H": "home", "\x1b[F": "end",
 }  # fmt: skip
 _MAX_READ_BYTES = 64
-"""Maximum number of bytes per read. A key is only a few bytes long."""
+"""Maximum number of bytes per read. A key press is only a few bytes long."""
 
 
 @contextmanager
 def pressed() -> Iterator[Callable[[float], list[str]]]:
     """Yield a function that waits for a key for up to the given number of seconds, and returns the pressed keys.
 
-    Letters are returned unchanged; arrow keys and page keys are returned by name. Ctrl-C still interrupts the process.
+    Letters are returned unchanged, while arrow keys and page keys are returned by name. Ctrl-C still interrupts the
+    process.
     """
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
@@ -39,7 +40,7 @@ def pressed() -> Iterator[Callable[[float], list[str]]]:
 
 
 def keys_of(text: str) -> list[str]:
-    """Parse the keys in a terminal's input, ignoring unknown sequences."""
+    """Parse the key presses in a terminal's input, ignoring unknown sequences."""
     keys: list[str] = []
     while text:
         sequence = next((item for item in _SEQUENCES if text.startswith(item)), None)

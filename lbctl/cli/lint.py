@@ -1,4 +1,4 @@
-"""`lbctl lint`: reports configuration that is valid but risky for inference."""
+"""`lbctl lint`, which reports configuration that is valid but risky for inference."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def _again(sources: Sequence[SourceText], options: _Options) -> LintResult:
 
 
 def _saved(before: Sequence[SourceText], after: Sequence[SourceText]) -> bool:
-    """Write the changed files, and return whether all could be written."""
+    """Write the changed files, and return whether all of them could be written."""
     from lbctl.lint.fix import replace_file
 
     changed = [new for old, new in zip(before, after, strict=True) if new.data != old.data]

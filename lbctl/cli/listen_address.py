@@ -11,7 +11,7 @@ _LAST_PORT = 65_535
 
 
 def address(name: str, text: str | None) -> Address | None:
-    """Parse a listen address. Port 0 lets the system assign a port. Raises click.UsageError."""
+    """Parse a listen address. If the port is 0, the system assigns one. Raises click.UsageError."""
     if text is None:
         return None
     try:

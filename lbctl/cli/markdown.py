@@ -1,8 +1,8 @@
-"""Writes GitHub-flavoured Markdown for comments on merge requests. GitLab also supports it.
+"""Writes GitHub-flavoured Markdown, which GitLab also supports, for comments on merge requests.
 
 A fleet may contain arbitrary text, so the author of a change could inject links, HTML, mentions or GitLab quick actions
-into the comment. Therefore, all such text is written as a code span in a table cell: it is not interpreted, and never
-begins a line.
+into the comment. Therefore, all such text is written as a code span in a table cell, so that it is not interpreted and
+never begins a line.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from lbctl.base.printable import plain
 
 _MAX_ROWS = 12
-"""Tables with more rows than this are folded."""
+"""Tables with more rows than this are collapsed."""
 _MAX_TABLE_CHARACTERS = 15_000
-"""Maximum size of a table in characters. GitHub rejects comments of more than 65,536 characters."""
+"""Maximum size of a table, in characters. GitHub rejects comments longer than 65,536 characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class MarkdownTable:
 
 
 def document(summary: str, tables: Iterable[MarkdownTable]) -> str:
-    """Return the summary, followed by all tables that have rows. Long tables are folded."""
+    """Return the summary, followed by all tables that have rows. Long tables are collapsed."""
     blocks = [f"**lbctl diff:** {summary}"]
     for table in tables:
         if table.rows:
@@ -48,7 +48,7 @@ def code(text: str) -> str:
         return ""
     fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
     padding = " " if text[0] in "` " or text[-1] in "` " else ""
-    # Markdown splits rows at bars before it parses code spans, so bars must be escaped in code spans too.
+    # Markdown splits rows at vertical bars before it parses code spans, so bars must be escaped in code spans too.
     return f"{fence}{padding}{text}{padding}{fence}".replace("|", r"\|")
 
 
@@ -59,7 +59,7 @@ def _folded(table: MarkdownTable) -> Iterator[str]:
 
 
 def _blocks(table: MarkdownTable) -> Iterator[str]:
-    """Yield the table's lines, with as many rows as fit and the number of omitted rows."""
+    """Yield the table's lines, with as many rows as fit, followed by the number of omitted rows."""
     rule = ["---:" if column in table.numeric else "---" for column in table.head]
     lines = [_line(table.head), _line(rule)]
     room = _MAX_TABLE_CHARACTERS

@@ -1,8 +1,8 @@
-"""Options with environment variables: `--proxy-version` of `render` is LBCTL_RENDER_PROXY_VERSION.
+"""Options with environment variables. For example, `render --proxy-version` is LBCTL_RENDER_PROXY_VERSION.
 
-An option with the same meaning in all commands has a single variable: `--server` is LBCTL_SERVER. The main variable of
-an option contains its long name. A variable with its short name, such as LBCTL_RENDER_O, is also accepted. This module
-also provides shell completion for files and directories.
+An option that has the same meaning in all commands has a single variable. For example, `--server` is LBCTL_SERVER. An
+option's main variable contains its long name. A variable with its short name, such as LBCTL_RENDER_O, is also accepted.
+This module also provides shell completion for files and directories.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def options_of(command: str) -> Callable[..., _Decorator]:
 
 
 def output_option(command: str, formats: Sequence[str] = ("table", "json", "yaml")) -> _Decorator:
-    """Return the option `--output`, which is passed as `form`. The first format is the default."""
+    """Return the `--output` option, which is passed as `form`. The first format is the default."""
     return options_of(command)(
         "-o", "--output", "form", metavar="FORMAT", type=click.Choice(formats), default=formats[0], show_default=True,
         help=f"Output format: {', '.join(formats[:-1])} or {formats[-1]}.",
@@ -51,7 +51,7 @@ def output_option(command: str, formats: Sequence[str] = ("table", "json", "yaml
 
 
 def completions(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Let the shell complete files and directories; otherwise, return the parameter's choices."""
+    """Let the shell complete files and directories, or else return the parameter's choices."""
     from click.shell_completion import CompletionItem
 
     kind = _PLACES.get(parameter.metavar or "")

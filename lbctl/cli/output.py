@@ -1,4 +1,4 @@
-"""The output of commands: tables, JSON and YAML."""
+"""The output of commands as tables, JSON and YAML."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def as_text(value: Any, form: str) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print rows to standard output. Columns are as wide as their content, if the terminal is wide enough."""
+    """Print rows to standard output. Columns are as wide as their content if the terminal is wide enough."""
     click.echo(table_text(head, rows))
 
 
@@ -40,7 +40,7 @@ def table_text(head: Sequence[str], rows: Iterable[Sequence[str]], colours: Mapp
 
 
 def age(seconds: float | None) -> str:
-    """Format a duration in seconds as `3s`, `12m`, `5h` or `9d`; `-` for None."""
+    """Format a duration in seconds as `3s`, `12m`, `5h` or `9d`, or `-` for None."""
     if seconds is None:
         return "-"
     for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):

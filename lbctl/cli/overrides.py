@@ -1,4 +1,4 @@
-"""`drain`, `undrain`, `weight`, `freeze`, `unfreeze`, `split`: manual overrides in a running `serve`."""
+"""`drain`, `undrain`, `weight`, `freeze`, `unfreeze` and `split`, which set manual overrides in a running `serve`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ _FAILED = ("FAILING", "REFUSED", "NACKED")
 _WAIT_TIMEOUT = 30.0
 """Timeout of `--wait` for the proxies, in seconds."""
 AWAY = 60.0
-"""Maximum time in seconds for which `--wait` tolerates a `serve` that does not answer, because it may be restarting."""
+"""Maximum time, in seconds, for which `--wait` tolerates a `serve` that does not respond, because it may be
+restarting."""
 
 
 def _override_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -198,7 +199,7 @@ def place(text: str) -> tuple[str, str]:
 
 
 def _moving_pools(remote: ServeClient) -> list[str]:
-    """Return the pools that have telemetry, because only their weights change. Print a notice if none does."""
+    """Return the pools that have telemetry, because only their weights change. If none does, print a notice."""
     names = [item.pool for item in remote.get("/api/v1/status", schema.Status).control]
     if not names:
         click.echo("lbctl: nothing to freeze: no pool has telemetry", err=True)
@@ -206,7 +207,7 @@ def _moving_pools(remote: ServeClient) -> list[str]:
 
 
 def _frozen_pools(remote: ServeClient) -> list[str]:
-    """Return the frozen pools. Print a notice if no pool is frozen."""
+    """Return the frozen pools. If no pool is frozen, print a notice."""
     names = [item.pool for item in remote.get(_PATH, schema.Overrides).overrides if item.kind == "freeze"]
     if not names:
         click.echo("lbctl: nothing to unfreeze: no pool is frozen", err=True)
@@ -244,7 +245,7 @@ def _until(override: schema.Override) -> str:
 def await_proxies(remote: ServeClient) -> int:
     """Wait until all proxies have applied the published fleet. Return the exit code, which is 3 on timeout.
 
-    The timeout begins again if `serve` restarts, because the proxies then have to reconnect. Raises UnavailableError if
+    The timeout starts over if `serve` restarts, because the proxies then have to reconnect. Raises UnavailableError if
     `serve` is unavailable for too long.
     """
     deadline, away_since = time.monotonic() + _WAIT_TIMEOUT, None
@@ -270,10 +271,10 @@ def await_proxies(remote: ServeClient) -> int:
 
 
 def _having_and_late(remote: ServeClient) -> tuple[list[str], list[str]]:
-    """Return the proxies that have applied the published fleet, and the others with their reasons.
+    """Return the proxies that have applied the published fleet, and all others with the reasons.
 
-    Disconnected proxies are in neither list. Nodes that are unconfirmed, or rejected without resources, are not listed
-    either, because they are not proxies of the fleet.
+    Disconnected proxies are not in either list. Nodes that are unconfirmed, or that were rejected without resources,
+    are not listed either, because they are not part of the fleet.
     """
     snapshot = remote.get("/api/v1/status", schema.Status).snapshot
     version = snapshot.version if snapshot else None

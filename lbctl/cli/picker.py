@@ -1,4 +1,4 @@
-"""`lbctl picker`: runs a picker on a machine without `serve`."""
+"""`lbctl picker`, which runs a picker on a machine without `serve`."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def command(
         raise click.UsageError(
             f"--bind: any client could use the picker on {place} (set --tls-cert, --tls-key and --tls-client-ca)"
         )
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC's own lines have a different format
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC's own log lines have a different format
     from lbctl.picker.launch import environment
 
     os.environ.update(environment())

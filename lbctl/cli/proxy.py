@@ -16,7 +16,7 @@ from lbctl.targets import target
 def chosen(topology: Topology, kind: str, name: str | None, version: str | None = None) -> Proxy:
     """Return the named proxy, the only proxy of this kind, or a default proxy if the fleet has none of this kind.
 
-    `version` replaces the version in the fleet. Raises UsageError if no proxy matches, or if several proxies match.
+    `version` overrides the version in the fleet. Raises UsageError if no proxy matches, or if more than one does.
     """
     of_kind = [item for item in topology.proxies if item.kind == kind]
     if name is not None:

@@ -1,4 +1,4 @@
-"""`lbctl reload`: makes a running `serve` reload its files immediately, and can allow the removal of many replicas."""
+"""`lbctl reload`, which makes a running `serve` reload its files, and can allow many replicas to be removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lbctl render`: writes a proxy's configuration to standard output or a directory."""
+"""`lbctl render`, which writes a proxy's configuration to standard output or to a directory."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class _Options:
     require_files: bool
     files_root: str | None
     server: ServeClient | None
-    """Running `serve` that provides the splits; None to use the splits in the files."""
+    """Running `serve` that provides the splits, or None to use the splits in the files."""
 
 
 @click.command(
@@ -144,7 +144,7 @@ def command(
 
 
 def _form(kind: str, form: str | None) -> str:
-    """Return the chosen or default output format. Raises UsageError if the target supports only one format."""
+    """Return the selected or default output format. Raises UsageError if the target supports only one format."""
     forms = target(kind).forms
     if form is not None and len(forms) == 1:
         several = " and ".join(target(each).title for each in TARGETS if len(target(each).forms) > 1)
@@ -166,7 +166,7 @@ def _render(loaded: Loaded, options: _Options, diagnostics: Diagnostics) -> int:
     _report_losses(prepared, proxy, diagnostics, moved=options.server is not None)
     if prepared.view.picker is not None and not is_kubernetes(options.kind):
         diagnostics.extend(map(compiled.sources.with_position, exposed_by_files(topology)))
-    # Objects contain no paths.
+    # Kubernetes objects contain no paths.
     view = prepared.view if is_kubernetes(options.kind) else prepared.rooted(_root(options, proxy))
     bundle = prepared.target.render(view, options.form)
     diagnostics.extend(placed(bundle, compiled))
@@ -195,7 +195,7 @@ def _placed(proxy: Proxy, directory: str | None) -> Proxy:
 
 
 def _report_prerequisites(bundle: Bundle, source: FleetSource, files_root: str | None) -> None:
-    """Print the bundle's notes, and the objects that it needs but does not contain.
+    """Print the bundle's notes, and the objects that it requires but does not contain.
 
     Without `files_root`, the paths are relative to the current directory.
     """
@@ -212,7 +212,7 @@ def _report_prerequisites(bundle: Bundle, source: FleetSource, files_root: str |
 
 
 def _report_place(prepared: Prepared) -> None:
-    """If the proxy's `config` is not set, report why this file does not suit the distribution's service."""
+    """If the proxy's `config` is not set, report why this file is not suitable for the distribution's service."""
     proxy, kind = prepared.view.proxy, prepared.target
     problem = kind.unfit_for_service(prepared.view) if proxy.config is None else ""
     if problem:
@@ -235,9 +235,9 @@ def _with_rollouts(topology: Topology, server: ServeClient) -> Topology:
 
 
 def _report_losses(prepared: Prepared, proxy: Proxy, diagnostics: Diagnostics, *, moved: bool) -> None:
-    """Report the features that this file cannot express, except the settings of `serve` itself.
+    """Report the features that cannot be expressed in this file, except for settings that concern `serve` itself.
 
-    If `serve` manages the proxy, the features that it implements are listed in one line, not as missing features.
+    If `serve` manages the proxy, the features that it implements are listed on a single line, not as missing features.
     """
     drives = bool(proxy.nodes) if prepared.target.served_by_xds else not undriven(proxy)
     replacements = done_by_control_plane_for(proxy.kind) if drives else {}
@@ -303,9 +303,9 @@ def _write(bundle: Bundle, options: _Options) -> int:
 
 
 def _other_objects(bundle: Bundle, directory: Path) -> str:
-    """Return the reason why the directory belongs to another entry; empty if it belongs to this entry or to none.
+    """Return the reason why the directory belongs to another entry, or "" if it belongs to this entry or to none.
 
-    A tool that applies the directory and prunes old objects would delete the other entry's objects.
+    A tool that applies the directory and prunes old objects would otherwise delete the other entry's objects.
     """
     for item in bundle.files:
         place = directory / item.name

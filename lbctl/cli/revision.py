@@ -1,7 +1,7 @@
-"""Loads a fleet from a revision of its git repository: its YAML files and the files that they refer to.
+"""Loads a fleet from a revision in its git repository, with its YAML files and the files to which they refer.
 
-Nothing is checked out. git prints the content of each file, without a shell. While the fleet is read, the files that it
-refers to are in a temporary directory.
+Nothing is checked out. git prints each file's content, and no shell is involved. While the fleet is being read, the
+files to which it refers are in a temporary directory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lbctl.targets.load import Loaded, complete
 
 _TIMEOUT = 60
 _FILES = ("100", "120")
-"""Mode prefixes of regular files and symbolic links."""
+"""Mode prefixes for regular files and symbolic links."""
 
 
 class NoGitError(click.ClickException):
@@ -35,12 +35,12 @@ class NoGitError(click.ClickException):
 
 
 class _AbsentError(Exception):
-    """The requested path does not exist at the revision. The message contains the path."""
+    """The requested path does not exist in the revision. The message contains the path."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A path within a repository.
+    """A path in a repository.
 
     `top` is the repository's directory, `commit` the full hash of the revision, and `inside` the path relative to `top`
     ("" for `top` itself).
@@ -133,7 +133,7 @@ def _files(place: _Place, revision: str) -> list[str]:
 
 
 def _fetch(source: FleetSource, places: dict[str, _Place]) -> None:
-    """Write files with relative paths to the temporary directory that is used in place of the fleet's directory."""
+    """Write files with relative paths to the temporary directory that is used instead of the fleet's directory."""
     for _, node in named_files(source.root):
         written, place = str(node.value), places[node.file]
         inside = posixpath.normpath(posixpath.join(posixpath.dirname(place.inside), written))
@@ -149,7 +149,7 @@ def _fetch(source: FleetSource, places: dict[str, _Place]) -> None:
 
 
 def _git(directory: str, *arguments: str, stdin: bytes = b"") -> bytes:
-    """Run git and return its output.
+    """Run git and return the output.
 
     Raises NoGitError if git is missing or too slow, and _AbsentError if it fails.
     """

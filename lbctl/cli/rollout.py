@@ -1,4 +1,4 @@
-"""`lbctl rollout`: shows the progress and evidence of rollouts, and controls their steps."""
+"""`lbctl rollout`, which shows the progress and evidence of rollouts and controls their steps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DEGRADED = 3
 _LOOK_INTERVAL = 0.5
 """Seconds between polls of `--wait`."""
 _SHOWN = 5
-"""Number of evaluations shown for each rollout."""
+"""Number of evaluations shown per rollout."""
 _EVALUATIONS = ("ROUTE", "AT", "STEP", "VERDICT", "NEW", "OLD", "METRICS", "WHY")
 _HEAD = ("ROUTE", "TO", "MODE", "PHASE", "STEP", "SHARE", "OBSERVED", "SINCE", "NEXT", "SPLIT", "REASON")
 _Command = Callable[..., int]
@@ -207,8 +207,8 @@ def _report(
 ) -> schema.RolloutEvaluation | None:
     """Print the changes, and return the last printed evaluation.
 
-    An evaluation is printed if its verdict has changed or the step has ended, but never twice. An inconclusive
-    evaluation names the missing evidence.
+    An evaluation is printed if its verdict has changed or the step has ended, but never more than once. If an
+    evaluation is inconclusive, the missing evidence is listed.
     """
     moved = (after.phase, after.step, after.percent) != (before.phase, before.step, before.percent)
     last = _last(after)
@@ -231,7 +231,7 @@ def _evidence(item: schema.RolloutEvaluation) -> str:
 
 
 def rollouts_of(remote: ServeClient, route: str | None) -> tuple[schema.Rollout, ...]:
-    """Return all rollouts of the running `serve`, or one route's rollout.
+    """Return all of the running `serve`'s rollouts, or one route's rollout.
 
     Raises ClickException if the route has no rollout.
     """

@@ -1,4 +1,4 @@
-"""`lbctl rule`: explains a diagnostic code, offline."""
+"""`lbctl rule`, which explains a diagnostic code without network access."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Uses the API to check whether a `serve` is running the fleet at a path, and finds the token in its state directory.
+"""Uses the API to check whether a `serve` is running the fleet at a path, and finds the token in the state directory.
 
-A running `lbctl up` counts as a `serve`.
+A running `lbctl up` also counts as a `serve`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lbctl.base.printable import plain
 def runs(status: AnyVersionStatus, path: str) -> bool:
     """Return whether this `/api/v1/status` comes from a `serve` that has read the fleet at the path.
 
-    A file directly in one of that `serve`'s directories counts as the same fleet, and vice versa.
+    A file located directly in one of that `serve`'s directories counts as the same fleet, and vice versa.
     """
     own = without_links(path)
     return any(own in (item, item.parent) or item == own.parent for item in _paths(status))
@@ -34,7 +34,7 @@ def names_of(status: AnyVersionStatus) -> str:
 
 
 def state_of(status: AnyVersionStatus) -> str | None:
-    """Return the state directory of that `serve`; None if it does not report one."""
+    """Return that `serve`'s state directory, or None if it does not report one."""
     return status.listens.state if status.listens is not None else None
 
 
@@ -57,18 +57,18 @@ def token_in(state: str) -> Path | None:
     file = Path(state) / TOKEN
     try:
         directory, entry = Path(state).lstat(), file.lstat()
-    except (OSError, ValueError):  # the text is not a path
+    except (OSError, ValueError):  # the string is not a path
         return None
     is_own = directory.st_uid == entry.st_uid == os.geteuid()
     return file if is_own and stat.S_ISDIR(directory.st_mode) and stat.S_ISREG(entry.st_mode) else None
 
 
 def _paths(status: AnyVersionStatus) -> list[Path]:
-    """Return that `serve`'s fleet paths; empty if it is an older lbctl, which does not report its directory."""
+    """Return that `serve`'s fleet paths. Empty if it is an older lbctl version, which does not report its directory."""
     fleet = status.fleet
     if fleet is None or not fleet.directory:
         return []
     try:
         return [without_links(Path(fleet.directory) / item) for item in fleet.paths]
-    except (OSError, ValueError):  # the text is not a path
+    except (OSError, ValueError):  # the string is not a path
         return []

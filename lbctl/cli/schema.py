@@ -1,6 +1,6 @@
-"""`lbctl schema`: the JSON Schema of a fleet file, in draft 7, which editors support.
+"""`lbctl schema`, which prints the JSON Schema for a fleet file, in draft 7, which editors support.
 
-It is assembled here, above the model, because only this layer can access the registries that define the schema's
+The schema is assembled here, above the model, because only this layer can access the registries that define its
 choices.
 """
 
@@ -66,14 +66,14 @@ def described() -> dict[str, Any]:
 
 
 class _Draft7(GenerateJsonSchema):
-    """Writes defaults in the grammar of a fleet file. A section's defaults are attached to its keys."""
+    """Writes defaults in the fleet file's syntax. A section's defaults are attached to its keys."""
 
     def nullable_schema(self, schema: core_schema.NullableSchema) -> dict[str, Any]:
-        """Return the schema of the value only, because a key without a value is rejected."""
+        """Return the schema of the value alone, because a key without a value is rejected."""
         return self.generate_inner(schema["schema"])
 
     def generate_inner(self, schema: Any) -> dict[str, Any]:
-        """Return the schema of a section, even if it is referenced by the function that builds it."""
+        """Return a section's schema, even if it is referenced by the function that builds it."""
         function = schema["function"]["function"] if schema["type"] == "function-plain" else None
         section = getattr(function, "__self__", None)
         if isinstance(section, type) and issubclass(section, Section):
@@ -81,7 +81,7 @@ class _Draft7(GenerateJsonSchema):
         return super().generate_inner(schema)
 
     def model_schema(self, schema: core_schema.ModelSchema) -> dict[str, Any]:
-        """Return the schema of a section, including the choices between its keys."""
+        """Return a section's schema, including the choices between its keys."""
         document = super().model_schema(schema)
         if issubclass(schema["cls"], Section) and schema["cls"].CHOICES:
             document["allOf"] = [choice.json_schema() for choice in schema["cls"].CHOICES]

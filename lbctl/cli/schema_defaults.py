@@ -1,7 +1,7 @@
-"""The effect of `defaults` on the JSON Schema: keys that `defaults` sets are not required elsewhere.
+"""Applies `defaults` to the JSON Schema, so that keys set in `defaults` are not required elsewhere.
 
 A schema cannot follow a value from `defaults` into an object. If `defaults.pool` is present, no key of a pool is
-required, except in lists, which are replaced as a whole. This also applies to the keys of routes. Mutually exclusive
+required, except in lists, which are replaced as a whole. The same applies to the keys of a route. Mutually exclusive
 keys remain mutually exclusive.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 _KINDS = {"pool": ("pools", "Pool"), "route": ("routes", "Route")}
 _EMPTY = ("gpus", "listeners", "pools", "proxies", "routes")
-"""Sections that may have no value, for example if all their lines are commented out."""
+"""Sections that can be empty, for example if all their lines are commented out."""
 
 
 def partial(name: str, definitions: dict[str, Any]) -> dict[str, str]:
@@ -21,7 +21,7 @@ def partial(name: str, definitions: dict[str, Any]) -> dict[str, str]:
 
 
 def with_defaults(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the fleet's schema with a strict and a lax form of pools and routes, selected by their defaults."""
+    """Return the fleet's schema with strict and lax forms of pools and routes, selected based on their defaults."""
     definitions, properties = dict(document["definitions"]), dict(document["properties"])
     for section in _EMPTY:
         properties[section] = properties[section] | {"type": ["object", "null"]}

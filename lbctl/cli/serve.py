@@ -1,4 +1,4 @@
-"""`lbctl serve`: the control plane.
+"""`lbctl serve`, which runs the control plane.
 
 This module contains only the command line. `lbctl.serve.app` connects the components.
 """
@@ -53,8 +53,8 @@ def command(
     """
     if "-" in paths:
         raise click.UsageError("serve cannot watch standard input (-)")
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC's own lines have a different format
-    gc.disable()  # until startup has finished, because everything built until then stays in use
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC's own log lines have a different format
+    gc.disable()  # until startup has finished, because everything built until then remains in use
     from lbctl.serve.app import Options, run
 
     picker = picker_address("--picker-bind", picker_bind) if picker_bind else None

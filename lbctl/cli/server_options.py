@@ -1,4 +1,4 @@
-"""Options for commands that use a running `lbctl serve`, and the conversion of its API's errors."""
+"""Options for commands that use a running `lbctl serve`, and conversion of its API errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class _NoAnswerError(click.ClickException):
-    """The API does not answer."""
+    """The API does not respond."""
 
     exit_code = 4
 
@@ -40,7 +40,7 @@ def server_options(*, writes: bool = False, tls: bool = True) -> _Decorator:
     """Add --server, --token-file, --fleet and, with `tls`, --tls-ca.
 
     If `writes` is set, the command always needs the token. The command receives the API client as its argument
-    `remote`. If the client raises an error, the command exits with the error's exit code.
+    `remote`. If the client raises an error, the command exits with the corresponding exit code.
     """
     option = options_of("")
     token = _WRITING if writes else "File with the API token, if the API needs one."
@@ -75,7 +75,7 @@ def server_options(*, writes: bool = False, tls: bool = True) -> _Decorator:
 
 @contextmanager
 def api_errors() -> Iterator[None]:
-    """Convert errors of the API client to command errors with the same message and the matching exit code."""
+    """Convert API client errors to command errors with the same message and the corresponding exit code."""
     try:
         yield
     except InvalidRequestError as error:
@@ -88,7 +88,7 @@ def api_errors() -> Iterator[None]:
 
 
 def _client(server: str, token_file: str | None, fleet: str | None, ca: str | None) -> ServeClient:
-    """Return the client for the fleet's server, or for the server in --server if that has at least the same precedence.
+    """Return the client for the fleet's server, or for the --server option if its precedence is at least as high.
 
     The command line takes precedence over the environment. A file in --token-file takes precedence over the fleet's
     token file.

@@ -1,4 +1,4 @@
-"""Human-readable output: tables and sentences that fit the terminal's width, in colour if supported.
+"""Formats tables and sentences for people so that they fit the terminal's width, in colour if supported.
 
 In a pipe, each row is one line of any length, without colours, so that programs can parse it.
 """
@@ -18,23 +18,24 @@ import click
 _GAP = 2
 """Number of spaces between two columns."""
 _PROSE = 24
-"""Minimum width of the last column if it contains sentences. With less space, the sentence is printed below its row."""
+"""Minimum width of the last column if it contains sentences. If less space is available, the sentence is printed below
+its row."""
 _NARROWEST = 8
 _INDENT = 4
 
 
 def width() -> int | None:
-    """Return the width of the terminal in characters; None if standard output is not a terminal."""
+    """Return the width of the terminal in characters, or None if standard output is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def has_colours() -> bool:
-    """Return whether standard output is a terminal with colours, and `NO_COLOR` is not set."""
+    """Return whether standard output is a terminal that supports colours, and `NO_COLOR` is not set."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def paint(text: str, colour: str | None) -> str:
-    """Return the text in this colour, if the terminal has colours."""
+    """Return the text in this colour if the terminal supports colours."""
     return click.style(text, fg=colour) if colour and has_colours() else text
 
 
@@ -60,12 +61,12 @@ def format_table(head: Sequence[str], rows: Iterable[Sequence[str]], colours: Ma
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Layout of a row's cells."""
+    """The layout of a row's cells."""
 
     widths: tuple[int, ...]
     """Width of each column."""
     below: int | None
-    """Width of the last column's text if it is printed below its row, otherwise None."""
+    """Width of the last column's text if it is printed below its row, or None otherwise."""
 
 
 def _layout(widths: list[int]) -> _Layout:

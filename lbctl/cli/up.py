@@ -1,4 +1,4 @@
-"""`lbctl up`: runs a fleet on this machine, with `serve` and a proxy in the foreground, and prints a URL and a key."""
+"""`lbctl up`, which runs `serve` and a proxy in the foreground on this machine, and prints a URL and a key."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class _NotStarted:
 
 
 def _asked_urls() -> tuple[str, ...]:
-    """Prompt the user for the URLs of model servers; empty without a terminal."""
+    """Prompt the user for model server URLs. Empty without a terminal."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return ()
     click.echo(f"lbctl: there is no {_FLEET} here; lbctl creates it from your model servers", err=True)
@@ -172,7 +172,7 @@ def _locked(loaded: Loaded, paths: tuple[str, ...], program: Program) -> int | _
 
 
 def _settings(loaded: Loaded, paths: tuple[str, ...], state: Path) -> tuple[ServeSettings, tuple[str, ...]]:
-    """Return the settings and options of `serve`, with free ports for addresses that are not configured."""
+    """Return the settings and options for `serve`, with free ports for addresses that are not configured."""
     from lbctl.cli.listen_address import address, picker_address
     from lbctl.serve.picker.ports import is_free
     from lbctl.serve.settings import Options, settings
@@ -196,7 +196,7 @@ def _settings(loaded: Loaded, paths: tuple[str, ...], state: Path) -> tuple[Serv
 
 
 def _is_written(loaded: Loaded, section: str) -> bool:
-    """Return whether the files set the address of this control-plane component."""
+    """Return whether the files set this control-plane component's address."""
     from lbctl.model.node import descend
 
     return descend(loaded.source.root, ("control", section, "bind")) is not None
@@ -213,7 +213,7 @@ def _first_free(usual: Address, is_free: Callable[[Address], bool]) -> Address:
 
 
 def _taken_picker(loaded: Loaded, bind: Address) -> Iterator[Diagnostic]:
-    """Yield an error if another process uses a port of the picker."""
+    """Yield an error if another process is using one of the picker's ports."""
     from lbctl.serve.picker.ports import occupant
 
     found = occupant(bind) if _is_picked(loaded) else None

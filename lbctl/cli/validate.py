@@ -1,4 +1,4 @@
-"""`lbctl validate`: checks a fleet, and reports every error in one run."""
+"""`lbctl validate`, which checks a fleet and reports every error in a single run."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def command(paths: tuple[str, ...], form: str) -> int:
 
 
 def _object_findings(loaded: Loaded) -> Iterator[Diagnostic]:
-    """Yield warnings about the Kubernetes objects of the fleet's gateways."""
+    """Yield warnings about the Kubernetes objects for the fleet's gateways."""
     compiled = loaded.compiled
     snapshot = Snapshot(compiled.topology, secrets=loaded.secrets)
     for proxy in compiled.topology.proxies:

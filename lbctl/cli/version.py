@@ -1,4 +1,4 @@
-"""`lbctl version`: the versions of lbctl, Python and its dependencies."""
+"""`lbctl version`, which prints the versions of lbctl, Python and its dependencies."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def command(form: str) -> None:
 
 
 def _version(package: str) -> str | None:
-    """Return the version of a package, or None if it is not installed."""
+    """Return a package's version, or None if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Prints a text repeatedly: in place on a terminal, or as consecutive blocks in a pipe."""
+"""Prints text repeatedly, in place on a terminal or as consecutive blocks in a pipe."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HOME, _TO_END_OF_LINE, _TO_END_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
 def watch(text: Callable[[], str]) -> NoReturn:
     """Print the result of `text` every two seconds until Ctrl-C, which ends the command with exit code 130.
 
-    If the server does not answer, lbctl reports this and repeats the request.
+    If the server does not respond, lbctl reports this and repeats the request.
     """
     on_terminal = sys.stdout.isatty()
     if on_terminal:

@@ -1,6 +1,6 @@
-"""`lbctl xds get|watch`: shows the resources of a proxy from lbctl or from any other control plane with ADS.
+"""`lbctl xds get|watch`, which shows a proxy's resources from lbctl or any other control plane that supports ADS.
 
-It sends the same requests and acknowledgements as a proxy. It never shows secrets, and makes no changes.
+It sends the same requests and acknowledgements as a proxy. It never shows secrets and makes no changes.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 _FULL = {short: type_url for type_url, short in SHORT.items()}
 _SHOWN_NAMES = 20
-"""Maximum number of names shown for each kind of change in a line of `watch`."""
+"""Maximum number of names shown for each kind of change on a line of `watch` output."""
 _RETRY = (0.25, 5.0)
-"""First and longest pause in seconds before `watch` reconnects."""
+"""First and longest delay, in seconds, before `watch` reconnects."""
 
 option = options_of("xds")
 _type = option("--type", "kind", type=click.Choice(list(_FULL)), help="Show only this type (default: all).")
@@ -88,7 +88,7 @@ def watch(ads: Ads, kind: str | None) -> int:
 
 
 def _quiet() -> None:
-    """Silence gRPC's own log lines, which only repeat the error. Must run before gRPC is imported."""
+    """Silence gRPC's own log lines, which only repeat the error. This must run before gRPC is imported."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
@@ -209,5 +209,5 @@ def _some(names: tuple[str, ...]) -> str:
 
 
 def _clean(text: str) -> str:
-    """Replace control characters in a server's text, because they could affect the terminal."""
+    """Replace control characters in text from a server, because they could affect the terminal."""
     return "".join(char if char.isprintable() else "\ufffd" for char in text)

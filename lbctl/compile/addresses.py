@@ -1,7 +1,8 @@
-"""Checks the addresses of replicas that are written in the fleet or listed in a targets file.
+"""Checks replica addresses that are specified in the fleet or listed in a targets file.
 
-A targets file is written by another program, so it may contain only hosts and ports. It must not contain an address
-where the control plane or a proxy listens: clients' requests would reach that address with the machine's privileges.
+A targets file is written by another program, so it may contain only hosts and ports. It must not contain an address on
+which the control plane or a proxy listens, because clients' requests would reach that address with the machine's
+privileges.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from lbctl.model.pool import Pool
 _HINT = "set the address at which the replica accepts requests"
 _WILDCARDS = frozenset({"0.0.0.0", "::"})
 _UNUSUAL = frozenset({0, 100, 169, *range(224, 256)})
-"""First bytes of all IPv4 addresses that need a closer check."""
+"""First bytes of all IPv4 addresses that need closer inspection."""
 
 
 class Listening(NamedTuple):
     """A listener of lbctl or of a proxy in the fleet."""
 
     host: str
-    """Address on which the listener listens; empty for a unix socket."""
+    """Address on which the listener listens. Empty for a Unix socket."""
     owner: str
-    """Name of the listener for use in messages."""
+    """Name of the listener, for use in messages."""
     key: Path
     """Path of the key that sets the address."""
 
@@ -40,7 +41,7 @@ OwnAddresses = dict[tuple[int, str], Listening]
 
 
 def own_addresses(ctx: Context) -> OwnAddresses:
-    """Return the addresses on which lbctl and the proxies of the fleet listen."""
+    """Return the addresses on which lbctl and the fleet's proxies listen."""
     return dict(_own(ctx))
 
 

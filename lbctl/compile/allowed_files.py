@@ -1,10 +1,10 @@
-"""The files that a fleet may name: the security boundary between a fleet's author and the machine that reads it.
+"""Restricts which files a fleet may name, which is the security boundary between its author and this machine.
 
-lbctl reads the files that a fleet names with its own privileges, and passes on the contents of some of them: into
-rendered files, to proxies, and from there to servers that the fleet names. These files must be below the fleet's own
-directory, or below a directory that the operator allows. Certificates, lists of replicas and public keys (JWKS) may be
-anywhere, because lbctl checks that their content is of the expected kind. No fleet may name a file of the control
-plane's state, its tokens, or its keys.
+lbctl reads the files named in a fleet with its own privileges. It passes on the contents of some of them to rendered
+files and to proxies, from which they reach servers named in the fleet. These files must be below the fleet's own
+directory, or below a directory that the operator has allowed. Certificates, lists of replicas and public keys (JWKS)
+can be located anywhere, because lbctl checks that their content is of the expected kind. A fleet must not name any file
+that contains the control plane's state, tokens or keys.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lbctl.model.node import Node, descend
 
 REFUSED = "LB514"
 VARIABLE = "LBCTL_FILE_DIRS"
-"""Environment variable that lists further allowed directories, separated as in PATH."""
+"""Environment variable that lists additional allowed directories, separated as in PATH."""
 DIRECTORIES = (
     "/etc/lbctl",
     "/run/secrets",
@@ -33,9 +33,9 @@ DIRECTORIES = (
 )
 """Directories that are allowed by default, in addition to the fleet's own directory."""
 _OWN_IDENTITY = ("/run/secrets/kubernetes.io", "/run/secrets/eks.amazonaws.com", "/run/secrets/azure")
-"""Credentials of lbctl itself in a cluster."""
+"""lbctl's own credentials in a cluster."""
 _KUBE = "~/.kube"
-"""Directory of kubectl's kubeconfig for this user."""
+"""Directory that contains this user's kubectl kubeconfig."""
 _STATE = "/var/lib/lbctl"
 _OWN_FILES: tuple[d.Path, ...] = (
     ("control", "state"),
@@ -44,7 +44,7 @@ _OWN_FILES: tuple[d.Path, ...] = (
     ("control", "store", "key_file"),
     ("control", "store", "password", "file"),
 )
-"""Keys that name files of the control plane itself."""
+"""Keys that name the control plane's own files."""
 
 
 def allow(place: Path) -> None:
@@ -53,7 +53,7 @@ def allow(place: Path) -> None:
 
 
 def is_allowed(file: Path) -> bool:
-    """Return whether a file, with its links resolved, is below a directory that the operator allows."""
+    """Return whether a file, with its links resolved, is below a directory that the operator has allowed."""
     resolved = without_links(file)
     home = os.path.expanduser(_KUBE)  # noqa: PTH111 -- Path.expanduser() raises where there is no home
     named = (*DIRECTORIES, home, *filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)))
@@ -61,9 +61,9 @@ def is_allowed(file: Path) -> bool:
 
 
 def refusal(source: FleetSource, path: d.Path, node: Node) -> d.Diagnostic | None:
-    """Return LB514 if the fleet must not name the file, else None.
+    """Return LB514 if the fleet must not name the file, or None otherwise.
 
-    The section `control` belongs to the operator, and may name any file.
+    The `control` section belongs to the operator and may name any file.
     """
     if path[0] == "control":
         return None
@@ -80,7 +80,7 @@ def refusal(source: FleetSource, path: d.Path, node: Node) -> d.Diagnostic | Non
 
 
 def may_read(source: FleetSource, path: d.Path, node: Node, opened: Path) -> bool:
-    """Return whether the content of an opened file may be passed on.
+    """Return whether an opened file's content may be passed on.
 
     `path` and `node` are the place in the fleet that names the file.
     """
@@ -96,7 +96,7 @@ def _is_passed_on(path: d.Path) -> bool:
 
 
 def _holds_nothing(resolved: Path) -> bool:
-    """Return whether this is a device, a directory or a socket, which lbctl does not read."""
+    """Return whether this is a device, directory or socket, none of which lbctl reads."""
     return exists(resolved) and not is_file(resolved)
 
 
@@ -106,7 +106,7 @@ def is_below(file: Path, places: Iterable[str]) -> bool:
 
 
 def of_control_plane(source: FleetSource) -> Iterator[str]:
-    """Yield the files and directories of the control plane, which the fleet must not name."""
+    """Yield the control plane's files and directories, which the fleet must not name."""
     yield from source.withheld
     yield from (os.environ.get("LBCTL_STATE") or _STATE, _STATE, *_OWN_IDENTITY)
     for named in _OWN_FILES:

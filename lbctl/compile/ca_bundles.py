@@ -1,6 +1,6 @@
-"""The CA bundles that a fleet names, for proxies whose rendered objects contain them.
+"""Loads the CA bundles named in a fleet, for proxies whose rendered objects contain them.
 
-Only certificates are kept: a file that also contains a private key is never passed on.
+Only certificates are kept, and a file that also contains a private key is never passed on.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from lbctl.model.fleet import FleetSource
 from lbctl.model.node import Node, descend
 
 MAX_BYTES = 512 << 10
-"""Maximum size of a bundle in bytes. A ConfigMap has at most 1 MiB."""
+"""Maximum size of a bundle, in bytes. A ConfigMap is limited to 1 MiB."""
 _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----\r?\n[A-Za-z0-9+/=\r\n]+-----END CERTIFICATE-----", re.ASCII)
 
 
 def ca_bundles(source: FleetSource) -> dict[str, str]:
     """Map each path of a CA bundle, as written in the fleet, to its certificates in PEM.
 
-    Files without certificates and files that cannot be read are left out: `check_files` reports them. Only fleets with
-    Kubernetes objects need bundles; for all others, no file is read.
+    Files without certificates and files that cannot be read are omitted, because `check_files` reports them. Only
+    fleets with Kubernetes objects need bundles. For all other fleets, no files are read.
     """
     if all(proxy.kubernetes is None for proxy in source.fleet.proxies.values()):
         return {}

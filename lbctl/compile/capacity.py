@@ -1,7 +1,7 @@
-"""A replica's capacity: its weight if specified, otherwise the throughput of its GPUs, otherwise 1.
+"""Determines a replica's capacity, which is its weight if specified, otherwise its GPUs' throughput, otherwise 1.
 
-Within a pool, either all replicas specify their capacity or none does: a replica of unknown capacity among replicas of
-known capacity would get an arbitrary share.
+Within a pool, either all replicas or none must specify their capacity, because a replica of unknown capacity among
+replicas of known capacity would get an arbitrary share.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from lbctl.model.pool import Pool, Replica
 
 
 def throughputs(ctx: Context) -> dict[str, float]:
-    """Map each GPU type to its throughput on the scale A100-80GB = 5: the built-in table, overridden by the fleet."""
+    """Map each GPU type to its throughput (A100-80GB = 5), using the fleet's own values before the built-in table."""
     return {name: gpu.throughput for name, gpu in GPUS.items()} | dict(ctx.fleet.gpus)
 
 
 def capacities(ctx: Context, name: str, pool: Pool, table: Mapping[str, float]) -> list[float]:
-    """Return one capacity > 0 for each replica, in the file's order. Reports LB203, LB204 and LB205."""
+    """Return one capacity greater than 0 per replica, in the file's order. Reports LB203, LB204 and LB205."""
     specified = [replica.weight is not None or replica.gpu is not None for replica in pool.replicas]
     if any(specified) and not all(specified):
         for index, is_specified in enumerate(specified):
@@ -35,7 +35,7 @@ def capacities(ctx: Context, name: str, pool: Pool, table: Mapping[str, float]) 
 
 
 def gpu_count(replica: Replica) -> int:
-    """Return the number of the replica's GPUs: `gpu_count` if set, otherwise the number of its devices, at least 1."""
+    """Return the replica's number of GPUs, which is `gpu_count` if set, otherwise its number of devices, at least 1."""
     return replica.gpu_count if replica.gpu_count is not None else max(1, len(replica.devices))
 
 

@@ -1,4 +1,4 @@
-"""The input of every pass: the fleet as written, the diagnostics, and facts from the registries."""
+"""The input to every pass: the fleet as written, the diagnostics, and facts from the registries."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from lbctl.model.section_cache import SectionCache
 Version = tuple[int, ...]
 _Resolved = TypeVar("_Resolved")
 _INDEPENDENT_CODES = frozenset({"LB101", "LB102", "LB103", "LB204"})
-"""Codes about names that do not exist. They are valid even if other parts of the fleet are missing."""
+"""Codes that report names that do not exist. They are valid even if other parts of the fleet are missing."""
 _MAX_LISTED = 16
-"""Maximum number of known names in a hint."""
+"""Maximum number of known names listed in a hint."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileTarget:
-    """A replica that a targets file lists."""
+    """A replica listed in a targets file."""
 
     position: Position
     target: str
@@ -35,41 +35,40 @@ class FileTarget:
 
 @dataclass(frozen=True, slots=True)
 class ProxyKind:
-    """Properties of a kind of proxy that the passes need, as stated by its target."""
+    """Properties of a proxy kind that the passes need, as stated by its target."""
 
     oldest: Version
     """Minimum version that lbctl supports."""
     own_line_places: Mapping[str, OwnLinesPlace]
-    """Maps a key of `include` to the place in the configuration."""
+    """Maps each `include` key to the corresponding place in the configuration."""
     fragment_example: str
-    """Example of a fragment's path; empty if the kind does not support fragments."""
+    """Example path for a fragment. Empty if the kind does not support fragments."""
     is_kubernetes: bool
-    """Whether the proxy is rendered as Kubernetes objects, not as configuration files."""
+    """Whether the proxy is rendered as Kubernetes objects rather than as configuration files."""
     companions: Callable[[Proxy, Sequence[Pool]], Sequence[str]]
     """Returns the files with fixed names that such a proxy has in addition to its configuration."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The fleet as written, and the collector of the passes' findings."""
+    """The fleet as written, and the collector for the passes' findings."""
 
     source: FleetSource
     kinds: Mapping[str, ProxyKind]
-    """Maps each kind of proxy to its properties."""
+    """Maps each proxy kind to its properties."""
     diagnostics: Diagnostics
-    """Findings of the passes."""
+    """The passes' findings."""
     requires_own_lines: bool = True
-    """Whether a missing file of own lines is an error."""
+    """Whether a missing own-lines file is an error."""
     cache: SectionCache = field(default_factory=SectionCache)
-    """Pools and routes of the last fleet, by their content."""
+    """Pools and routes of the previous fleet, by their content."""
     discovered: dict[str, tuple[FileTarget, ...]] = field(default_factory=dict)
     """Maps each pool to the replicas in its targets file, in the file's order.
 
     The map is filled when the file is read.
     """
     origins: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """Maps each pool to the index of the file's entry for each of its replicas, if one entry represents several
-    replicas."""
+    """Maps each pool to the index of each replica's entry in the file, if one entry represents several replicas."""
 
     @property
     def fleet(self) -> Fleet:
@@ -83,10 +82,11 @@ class Context:
         inputs: tuple[object, ...],
         resolve: Callable[[Context], _Resolved],
     ) -> _Resolved:
-        """Return the result of `resolve` for a pool or route, from the cache if possible.
+        """Return the result of `resolve` for a pool or route, using the cache if possible.
 
-        The cache is used if neither the section nor `inputs`, the values outside the section that `resolve` reads, have
-        changed. A result with findings is not cached, because their positions may change while the values do not.
+        The cache is used if the section has not changed and neither have `inputs`, which are the values outside the
+        section that `resolve` reads. A result with findings is not cached, because their positions can change even if
+        the values do not.
         """
 
         def compiled() -> tuple[_Resolved, bool]:
@@ -107,7 +107,7 @@ class Context:
         return position_of(self.source.root, self._written(path), key) if target is None else target.position
 
     def missing(self, code: str, message: str, path: Path, hint: str, *, required: bool) -> None:
-        """Report a missing file at `path`: an error if it is required, else a warning."""
+        """Report a missing file at `path`, as an error if it is required and as a warning otherwise."""
         self._add(Diagnostic(code, message, self.position(path), path, hint, "error" if required else "warning"))
 
     def warn(self, code: str, message: str, path: Path, hint: str = "") -> None:
@@ -128,7 +128,7 @@ class Context:
     def _add(self, diagnostic: Diagnostic) -> None:
         """Add a diagnostic.
 
-        If a faulty value was removed from an object, only codes that are independent of it are reported.
+        If an invalid value was removed from an object, only codes that do not depend on it are reported.
         """
         if diagnostic.path[:2] in self.source.pruned and diagnostic.code not in _INDEPENDENT_CODES:
             return
@@ -144,7 +144,7 @@ class Context:
     def check_name(
         self, code: str, noun: str, name: str, names: Collection[str], path: Path, key: bool = False
     ) -> bool:
-        """Return whether `name` is one of `names`; otherwise report `code` with a suggestion."""
+        """Return whether `name` is one of `names`. If not, report `code` with a suggestion."""
         if name in names:
             return True
         ordered = list(names)

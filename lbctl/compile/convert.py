@@ -1,4 +1,4 @@
-"""Conversions of the model's small values to values of the Topology."""
+"""Converts the model's small values to values of the Topology."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ def address(endpoint: Endpoint) -> Address:
 
 
 def as_int(value: int | None) -> int | None:
-    """Convert a quantity to a plain int. Quantities format themselves as in a fleet file, which no proxy can read."""
+    """Convert a quantity to a plain int.
+
+    Quantities format themselves as in a fleet file, which proxies cannot parse.
+    """
     return None if value is None else int(value)
 
 
@@ -35,7 +38,7 @@ def pairs(mapping: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 
 def networks(listed: Iterable[str] | None) -> tuple[str, ...] | None:
-    """Sort and deduplicate networks. IPv4-mapped IPv6 networks become IPv4 networks."""
+    """Sort and deduplicate networks. IPv4-mapped IPv6 networks are converted to IPv4 networks."""
     return None if listed is None else tuple(sorted({_unmapped(ip_network(item)) for item in listed}))
 
 
@@ -45,10 +48,10 @@ def _unmapped(network: IPv4Network | IPv6Network) -> str:
 
 
 def prefix(path: str) -> str:
-    """Remove the trailing slash of a prefix. Prefixes consist of whole segments."""
+    """Remove a prefix's trailing slash. Prefixes consist of whole segments."""
     return path.rstrip("/") or "/"
 
 
 def group_by(by: str | HeaderKey) -> tuple[str, str]:
-    """Split `by` into its kind and the name of the header, which is empty for other kinds."""
+    """Split `by` into its kind and the header name, which is empty for other kinds."""
     return ("header", by.header) if isinstance(by, HeaderKey) else (by, "")

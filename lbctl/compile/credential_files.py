@@ -1,8 +1,8 @@
-"""Files with clients' credentials: lines of API keys (`key: tenant`) or users (`user: password`), read like YAML.
+"""Parses files that contain clients' API keys (`key: tenant`) or users (`user: password`), one per line, like YAML.
 
-Key files usually have the suffix .yaml, and tools write them as YAML. For this reason a key or a tenant may be quoted,
-and ` #` begins a comment. A key without quotes is simpler than in YAML: every visible ASCII character is literal. The
-result is used for all proxies. The user of a password is the tenant. Messages never repeat the text of a line.
+Key files usually have the suffix .yaml, and tools write them as YAML. For this reason, a key or a tenant can be quoted,
+and ` #` begins a comment. Keys without quotes are simpler than in YAML, because every visible ASCII character is
+literal. The result is used for all proxies. A password's user is the tenant. Messages never repeat the text of a line.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _KEY_LINE = re.compile(
     r"""(?P<tenant>"(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^\s"'#].*?)(?:\s+\#.*)?"""
 )
 _MAX_LINE_CHARACTERS = 2000
-"""Maximum length of a line in characters."""
+"""Maximum length of a line, in characters."""
 _KEY = re.compile(r"[!-~]{1,256}", re.ASCII)
 _HASH = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
 _ESCAPE = re.compile(r"\\(.)")
@@ -36,9 +36,9 @@ _PASSWORD = re.compile(r"[ -~]{1,256}", re.ASCII)
 
 
 def parse_keys(file: str, text: str, diagnostics: Diagnostics) -> tuple[ApiKey, ...] | None:
-    """Parse the keys in their order; None if a line is invalid.
+    """Parse the keys in their order. Return None if a line is invalid.
 
-    Reports LB507, and LB121 if key and tenant are swapped.
+    Reports LB507, and LB121 if the key and the tenant are swapped.
     """
     keys: dict[str, ApiKey] = {}
     valid = True
@@ -57,7 +57,7 @@ def parse_keys(file: str, text: str, diagnostics: Diagnostics) -> tuple[ApiKey, 
 
 
 class _Problem:
-    """The problem with a line; `column` counts from 1, not including the line's indent."""
+    """The problem with a line. `column` is counted from 1 and does not include the line's indentation."""
 
     def __init__(self, message: str, column: int = 1, code: str = "LB507", hint: str = KEY_LINE) -> None:
         self.message = message
@@ -96,7 +96,7 @@ def _read_key(line: str, number: int, keys: dict[str, ApiKey]) -> tuple[ApiKey |
 
 
 def is_secret(word: str) -> bool:
-    """Whether the word looks like a key: it has a known prefix, or a long random part."""
+    """Return whether the word looks like a key because it has a known prefix or a long random part."""
     return bool(_PREFIX.match(word) or _RANDOM.search(word) or _HASH.fullmatch(word))
 
 
@@ -105,7 +105,7 @@ def _is_name(word: str) -> bool:
 
 
 def _unquoted(text: str) -> str | None:
-    """Remove quotes as in YAML; None for an unsupported escape."""
+    """Remove quotes as in YAML. Return None for an unsupported escape."""
     if text[0] == "'":
         return text[1:-1].replace("''", "'")
     if text[0] != '"':
@@ -117,7 +117,7 @@ def _unquoted(text: str) -> str | None:
 
 
 def parse_users(file: str, text: str, diagnostics: Diagnostics) -> tuple[ApiKey, ...] | None:
-    """Parse the users, sorted by name; None if a line is invalid. Reports LB507 for each invalid line."""
+    """Parse the users, sorted by name. Return None if a line is invalid. Reports LB507 for each invalid line."""
     users: dict[str, ApiKey] = {}
     valid = True
     for number, line in enumerate(text.splitlines(), 1):

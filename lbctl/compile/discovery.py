@@ -1,8 +1,8 @@
-"""Discovery of replicas: targets files in Prometheus' file_sd format, DNS names, and Kubernetes services.
+"""Discovers replicas through targets files in Prometheus's file_sd format, DNS names, and Kubernetes services.
 
 A targets file has the form `[{"targets": ["host:port"], "labels": {…}}]`. The labels gpu, gpu_count, weight, region,
-zone, priority and name are the replica's keys, all others are its labels. The file is read when the fleet is compiled;
-a missing file leaves the pool empty, and `files` warns about it.
+zone, priority and name become the replica's keys, and all others become its labels. The file is read when the fleet is
+compiled. If the file is missing, the pool is empty and `files` reports a warning.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _HINT = '[{"targets": ["10.0.0.1:8000"], "labels": {"gpu": "L4"}}]'
 
 
 class NotAListError(ValueError):
-    """The text is not a JSON list, or exceeds a bound. The message states the reason."""
+    """The text is not a JSON list, or exceeds a limit. The message states the reason."""
 
     def __init__(self, reason: str, position: Position) -> None:
         super().__init__(reason)
@@ -49,7 +49,7 @@ class NotAListError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class TargetGroup:
-    """One group of a file_sd file."""
+    """One group in a file_sd file."""
 
     value: Any
     """The group as parsed JSON."""
@@ -59,12 +59,12 @@ class TargetGroup:
     """Maps each string in the group to the position of its first occurrence."""
 
     def position_of(self, target: object) -> Position:
-        """Return the position of a target; if it is not a string of the group, the position of the group."""
+        """Return the position of a target or, if it is not a string in the group, the position of the group."""
         return self.positions.get(target, self.position) if isinstance(target, str) else self.position
 
 
 def target_groups(file: str, text: str) -> list[TargetGroup]:
-    """Parse the groups of the list in `text`. Raises NotAListError."""
+    """Parse the groups in the list in `text`. Raises NotAListError."""
     try:
         document = parse(text)
     except InvalidJsonError as error:
@@ -93,7 +93,7 @@ def _located_groups(file: str, text: str, count: int) -> Iterator[TargetGroup]:
 
 
 def discovery_of(ctx: Context, pool: str, section: Discovery | None, table: Mapping[str, float]) -> ir.Discovery | None:
-    """Resolve the section `discovery` of a pool.
+    """Resolve a pool's `discovery` section.
 
     `table` maps GPU types to throughputs. Reports LB123 and LB204.
     """
@@ -120,7 +120,7 @@ def discovery_of(ctx: Context, pool: str, section: Discovery | None, table: Mapp
 
 
 def with_file_targets(ctx: Context, name: str, pool: Pool) -> Pool:
-    """Return the pool with the replicas in its targets file. Reports LB114 for an invalid file."""
+    """Return the pool with the replicas from its targets file. Reports LB114 for an invalid file."""
     if pool.discovery is None or pool.discovery.file is None:
         return pool
     node = descend(ctx.source.root, ("pools", name, "discovery", "file", "path"))
@@ -139,7 +139,7 @@ def with_file_targets(ctx: Context, name: str, pool: Pool) -> Pool:
 def read_targets(file: Path) -> bytes | None:
     """Read a targets file.
 
-    Return None if it does not exist, and empty bytes if it cannot be read or is too large.
+    Return None if the file does not exist, and empty bytes if it cannot be read or is too large.
     """
     try:
         return read_regular(file, MAX_BYTES) if is_file(file) else None
@@ -196,7 +196,7 @@ def _replica(ctx: Context, position: Position, target: object, labels: dict[str,
 
 
 def _number(key: str, value: object) -> object:
-    """Parse a numeric label. Labels are strings in file_sd, and the model needs numbers."""
+    """Parse a numeric label. Labels are strings in file_sd, but the model needs numbers."""
     try:
         return _NUMBERS[key](value) if key in _NUMBERS and isinstance(value, str) else value
     except ValueError:
@@ -208,7 +208,7 @@ def _refuse(ctx: Context, position: Position, message: str, hint: str = _HINT) -
 
 
 def _kubernetes(ctx: Context, pool: str, section: Kubernetes) -> ir.KubernetesDiscovery:
-    """Resolve the section `kubernetes`. Reports LB123 for a context without a kubeconfig."""
+    """Resolve the `kubernetes` section. Reports LB123 for a context without a kubeconfig."""
     path = ("pools", pool, "discovery", "kubernetes")
     if section.context is not None and section.kubeconfig is None:
         ctx.error("LB123", "`context` is set, but `kubeconfig` is not", (*path, "context"), "kubeconfig: kube/config")

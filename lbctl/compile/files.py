@@ -1,7 +1,7 @@
-"""Checks that the files that a fleet names exist, and that none of them is outside the fleet's directory.
+"""Checks that the files named in a fleet exist, and that none of them is outside the fleet's directory.
 
-A CI pipeline has neither the certificates nor the keys of production, so a missing file is a warning unless the caller
-requires the files.
+A CI pipeline has neither the certificates nor the keys used in production, so a missing file causes only a warning
+unless the caller requires the files.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from lbctl.model.node import Node
 _FILE_KEYS = frozenset(
     {"certificate", "key", "client_ca", "client_crl", "ca", "file", "jwks_file", "path", "token_file", "kubeconfig"}
 )
-"""Keys that may contain a path. `_is_file` decides based on their position."""
+"""Keys that may contain a path. `_is_file` uses their position to decide."""
 _SECTIONS = frozenset({"listeners", "routes", "pools"})
 _HOLDERS = frozenset({"tls", "auth", "discovery", "upstream", "credentials"})
-"""Keys of a listener, a route or a pool that contain paths."""
+"""Keys in a listener, a route or a pool that contain paths."""
 
 
 def check_files(source: FleetSource, required: bool, diagnostics: d.Diagnostics) -> None:
     """Report missing and misplaced files.
 
-    LB110 for a file that does not exist (an error if `required`), LB502 and LB514 for a file that the fleet must not
-    name, LB118 for two files with the same name. A missing key file is reported by `secrets`.
+    Reports LB110 for a file that does not exist (an error if `required`), LB502 and LB514 for a file that the fleet
+    must not name, and LB118 for two files with the same name. A missing key file is reported by `secrets`.
     """
     file_by_name: dict[str, Path] = {}
     in_cluster = replaced_by_secrets(source)
@@ -49,9 +49,9 @@ def check_files(source: FleetSource, required: bool, diagnostics: d.Diagnostics)
 
 
 def replaced_by_secrets(source: FleetSource) -> frozenset[d.Path]:
-    """Return the paths of key pairs that Secrets in a cluster replace, because only Kubernetes gateways use them.
+    """Return the paths of key pairs replaced by Secrets in a cluster because only Kubernetes gateways use them.
 
-    The key pair of a pool counts only if the fleet has no other proxies.
+    A pool's key pair is included only if the fleet has no other proxies.
     """
     carriers: dict[str, set[bool]] = {}
     for proxy in source.fleet.proxies.values():
@@ -78,10 +78,10 @@ def file_of(source: FleetSource, node: Node) -> Path:
 
 
 def read_regular(place: Path, most: int, accept: Callable[[Path], bool] | None = None) -> bytes:
-    """Read a regular file of at most `most` bytes.
+    """Read a regular file that is at most `most` bytes long.
 
-    Raises OSError for anything else, and if `accept` returns False for the path of the opened file, without links. This
-    function neither waits for a pipe nor reads a device, even if the path has just been replaced.
+    Raises OSError for anything else, and if `accept` returns False for the opened file's path with links resolved. This
+    function never waits for a pipe or reads a device, even if the path has just been replaced.
     """
     handle = os.open(place, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as opened:
@@ -96,7 +96,7 @@ def read_regular(place: Path, most: int, accept: Callable[[Path], bool] | None =
 
 
 def _opened(handle: int, place: Path) -> Path:
-    """Return the path of an opened file. The path differs from `place` if the file has been moved."""
+    """Return an opened file's path, which differs from `place` if the file has been moved."""
     try:
         return Path(f"/proc/self/fd/{handle}").readlink()
     except OSError:  # a system without /proc
@@ -122,7 +122,7 @@ def _findings(source: FleetSource, path: d.Path, node: Node, required: bool) -> 
 
 
 def _fault(file: Path, written: str) -> str:
-    """Return the reason why this is not a usable file; empty if it is. Files without read permission are accepted."""
+    """Return the reason why this is not a usable file, or "" if it is. Files without read permission are accepted."""
     try:
         return "" if stat.S_ISREG(file.stat().st_mode) else f"{d.show(written)} is not a regular file"
     except (FileNotFoundError, NotADirectoryError):
@@ -145,7 +145,7 @@ def named_files(root: Node, path: d.Path = ()) -> Iterator[tuple[d.Path, Node]]:
             if (not path and key not in _SECTIONS) or (len(path) == 2 and key not in _HOLDERS):
                 continue
             if len(path) == 1 and isinstance(node.value, dict) and _HOLDERS.isdisjoint(node.value):
-                continue  # most objects of a large fleet name no file
+                continue  # most objects in a large fleet do not name a file
             if isinstance(node.value, str) and key in _FILE_KEYS and _is_file(here):
                 yield here, _resolved(here, node)
             elif isinstance(node.value, dict | list):
@@ -156,7 +156,7 @@ def named_files(root: Node, path: d.Path = ()) -> Iterator[tuple[d.Path, Node]]:
 
 
 def _resolved(path: d.Path, node: Node) -> Node:
-    """Return the node with the actual path if the value is `ca: system` of a pool."""
+    """Return the node with the actual path if the value is a pool's `ca: system`."""
     if path[0] != "pools" or path[-1] != "ca" or node.value != WORD:
         return node
     return Node(system_ca(), node.file, node.line, node.column, node.key_line, node.key_column)

@@ -1,7 +1,7 @@
-"""Runs the passes in order: from a fleet as written to the resolved Topology.
+"""Runs the passes in order, to turn a fleet as written into the resolved Topology.
 
-Each pass reports its diagnostics and continues, so that one run shows every fault. A Topology is returned only if there
-are no errors.
+Each pass reports its diagnostics and continues, so that a single run shows every problem. A Topology is returned only
+if there are no errors.
 """
 
 from __future__ import annotations
@@ -47,11 +47,10 @@ def compile_fleet(
     requires_own_lines: bool = True,
     cache: SectionCache | None = None,
 ) -> Compiled | None:
-    """Resolve the fleet; None if it has errors, in its files or here.
+    """Resolve the fleet. Return None if errors were found, in its files or by this function.
 
-    `kinds` maps each kind of proxy to its properties. A missing file of own lines is an error; without
-    `requires_own_lines` it is a warning, for a fleet that is checked but not rendered. `cache` is the same object as
-    for `parse`.
+    `kinds` maps each kind of proxy to its properties. A missing own-lines file is an error or, if `requires_own_lines`
+    is false, a warning, for a fleet that is checked but not rendered. `cache` is the same object as for `parse`.
     """
     ctx = Context(source, kinds, diagnostics, requires_own_lines, cache or SectionCache())
     tables, resolved_routes = with_preflights(listeners(ctx), routes(ctx))
@@ -83,12 +82,12 @@ def _guarded(unguarded: Sequence[Listener], resolved: Sequence[Route]) -> tuple[
 
 
 def _replica_indexes(ctx: Context) -> dict[str, dict[str, int]]:
-    """Map each pool to a map from the names of its replicas to the index of their entry in the file."""
+    """Map each pool to a map from its replicas' names to the indexes of their entries in the file."""
     return {name: entries(pool) for name, pool in ctx.fleet.pools.items()}
 
 
 def _limit_indexes(ctx: Context) -> dict[str, tuple[int, ...]]:
-    """Map each route that has prompt-token limits to the indexes in the file of its other limits."""
+    """Map each route that has prompt-token limits to the indexes of its other limits in the file."""
     return {
         name: tuple(index for index, limit in enumerate(route.rate_limit) if limit.prompt_tokens is None)
         for name, route in ctx.fleet.routes.items()

@@ -1,8 +1,9 @@
 """The built-in table of relative GPU throughput, which determines how replicas on different GPUs share traffic.
 
-Throughput is relative (A100-80GB = 5), derived once from published results, and each figure has its source and method.
-This module contains only data: it does not read files, and it does not estimate GPUs that it does not list. It also
-contains the names that drivers and Kubernetes labels give to the GPUs of the table. Other names are unknown.
+Throughput is relative (A100-80GB = 5) and was derived once from published results. Each figure is listed with its
+source and method. This module contains only data. It does not read files or estimate values for GPUs that it does not
+list. It also contains the names that drivers and Kubernetes labels use for the GPUs in the table. Other names are
+unknown.
 """
 
 from __future__ import annotations
@@ -44,18 +45,18 @@ _LLM_PROF = "specifications: citsjtu2020/LLM-Prof"
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU type."""
+    """A GPU type."""
 
     name: str
-    """The name that a fleet uses."""
+    """The name used in a fleet."""
     throughput: float
-    """Throughput on the scale A100-80GB = 5."""
+    """Throughput on a scale where A100-80GB = 5."""
     memory_gb: float | None
-    """Memory of one GPU in GB."""
+    """Memory per GPU, in GB."""
     source: str
     """Source of the figures."""
     method: str
-    """How the capacity was computed from the figures."""
+    """How the capacity was calculated from the figures."""
 
 
 _TABLE = (
@@ -187,7 +188,7 @@ _TABLE = (
 GPUS: Mapping[str, Gpu] = MappingProxyType(
     {gpu.name: gpu for gpu in sorted(_TABLE, key=lambda gpu: (-gpu.throughput, gpu.name))}
 )
-"""The table by name, with the fastest GPU first."""
+"""The table, by name, with the fastest GPU first."""
 
 
 _DRIVER_NAMES = (
@@ -217,10 +218,10 @@ def gpu_named(name: str) -> str:
 
 
 def gpu_of_label(value: str, own: Iterable[str] = ()) -> str:
-    """Return the GPU type in the value of a label, or an empty string.
+    """Return the GPU type in a label's value, or an empty string.
 
-    The value is a name of the table, a name of the fleet (`own`), or the driver's name with `-` for each space, as
-    NVIDIA's and AMD's labellers write it. A slice of a GPU (MIG) is not the GPU.
+    The value is a name from the table, a name from the fleet (`own`), or the driver's name with each space replaced by
+    `-`, as written by NVIDIA's and AMD's labellers. A GPU slice (MIG) does not count as the GPU.
     """
     for name in (*own, *GPUS):
         if name.lower() == value.lower():

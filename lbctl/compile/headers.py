@@ -1,7 +1,7 @@
-"""Checks the headers in a fleet for conflicts with other meanings.
+"""Checks the headers in a fleet for conflicting meanings.
 
-Some headers control the message itself, some belong to lbctl or to a proxy, and no header can have two meanings. Names
-are compared case-insensitively, and with `_` equal to `-`, because many servers do not distinguish them.
+Some headers control the message itself, others belong to lbctl or to a proxy, and no header can have two meanings.
+Names are compared case-insensitively and `_` is treated as `-`, because many servers do not distinguish between them.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _MEANINGS = {
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """A header that the fleet gives a meaning to."""
+    """A header to which the fleet assigns a meaning."""
 
     path: Path
     name: str
     meaning: str
     usual: str = ""
-    """The key of `_MEANINGS` that has this meaning."""
+    """The key in `_MEANINGS` for this meaning."""
 
 
 def is_reserved(name: str) -> bool:
@@ -51,8 +51,8 @@ def is_reserved(name: str) -> bool:
 def check_headers(ctx: Context) -> None:
     """Report headers with conflicting meanings.
 
-    LB119: the header controls the message or belongs to a proxy. LB120: it has two meanings. LB111: it is both set and
-    removed. LB141: it contains a variable that is not available there.
+    LB119: the header controls the message or belongs to a proxy. LB120: the header has two meanings. LB111: the header
+    is both set and removed. LB141: the header contains a variable that is not available there.
     """
     for name, route in ctx.fleet.routes.items():
         for side, rules in (("request", route.headers.request), ("response", route.headers.response)):
@@ -70,7 +70,7 @@ def check_headers(ctx: Context) -> None:
 def _check_rules(ctx: Context, here: Path, rules: model.HeaderRules) -> None:
     """Reject rules for headers that control the message.
 
-    A change to such a header breaks the message, and most proxies refuse to start.
+    Changing such a header breaks the message, and most proxies refuse to start.
     """
     for index, name in enumerate(rules.remove):
         if name in rules.set:
@@ -115,7 +115,7 @@ def _check_tenant_header(ctx: Context, here: Path, route: model.Route) -> None:
 
 
 def _named(ctx: Context, here: Path, rules: model.HeaderRules) -> Iterator[tuple[str, Path]]:
-    """Yield every header of the rules and its path, with the name as the user wrote it."""
+    """Yield every header in the rules with its path and its name as the user wrote it."""
     node = descend(ctx.source.root, (*here, "set"))
     written = {key.lower(): key for key in node.value} if node and isinstance(node.value, dict) else {}
     yield from ((name, (*here, "set", written.get(name, name))) for name in rules.set)
@@ -125,7 +125,7 @@ def _named(ctx: Context, here: Path, rules: model.HeaderRules) -> Iterator[tuple
 def _uses(ctx: Context) -> Iterator[_Use]:
     """Yield the uses of headers.
 
-    The uses in routes come last, because the later of two conflicting uses is reported.
+    Uses in routes come last, because the later of two conflicting uses is reported.
     """
     for name, listener in ctx.fleet.listeners.items():
         here: Path = ("listeners", name)
@@ -170,7 +170,7 @@ def _key_headers(here: Path, keys: model.ApiKeys) -> Iterator[_Use]:
 def _check_uses(ctx: Context, uses: Iterable[_Use]) -> None:
     """Check all uses in the fleet together.
 
-    A tenant header is removed from every request, on all listeners of a proxy.
+    A tenant header is removed from every request, on all of a proxy's listeners.
     """
     meanings: dict[str, str] = {}
     for use in uses:

@@ -1,4 +1,7 @@
-"""Listeners, each with its table of rules: one rule for each host of a route, in the order of `ir.matching.order`."""
+"""Resolves listeners, each with its table of rules.
+
+Each host of a route has one rule, in the order of `ir.matching.order`.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ def _tables(ctx: Context) -> dict[str, tuple[ir.Rule, ...]]:
 
 
 def _check_shadowed(ctx: Context, rules: tuple[ir.Rule, ...]) -> None:
-    """Report adjacent rules with equal conditions: the later rule never matches a request."""
+    """Report adjacent rules with equal conditions, because the later rule never matches a request."""
     for first, second in pairwise(rules):
         if first.path == second.path and replace(second, route=first.route) == first:
             message = (
@@ -108,7 +111,7 @@ def _tls(section: model.ListenerTls) -> ir.ListenerTls:
 
 
 def _rules_of(name: str, route: Route) -> list[ir.Rule]:
-    """Return one rule for each host of the route."""
+    """Return one rule per host of the route."""
     match = route.match
     return [
         ir.Rule(

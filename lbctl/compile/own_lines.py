@@ -1,6 +1,6 @@
-"""Checks the own-lines files of proxies: right kind of proxy, existing place, readable text.
+"""Checks proxies' own-lines files for the right kind of proxy, an existing place, and readable text.
 
-The target (`Target.refusals`) and the proxy's own checker judge the content of the lines.
+The content of the lines is checked by the target (`Target.refusals`) and by the proxy's own checker.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MAX_BYTES = 1 << 20
 
 
 def own_lines(ctx: Context, name: str, proxy: model.Proxy) -> tuple[OwnLines, ...]:
-    """Read the own lines of a proxy.
+    """Read a proxy's own lines.
 
     Reports LB101, LB102 and LB132 (names), LB130, LB502 and LB514 (files), LB131 (places).
     """

@@ -1,4 +1,4 @@
-"""`balance.pick`, `queue` and `prompt_tokens`: how the picker chooses a replica for each request, and its limits."""
+"""Resolves `balance.pick`, `queue` and `prompt_tokens`, which determine how the picker chooses replicas."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BIND: Path = ("control", "picker", "bind")
 
 
 def pick(ctx: Context, path: Path, section: model.Pick) -> ir.PickPolicy:
-    """Resolve the section `pick` of the balance at `path`. Reports LB302."""
+    """Resolve the `pick` section of the balance at `path`. Reports LB302."""
     if section.bound <= 1:
         place = (*path, "pick", "bound")
         ctx.error(
@@ -34,9 +34,10 @@ def pick(ctx: Context, path: Path, section: model.Pick) -> ir.PickPolicy:
 
 
 def queue(ctx: Context, path: Path, section: model.Queue) -> ir.QueuePolicy:
-    """Resolve the queue of the pool at `path`.
+    """Resolve the queue for the pool at `path`.
 
-    Reports LB119 for a header that belongs to the proxy or controls the message, and LB320 for weights without effect.
+    Reports LB119 for a header that belongs to the proxy or controls the message, and LB320 for weights that have no
+    effect.
     """
     path = (*path, "queue")
     by, header = group_by(section.by)
@@ -67,7 +68,7 @@ def _session(section: model.Pick) -> tuple[ir.SessionKey, ...]:
 
 
 def token_limits(routes: Iterable[Route]) -> dict[str, tuple[ir.TokenLimit, ...]]:
-    """Map pools to the prompt-token limits of the routes that lead to them; `routes` are sorted by name."""
+    """Map pools to the prompt-token limits of the routes that lead to them. `routes` is sorted by name."""
     limits: dict[str, tuple[ir.TokenLimit, ...]] = {}
     for route in routes:
         pools = route.action.pools if route.prompt_limits and isinstance(route.action, Forward) else ()
@@ -77,7 +78,7 @@ def token_limits(routes: Iterable[Route]) -> dict[str, tuple[ir.TokenLimit, ...]
 
 
 def check_prompt_limits(ctx: Context) -> None:
-    """Report LB517 for each prompt-token limit of a route to a pool that does not use the picker."""
+    """Report LB517 for each prompt-token limit on a route to a pool that does not use the picker."""
     pools = ((name, pool) for name, pool in ctx.fleet.pools.items() if ("pools", name) not in ctx.source.pruned)
     unpicked = {name for name, pool in pools if pool.balance.algorithm != "pick"}
     for name, route in ctx.fleet.routes.items():
@@ -90,7 +91,7 @@ def check_prompt_limits(ctx: Context) -> None:
 
 
 def check_picker(ctx: Context) -> None:
-    """Report addresses where the picker cannot listen.
+    """Report addresses on which the picker cannot listen.
 
     Reports LB307 for a Unix socket or the last port, because proxies query the next port. If a pool uses the picker,
     reports LB112 for an address where one of the two ports is already in use.
@@ -110,7 +111,7 @@ def check_picker(ctx: Context) -> None:
 
 
 def _check_clashes(ctx: Context, bind: Address) -> None:
-    """Report LB112 at the picker's address. If the picker has its default address, report it at the other address."""
+    """Report LB112 at the picker's address or, if that is the default address, at the other address."""
     places = {"the picker": bind, "the picker's HTTP": picker_http(bind)}
     remote = picker_http_remote(bind)
     places |= {"the picker's HTTP endpoint for other machines": remote} if remote is not None else {}
@@ -148,7 +149,7 @@ def _others(ctx: Context, picker: Address) -> Iterator[tuple[Path, str, Address]
 
 
 def _overlap(one: Address, other: Address) -> bool:
-    """Return whether two listeners at these addresses would conflict."""
+    """Return whether two listeners on these addresses would conflict."""
     if one.path or other.path or one.port != other.port:
         return False
     hosts = {one.host, other.host}

@@ -1,4 +1,4 @@
-"""Pools: replicas with names and capacities, health, and circuit breakers sized for the replicas."""
+"""Resolves pools: replicas with names and capacities, health, and circuit breakers sized for the replicas."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from lbctl.model import pool as model
 from lbctl.model.health import Active, Health, Passive
 
 FEW_SLOTS = 64
-"""Maximum number of concurrent requests per replica for a pool to count as having few slots.
+"""Maximum number of concurrent requests per replica at which a pool counts as having few slots.
 
-docs/develop/weighting-study.md has the measurements.
+docs/develop/weighting-study.md contains the measurements.
 """
 IN_FLIGHT = 512
-"""Default limit of concurrent requests per replica.
+"""Default limit on concurrent requests per replica.
 
 It is twice the default batch size of an engine (vLLM's max_num_seqs is 256), so that the breaker acts as a fuse, not as
 a scheduler.
 """
 
 _OF_AGENTS = ir.ActiveCheck(ir.HttpCheck(), interval=2_000, timeout=1_000, unhealthy_threshold=2, healthy_threshold=2)
-"""Default agent checks; values that the pool sets in `active` take precedence."""
+"""Default agent checks. Values that the pool sets in `active` take precedence."""
 _TIMING = ("interval", "timeout", "unhealthy_threshold", "healthy_threshold")
 _CLOSES_NOTHING = frozenset({"triton"})
-"""Engines that do not close idle connections: the HTTP server of Triton has no timeout."""
+"""Engines that do not close idle connections. Triton's HTTP server has no timeout."""
 _EXPORTERS = frozenset({"dcgm", "nvidia_gpu_exporter", "amd", "agent", "prometheus", "custom"})
 """Sources of metrics that are not engines."""
 
 
 def pools(ctx: Context, limits: Mapping[str, tuple[ir.TokenLimit, ...]]) -> tuple[ir.Pool, ...]:
-    """Resolve all pools. `limits` maps a pool to the prompt-token limits of the routes that lead to it."""
+    """Resolve all pools. `limits` maps each pool to the prompt-token limits of the routes that lead to it."""
     table = throughputs(ctx)
     with_fallback = {pool for route in ctx.fleet.routes.values() if route.fallback for pool in route.pools}
     own = own_addresses(ctx)
@@ -50,7 +50,7 @@ def pools(ctx: Context, limits: Mapping[str, tuple[ir.TokenLimit, ...]]) -> tupl
     def resolved(name: str, section: model.Pool) -> ir.Pool:
         pool = with_ranks(ctx, name, with_file_targets(ctx, name, section))
         has_fallback, limited = name in with_fallback, limits.get(name, ())
-        if pool is not section or pool.discovery or pool.tls:  # these depend on other files, or on the machine
+        if pool is not section or pool.discovery or pool.tls:  # these depend on other files or on the machine
             return _pool(ctx, name, pool, table, own, has_fallback, limited)
         return ctx.resolved(
             ("pools", name), pool, (table, own, has_fallback, limited),
@@ -71,8 +71,8 @@ def _pool(
 ) -> ir.Pool:
     """Resolve a pool.
 
-    `has_fallback`: a route sends requests to another pool if this one has no healthy replica. `limits`: the
-    prompt-token limits of its routes.
+    `has_fallback` is whether a route sends requests to another pool if this one has no healthy replica. `limits`
+    contains the prompt-token limits of its routes.
     """
     path = ("pools", name)
     if pool.tls and (pool.tls.certificate is None) != (pool.tls.key is None):
@@ -126,8 +126,8 @@ def _pool(
 def _connections(pool: model.Pool) -> ir.Connections:
     """Resolve the connections to the replicas.
 
-    Servers close idle connections, unless the pool sets `idle: unlimited`, or does not set `idle` and all its engines
-    are known to keep connections open.
+    Servers are assumed to close idle connections unless the pool sets `idle: unlimited`, or does not set `idle` and all
+    its engines are known to keep connections open.
     """
     section = pool.connections
     sections = (pool.telemetry, *(item.telemetry for item in pool.replicas))
@@ -251,10 +251,10 @@ def _hash_key(key: model.HashKey) -> ir.HashKey:
 def _breaker(pool: model.Pool) -> ir.CircuitBreaker:
     """Resolve the circuit breaker.
 
-    Only requests that did not reach a replica are retried, so a retry adds no work. After the loss of a replica, every
+    Only requests that did not reach a replica are retried, so a retry adds no work. After a replica is lost, every
     request may need a retry until the replica is ejected. For this reason, as many retries as requests are allowed. The
-    same applies to pending requests: Envoy also counts requests that only wait for a connection to open, and a burst on
-    cold connections consists of such requests.
+    same applies to pending requests, because Envoy also counts requests that are only waiting for a connection to open,
+    and a burst on cold connections consists of such requests.
     """
     given, replicas = pool.circuit_breaker, _breaker_replicas(pool)
     requests = given.max_requests or replicas * (given.per_replica.max_requests or IN_FLIGHT)
@@ -271,7 +271,7 @@ def _breaker(pool: model.Pool) -> ir.CircuitBreaker:
 def _few_slots(pool: model.Pool) -> bool:
     """Whether the limit per replica is a number of slots.
 
-    A higher limit, which can be reached only with batching, is a fuse.
+    A higher limit, which can be reached only with batching, acts as a fuse.
     """
     slots = pool.circuit_breaker.per_replica.max_requests
     return slots is not None and slots <= FEW_SLOTS
@@ -281,9 +281,9 @@ def _breaker_replicas(pool: model.Pool) -> int:
     """Return the number of replicas used to size a breaker.
 
     The result is the number of replicas, including drained ones, rounded up to a power of two. A breaker is part of
-    Envoy's cluster, and Envoy closes all connections to a pool whose cluster changes. With this rounding, a drain never
-    changes the cluster, and an additional replica rarely does. The result is at most twice the size needed, which is
-    acceptable for a fuse.
+    Envoy's cluster, and Envoy closes all connections to a pool when its cluster changes. With this rounding, a drain
+    never changes the cluster, and an additional replica rarely does. The result is at most twice the required size,
+    which is acceptable for a fuse.
     """
     if pool.discovery and pool.discovery.dns:
         return pool.discovery.dns.max_replicas
@@ -301,7 +301,8 @@ def _slow_start(ctx: Context, name: str, pool: model.Pool) -> ir.SlowStart | Non
 def _resolved_slow_start(pool: model.Pool) -> ir.SlowStart | None:
     """Resolve slow start.
 
-    Slow start is on by default, except with hash, because a ring that changes for a minute moves every key.
+    Slow start is enabled by default, except with hash, because every key would move if the ring kept changing for a
+    minute.
     """
     if pool.balance.algorithm == "hash":
         return None
@@ -310,9 +311,9 @@ def _resolved_slow_start(pool: model.Pool) -> ir.SlowStart | None:
 
 
 def with_algorithm(pool: ir.Pool, written: model.Pool, algorithm: str) -> ir.Pool:
-    """Return the pool with the weighting, slow start and telemetry that another algorithm implies.
+    """Return the pool with the weighting, slow start and telemetry implied by another algorithm.
 
-    `written`: the pool as it was written. The balance itself does not change.
+    `written` is the pool as it was written. The balance itself does not change.
     """
     balance = written.balance.model_copy(update={"algorithm": algorithm})
     other = written.model_copy(update={"balance": balance})
@@ -325,15 +326,16 @@ def with_algorithm(pool: ir.Pool, written: model.Pool, algorithm: str) -> ir.Poo
 
 
 def _ports(replicas: Iterable[ir.Replica], discovery: ir.Discovery | None) -> set[int]:
-    """Return the ports that the pool's replicas serve requests on."""
+    """Return the ports on which the pool's replicas serve requests."""
     ports = {replica.address.port for replica in replicas}
     return ports | {discovery.port} if isinstance(discovery, ir.DnsDiscovery) else ports
 
 
 def _check(ctx: Context, pool: str, section: Active | None, ports: set[int], host: str | None) -> ir.ActiveCheck | None:
-    """Resolve the checks in `active`; `host` is the host of a hosted API.
+    """Resolve the checks in `active`. `host` is the host of a hosted API.
 
-    If the port equals every replica's own port, it is left out: checks then use the same protocol options as requests.
+    If the port equals every replica's own port, it is omitted, so that checks use the same protocol options as
+    requests.
     """
     if section is None:
         return None
@@ -356,10 +358,10 @@ def _check(ctx: Context, pool: str, section: Active | None, ports: set[int], hos
 
 
 def _active(health: Health, check: ir.ActiveCheck | None) -> ir.ActiveCheck | None:
-    """Return the active checks of the proxies. With agents, these query the agents, using the timing in the files.
+    """Return the proxies' active checks. With agents, these checks query the agents, with the timing set in the files.
 
-    A threshold above the default is stated in the request, because an agent waits in a drain until its clients have
-    noticed it.
+    A threshold above the default is included in the request, because during a drain an agent waits until its clients
+    have noticed it.
     """
     if health.agent is None:
         return check
@@ -382,7 +384,7 @@ def _agent(health: Health, check: ir.ActiveCheck | None) -> ir.AgentCheck | None
 
 
 def _check_agents(ctx: Context, name: str, pool: model.Pool) -> None:
-    """Report replicas that cannot have an agent, and a port of an agent without `health.agent` (LB169)."""
+    """Report replicas that cannot have an agent, and an agent's port without `health.agent` (LB169)."""
     path = ("pools", name)
     if pool.health.agent is None:
         for index, replica in enumerate(pool.replicas):
@@ -401,7 +403,7 @@ def _check_agents(ctx: Context, name: str, pool: model.Pool) -> None:
 
 
 def _fail_open(ctx: Context, pool: str, health: Health) -> bool:
-    """Resolve `fail_open`, which needs active checks. Reports LB309 if `load_shedding` is also set."""
+    """Resolve `fail_open`, which requires active checks. Reports LB309 if `load_shedding` is also set."""
     if health.fail_open and health.load_shedding is not None:
         ctx.error(
             "LB309", "if no replica is healthy, `fail_open` sends requests and `load_shedding` rejects them",
@@ -420,8 +422,8 @@ def _probe(section: Active, host: str | None) -> ir.HttpCheck | ir.GrpcCheck | i
 def _passive(section: Passive, has_fallback: bool) -> ir.PassiveCheck:
     """Resolve passive checks.
 
-    By default, half of a pool is never ejected, because no other replica would serve its requests. A pool with a
-    fallback may be ejected completely.
+    By default, half of a pool is never ejected, because nothing else would serve its requests. A pool with a fallback
+    can be ejected completely.
     """
     is_explicit = "max_ejection" in section.model_fields_set
     return ir.PassiveCheck(

@@ -1,8 +1,8 @@
-"""Responses to CORS preflights, which a browser sends to find out whether a page may send another request.
+"""Adds responses to CORS preflights, which a browser sends to find out whether a page may send another request.
 
 A preflight carries neither credentials nor a body, so a route that needs them would reject it. If such a route allows
-an origin in its response headers, the proxy answers preflights for its paths itself: a route without a pool gets every
-OPTIONS request there, and replicas get none.
+an origin in its response headers, the proxy itself answers preflights for its paths. A route without a pool then
+receives every OPTIONS request there, and replicas receive none.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HEADERS = ("*", "authorization", "content-type", "x-api-key", "x-model")
 def with_preflights(
     listeners: Sequence[Listener], routes: Sequence[Route]
 ) -> tuple[tuple[Listener, ...], tuple[Route, ...]]:
-    """Return the listeners and the routes, with the routes that answer preflights added."""
+    """Return the listeners and the routes, including added routes that answer preflights."""
     by_name = {route.name: route for route in routes}
     tables = [_with_preflights(listener, by_name) for listener in listeners]
     used = {rule.route for table in tables for rule in table.rules} - by_name.keys()
@@ -80,9 +80,9 @@ def _key_headers(route: Route) -> Iterable[str]:
 
 
 def _own(headers: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Yield the headers about origins.
+    """Yield the headers that concern origins.
 
-    Headers that name the pool or the tenant are left out: a preflight has neither.
+    Headers that name the pool or the tenant are omitted, because a preflight has neither.
     """
     for name, text in headers:
         if (name.startswith(_PREFIX) or name == "vary") and not variables(text) & {"pool", "tenant"}:

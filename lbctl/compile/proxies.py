@@ -1,4 +1,4 @@
-"""The proxies that the fleet names, and the control plane."""
+"""Resolves the proxies in the fleet, and the control plane."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def proxies(ctx: Context) -> tuple[ir.Proxy, ...]:
 
 
 def check_companions(ctx: Context, resolved: Iterable[ir.Proxy], pools: Sequence[Pool]) -> None:
-    """Report LB124: proxies that overwrite each other's fixed-name files next to their configuration."""
+    """Report LB124 for proxies that overwrite each other's fixed-name files next to their configuration."""
     owners: dict[str, str] = {}
     for proxy in resolved:
         if proxy.config is None:
@@ -62,7 +62,7 @@ def control(section: model.Control) -> ir.Control:
 
 
 def check_store(ctx: Context) -> None:
-    """Report LB125: settings that the chosen store does not support."""
+    """Report LB125 for settings that the selected store does not support."""
     store = ctx.fleet.control.store
     if store is None:
         return
@@ -144,11 +144,11 @@ _OF_PROCESSES = (
     "form", "include", "config", "reload", "runtime_api", "user", "group", "chroot", "agent_check", "slots", "nodes",
     "node_san", "admin", "metrics",
 )  # fmt: skip
-"""Settings of a proxy that runs as a process with its own configuration."""
+"""Settings for a proxy that runs as a process with its own configuration."""
 
 
 def _check_kubernetes(ctx: Context, path: Path, proxy: model.Proxy) -> None:
-    """Report LB170: settings of Kubernetes objects for a proxy with configuration files, or the reverse."""
+    """Report LB170 for Kubernetes object settings on a proxy with configuration files, or the reverse."""
     if not ctx.kinds[proxy.kind].is_kubernetes:
         if proxy.kubernetes is not None:
             kinds = ", ".join(kind for kind, facts in ctx.kinds.items() if facts.is_kubernetes)
@@ -188,7 +188,7 @@ def _check_metrics(ctx: Context, path: Path, proxy: model.Proxy) -> None:
 
 
 def _check_admin(ctx: Context, path: Path, proxy: model.Proxy) -> None:
-    """Report LB515: the admin interface requires no credentials, so it must not be reachable from other machines."""
+    """Report LB515 for an admin interface that other machines can reach, because it requires no credentials."""
     if proxy.admin is not None and not address(proxy.admin).on_loopback:
         message = (
             f"any client that can reach {address(proxy.admin)} could read the configuration of this proxy and stop it"
@@ -197,7 +197,7 @@ def _check_admin(ctx: Context, path: Path, proxy: model.Proxy) -> None:
 
 
 def _check_fragment(ctx: Context, name: str, proxy: model.Proxy) -> None:
-    """Report LB134: a fragment needs an absolute `config`, and must not have settings of the process."""
+    """Report LB134 for a fragment without an absolute `config`, or with settings of the process."""
     path, example = ("proxies", name), ctx.kinds[proxy.kind].fragment_example
     if ctx.kinds[proxy.kind].is_kubernetes:
         return  # LB170
@@ -218,7 +218,7 @@ def _check_fragment(ctx: Context, name: str, proxy: model.Proxy) -> None:
 
 
 def _check_absolute(ctx: Context, path: Path, proxy: model.Proxy) -> None:
-    """Report LB145: a running proxy resolves a relative `config` against a different directory than lbctl does."""
+    """Report LB145 for a relative `config`, which a running proxy resolves against a different directory than lbctl."""
     config = proxy.config if proxy.reload and proxy.form == "whole" else None
     if config is not None and not config.startswith("/"):
         message = f"{show(config)} is not an absolute path, and {proxy.kind} starts in a different directory"

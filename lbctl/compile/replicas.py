@@ -1,7 +1,7 @@
-"""The replicas of a pool as listed in the fleet: their names, and the data-parallel ranks of one host.
+"""Resolves a pool's replicas as listed in the fleet, with their names and the data-parallel ranks on one host.
 
-A replica with `ports: N` is a group of N ranks. Each rank is a replica with its own port and its own part of the GPUs.
-Each also has its own health, drain and signals, because it is a separate server.
+A replica with `ports: N` is a group of N ranks. Each rank is a replica with its own port and its own subset of the
+GPUs. It also has its own health, drain and signals, because it is a separate server.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def name_of(replica: Replica) -> str:
 
 
 def replica_name(where: Address) -> str:
-    """Return the address with `-` for every character that is not allowed in a name."""
+    """Return the address with every character that is not allowed in a name replaced by `-`."""
     text = str(where).lower()
     return re.sub(r"[^a-z0-9._-]", "-", text).lstrip("._-")[:63] or "replica"
 
@@ -46,7 +46,7 @@ def with_ranks(ctx: Context, name: str, pool: Pool) -> Pool:
 
 
 def entries(pool: Pool) -> dict[str, int]:
-    """Map the name of each replica of the pool, ranks included, to the index of its entry in the file."""
+    """Map the name of each of the pool's replicas, including ranks, to the index of its entry in the file."""
     return {name: index for index, replica in enumerate(pool.replicas) for name in _names(replica)}
 
 
@@ -68,7 +68,7 @@ def _ranks(ctx: Context, path: Path, replica: Replica) -> list[Replica]:
 
 
 def _problem(replica: Replica, count: int) -> tuple[str, str]:
-    """Return the problem with the ranks and the key that it concerns; two empty strings if the ranks are valid."""
+    """Return the problem with the ranks and the key that it concerns, or two empty strings if the ranks are valid."""
     if replica.address.path:
         return "a socket has no ports", "ports"
     last = replica.address.port + count - 1

@@ -1,4 +1,4 @@
-"""Routes: how requests are handled, with every reference checked."""
+"""Resolves routes, which define how requests are handled, and checks every reference."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Action = ir.Forward | ir.Respond | ir.Redirect
 def routes(ctx: Context) -> tuple[ir.Route, ...]:
     """Resolve all routes."""
     names = (ctx.source.names("pools"), ctx.source.names("listeners"), ctx.fleet.listeners)
-    inputs = tuple(map("\n".join, names))  # texts, because they are compared for each route
+    inputs = tuple(map("\n".join, names))  # strings, because they are compared for each route
     return tuple(
         ctx.resolved(("routes", name), route, inputs, partial(_route, name=name, route=route))
         for name, route in sorted(ctx.fleet.routes.items())
@@ -58,7 +58,7 @@ def _route(ctx: Context, name: str, route: model.Route) -> ir.Route:
 
 
 def _attempt(ctx: Context, path: Path, timeouts: model.RouteTimeouts) -> int | None:
-    """Resolve the timeout of one attempt. Reports LB165 if it exceeds the timeout of the whole request."""
+    """Resolve the timeout for one attempt. Reports LB165 if it exceeds the timeout for the whole request."""
     attempt, request = timeouts.attempt, timeouts.request
     if attempt is not None and request is not None and attempt >= request:
         message = f"an attempt can take {attempt}, but the whole request times out after {request}"
@@ -168,7 +168,7 @@ def _retry(ctx: Context, path: Path, section: model.Retry) -> ir.Retry:
 def _backoff(ctx: Context, path: Path, section: model.Backoff) -> ir.Backoff:
     """Resolve the delays between retries.
 
-    If only one of the two values is set, the default of the other adapts to it.
+    If only one of the two values is set, the default for the other adapts to it.
     """
     base, longest, written = int(section.base), int(section.max), section.model_fields_set
     if base <= longest:
@@ -196,7 +196,7 @@ def _limit(section: model.RateLimit) -> ir.RateLimit:
 
 
 def _prompt_limits(ctx: Context, name: str, route: model.Route) -> tuple[TokenLimit, ...]:
-    """Resolve the limits on prompt tokens. Equal limits count once, because each limit charges every prompt.
+    """Resolve the prompt-token limits. Equal limits count only once, because each limit is charged for every prompt.
 
     Reports LB119 for a header that belongs to the proxy or controls the message: proxies cannot send it to the picker.
     """
@@ -257,7 +257,7 @@ def _api_keys(section: model.ApiKeys) -> ir.ApiKeys:
 
 
 def _basic(section: model.Basic) -> ir.ApiKeys:
-    """Return the users as API keys: the key is the text after `Basic ` in the header, and the user is its tenant."""
+    """Return the users as API keys. The key is the string after `Basic ` in the header, and the user is its tenant."""
     return ir.ApiKeys(section.file, realm=section.realm)
 
 
@@ -278,7 +278,7 @@ def _jwt(section: model.Jwt) -> ir.Jwt:
 
 
 def _check(ctx: Context, path: Path, route: model.Route, action: Action) -> None:
-    """Report meaningless combinations of settings."""
+    """Report combinations of settings that are meaningless."""
     if isinstance(action, ir.Forward):
         _check_forward(ctx, path, route, action)
         return

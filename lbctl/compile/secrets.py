@@ -1,7 +1,7 @@
-"""The secret files that a fleet names: API keys, users with passwords, JWKS, and secrets that proxies send.
+"""Reads the secret files named in a fleet: API keys, users with passwords, JWKS, and secrets that proxies send.
 
-A missing file is a warning, and no key is accepted or sent. A file that cannot be parsed is an error. Messages never
-repeat the content of these files.
+A missing file causes a warning, and no key is then accepted or sent. A file that cannot be parsed causes an error.
+Messages never repeat the content of these files.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from lbctl.model.fleet import FleetSource
 from lbctl.model.node import Node, descend
 
 MAX_BYTES = 1 << 20
-"""Maximum size of a key file in bytes."""
+"""Maximum size of a key file, in bytes."""
 _MAX_SIBLINGS = 1000
-"""Maximum number of files in a directory to compare with the name of a missing file."""
+"""Maximum number of files in a directory that are compared with the name of a missing file."""
 _B64URL = re.compile(r"[A-Za-z0-9_-]{1,4096}", re.ASCII)
 _PRIVATE = {"d", "p", "q", "dp", "dq", "qi", "k"}
 """JWK members that occur only in private or symmetric keys (RFC 7518, section 6)."""
 _HEADER_SECRET = re.compile(r"[!-~]([ -~]{0,2046}[!-~])?", re.ASCII)
 Content = tuple[ApiKey, ...] | str | HeaderSecret
-"""Content of a key file: API keys, the text of a checked JWKS, or the secret of a header."""
+"""Content of a key file, which is its API keys, the text of a checked JWKS, or a header's secret."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyFile:
-    """A key file that a route or a pool names."""
+    """A key file named in a route or a pool."""
 
     path: Path
     """Path of the value in the YAML."""
@@ -70,15 +70,15 @@ class KeyFile:
 def read_secrets(source: FleetSource, required: bool, diagnostics: Diagnostics) -> Secrets:
     """Read every key file that the fleet names.
 
-    LB503: a file is missing (an error if `required`) or contains no key. LB507 and LB121: a line is invalid. LB508: a
-    JWKS is invalid. LB150: the text cannot be a header's secret.
+    LB503: a file is missing (an error if `required`) or does not contain a key. LB507 and LB121: a line is invalid.
+    LB508: a JWKS is invalid. LB150: the text cannot be used as a header's secret.
     """
     _check_kinds(source, diagnostics)
     return secrets_of({file: read_key_file(source, file, required, diagnostics) for file in key_files(source)})
 
 
 def _check_kinds(source: FleetSource, diagnostics: Diagnostics) -> None:
-    """Report LB143 for a file that is used as two different kinds."""
+    """Report LB143 for a file that is used as two different kinds of file."""
     kinds: dict[str, tuple[bool, bool, bool]] = {}
     for file in key_files(source):
         kind = (file.is_jwks, file.has_users, file.is_sent)
@@ -90,7 +90,7 @@ def _check_kinds(source: FleetSource, diagnostics: Diagnostics) -> None:
 
 
 def secrets_of(contents: Mapping[KeyFile, Content | None]) -> Secrets:
-    """Collect the contents by path, as written in the fleet. Contents that are None are left out."""
+    """Collect the contents by path, as written in the fleet. Contents that are None are omitted."""
     keys = {file.written: content for file, content in contents.items() if isinstance(content, tuple)}
     sets = {file.written: content for file, content in contents.items() if isinstance(content, str)}
     headers = {file.written: content for file, content in contents.items() if isinstance(content, HeaderSecret)}
@@ -98,7 +98,7 @@ def secrets_of(contents: Mapping[KeyFile, Content | None]) -> Secrets:
 
 
 def key_files(source: FleetSource) -> Iterator[KeyFile]:
-    """Yield every key file that the fleet names, once for each place where it is named."""
+    """Yield every key file named in the fleet, once for each place where it is named."""
     for name, route in source.fleet.routes.items():
         if route.auth is not None and route.auth.api_keys is not None:
             yield _named(source, ("routes", name, "auth", "api_keys", "file"))
@@ -118,9 +118,9 @@ def key_files(source: FleetSource) -> Iterator[KeyFile]:
 
 
 def read_key_file(source: FleetSource, file: KeyFile, required: bool, diagnostics: Diagnostics) -> Content | None:
-    """Read one key file; None if it cannot be used.
+    """Read one key file. Return None if it cannot be used.
 
-    The reason why it cannot be used is in `diagnostics`, or `check_files` reports it.
+    The reason why it cannot be used is added to `diagnostics` or reported by `check_files`.
     """
     if refusal(source, file.path, file.node) is not None:
         return None
@@ -173,7 +173,7 @@ def _text(source: FleetSource, file: KeyFile, required: bool, diagnostics: Diagn
 def _similar(file: File, source: FleetSource) -> str:
     """Return a suggestion: a file in the same directory with a similar name.
 
-    The fleet's YAML files are left out.
+    The fleet's YAML files are not suggested.
     """
     yaml = {File(name).name for name in source.roots}
     try:
@@ -185,7 +185,7 @@ def _similar(file: File, source: FleetSource) -> str:
 
 
 def _header_secret(file: KeyFile, text: str, diagnostics: Diagnostics) -> HeaderSecret | None:
-    """Return the secret without surrounding whitespace; None, with LB150, if a header cannot carry it."""
+    """Return the secret without surrounding whitespace. Return None and report LB150 if a header cannot contain it."""
     secret = text.strip()
     if _HEADER_SECRET.fullmatch(secret):
         return HeaderSecret(secret)

@@ -1,9 +1,9 @@
-"""The positions of the Topology's objects in the YAML, kept separate from the Topology.
+"""Tracks where the Topology's objects are in the YAML, separately from the Topology.
 
 Targets and the running control plane use the Topology's own paths, which identify a replica by its name
-(`pools.llama.replicas.a100-0`): a list index has no meaning after the replicas are sorted. Settings use the same paths.
-A few paths of the YAML differ: a capacity is written as weight or GPU, and entries whose order has no meaning are
-sorted. A setting without a position in the YAML is a default.
+(`pools.llama.replicas.a100-0`), because a list index has no meaning once the replicas have been sorted. Settings use
+the same paths. A few paths in the YAML differ, because a capacity is written as a weight or GPU, and entries whose
+order has no meaning are sorted. A setting without a position in the YAML has its default value.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class SourceMap:
 
     root: Node
     replicas: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """Maps each pool and replica name to its index in the list."""
+    """Maps each pool and replica name to the replica's index in the list."""
     limits: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """Maps each route to the list index of each request limit, for lists that also have prompt-token limits."""
+    """Maps each route to the list index of each request limit, for lists that also contain prompt-token limits."""
 
     sections: Mapping[str, Mapping[str, Section]] = field(default_factory=dict)
     """Maps each section and name to the pool or route as it was written."""
     cache: SectionCache = field(default_factory=SectionCache, compare=False)
-    """Values that were derived from the pools and routes of the last fleet."""
+    """Values derived from the previous fleet's pools and routes."""
 
     def derived(self, purpose: Hashable, place: Place, derive: Callable[[], _Result]) -> _Result:
         """Return a value that depends only on the YAML of this pool or route, and not on its position."""
@@ -50,7 +50,7 @@ class SourceMap:
         return path if index is None else (*path[:3], index, *path[4:])
 
     def _index(self, path: Path) -> int | None:
-        """Return the index in the YAML of a replica or a limit; None if it is in the path, or if there is none."""
+        """Return a replica's or limit's index in the YAML, or None if it is already in the path or does not exist."""
         item = path[3]
         if (path[0], path[2]) == ("pools", "replicas") and not isinstance(item, int):
             return self.replicas.get(str(path[1]), {}).get(item)
@@ -64,7 +64,7 @@ class SourceMap:
         return position_of(self.root, self.written(path), key)
 
     def with_position(self, diagnostic: Diagnostic) -> Diagnostic:
-        """Return the diagnostic with a position, if it has only a path."""
+        """Return the diagnostic with a position if it has only a path."""
         if diagnostic.position is not None or not diagnostic.path:
             return diagnostic
         path = self.written(diagnostic.path)
@@ -72,7 +72,7 @@ class SourceMap:
 
 
 def origin(sources: SourceMap, path: Path) -> Position | None:
-    """Return the position of the value, or of its list if it has no separate position; None for a default."""
+    """Return the position of the value, or of its list if it has no separate position, or None for a default."""
     for path_in_file in _written_paths(path):
         node = descend(sources.root, sources.written(path_in_file))
         if node is not None:

@@ -1,4 +1,4 @@
-"""Telemetry and weighting: the sources of signals, their completeness, and how weights follow them."""
+"""Resolves telemetry and weighting: the signal sources, their completeness, and how weights follow the signals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lbctl.model.telemetry import Source, Telemetry, Weighting
 from lbctl.signals import KINDS, table
 
 _NEEDS = {"custom": ("signal", "metric"), "prometheus": ("signal", "query")}
-"""Maps each kind of source to the required keys."""
+"""Maps each kind of source to its required keys."""
 _EXAMPLES = {
     "custom": "{kind: custom, url: …, metric: my_queue_depth, signal: queue, unit: requests}",
     "prometheus": "{kind: prometheus, url: …, query: …, signal: queue}",
@@ -21,18 +21,19 @@ _EXAMPLES = {
 
 
 _INTERVAL_OF_PICKED = 1_000
-"""Default interval for pools with the picker, in milliseconds: between scrapes, the picker counts computed prompts as
-waiting."""
+"""Default interval for pools that use the picker, in milliseconds. Between scrapes, the picker counts computed prompts
+as waiting."""
 
 
 _AGENT = ir.MetricsSource("agent", "http://{host}:{agent_port}/metrics")
-"""Source for a pool with agents, at the port of each replica's agent."""
+"""Source for a pool with agents, using the port of each replica's agent."""
 
 
 def telemetry(section: Telemetry | None, pool: model.Pool) -> ir.Telemetry | None:
-    """Resolve the sources of the pool or of one of its replicas.
+    """Resolve the sources for the pool or for one of its replicas.
 
-    The agent comes after the sources in the files. A source of its kind in the files replaces it.
+    The agent comes after the sources defined in the files. If the files define a source of the same kind, that source
+    replaces it.
     """
     listed = section is not None and any(source.kind == "agent" for source in section.sources)
     of_agent = (_AGENT,) if pool.health.agent is not None and not listed else ()
@@ -72,8 +73,8 @@ def weighting(pool: model.Pool) -> ir.Weighting:
 def check_telemetry(ctx: Context) -> None:
     """Check the sources and the weighting.
 
-    Reports LB601 for a source without a required key, LB602 for a unit that does not fit its signal, LB603 (a warning)
-    for `adaptive` without a source of evidence.
+    Reports LB601 for a source without a required key, LB602 for a unit that does not match its signal, LB603 (a
+    warning) for `adaptive` without a source of evidence.
     """
     for name, pool in sorted(ctx.fleet.pools.items()):
         for section, path in _sections(name, pool):

@@ -1,4 +1,4 @@
-"""Pools that cannot answer requests: without a replica in the route's regions, or completely drained."""
+"""Reports pools that cannot serve requests, because no replica is in the route's regions or all are drained."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from lbctl.ir.routes import Forward, Route
 def check_residency(ctx: Context, routes: Iterable[Route], pools: Iterable[Pool]) -> None:
     """Report LB115 for each pool that has no replica in the regions of a route to it.
 
-    A replica without a region is outside every region, as are replicas from DNS. A targets file that does not exist yet
-    is not checked.
+    A replica without a region counts as outside every region, as do replicas found through DNS. A targets file that
+    does not exist yet is not checked.
     """
     judged = (pool for pool in pools if pool.replicas or not isinstance(pool.discovery, FileDiscovery))
     regions = {pool.name: {replica.region for replica in pool.replicas} for pool in judged}
@@ -29,7 +29,7 @@ def check_residency(ctx: Context, routes: Iterable[Route], pools: Iterable[Pool]
 
 
 def _outside(route: Route, regions: dict[str, set[str | None]]) -> Iterator[tuple[str, Path]]:
-    """Yield each pool without a replica in the route's regions, and the key of the route that names it."""
+    """Yield each pool without a replica in the route's regions, and the key in the route that names it."""
     if not route.regions or not isinstance(route.action, Forward):
         return
     references: list[tuple[str, Path]] = [(pool, ("regions",)) for pool in sorted(_chosen(route.action))]
@@ -39,10 +39,10 @@ def _outside(route: Route, regions: dict[str, set[str | None]]) -> Iterator[tupl
 
 
 def check_drained(ctx: Context, routes: Iterable[Route], pools: Iterable[Pool]) -> None:
-    """Warn with LB208 about each completely drained pool that routes still send requests to.
+    """Report LB208, a warning, for each completely drained pool to which routes still send requests.
 
-    A drained pool is allowed, as a replica is drained before it is removed, but a route without another pool no longer
-    answers. A pool without replicas does not count as drained, and mirrors are not considered.
+    A drained pool is allowed, because a replica is drained before it is removed, but a route without another pool can
+    no longer serve requests. A pool without replicas does not count as drained, and mirrors are not considered.
     """
     drained = {pool.name for pool in pools if pool.replicas and all(replica.drain for replica in pool.replicas)}
     routes_by_pool: dict[str, list[str]] = {name: [] for name in sorted(drained)}
@@ -60,7 +60,7 @@ def check_drained(ctx: Context, routes: Iterable[Route], pools: Iterable[Pool]) 
 
 
 def _without_relief(route: Route, drained: set[str]) -> Iterator[str]:
-    """Yield the drained pools that the route sends requests to, unless a fallback takes those requests."""
+    """Yield the drained pools to which the route sends requests, unless a fallback takes over those requests."""
     action = route.action
     if not isinstance(action, Forward) or (action.fallback and action.fallback not in drained):
         return

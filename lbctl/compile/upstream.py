@@ -1,4 +1,4 @@
-"""Resolves `upstream` and `credentials` of a pool, which replace parts of its requests."""
+"""Resolves a pool's `upstream` and `credentials`, which replace parts of its requests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def upstream(ctx: Context, name: str, pool: model.Pool) -> ir.Upstream | None:
 
 
 def credentials(ctx: Context, name: str, pool: model.Pool) -> ir.UpstreamHeader | None:
-    """Resolve the key that replicas require.
+    """Resolve the key that the replicas require.
 
     Reports LB119 for headers that control the message, and LB160 if `upstream` is also set.
     """
@@ -51,7 +51,7 @@ def credentials(ctx: Context, name: str, pool: model.Pool) -> ir.UpstreamHeader 
 
 
 def tls(section: model.PoolTls | None, api: ir.Upstream | None) -> ir.PoolTls | None:
-    """Resolve TLS to the replicas. The certificate of a hosted API must contain its host."""
+    """Resolve TLS to the replicas. A hosted API's certificate must contain its host."""
     if section is None:
         return None
     name = section.server_name or (api.server_name if api else None)
@@ -81,7 +81,7 @@ def _check_header(ctx: Context, path: Path, name: str, value: str | HeaderFile) 
 
 
 def _written(ctx: Context, path: Path, name: str) -> str:
-    """Return the header's name as written in the fleet."""
+    """Return the header name as written in the fleet."""
     node = descend(ctx.source.root, path)
     keys = node.value if node is not None and isinstance(node.value, dict) else {}
     return next((key for key in keys if key.lower() == name), name)

@@ -1,8 +1,8 @@
-"""Applies thresholds to the results of active checks to decide whether to eject a replica, without any I/O.
+"""Applies thresholds to active check results to decide whether to eject a replica, without any I/O.
 
-As in Envoy, the first result is decisive: waiting for three failures at startup would send requests to a replica that
-is known to be down. Before the first result, a replica that existed before lbctl started counts as good, and a replica
-that joins later counts as ejected. Times are passed as arguments, in seconds since the epoch.
+As in Envoy, the first result is decisive, because waiting for three failures at startup would mean sending requests to
+a replica that is known to be down. Before the first result, a replica that existed before lbctl started counts as good,
+and a replica that joins later counts as ejected. Times are passed as arguments, in seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class CheckResult:
     """The result of one check."""
 
     problem: str = ""
-    """The problem; empty if there is none."""
+    """The problem, or an empty string if there is none."""
 
     @property
     def good(self) -> bool:
@@ -27,24 +27,24 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True)
 class CheckState:
-    """The state of one replica according to its active checks."""
+    """The state of a replica according to its active checks."""
 
     out: bool
     """Whether the replica is ejected."""
     since: float
     """The time at which the replica was last ejected or readmitted."""
     reason: str = ""
-    """The reason why the replica is ejected; if it is not ejected, the newest failure."""
+    """The reason why the replica is ejected or, if it is not ejected, its most recent failure."""
     contrary: int = 0
     """Number of consecutive results that contradict `out`."""
     at: float | None = None
-    """The time of the newest result; None before the first."""
+    """The time of the newest result, or None before the first result."""
     passed: bool = False
     """Whether the replica has ever passed a check."""
 
 
 def initial_state(now: float, *, trusted: bool) -> CheckState:
-    """Return the state before the first result: in if the replica is `trusted`, otherwise ejected."""
+    """Return the state before the first result, which is in if the replica is `trusted` and ejected otherwise."""
     return CheckState(out=False, since=now) if trusted else CheckState(out=True, since=now, reason="not checked yet")
 
 

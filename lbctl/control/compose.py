@@ -1,10 +1,10 @@
-"""Composes the proxies' fleet from the files and everything that changes it, in a single pure module.
+"""Composes the fleet for the proxies from the files and everything that changes it, in a single pure module.
 
-`compose` applies the control loop's decisions (weights, ejections), operators' overrides (drains, weights, splits of
-routes) and drain deadlines to the fleet. `for_proxy` adds the features that lbctl provides for proxies that lack them:
+`compose` applies the control loop's decisions (weights, ejections), operators' overrides (drains, weights, route
+splits) and drain deadlines to the fleet. `for_proxy` adds the features that lbctl provides for proxies that lack them:
 active health checks and slow start. The publisher, the drivers and the views (status, explain, metrics) read the result
-instead of recomputing it. Times are arguments: `compose` takes seconds since the epoch; `for_proxy` takes seconds on
-any clock.
+instead of recomputing it. Times are passed as arguments, in seconds since the epoch for `compose` and in seconds on any
+clock for `for_proxy`.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from lbctl.ir.snapshot import Snapshot, drained_of, weights_of
 from lbctl.ir.weight import Weight
 
 ReplicaStatus = Literal["in", "drained", "asleep", "ejected", "removed"]
-"""in: the replica gets requests. drained: it gets no new requests and finishes its current ones. asleep: its engine
-sleeps, so requests and clients are kept away from it. ejected: deep health keeps requests and clients away from it.
-removed: its drain deadline has passed, and the proxies no longer have it."""
+"""in: the replica gets requests. drained: it gets no new requests and finishes its current ones. asleep: its engine is
+asleep, so it gets no traffic. ejected: the deep health check is keeping traffic off it. removed: its drain deadline has
+passed, and it has been removed from the proxies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +38,15 @@ class EffectiveReplica:
     replica: Replica
     """The replica as defined by the files and discovery."""
     weight: Weight
-    """The published weight; if the status is not "in", the weight that the replica will return with."""
+    """The published weight or, if the status is not "in", the weight that the replica will have when it returns."""
     share: float
     """The replica's fraction of the pool's requests, from 0 to 1."""
     status: ReplicaStatus
     """Whether the replica gets requests."""
     reasons: tuple[str, ...]
-    """The reason why the replica is not "in", and the weight that an operator has set."""
+    """The reason why the replica is not "in", and any weight set by an operator."""
     drained_since: float | None
-    """The time at which the replica's drain began, in seconds since the epoch; None if it is not drained."""
+    """The time at which the replica's drain began, in seconds since the epoch, or None if it is not drained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,20 +62,20 @@ class Composed:
     removed: Mapping[str, frozenset[str]]
     """Maps each pool to the replicas whose drain deadline has passed."""
     ejected: Mapping[str, Reasons]
-    """Maps each pool and replica to the reason why deep health has ejected it."""
+    """Maps each pool and replica to the reason why the deep health check has ejected it."""
     asleep: Mapping[str, frozenset[str]]
     """Maps each pool to the replicas whose engines are asleep."""
     overrides: Overrides
-    """The operators' overrides that apply to this fleet now."""
+    """The operators' overrides that currently apply to this fleet."""
 
     def next_deadline(self, now: float) -> float | None:
-        """The time of the next drain deadline that changes the result of `compose`; None if there is none."""
+        """The time of the next drain deadline that changes the result of `compose`, or None if there is none."""
         return drains.next_due(self.drains, self.whole.topology, now)
 
     def replicas(self, pool: Pool) -> tuple[EffectiveReplica, ...]:
-        """One item for each replica of this pool in `whole`, in the same order.
+        """One item per replica of this pool in `whole`, in the same order.
 
-        They are computed on demand, so that publishing 10,000 replicas does not wait for them.
+        The items are computed on demand, so that publishing 10,000 replicas does not have to wait for them.
         """
         weights = weights_of(pool, self.whole)
         rates = {item.name: weight.rate for item, weight in zip(pool.replicas, weights, strict=True)}
@@ -134,8 +134,8 @@ def compose(
     """Apply the control loop's output, rollouts (`moving`), the operators' overrides and drain deadlines to the fleet.
 
     `fleet` contains the discovered replicas but no live state. `output` and `requested` may also refer to pools and
-    replicas that no longer exist; those parts are ignored. `drained` is `Composed.drains` of the previous call, so that
-    a drain keeps its start time. `now` is in seconds since the epoch.
+    replicas that no longer exist; those parts are ignored. `drained` is `Composed.drains` from the previous call, so
+    that a drain keeps its start time. `now` is in seconds since the epoch.
     """
     topology = fleet.topology
     active = overrides.within(overrides.current(requested, now), topology)
@@ -151,7 +151,7 @@ def compose(
 
 
 def weight_changes(before: Composed, after: Composed) -> dict[str, dict[str, Weight]]:
-    """Published weights, by pool and replica, for replicas that get requests and whose weight has changed."""
+    """Published weights, by pool and replica, for replicas that get requests and whose weights have changed."""
     old = {pool.name: pool for pool in before.snapshot.topology.pools}
     changes = {
         pool.name: _pool_changes(old[pool.name], before.snapshot, pool, after.snapshot)
@@ -186,9 +186,9 @@ class ForProxy:
     ramps: Ramps
     """Argument for the next call to `for_proxy`."""
     factors: Factors = field(default_factory=dict)
-    """The slow-start factors that the weights in `snapshot` contain."""
+    """The slow-start factors included in the weights in `snapshot`."""
     next_change: float | None = None
-    """The time at which slow start next changes the weights; None if no replica is ramping."""
+    """The time at which slow start next changes the weights, or None if no replica is ramping."""
 
 
 def for_proxy(
@@ -196,9 +196,9 @@ def for_proxy(
 ) -> ForProxy:
     """Compose the snapshot for a proxy that lacks active health checks and slow start.
 
-    `failing` contains the replicas, by pool, that active health checks have ejected; `ramps` contains the ramps of the
-    previous call. `now` is in seconds; `min_interval` is the shortest time between weight changes that the proxy can
-    follow, in seconds.
+    `failing` contains the replicas, by pool, that active health checks have ejected. `ramps` contains the ramps from
+    the previous call. `now` is in seconds. `min_interval` is the shortest time between weight changes that the proxy
+    can follow, in seconds.
     """
     failing = _closed(composed.snapshot, failing)
     snapshot = _without(composed.snapshot, failing)
@@ -227,7 +227,7 @@ def _without(snapshot: Snapshot, failing: Mapping[str, frozenset[str]]) -> Snaps
 
 
 def _relieved(snapshot: Snapshot, factors: Factors) -> Factors:
-    """Increase the factors so that slow start leaves enough of the capacity of each priority in use."""
+    """Increase the factors so that slow start leaves enough of each priority's capacity in use."""
     by_pool: dict[str, dict[str, float]] = {}
     for pool in snapshot.topology.pools:
         of_pool, drained = factors.get(pool.name, {}), drained_of(pool, snapshot)

@@ -1,4 +1,4 @@
-"""Explains why a replica has its weight: every number from its signals to the decided weight, with ages."""
+"""Explains why a replica has its weight, with every number from its signals to the decided weight, and their ages."""
 
 from __future__ import annotations
 
@@ -13,52 +13,52 @@ from lbctl.signals.merge import Signal
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The path of one replica's weight: signal → normalised → proposed → goal → limited → decided.
+    """The steps by which a replica's weight is derived: signal → normalised → proposed → goal → limited → decided.
 
-    `proposed`, `goal`, `limited` and `decided` are multiples of the capacity. Ages are in seconds; None before the
+    `proposed`, `goal`, `limited` and `decided` are multiples of the capacity. Ages are in seconds, or None before the
     first sample.
     """
 
     pool: str
     replica: str
     strategy: str
-    """The strategy of the pool's weights."""
+    """The pool's weighting strategy."""
     mode: Mode
     """The current mode of the pool's weights."""
     mode_reason: str
-    """The reason why the mode is not `acting`; empty otherwise."""
+    """The reason why the mode is not `acting`, or an empty string if it is."""
     capacity: float
     """The replica's capacity."""
     signals: Mapping[str, Signal]
-    """Maps each name to the signal that the decision is based on."""
+    """Maps each signal name to the signal on which the decision is based."""
     age: float | None
     """Age of the newest sample, in seconds."""
     evidence_age: float | None
     """Age of the newest evidence of speed or load, in seconds."""
     signal: float | None
-    """Speed (or load) per capacity; comparable only within the pool."""
+    """Speed or load divided by the capacity, comparable only within the pool."""
     normalised: float
     """The natural logarithm of `signal` relative to the upper median of its peers."""
     across: float
     """The natural logarithm of the peers' upper median relative to the pool's."""
     proposed: float | None
-    """The strategy's proposal; None without evidence."""
+    """The strategy's proposal, or None without evidence."""
     goal: float
-    """`proposed` limited to floor and ceiling, or the value that health or staleness requires."""
+    """`proposed` after limiting it to the floor and ceiling, or the value required by health or staleness."""
     limited: float
     """The value after bounded steps towards `goal`."""
     decided: float
-    """The value to publish: `limited`, as of the last change beyond the deadband."""
+    """The value to publish, which is `limited` as of the last change beyond the deadband."""
     weight: Weight
-    """The weight for `decided`, with its parts for speed and for room."""
+    """The weight that results from `decided`, with its parts for speed and for room."""
     verdict: Verdict
-    """The verdict of deep health."""
+    """The deep health check's verdict."""
     reasons: tuple[str, ...]
     """The reason why the replica is ejected or at the floor, and the reason for the strategy's proposal."""
 
 
 def decisions(state: State, pool: str) -> tuple[Decision, ...]:
-    """One decision per replica, in the pool's order; empty for an unknown pool."""
+    """One decision per replica, in the pool's order. The result is empty for an unknown pool."""
     pool_state = state.pools.get(pool)
     return tuple(_decision(pool_state, item, state.now) for item in pool_state.replicas) if pool_state else ()
 

@@ -1,8 +1,8 @@
 """Tracks how long each replica has been drained, and which replicas are removed because their deadline has passed.
 
-A drained replica finishes its requests; after the pool's `drain_deadline`, it is removed from the pool even if it still
-has requests. The functions are pure: the time is an argument, and the state that must survive a restart is a plain
-mapping. A drain starts in the fleet files or on an operator's request.
+A drained replica finishes its requests. After the pool's `drain_deadline`, it is removed from the pool even if it still
+has requests. The functions are pure. The time is an argument, and the state that must survive a restart is a plain
+mapping. A drain is started in the fleet files or at an operator's request.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def track(
 ) -> dict[tuple[str, str], float]:
     """Return the start time of each current drain.
 
-    A replica that was drained `before` keeps its start time; a replica that is no longer drained or no longer exists is
-    removed. `drained` contains the replicas, by pool, that are drained in addition to those in the files.
+    A replica that was already drained in `before` keeps its start time. A replica is removed if it is no longer drained
+    or no longer exists. `drained` contains the replicas, by pool, that are drained in addition to those in the files.
     """
     return {
         (pool.name, replica.name): min(before.get((pool.name, replica.name), now), now)
@@ -43,14 +43,14 @@ def expired(since: Since, topology: Topology, now: float) -> dict[str, frozenset
 
 
 def next_due(since: Since, topology: Topology, now: float) -> float | None:
-    """The time at which the next deadline passes, in seconds since the epoch; None if there is none."""
+    """The time at which the next deadline passes, in seconds since the epoch, or None if there is none."""
     deadlines = {pool.name: pool.drain_deadline / 1000 for pool in topology.pools}
     times = [began + deadlines[pool] for (pool, _), began in since.items() if pool in deadlines]
     return min((time for time in times if time > now), default=None)
 
 
 def without(topology: Topology, removed: Mapping[str, frozenset[str]]) -> Topology:
-    """Return the topology without these replicas, given by pool. Unchanged pools stay the same objects."""
+    """Return the topology without these replicas, given by pool. Unchanged pools remain the same objects."""
     if not removed:
         return topology
     pools = tuple(

@@ -1,4 +1,4 @@
-"""The effects of the control loop:
+"""The effects of the control loop.
 
 `LoopOutput.after` applies them to the configuration of the proxies, and logs record them.
 
@@ -15,27 +15,27 @@ from lbctl.ir.weight import Weight
 
 Verdict = Literal["in", "floor", "out", "asleep"]
 """in: the replica gets its weight. floor: it gets as few requests as possible. out: it gets no new requests because of
-a fault. asleep: it gets no new requests because its engine sleeps, which is not a fault."""
+a fault. asleep: it gets no new requests because its engine is asleep, which is not a fault."""
 Mode = Literal["acting", "frozen", "blind", "held"]
-"""acting: evidence moves weights. frozen: more than half look slow, hot or stale, and no weight moves. blind: more than
-half are stale or have never been sampled, and weights return to the capacities. held: an operator has frozen the
-weights."""
+"""acting: weights change based on evidence. frozen: more than half of the replicas look slow, hot or stale, so no
+weight changes. blind: more than half are stale or have never been sampled, so weights return to the capacities. held:
+an operator has frozen the weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class WeightsChanged:
-    """The weights of a pool have changed by more than the deadband. Operators' overrides are applied by `compose`."""
+    """A pool's weights have changed by more than the deadband. Operators' overrides are applied by `compose`."""
 
     pool: str
     weights: Mapping[str, Weight]
-    """Maps each replica of the pool to its weight: within floor and ceiling, after bounded steps."""
+    """Maps each of the pool's replicas to its weight, within the floor and ceiling, after bounded steps."""
     at_capacity: bool
-    """Whether each weight equals the replica's capacity, as it does without the control loop."""
+    """Whether each weight equals the replica's capacity, as it would without the control loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class HealthChanged:
-    """The verdict on a replica, or the reasons for it, have changed."""
+    """The verdict on a replica changed, or the reasons for it did."""
 
     pool: str
     replica: str
@@ -47,12 +47,12 @@ class HealthChanged:
 
 @dataclass(frozen=True, slots=True)
 class RemapAcceptanceChanged:
-    """An operator has accepted a replica's failed row remap, or the accepted failure has ended."""
+    """An operator has accepted a replica's failed row remap, or the accepted failure has been resolved."""
 
     pool: str
     replica: str
     accepted: bool
-    """Whether deep health ignores the failure."""
+    """Whether the deep health check ignores the failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class ModeChanged:
     mode: Mode
     """The new mode."""
     reason: str
-    """Human-readable reason; empty for the mode "acting"."""
+    """Human-readable reason, or an empty string in the "acting" mode."""
 
 
 Effect = WeightsChanged | HealthChanged | RemapAcceptanceChanged | ModeChanged

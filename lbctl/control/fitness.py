@@ -1,4 +1,4 @@
-"""The names of a replica's states, and which of them allow a pool to answer.
+"""The names of a replica's states, and which of them allow a pool to respond.
 
 This module imports only the standard library.
 """
@@ -16,14 +16,14 @@ StateName = Literal[
 FIT = frozenset({"in", "ramping", "slow", "hot"})
 """The states of a replica that is reachable and gets requests."""
 UNKNOWN = "unknown"
-"""The state of a replica that gets requests although its reachability is unknown."""
+"""The state of a replica that gets requests even though it is not known to be reachable."""
 
 
 def lacks_fit_replica(states: Iterable[str]) -> bool:
-    """Return whether no replica of a pool can answer, given the states of all its replicas.
+    """Return whether no replica in a pool can respond, given the states of all its replicas.
 
     The result is also true for an empty pool.
 
-    A replica in the `unknown` state may be able to answer.
+    A replica in the `unknown` state may be able to respond.
     """
     return not any(state in FIT or state == UNKNOWN for state in states)

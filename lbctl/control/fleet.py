@@ -1,4 +1,4 @@
-"""Applies a new fleet to the state: existing replicas keep their state, and new ones start at their capacity."""
+"""Applies a new fleet to the state. Existing replicas keep their state, and new ones start at their capacity."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def with_fleet(state: State, event: FleetChanged) -> State:
 
 
 def _new_pool(pool: Pool, event: FleetChanged) -> PoolState:
-    """Weights from before a restart count as current evidence, and deep health continues from its last verdicts."""
+    """Treat weights from before a restart as current evidence, and continue deep health from its last verdicts."""
     replicas = tuple(_restored(item, pool, event) for item in pool.replicas)
     return PoolState(pool, rules_of(pool), replicas, _indices(pool))
 
@@ -52,7 +52,7 @@ def _updated_pool(before: PoolState, pool: Pool, now: float) -> PoolState:
 
 
 def _updated(before: ReplicaState | None, replica: Replica, pool: Pool, now: float) -> ReplicaState:
-    """The state of a replica that stays in the pool. A replica with a different address is a different replica."""
+    """The state of a replica that remains in the pool. A replica with a different address is a different replica."""
     if before is None or before.replica.address != replica.address:
         return new_replica_state(replica, 1.0, now)
     trajectory = before.trajectory

@@ -1,32 +1,33 @@
-"""Deep health of one replica, from telemetry: faults that a 200 from /health does not reveal.
+"""The deep health check of one replica, which uses telemetry to find faults that a 200 from /health does not reveal.
 
-A new fatal XID, a failed row remap, a stalled engine and too little memory eject a replica; a temperature above the
-limit lowers it to the floor weight. A pre-existing XID, a saturated engine that still makes progress, a throttled GPU
-and unknown values have no effect. If progress is counted in requests rather than steps, a long response looks like a
-stall, so a stall takes four times as long to detect. The same applies if only proxies report requests in flight. The
-stall timer restarts whenever the proxies have received all their responses: in that case, the page is late, not the
-engine.
+A replica is ejected for a new fatal XID, a failed row remap, a stalled engine or too little memory. If its temperature
+is above the limit, its weight is lowered to the floor. A pre-existing XID, a saturated engine that still makes
+progress, a throttled GPU and unknown values have no effect. If progress is counted in requests rather than steps, a
+long response looks like a stall, so the detection of a stall takes four times as long. The same applies if only proxies
+report requests in flight. The stall timer restarts whenever the proxies have received all their responses, because the
+metrics page is then late, not the engine.
 
 A stalled replica returns after `healthy_threshold` good observations, once the counter that caused its ejection has
 advanced. An ejected replica gets no requests, so it may have nothing to make progress on, and its remaining requests
 reveal nothing about a broken GPU or memory. Therefore, each replica is readmitted on trial at the floor weight after
 `ejection_time` times the number of ejections (at most ten). The trial succeeds after the same number of good
-observations with progress; any complaint ejects the replica again. While a complaint remains, the trial starts only
-after ten times as long, so that a leaked gauge cannot eject the replica forever. A GPU with a failed row remap needs a
-replacement, so its replica stays ejected until the page shows that the failure is gone, or until an operator readmits
-it. A page without this value, or no page at all, changes nothing.
+observations with progress. Any problem causes the replica to be ejected again. While a problem persists, the trial
+starts only after ten times as long, so that a stuck gauge cannot keep the replica ejected forever. A GPU with a failed
+row remap must be replaced, so its replica remains ejected until the page shows that the failure has been resolved, or
+until an operator readmits it. If the page lacks this value, or cannot be read, nothing changes.
 
-In a pool with agents, XID errors and row remaps have no effect here: the agents judge them, remember them until the
-engine has restarted, and let an operator readmit the replica.
+In a pool with agents, XID errors and row remaps have no effect here, because the agents evaluate them, remember them
+until the engine has restarted, and let an operator readmit the replica.
 
-An engine that reports that it is asleep gets no requests, and is not judged, until it is awake or its samples are
-stale. Sleep is not a fault: it does not count towards `max_ejection`, and the replica returns with its full weight.
+An engine that reports that it is asleep gets no requests, and is not evaluated, until it is awake or its samples are
+stale. Because sleep is not a fault, it does not count towards `max_ejection`, and the replica returns at its full
+weight.
 
-The picker notices within seconds that an engine has stopped (`lbctl.pick.stalls`). That is only a suspicion: it lowers
-the published weight to the floor, within the limit of `max_ejection`. As soon as the picker uses the replica again, its
-weight returns without steps.
+The picker notices within seconds that an engine has stopped (`lbctl.pick.stalls`). Because this is only a suspicion,
+the published weight is lowered to the floor, within the limit set by `max_ejection`. As soon as the picker uses the
+replica again, its weight is restored at once, without steps.
 
-Observations count once per interval, regardless of how many sources report.
+Each interval counts as one observation, regardless of how many sources report.
 """
 
 from __future__ import annotations
@@ -41,14 +42,15 @@ from lbctl.ir.pools import DeepCheck, PassiveCheck, Pool, Telemetry
 from lbctl.signals.merge import Signal, Signals
 
 COOLING_MARGIN = 5.0
-"""Degrees Celsius below the limit at which a hot replica counts as cool again."""
+"""Number of degrees Celsius below the limit at which a hot replica counts as cool again."""
 MEMORY_RECOVERY_FACTOR = 1.1
 """Multiple of the limit at which free memory counts as sufficient again."""
 MAX_BACKOFF = 10
 """Maximum multiplier of `ejection_time`."""
 UNCERTAIN_STALL_FACTOR = 4
-"""Multiplier of `stalled_after` if a stall is less certain: progress is counted in requests, or proxies report requests
-in flight but the engine reports none (its page may be late, or a client sends a body slowly)."""
+"""Multiplier of `stalled_after` if a stall is less certain. This is the case if progress is counted in requests. It is
+also the case if proxies report requests in flight but the engine reports none, because its page may be late or a client
+may be sending a body slowly."""
 _EARLY = 0.2
 """Fraction of an interval by which an observation may be early, because samples do not arrive at exact times."""
 _MIN_INTERVAL_PART = 1 - _EARLY
@@ -60,7 +62,7 @@ _LOW_MEMORY = "free GPU memory below the limit"
 _REMAP_FAILED = "a GPU could not remap a faulty memory row: replace the GPU"
 _OVERHEATED = "temperature above the limit"
 ASLEEP = "its engine is asleep"
-"""The reason for the verdict "asleep"."""
+"""The reason for the "asleep" verdict."""
 
 Phase = Literal["in", "trial", "out"]
 RemapFailure = Literal["", "failed", "accepted"]
@@ -82,7 +84,7 @@ _NO_XIDS: frozenset[tuple[str, int]] = frozenset()
 class ProgressWatch(NamedTuple):
     """Values that change with every observation.
 
-    They are separate so that `DeepHealth` remains the same object in a healthy fleet. Times are seconds.
+    They are separate so that `DeepHealth` remains the same object in a healthy fleet. Times are in seconds.
     """
 
     observed_at: float = NEVER
@@ -90,12 +92,12 @@ class ProgressWatch(NamedTuple):
     progress: float | None = None
     """The value of the progress counter."""
     still_since: float | None = None
-    """The time since which the counter has not changed despite requests in flight; None if it changes or the engine is
-    idle."""
+    """The time since which the counter has not changed despite requests in flight, or None if it is changing or the
+    engine is idle."""
     counted_at: float = NEVER
     """Time of the newest observation that counted towards thresholds."""
     answered: int = 0
-    """The number of requests that the proxies have counted as answered."""
+    """The number of requests that, according to the proxies, have been answered."""
 
 
 class DeepHealth(NamedTuple):
@@ -106,13 +108,14 @@ class DeepHealth(NamedTuple):
     reasons: tuple[str, ...] = ()
     """The reason why the phase is not "in"."""
     complaints: tuple[str, ...] = ()
-    """Problems in the newest observation."""
+    """Problems found in the newest observation."""
     since: float = NEVER
     """The time at which the phase began."""
     initial_progress: float | None = None
-    """The first known value of the progress counter in the phase "out" or "trial"."""
+    """The first known value of the progress counter in the "out" or "trial" phase."""
     xids: frozenset[tuple[str, int]] | None = None
-    """(device, XID) pairs from the newest observation with XID values; empty if it reports no XID; None before it."""
+    """(device, XID) pairs from the newest observation with XID values. Empty if it reports no XID, and None before the
+    first such observation."""
     fatal_xid: int | None = None
     """A fatal XID that has not caused an ejection yet."""
     memory: Level = _WITHIN_LIMIT
@@ -120,7 +123,7 @@ class DeepHealth(NamedTuple):
     temperature: Level = _WITHIN_LIMIT
     """Whether the temperature is above its limit."""
     good_count: int = 0
-    """Consecutive observations without a complaint, counted up to the required number."""
+    """Number of consecutive observations without a problem, up to the required number."""
     ejections: int = 0
     """Number of ejections since the replica was last healthy."""
     ejection_denied: bool = False
@@ -130,23 +133,22 @@ class DeepHealth(NamedTuple):
     is_asleep: bool = False
     """Whether the engine reports that it is asleep."""
     is_suspected: bool = False
-    """Whether the replica's published weight is at the floor because its engine has stopped, according to the
-    picker."""
+    """Whether the published weight is at the floor because the engine has stopped, according to the picker."""
 
     @property
     def is_healthy(self) -> bool:
-        """Whether the replica is awake, and nothing is wrong with it."""
+        """Whether the replica is awake and has no problems."""
         complained = self.complaints or self.ejection_denied or self.temperature.exceeded or self.is_suspected
         return self.phase == "in" and not (complained or self.is_asleep)
 
     @property
     def accepts_remap(self) -> bool:
-        """Whether an operator has accepted its failed row remap."""
+        """Whether an operator has accepted the failed row remap."""
         return self.remap_failure == "accepted"
 
     @property
     def verdict(self) -> Verdict:
-        """The effect of the health on the weight."""
+        """The health's effect on the weight."""
         if self.phase == "out":
             return "out"
         if self.is_asleep:
@@ -156,7 +158,7 @@ class DeepHealth(NamedTuple):
 
     @property
     def verdict_reasons(self) -> tuple[str, ...]:
-        """The reason why the verdict is not "in"; empty if it is."""
+        """The reason why the verdict is not "in", or an empty string if it is."""
         if self.verdict == "in":
             return ()
         if self.verdict == "asleep":
@@ -170,21 +172,21 @@ class HealthRules:
     """The limits and thresholds of one pool. Times are seconds."""
 
     deep: DeepCheck
-    """The limits of the pool."""
+    """The pool's limits."""
     stalled_after: float | None
-    """Time without progress after which a replica counts as stalled; None: never."""
+    """Time without progress after which a replica counts as stalled. If None, stalls are not detected."""
     interval: float
-    """The pool's telemetry interval; if the pool has none, the longest interval of its replicas."""
+    """The pool's telemetry interval or, if the pool has none, the longest interval among its replicas."""
     stale_after: float
-    """The pool's value; if the pool has none, the longest value of its replicas."""
+    """The pool's value or, if the pool has none, the longest value among its replicas."""
     ejection_time: float
     """The minimum duration of an ejection."""
     unhealthy_threshold: int
-    """Consecutive bad observations after which a limit counts as exceeded."""
+    """Number of consecutive bad observations after which a limit counts as exceeded."""
     healthy_threshold: int
-    """Consecutive good observations after which a limit no longer counts as exceeded, or a phase ends."""
+    """Number of consecutive good observations after which a limit no longer counts as exceeded, or a phase ends."""
     has_agents: bool = False
-    """Whether agents next to the replicas judge XID errors and row remaps, which then have no effect here."""
+    """Whether agents next to the replicas evaluate XID errors and row remaps, which then have no effect here."""
 
 
 def rules_of(pool: Pool) -> HealthRules:
@@ -266,7 +268,7 @@ def _sleeping(health: DeepHealth) -> DeepHealth:
 
 
 def _changes_nothing(rules: HealthRules, health: DeepHealth, observation: Observation) -> bool:
-    """Whether the observation leaves the health unchanged, which is true for most observations of a healthy replica."""
+    """Whether the observation leaves the health unchanged, as most observations of a healthy replica do."""
     within_limits = health.memory is _WITHIN_LIMIT and health.temperature is _WITHIN_LIMIT
     if not within_limits or health.fatal_xid is not None or health.complaints:
         return False
@@ -290,11 +292,11 @@ def _changes_nothing(rules: HealthRules, health: DeepHealth, observation: Observ
 def _without_progress(
     watch: ProgressWatch, progress: Signal | None, observation: Observation, counted_at: float
 ) -> tuple[ProgressWatch, float]:
-    """Return the watch on the counter, and for how many seconds the counter has not changed despite work to do."""
+    """Return the state of the counter, and for how many seconds it has not changed despite pending work."""
     in_flight, answered = observation.requests
     if progress is None:
         return ProgressWatch(observation.at, watch.progress, None, counted_at, answered), 0.0
-    # Requests of clients that gave up count as answered too, so answers count only if no request waits for one.
+    # Requests from clients that gave up also count as answered, so answers count only if no request is waiting for one.
     all_answered = in_flight == 0 and answered > watch.answered
     if all_answered or not _busy(observation):
         return ProgressWatch(observation.at, progress.value, None, counted_at, answered), 0.0
@@ -303,7 +305,7 @@ def _without_progress(
 
 
 def without_samples(health: DeepHealth, watch: ProgressWatch) -> tuple[DeepHealth, ProgressWatch]:
-    """Return the health of a replica whose samples are stale: only its phase still counts."""
+    """Return the health of a replica whose samples are stale. Only its phase is still taken into account."""
     within_limits = health.memory is _WITHIN_LIMIT and health.temperature is _WITHIN_LIMIT
     if health.complaints or health.ejection_denied or health.good_count or not within_limits:
         health = health._replace(
@@ -315,7 +317,7 @@ def without_samples(health: DeepHealth, watch: ProgressWatch) -> tuple[DeepHealt
 
 
 def next_phase(rules: HealthRules, health: DeepHealth, watch: ProgressWatch, may_eject: bool, now: float) -> DeepHealth:
-    """Return the health in the resulting phase. `may_eject`: whether `max_ejection` allows another ejection."""
+    """Return the health in the resulting phase. `may_eject` is whether `max_ejection` allows another ejection."""
     if health.phase == "out":
         return _ejected(health, watch, now) if health.fatal_xid is not None else _recovered(rules, health, watch, now)
     if health.complaints:
@@ -333,7 +335,7 @@ def next_phase(rules: HealthRules, health: DeepHealth, watch: ProgressWatch, may
 def readmitted(health: DeepHealth, now: float) -> DeepHealth:
     """Return the health after an operator has readmitted the replica.
 
-    Only its XIDs, failed row remap and sleep are kept.
+    Only its XIDs, failed row remap and sleep state are kept.
     """
     remap_failure: RemapFailure = "accepted" if health.remap_failure else ""
     return DeepHealth(since=now, xids=health.xids, remap_failure=remap_failure, is_asleep=health.is_asleep)
@@ -342,7 +344,7 @@ def readmitted(health: DeepHealth, now: float) -> DeepHealth:
 def restored(reasons: tuple[str, ...] | None, is_asleep: bool, accepts_remap: bool, now: float) -> DeepHealth:
     """Return the health after a restart of lbctl.
 
-    `reasons`: the reasons why the replica was ejected; None if it was not.
+    `reasons` are the reasons why the replica was ejected, or None if it was not.
     """
     failed = reasons is not None and _REMAP_FAILED in reasons
     remap_failure: RemapFailure = "accepted" if accepts_remap else "failed" if failed else ""
@@ -369,7 +371,10 @@ def _reports_idle(observation: Observation) -> bool:
 def _xids(
     rules: HealthRules, health: DeepHealth, signals: Signals
 ) -> tuple[frozenset[tuple[str, int]] | None, int | None]:
-    """The gauge keeps the last XID forever: only a change to a fatal XID counts, and the first observation does not."""
+    """The gauge keeps the last XID forever, so only changes to a fatal XID count.
+
+    The first observation does not count.
+    """
     signal = signals.values.get("xid")
     if signal is None or (not signal.value and health.xids is _NO_XIDS):
         return health.xids, health.fatal_xid
@@ -421,7 +426,7 @@ def _complaints(
     observation: Observation,
     memory: Level,
 ) -> tuple[str, ...]:
-    """`still_for`: the seconds without progress while requests were in flight."""
+    """`still_for` is the number of seconds without progress while requests were in flight."""
     complaints: tuple[str, ...] = ()
     if fatal_xid is not None:
         complaints += (f"XID {fatal_xid}",)

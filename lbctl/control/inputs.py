@@ -1,4 +1,4 @@
-"""The control loop's observations of a replica: its signals, and its requests as counted by the proxies."""
+"""The control loop's observations of a replica: its signals, and its request counts from the proxies."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import NamedTuple
 from lbctl.signals.merge import Signals
 
 NEVER = float("-inf")
-"""Before every time. Times are seconds on the clock of the events, which never goes back."""
+"""A time before all others. Times are in seconds on the event clock, which never goes backwards."""
 
 
 class ProxyRequests(NamedTuple):
-    """A replica's requests in all proxies that report them."""
+    """A replica's requests across all proxies that report them."""
 
     in_flight: int | None = None
-    """Requests in flight; None if no proxy reports them, or if WebSocket connections may be among them."""
+    """Requests in flight, or None if no proxy reports them or if WebSocket connections may be among them."""
     answered: int = 0
     """Requests that have ended without an error since this process started."""
 
@@ -32,4 +32,4 @@ class Observation:
     signals: Signals
     requests: ProxyRequests = UNKNOWN_REQUESTS
     reserves_memory: bool = False
-    """Whether the engine reserves GPU memory, which makes free GPU memory useless as a signal."""
+    """Whether the engine reserves GPU memory, which makes free GPU memory meaningless as a signal."""

@@ -19,21 +19,21 @@ Reasons = Mapping[str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class LoopOutput:
-    """Weights, ejections, sleeping replicas and accepted failures by pool."""
+    """Weights, ejections, sleeping replicas and accepted failures, by pool."""
 
     weights: Mapping[str, Mapping[str, Weight]] = field(default_factory=dict)
-    """Maps each pool and replica to its weight; pools whose weights equal the capacities are absent."""
+    """Maps each pool and replica to its weight. Pools whose weights equal the capacities are omitted."""
     ejections: Mapping[str, Reasons] = field(default_factory=dict)
-    """Maps each pool and replica to the reason why deep health has ejected it."""
+    """Maps each pool and replica to the reason why the deep health check has ejected it."""
     asleep: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Maps each pool to the replicas whose engines are asleep."""
     accepted_remaps: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Maps each pool to the replicas whose failed row remap an operator has accepted. Proxies do not need it, but a
-    restart does."""
+    """Maps each pool to the replicas whose failed row remap an operator has accepted. The proxies do not need this
+    information, but it is needed after a restart."""
 
     @property
     def out(self) -> dict[str, frozenset[str]]:
-        """The replicas of each pool that get no requests: deep health has ejected them, or their engines are asleep."""
+        """The replicas in each pool that get no requests because deep health has ejected them or they are asleep."""
         out = {pool: frozenset(replicas) for pool, replicas in self.ejections.items()}
         return out | {pool: out.get(pool, frozenset()) | replicas for pool, replicas in self.asleep.items()}
 
@@ -68,7 +68,7 @@ class LoopOutput:
                 case RemapAcceptanceChanged():
                     _set_member(accepted_remaps, effect.pool, effect.replica, effect.accepted)
                 case ModeChanged():
-                    pass  # proxies get no mode
+                    pass  # proxies do not get the mode
         return LoopOutput(
             _without_empty(weights),
             _without_empty({**self.ejections, **ejections}),
@@ -78,7 +78,7 @@ class LoopOutput:
 
 
 def controlled(topology: Topology) -> tuple[Pool, ...]:
-    """The pools with telemetry; the others use their capacities."""
+    """The pools with telemetry. All other pools use their capacities."""
     return tuple(
         pool
         for pool in topology.pools
@@ -87,7 +87,7 @@ def controlled(topology: Topology) -> tuple[Pool, ...]:
 
 
 def shortest_interval(topology: Topology) -> float | None:
-    """Return the shortest telemetry interval of the controlled pools in seconds; None if no pool has telemetry."""
+    """Return the shortest telemetry interval of the controlled pools, in seconds, or None if no pool has telemetry."""
     pools = controlled(topology)
     telemetry = [pool.telemetry for pool in pools] + [item.telemetry for pool in pools for item in pool.replicas]
     return min((item.interval / 1000 for item in telemetry if item is not None), default=None)

@@ -1,7 +1,7 @@
-"""Outages: pools without an available replica, with reason and time. A rollout does not move requests to such a pool.
+"""Tracks pools without an available replica, to which a rollout does not move requests.
 
-A replica is available unless a check, an ejection or a drain keeps new requests away from it. A replica whose state is
-unknown counts as available, because many fleets have no health checks. This is pure.
+A replica is available unless a check, an ejection or a drain is keeping new requests away from it. A replica whose
+state is unknown counts as available, because many fleets have no health checks. The functions are pure.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from typing import NamedTuple
 from lbctl.control.fitness import lacks_fit_replica
 
 OUTAGE_TIMEOUT = 5.0
-"""Seconds without an available replica after which a running rollout ends: checks may fail once, and replicas may be
-replaced."""
+"""Seconds without an available replica after which a running rollout ends. This allows for a single failed check and
+for replicas being replaced."""
 CALM = 10.0
-"""Seconds with an available replica after which an outage is over: a reloaded proxy reports a dead replica as up until
-its first check."""
+"""Seconds with an available replica after which an outage is over. The delay is needed because a reloaded proxy reports
+a dead replica as up until its first check."""
 _SHOWN = 3
-"""Maximum number of replicas to name in a reason."""
+"""Maximum number of replicas named in a reason."""
 
 
 class ReplicaReport(NamedTuple):
-    """The state of one replica, as the API shows it."""
+    """The state of a replica, as shown by the API."""
 
     name: str
     state: str
     reason: str
-    """The reason why the replica is in that state; empty for `in`."""
+    """The reason why the replica is in this state, or an empty string for `in`."""
 
 
 class Outage(NamedTuple):
@@ -42,12 +42,13 @@ class Outage(NamedTuple):
 
 
 Outages = Mapping[str, Outage]
-"""Maps each pool to its outage, kept for a while after it was last seen; pools with an available replica are absent."""
+"""Maps each pool to its outage, which is kept for a while after it was last seen. Pools with an available replica are
+omitted."""
 NO_OUTAGES: Outages = {}
 
 
 def unavailable(pool: str, replicas: Iterable[ReplicaReport]) -> str:
-    """Return a human-readable reason why the pool has no available replica; empty if it has one."""
+    """Return a human-readable reason why the pool has no available replica, or an empty string if it has one."""
     known = list(replicas)
     if known and not lacks_fit_replica(item.state for item in known):
         return ""
@@ -59,7 +60,7 @@ def unavailable(pool: str, replicas: Iterable[ReplicaReport]) -> str:
 
 
 def track(outages: Outages, reasons: Mapping[str, str], now: float) -> Outages:
-    """Return the outages that result from the current reason of each pool. An ongoing outage keeps its start time."""
+    """Return the outages that result from each pool's current reason. An ongoing outage keeps its start time."""
     kept = {pool: item for pool, item in outages.items() if pool in reasons and now - item.seen < CALM}
     seen = {
         pool: Outage(reason, kept[pool].since if pool in kept else now, now)

@@ -1,10 +1,10 @@
-"""Operators' overrides while the control plane runs: drains, weights, frozen pools, and splits of routes.
+"""Operators' overrides while the control plane is running: drains, weights, frozen pools, and route splits.
 
-An override takes precedence over the files and the control loop's decisions. An override ends after its `--ttl` or when
-it is removed. A split also ends when its route's split changes in the files. An override for a replica or a pool ends
-when the replica or pool has been missing for `GRACE`. Discovery may lose a replica for a moment, which must not end its
-drain; and an old drain must not apply to a new replica with the same name. The functions are pure: times are arguments,
-in seconds since the epoch.
+An override takes precedence over the files and the control loop's decisions. An override expires after its `--ttl`, or
+ends when it is removed. A split also ends when its route's split changes in the files. An override for a replica or a
+pool ends when the replica or pool has been missing for `GRACE`. Discovery may briefly lose a replica, which must not
+end its drain. An old drain, however, must not apply to a new replica with the same name. The functions are pure. Times
+are arguments, in seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -23,51 +23,51 @@ KINDS: tuple[Kind, ...] = ("drain", "weight", "freeze", "split")
 GRACE = 300.0
 """Seconds that an override waits for its replica or pool to return."""
 MAX_WEIGHT = 1_000_000.0
-"""The maximum weight, as in a fleet file."""
+"""The maximum weight, the same as in a fleet file."""
 MAX_OVERRIDES = 20_000
-"""Maximum number of simultaneous overrides: two per replica of a large fleet."""
+"""Maximum number of simultaneous overrides, which allows two per replica in a large fleet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """An operator's override of a replica, a pool or a route. Times are seconds since the epoch."""
+    """An operator's override of a replica, a pool or a route. Times are in seconds since the epoch."""
 
     kind: Kind
     """The kind of override."""
     pool: str = ""
-    """The pool; empty for `split`, which applies to a route."""
+    """The pool, or an empty string for `split`, which applies to a route."""
     replica: str = ""
-    """The replica; empty for `split`, and for `freeze`, which applies to a pool."""
+    """The replica, or an empty string for `split`, and for `freeze`, which applies to a pool."""
     value: float | None = None
-    """The weight, on the scale of capacity; None for the other kinds."""
+    """The weight, on the same scale as capacities, or None for the other kinds."""
     reason: str = ""
-    """The operator's reason; empty if none was given."""
+    """The operator's reason, or an empty string if none was given."""
     since: float = 0.0
     """The time at which the override began."""
     until: float | None = None
-    """The time at which the override ends; None if it applies until it is removed."""
+    """The time at which the override expires, or None if it applies until it is removed."""
     route: str = ""
-    """The route of a `split`; empty for the other kinds."""
+    """The route of a `split`, or an empty string for the other kinds."""
     shares: Shares = ()
     """The shares of a `split`."""
     replaced: Shares = ()
-    """The file's shares that the `split` replaces; a change to them ends the override."""
+    """The shares in the files that the `split` replaces. If they change, the override ends."""
     author: str = ""
     """The name of the operator's token."""
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """The override's target; there is at most one override per key."""
+        """The override's target. Each key has at most one override."""
         return self.kind, self.route or self.pool, self.replica
 
     @property
     def subject(self) -> str:
-        """The override's target as text: a route, a pool, or a pool and its replica."""
+        """The override's target as a string, which is a route, a pool, or a pool and its replica."""
         return "/".join(part for part in self.key[1:] if part)
 
     @property
     def summary(self) -> str:
-        """The override as text: its kind, and the weight or the shares."""
+        """The override as a string, with its kind and the weight or the shares."""
         values = [f"{self.value:g}"] if self.value is not None else [f"{pool}={share}" for pool, share in self.shares]
         return " ".join((self.kind, *values))
 
@@ -76,7 +76,7 @@ Overrides = tuple[Override, ...]
 
 
 def checked_weight(value: object) -> float:
-    """Return the weight, on the scale of capacity, if an operator may set it.
+    """Return the weight, on the same scale as capacities, if an operator is allowed to set it.
 
     Raises ValueError with a message for users.
     """
@@ -90,12 +90,12 @@ def checked_weight(value: object) -> float:
 
 
 def put(overrides: Overrides, new: Override) -> Overrides:
-    """Return the overrides with the new one, which replaces an earlier one with the same key."""
+    """Return the overrides with the new one, which replaces any earlier one with the same key."""
     return tuple(sorted((*removed(overrides, new.key), new), key=lambda item: item.key))
 
 
 def removed(overrides: Overrides, key: tuple[str, str, str]) -> Overrides:
-    """Return the overrides except the one with this key."""
+    """Return the overrides except for the one with this key."""
     return tuple(item for item in overrides if item.key != key)
 
 
@@ -105,7 +105,7 @@ def current(overrides: Overrides, now: float) -> Overrides:
 
 
 def within(overrides: Overrides, topology: Topology) -> Overrides:
-    """Return the overrides whose subjects exist in the topology. The topology has the splits of the files."""
+    """Return the overrides whose targets exist in the topology, which contains the splits from the files."""
     if not overrides:
         return ()
     subjects = {(pool.name, item.name) for pool in topology.pools for item in pool.replicas}
@@ -123,7 +123,7 @@ def absent(
 ) -> dict[tuple[str, str, str], float]:
     """Map the key of each override whose replica or pool is missing to the time since which it has been missing.
 
-    `before` is the result of the previous call. `topology` contains the discovered replicas.
+    `before` is the result from the previous call. `topology` contains the discovered replicas.
     """
     present = {item.key for item in within(overrides, topology)}
     return {
@@ -152,7 +152,7 @@ def drained(overrides: Iterable[Override]) -> dict[str, frozenset[str]]:
 def apply_weights(
     overrides: Iterable[Override], weights: Mapping[str, Mapping[str, Weight]]
 ) -> Mapping[str, Mapping[str, Weight]]:
-    """Return `weights`, by pool and replica, with the operators' weights, each treated as a capacity."""
+    """Return `weights`, by pool and replica, with the operators' weights added, each treated as a capacity."""
     after = dict(weights)
     for item in overrides:
         if item.kind == "weight" and item.value is not None:

@@ -1,9 +1,9 @@
-"""One decision about a pool: the health of its replicas, then the strategy's proposals, then bounded steps.
+"""Makes one decision about a pool: its replicas' health, then the strategy's proposals, then bounded steps.
 
 The order matters. Ejected replicas do not count as peers of the others. If more than half of the replicas look slow,
-hot or stale, the samples are more likely to be wrong than the replicas, so no weight moves. A stall, an XID and too
-little memory are findings about a single replica: they eject up to `max_ejection` of the pool, regardless of the other
-replicas.
+hot or stale, the samples are more likely to be at fault than the replicas, so no weight changes. A stall, an XID or too
+little memory concerns a single replica, so these faults cause up to `max_ejection` of the pool to be ejected,
+regardless of the other replicas.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from lbctl.control.weighting import STRATEGIES
 from lbctl.control.weighting.strategy import WHOLE, Proposal
 
 MAX_EJECTION = 50.0
-"""Maximum percentage of ejected replicas, if the pool has no passive check."""
+"""Maximum percentage of ejected replicas if the pool has no passive check."""
 Decided = tuple[PoolState, tuple[Effect, ...]]
 
 
 def decide(before: PoolState, state: PoolState, observations: Mapping[str, Observation], now: float) -> Decided:
     """Return the pool's state after one decision, and its effects.
 
-    Effects are relative to `before`. `state` is the same pool with the event's changes (an operator's freeze, for
-    example). `observations` contains the replicas sampled since the last decision.
+    Effects are relative to `before`. `state` is the same pool with the event's changes, such as an operator's freeze.
+    `observations` contains the replicas sampled since the last decision.
     """
     state = replace(state, decided_at=now)
     assessments = [_assess(state.rules, item, observations.get(item.replica.name), now) for item in state.replicas]
@@ -49,7 +49,7 @@ def decide(before: PoolState, state: PoolState, observations: Mapping[str, Obser
 def _assess(rules: HealthRules, replica: ReplicaState, latest: Observation | None, now: float) -> Assessment:
     observation = replica.observation if latest is None else latest
     if observation is None and now - replica.since <= rules.stale_after:
-        return observation, False, replica.health, replica.progress_watch  # it may be asleep since before a restart
+        return observation, False, replica.health, replica.progress_watch  # may have been asleep since before a restart
     if observation is None or now - observation.at > rules.stale_after:
         return (observation, False, *health.without_samples(replica.health, replica.progress_watch))
     if latest is None:
@@ -113,7 +113,7 @@ def _with_mode(
 
 
 def _never_sampled(state: PoolState, replica: ReplicaState, now: float) -> bool:
-    """Whether the replica has sources but no sample from them for `stale_after`."""
+    """Whether the replica has sources but has had no sample from them for `stale_after`."""
     telemetry = replica.replica.telemetry or state.pool.telemetry
     return bool(telemetry and telemetry.sources) and now - replica.since > state.rules.stale_after
 
@@ -143,7 +143,7 @@ def _next_healths(
 def _with_suspicions(
     state: PoolState, healths: Iterable[DeepHealth], fresh: Iterable[bool], ejections_left: int
 ) -> Iterator[DeepHealth]:
-    """Yield the healths with the picker's suspicions about fresh replicas, as far as `max_ejection` allows."""
+    """Yield the health states, with the picker's suspicions about fresh replicas, as far as `max_ejection` allows."""
     for replica, current, is_fresh in zip(state.replicas, healths, fresh, strict=True):
         name = replica.replica.name
         counts = not replica.replica.drain and name not in state.ejected
@@ -155,7 +155,7 @@ def _with_suspicions(
 
 
 def _ejections_left(state: PoolState, assessments: Sequence[Assessment]) -> int:
-    """Return the number of further replicas that may be ejected according to `max_ejection`."""
+    """Return the number of additional replicas that may be ejected according to `max_ejection`."""
     total = ejected = 0
     for replica, (_, _, assessed, _) in zip(state.replicas, assessments, strict=True):
         if not replica.replica.drain and not assessed.is_asleep:
@@ -189,7 +189,7 @@ def health_changes(
 ) -> Iterator[HealthChanged | RemapAcceptanceChanged]:
     """Yield an effect for each change that matters to proxies or to a restart.
 
-    `replicas`: each replica before and after.
+    `replicas` contains each replica before and after.
     """
     for before, after in replicas:
         old, new = before.health, after.health

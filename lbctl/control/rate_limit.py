@@ -1,8 +1,8 @@
-"""Turns proposed weights into decided ones: within floor and ceiling, in bounded steps, only beyond the deadband.
+"""Turns proposed weights into decided ones, within floor and ceiling, in bounded steps, and only beyond the deadband.
 
-A multiplier moves at most once per interval and by at most `max_step`, so that a burst of observations does not cause a
-burst of moves. A multiplier that has reached the capacity, the floor or the ceiling is decided regardless of the
-deadband, so that no weight stays slightly wrong forever.
+A multiplier changes at most once per interval and by at most `max_step`, so that a burst of observations does not cause
+a burst of changes. A multiplier that lands exactly on the capacity, floor or ceiling becomes the decided value
+regardless of the deadband, so that no weight remains slightly wrong forever.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from lbctl.control.state import PoolState, ReplicaState, WeightTrajectory
 from lbctl.control.weighting.strategy import WHOLE, MultiplierParts, Proposal
 
 _EARLY = 0.99
-"""Fraction of the interval after which the next move is allowed, because observations do not arrive at exact times."""
+"""Fraction of the interval after which the next change is allowed, because observations do not arrive at exact
+times."""
 
 
 Assessment = tuple[Observation | None, bool, DeepHealth, ProgressWatch]
@@ -27,19 +28,19 @@ Assessment = tuple[Observation | None, bool, DeepHealth, ProgressWatch]
 class StepLimits:
     """The limits on a pool's weights in one decision.
 
-    Weights are fractions of the capacity; times are in seconds.
+    Weights are fractions of the capacity, and times are in seconds.
     """
 
     now: float
     """The time of the decision."""
     move_interval: float
-    """Minimum time between two moves of a weight."""
+    """Minimum time between two changes to a weight."""
     evidence_ttl: float
     """Time for which a weight is kept after its last evidence."""
     floor: float
     """The lowest weight."""
     health_floor: float
-    """Weight of an unhealthy replica."""
+    """The weight of an unhealthy replica."""
     ceiling: float
     """The highest weight."""
     max_step_up: float
@@ -49,9 +50,9 @@ class StepLimits:
     deadband: float
     """Smallest change that is published."""
     uses_proposals: bool
-    """Whether weights follow the proposals; if not, `hold` or `to_capacity` applies."""
+    """Whether weights follow the proposals. If not, `hold` or `to_capacity` applies."""
     hold: bool
-    """Whether weights stay unchanged."""
+    """Whether weights remain unchanged."""
     to_capacity: bool
     """Whether all weights return to the capacities."""
 
@@ -78,7 +79,7 @@ class StepLimits:
     def apply(
         self, before: ReplicaState, assessment: Assessment, health: DeepHealth, is_healthy: bool, proposal: Proposal
     ) -> ReplicaState:
-        """Return the replica after this decision. `is_healthy`: the value in `health`."""
+        """Return the replica after this decision. `is_healthy` is the value in `health`."""
         observation, fresh, _, watch = assessment
         trajectory, goal, goal_parts = before.trajectory, proposal.multiplier, proposal.parts
         proposed_at = before.proposed_at if goal is None else self.now
@@ -86,14 +87,14 @@ class StepLimits:
             goal, goal_parts = self._goal(before, health, proposal)
         multiplier, parts, _, decided, decided_parts = trajectory
         steady = (goal_parts is parts or goal_parts == parts) and (parts is decided_parts or parts == decided_parts)
-        if health.is_suspected:  # the multiplier stays, so that the replica returns with its weight
+        if health.is_suspected:  # the multiplier is kept, so that the replica returns with its weight
             trajectory = trajectory._replace(decided=self.health_floor, decided_parts=WHOLE)
         elif goal != multiplier or multiplier != decided or not steady:
             trajectory = self._next(trajectory, goal, goal_parts, health.phase == "out")
         return before.after_decision(observation, fresh, health, watch, proposal, proposed_at, goal, trajectory)
 
     def _goal(self, before: ReplicaState, health: DeepHealth, proposal: Proposal) -> tuple[float, MultiplierParts]:
-        """The multiplier that the weight moves towards; the current one if it does not move."""
+        """The multiplier towards which the weight moves, or the current one if it does not move."""
         current = before.trajectory.multiplier, before.trajectory.parts
         if health.phase == "out":
             return self.health_floor, WHOLE
@@ -133,7 +134,7 @@ class StepLimits:
 def _interpolated(
     begin: MultiplierParts, end: MultiplierParts, begin_at: float, at: float, end_at: float
 ) -> MultiplierParts:
-    """The parts of the multiplier `at` between `begin_at` and `end_at`: as factors, they move in step with it."""
+    """The parts of the multiplier `at` between `begin_at` and `end_at`, which, as factors, move in step with it."""
     if begin == end or begin_at == end_at:
         return end
     progress = math.log(at / begin_at) / math.log(end_at / begin_at)

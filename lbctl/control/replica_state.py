@@ -2,10 +2,10 @@
 
 Every view shows this state, and all code that needs an available replica relies on it.
 
-It is derived from four sources: lbctl's decisions, the proxies' reports of their checks, lbctl's own checks, and the
-requests that the replica has answered. The causes are evaluated in the order in which an operator acts on them: removal
-of the replica, checks that keep requests away, evidence that it is reachable, and a lowered weight. The functions are
-pure; times are ages in seconds.
+The state is derived from four sources: lbctl's decisions, the proxies' reports on their checks, lbctl's own checks, and
+the requests that the replica has answered. The causes are evaluated in the order in which an operator would act on
+them: removal of the replica, checks that keep requests away, evidence that it is reachable, and a lowered weight. The
+functions are pure. Times are ages in seconds.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from lbctl.control.health import DeepHealth
 CLEARLY = 0.9
 """Fraction of the capacity below which a weight counts as clearly lowered."""
 ANSWER_MAX_AGE = 30.0
-"""Seconds for which an answered request proves that a replica is reachable."""
+"""Seconds for which an answered request is proof that a replica is reachable."""
 _REPORT_DELAY = 10.0
-"""Seconds after which the proxies are certain to have reported all requests that ended before a given moment."""
+"""Seconds after which the proxies are certain to have reported all requests that ended before a given time."""
 _PROXIES_NOTICE = 60.0
-"""Seconds within which the proxies' checks detect a failure that lbctl notices at once from a failed connection."""
+"""Seconds within which the proxies' checks detect a failure that lbctl detects immediately from a failed connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaCondition:
-    """A replica's condition according to one proxy."""
+    """A replica's condition according to a proxy."""
 
     state: Literal["up", "starting", "down", "ejected", "draining"]
     """up: it gets requests. starting: it gets no requests until its first active checks have passed, and none has
-    failed. down: the proxy's active check fails. ejected: its passive check has ejected the replica. draining: it gets
-    no new requests."""
+    failed so far. down: the proxy's active check is failing. ejected: its passive check has ejected the replica.
+    draining: it gets no new requests."""
     reason: str = ""
-    """The proxy's own description of the state, such as its last check result; empty if there is none."""
+    """The proxy's own description of the state, such as its last check result, or an empty string if there is none."""
 
 
 class StateWithReason(NamedTuple):
     """The state of a replica, and the reason."""
 
     name: StateName
-    """The state, as the API names it."""
+    """The state, as named by the API."""
     reason: str = ""
-    """The reason, as a sentence; empty for `in`."""
+    """The reason, as a sentence, or an empty string for `in`."""
 
 
 IN = StateWithReason("in")
@@ -64,20 +64,20 @@ class ReplicaFacts:
     is_composite: bool = False
     """Whether the replica's weight follows its load."""
     check: CheckState | None = None
-    """The result of lbctl's active checks; None if lbctl does not check it."""
+    """The result of lbctl's active checks, or None if lbctl does not check the replica."""
     agent_reason: str = ""
-    """The reason why lbctl's check of the agent fails, if only the checks of proxies decide; empty if it passes."""
+    """The reason why lbctl's agent check is failing, if only the proxies' checks are decisive. Empty if it passes."""
     checked_for: tuple[str, ...] = ()
     """The proxies that act on lbctl's active checks."""
     connection: CheckState | None = None
-    """Whether lbctl can connect to the replica; None if lbctl does not try."""
+    """Whether lbctl can connect to the replica, or None if lbctl does not try."""
     connection_age: float = 0.0
     """Seconds for which `connection` has been in its current state."""
     is_apart: bool = False
-    """Whether lbctl has never connected to any replica of the fleet although replicas answer: lbctl cannot reach
-    them."""
+    """Whether lbctl has never been able to connect to any replica in the fleet even though replicas respond, which
+    means that lbctl cannot reach them."""
     answered_age: float | None = None
-    """Seconds since a proxy last reported that the replica answered a request; None if no proxy ever has."""
+    """Seconds since a proxy last reported that the replica answered a request, or None if no proxy ever has."""
     unanswered_for: float | None = None
     """Seconds for which requests were sent to the replica without a successful response. None if the time is too short
     to be significant, or if a check has a result."""
@@ -88,24 +88,24 @@ class ReplicaFacts:
     carriers: int = 0
     """The number of proxies that may send requests to the replica."""
     ramps: Mapping[str, float] = field(default_factory=dict)
-    """Maps each proxy to the slow-start factor that lbctl applies for the proxy; it also contains the picker's
-    factor."""
+    """Maps each proxy to the slow-start factor that lbctl applies for that proxy. The picker's factor is also
+    included."""
     health: DeepHealth | None = None
-    """Deep health of the replica; None if it has no telemetry."""
+    """The replica's deep health, or None if it has no telemetry."""
     in_flight: int | None = None
-    """Number of requests in flight at the replica; None if unknown."""
+    """Number of requests in flight on the replica, or None if unknown."""
     in_flight_known_by: int = 0
     """The number of proxies that report the replica's requests in flight."""
     in_flight_is_old: bool = False
-    """Whether `in_flight` may have been measured before the proxies applied its drain."""
+    """Whether `in_flight` may have been measured before the proxies applied the drain."""
     not_drained_by: tuple[str, ...] = ()
-    """The proxies that may still send new requests to the replica although it is drained."""
+    """The proxies that may still send new requests to the replica even though it is drained."""
     connected: int = 0
     """The number of connected proxies that may send requests to the replica."""
 
     @property
     def is_idle(self) -> bool | None:
-        """Whether all connected proxies have drained it and it has no requests in flight; None if unknown."""
+        """Whether all connected proxies have drained the replica and it has no requests in flight; None if unknown."""
         if self.effective.status not in ("drained", "removed") or not self.connected:
             return None
         if self.in_flight is None or self.in_flight_known_by < self.connected:
@@ -120,7 +120,7 @@ def state_of(facts: ReplicaFacts) -> StateWithReason:
 
 
 def _left(facts: ReplicaFacts) -> StateWithReason | None:
-    """Return the state of a replica that is removed by the files or an operator."""
+    """Return the state of a replica that has been removed by the files or an operator."""
     reasons = facts.effective.reasons
     if facts.effective.status == "removed":
         return StateWithReason("removed", "; ".join(reasons))
@@ -135,7 +135,7 @@ def _left(facts: ReplicaFacts) -> StateWithReason | None:
 
 
 def _remaining(facts: ReplicaFacts) -> Iterator[str]:
-    """Yield the conditions that a drain still waits for."""
+    """Yield the conditions that a drain is still waiting for."""
     if facts.in_flight:
         yield f"{facts.in_flight} request{'' if facts.in_flight == 1 else 's'} in flight"
     if facts.not_drained_by:
@@ -147,7 +147,7 @@ def _remaining(facts: ReplicaFacts) -> Iterator[str]:
 def _unknown_in_flight(facts: ReplicaFacts) -> str:
     """Return what is unknown about the requests in flight.
 
-    The result is empty if all proxies report them, or without proxies.
+    The result is empty if all proxies report them, or if there are none.
     """
     if not facts.carriers:
         return ""
@@ -175,7 +175,7 @@ def _out(facts: ReplicaFacts) -> StateWithReason | None:
 
 
 def _down(facts: ReplicaFacts) -> StateWithReason | None:
-    """Return the state of a replica that fails a check or to which no connection can be made."""
+    """Return the state of a replica that is failing a check or that cannot be connected to."""
     by_proxies = _by_proxies(facts, "down", "the active check of {proxies} fails")
     reasons = [*_failed_check(facts), *([by_proxies.reason] if by_proxies else [])]
     if by_proxies and facts.agent_reason:
@@ -189,7 +189,7 @@ def _down(facts: ReplicaFacts) -> StateWithReason | None:
 
 
 def _failed_check(facts: ReplicaFacts) -> list[str]:
-    """Return the reason why lbctl's active check ejects the replica."""
+    """Return the reason why lbctl's active check is ejecting the replica."""
     if facts.check is None or not facts.check.out or facts.check.at is None:
         return []
     return [f"{_check_of_lbctl(facts)} fails: {facts.check.reason}"]
@@ -201,12 +201,12 @@ def _check_of_lbctl(facts: ReplicaFacts) -> str:
 
 
 def _is_disconnected(facts: ReplicaFacts, connection: CheckState) -> bool:
-    """Return whether lbctl's failed connection shows that the replica is down.
+    """Return whether lbctl's failed connection means that the replica is down.
 
-    The proxies may reach replicas that lbctl cannot reach: from another network, or by a path on their own machine. So
-    requests that were answered after the failure contradict it. If lbctl never had a connection, checks that pass in
-    the proxies also contradict it. If lbctl had a connection, the proxies' checks contradict the failure once they have
-    had time to notice it. If lbctl cannot reach any replica, a failed connection means nothing.
+    The proxies may be able to reach replicas that lbctl cannot, from another network or through a path on their own
+    machine. Requests answered after the failure therefore contradict it. If lbctl was never connected, passing checks
+    in the proxies also contradict it. If lbctl was connected, the proxies' checks contradict the failure only once they
+    have had time to notice it. If lbctl cannot reach any replica, a failed connection means nothing.
     """
     if not connection.out or connection.at is None or facts.is_apart:
         return False
@@ -228,7 +228,7 @@ def _starting(facts: ReplicaFacts) -> StateWithReason | None:
 
 
 def _unknown(facts: ReplicaFacts) -> StateWithReason | None:
-    """Return the state of a replica without evidence that it is reachable or answers."""
+    """Return the state of a replica for which there is no evidence that it is reachable or responding."""
     if facts.unanswered_for is not None:
         time = f"for more than {facts.unanswered_for:g} s"
         return StateWithReason("unknown", f"requests are being sent to it, but {time} none has succeeded")
@@ -245,7 +245,7 @@ def _unknown(facts: ReplicaFacts) -> StateWithReason | None:
 def _by_proxies(
     facts: ReplicaFacts, condition: Literal["starting", "down", "ejected", "draining"], sentence: str
 ) -> StateWithReason | None:
-    """Return the state of a replica in this condition at a proxy."""
+    """Return the state of a replica that is in this condition at a proxy."""
     of_proxy = {name: item.reason for name, item in sorted(facts.conditions.items()) if item.state == condition}
     if not of_proxy:
         return None
@@ -257,7 +257,7 @@ def _by_proxies(
 
 
 def _lowered(facts: ReplicaFacts) -> StateWithReason | None:
-    """Return the state of a replica that gets requests, but with a weight clearly below its capacity."""
+    """Return the state of a replica that gets requests, but at a weight clearly below its capacity."""
     health, weight, capacity = facts.health, facts.effective.weight, facts.effective.replica.capacity
     if health is not None and health.temperature.exceeded:
         return StateWithReason("hot", "; ".join(health.verdict_reasons))

@@ -1,12 +1,12 @@
-"""Rollouts move a route's split to one pool step by step, and can be paused, resumed and aborted.
+"""Rollouts move a route's traffic to one pool step by step, and can be paused, resumed and aborted.
 
-A rollout is identified by its route, its target pool, the model of that pool, and its steps. The state of a rollout
-applies to the route until the files change the split or the rollout itself. While it runs, a change to an old pool's
-model also ends it, because earlier comparisons were with a different model. A step's hold runs only while a proxy has
-applied the step. In `analysis` mode, a step ends after its hold if the evidence since its beginning is good, and the
-rollout ends when too many evaluations in a row are bad. In every mode, a step does not begin while the target pool has
-no available replica, and a running rollout ends in that case, unless an operator has allowed it to continue. The
-functions are pure: times are arguments, in seconds since the epoch.
+A rollout is identified by its route, its target pool, that pool's model, and its steps. A rollout's state applies to
+the route until the split or the rollout itself changes in the files. While the rollout is running, a change to an old
+pool's model also ends it, because earlier comparisons were with a different model. A step's hold runs only while a
+proxy has applied the step. In `analysis` mode, a step ends after its hold if the evidence since the start of the step
+is good, and the rollout ends after too many consecutive bad evaluations. In every mode, a step does not begin while the
+target pool has no available replica, and a running rollout ends in that case unless an operator has allowed it to
+continue. The functions are pure. Times are arguments, in seconds since the epoch.
 """
 
 from __future__ import annotations
@@ -26,29 +26,30 @@ from lbctl.ir.routes import Analysis, Rollout, Route
 from lbctl.ir.topology import Topology
 
 Phase = Literal["waiting", "progressing", "paused", "promoted", "aborted", "rolled_back", "superseded"]
-"""waiting: it has not begun. progressing: a step is active. paused: the share stays until an operator resumes the
-rollout. promoted: all steps are done, and the last share stays. aborted: the split in the files applies again.
-rolled_back: the same, because the verdict on the new pool was bad, or the pool has no available replica. superseded:
-the files have another split, or other models for the old pools, and their split applies."""
+"""waiting: the rollout has not started. progressing: a step is active. paused: the share does not change until an
+operator resumes the rollout. promoted: all steps are complete, and the last share is kept. aborted: the split in the
+files applies again. rolled_back: the split in the files applies again, because the verdict on the new pool was bad, or
+the pool has no available replica. superseded: the files define another split, or other models for the old pools, so the
+split in the files applies."""
 PHASES: tuple[Phase, ...] = (
     "waiting", "progressing", "paused", "promoted", "aborted", "rolled_back", "superseded",
 )  # fmt: skip
 Action = Literal["start", "promote", "pause", "resume", "set", "abort"]
 DEFAULT_ANALYSIS = Analysis(max_error_rate=1.0)
-"""Criteria for `analysis` rollouts that do not define any."""
+"""Criteria for `analysis` rollouts that do not define any criteria."""
 _HUNDREDTHS = 10_000
 _KEPT = 20
-"""Number of earlier rollouts of a route to keep, the same as the number of earlier fleets."""
+"""Number of earlier rollouts to keep per route, the same as the number of earlier fleets."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndedRollout:
-    """End state of an earlier rollout of a route; the fields are as in RolloutState."""
+    """End state of a route's earlier rollout. The fields are as in RolloutState."""
 
     key: str
-    """Identity of the rollout: its target, the target's model and the steps."""
+    """Identity of the rollout, derived from its target, the target's model and the steps."""
     base: Shares
-    """The file's shares when the rollout began."""
+    """The shares in the files when the rollout began."""
     phase: Phase
     """The rollout's last phase."""
     step: int
@@ -56,12 +57,12 @@ class EndedRollout:
     percent: float
     """The target's share, in percent, when the rollout ended."""
     reason: str = ""
-    """The reason why the rollout ended; empty if none was given."""
+    """The reason why the rollout ended, or an empty string if none was given."""
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutState:
-    """The state of a route's rollout. Times are seconds since the epoch."""
+    """The state of a route's rollout. Times are in seconds since the epoch."""
 
     route: str
     key: str
@@ -73,32 +74,32 @@ class RolloutState:
     step: int = 0
     """Index of the current step."""
     percent: float = 0.0
-    """The current share of the target pool."""
+    """The target pool's current share."""
     since: float = 0.0
     """The time at which the current step or phase began."""
     elapsed: float = 0.0
-    """Seconds of the current step's hold that had elapsed before the rollout was paused."""
+    """Seconds of the current step's hold that had elapsed before the hold was paused."""
     held_since: float | None = None
-    """The time since which the hold has been running; None while it is paused."""
+    """The time since which the hold has been running, or None while it is paused."""
     reason: str = ""
     """The reason why an operator or the analysis paused, set or ended the rollout."""
     analysis: AnalysisState = AnalysisState()
     """The evidence, if the mode is `analysis`."""
     models: str = ""
-    """Digest of the models of the old pools; empty if unknown."""
+    """Digest of the old pools' models, or an empty string if unknown."""
     earlier: tuple[EndedRollout, ...] = ()
-    """The earlier rollouts of the route, newest last."""
+    """The route's earlier rollouts, newest last."""
     allows_unavailable: bool = False
-    """Whether an operator allows the rollout to continue while the target pool has no available replica."""
+    """Whether an operator has allowed the rollout to continue while the target pool has no available replica."""
 
     @property
     def runs(self) -> bool:
-        """Whether the rollout has begun but not ended."""
+        """Whether the rollout has begun but has not ended."""
         return self.phase in ("progressing", "paused")
 
     @property
     def moves(self) -> bool:
-        """Whether the rollout decides the split of its route."""
+        """Whether the rollout determines the split of its route."""
         return self.runs or self.phase == "promoted"
 
 
@@ -108,7 +109,7 @@ Rollouts = tuple[RolloutState, ...]
 def shares_at(base: Shares, to: str, percent: float) -> Shares:
     """Return the split in which `to` has this share and the other pools keep their proportions.
 
-    If the other pools have no shares, `to` gets everything.
+    If the other pools have no shares, `to` gets all requests.
     """
     others = {pool: share for pool, share in base if pool != to}
     part, total = round(percent * _HUNDREDTHS / 100), sum(others.values())
@@ -127,7 +128,7 @@ def _reduced(shares: dict[str, int]) -> dict[str, int]:
 
 
 def splits(states: Rollouts, topology: Topology) -> dict[str, Shares]:
-    """Map each route to the split that its rollout has decided. `topology` contains the splits from the files."""
+    """Map each route to the split determined by its rollout. `topology` contains the splits from the files."""
     return {
         state.route: shares_at(state.base, rollout.to, state.percent)
         for saved in states
@@ -156,12 +157,12 @@ def _digest(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Files:
-    """Values of a rollout in the files, in addition to its key."""
+    """A rollout's values in the files, in addition to its key."""
 
     base: Shares
     """The split of the route."""
     models: str
-    """Digest of the models of the old pools."""
+    """Digest of the old pools' models."""
 
 
 def _files(route: Route, rollout: Rollout, topology: Topology) -> _Files:
@@ -171,7 +172,7 @@ def _files(route: Route, rollout: Rollout, topology: Topology) -> _Files:
 
 
 def _superseded_by(state: RolloutState, files: _Files) -> str:
-    """Describe the change in the files that ends an otherwise unchanged rollout; empty if there is none."""
+    """Describe the change in the files that ends an otherwise unchanged rollout, or return "" if there is none."""
     if state.phase == "waiting":
         return ""
     if state.base != files.base:
@@ -188,12 +189,12 @@ def reconcile(
     outages: Outages = NO_OUTAGES,
     unchecked: Collection[str] = (),
 ) -> Rollouts:
-    """Return the states of the rollouts in the current files. `unchecked`: the pools that have not been checked yet.
+    """Return the states of the rollouts in the current files. `unchecked` contains the pools not checked yet.
 
-    A new rollout waits in `manual` mode, while its target pool is unchecked, and during an outage of the pool;
-    otherwise, it starts. An unchanged rollout continues. If the files contain an earlier rollout again, for example
-    after a rollback, it keeps its end state. A changed split in the files ends an otherwise unchanged rollout, and a
-    changed model of an old pool ends a running rollout.
+    A new rollout waits in `manual` mode, while its target pool is unchecked, and during an outage of that pool.
+    Otherwise, it starts. An unchanged rollout continues. If an earlier rollout reappears in the files, for example
+    after a rollback, it keeps its end state. A change to the split in the files ends an otherwise unchanged rollout,
+    and a change to an old pool's model ends a running rollout.
     """
     by_route = {state.route: state for state in states}
     return tuple(
@@ -228,7 +229,7 @@ def _reconciled(
 
 
 def _of_key(state: RolloutState, key: str) -> RolloutState | None:
-    """Return the route's rollout with this key: the current one, or an earlier one in its end state."""
+    """Return the route's rollout with this key, which is the current one or an earlier one in its end state."""
     if state.key == key:
         return state
     ended = next((item for item in state.earlier if item.key == key), None)
@@ -260,8 +261,8 @@ def advance(
 ) -> Rollouts:
     """Return the states after automatic changes: starts, ends, and at most one step per rollout.
 
-    `in_force`: the routes whose current step has reached a proxy. The holds of the other routes are paused.
-    `unchecked`: the pools that have not been checked yet. Rollouts to these pools do not start.
+    `in_force` contains the routes whose current step has reached a proxy. The holds of all other routes are paused.
+    `unchecked` contains the pools that have not been checked yet. Rollouts to these pools do not start.
     """
     rollouts = {route.name: rollout for route, rollout in _rollouts(topology)}
     return tuple(
@@ -274,7 +275,7 @@ def advance(
 
 
 def pools_concerned(states: Rollouts, topology: Topology, acted_on: str = "") -> frozenset[str]:
-    """Return the pools whose outages matter: pools of unfinished rollouts, and of the route `acted_on`."""
+    """Return the pools whose outages are relevant: pools of unfinished rollouts, and of the route `acted_on`."""
     return frozenset(
         pool
         for state in states
@@ -284,14 +285,14 @@ def pools_concerned(states: Rollouts, topology: Topology, acted_on: str = "") ->
 
 
 def unavailable(state: RolloutState, rollout: Rollout, outages: Outages) -> Outage | None:
-    """Return the outage of the target pool that prevents the next step; None if there is none."""
+    """Return the outage of the target pool that is preventing the next step, or None if there is none."""
     return None if state.allows_unavailable else outage_of(state.base, rollout, outages)
 
 
 def outage_of(base: Shares, rollout: Rollout, outages: Outages) -> Outage | None:
-    """Return the outage of the target pool; None if it has none, or if the old pools also have one.
+    """Return the target pool's outage, or None if it has none or the old pools also have one.
 
-    In that case, it makes no difference which of the pools gets the requests.
+    If the old pools also have one, it makes no difference which of the pools gets the requests.
     """
     outage = outages.get(rollout.to)
     old = [outages.get(pool) for pool, share in base if share and pool != rollout.to]
@@ -301,9 +302,10 @@ def outage_of(base: Shares, rollout: Rollout, outages: Outages) -> Outage | None
 
 
 def _ended(state: RolloutState, rollout: Rollout, outages: Outages, now: float) -> RolloutState | None:
-    """Return the state of a running rollout that ends because of an outage of its target; None if it continues.
+    """Return the state of a running rollout that ends because of its target's outage, or None if it continues.
 
-    A rollout that has just started automatically waits again at once, because its target was unchecked when it started.
+    A rollout that has just started automatically goes back to waiting immediately, because its target was unchecked
+    when it started.
     """
     outage = unavailable(state, rollout, outages)
     if not state.runs or outage is None:
@@ -347,18 +349,18 @@ def waits_for_proxy(state: RolloutState, rollout: Rollout) -> bool:
 
 
 def step_id(state: RolloutState) -> str:
-    """Return the ID of a rollout's current split, for the members of a control plane."""
+    """Return an ID for a rollout's current split, used by the members of a control plane."""
     return f"{state.route} {state.key} {state.step} {state.percent:g}"
 
 
 def _hold(state: RolloutState, rollout: Rollout) -> float | None:
-    """Return the number of seconds after which the current step ends; None if only an operator ends it."""
+    """Return the number of seconds after which the current step ends, or None if only an operator can end it."""
     hold = rollout.steps[state.step].hold
     return None if state.phase != "progressing" or rollout.mode == "manual" or hold is None else hold / 1000
 
 
 def _elapsed(state: RolloutState, now: float) -> float:
-    """Return the elapsed part of the current step's hold, in seconds."""
+    """Return how much of the current step's hold has elapsed, in seconds."""
     return state.elapsed + (0.0 if state.held_since is None else now - state.held_since)
 
 
@@ -366,12 +368,12 @@ def _elapsed(state: RolloutState, now: float) -> float:
 
 
 def is_analysed(state: RolloutState, rollout: Rollout) -> bool:
-    """Return whether the current step is compared now."""
+    """Return whether the current step's pools are being compared."""
     return state.phase == "progressing" and rollout.mode == "analysis"
 
 
 def blocker(state: RolloutState, rollout: Rollout, now: float) -> str:
-    """Describe the evidence that the current step lacks; empty if the step may end."""
+    """Describe the evidence that the current step still needs, or return an empty string if the step may end."""
     if not is_analysed(state, rollout):
         return ""
     return judge.blocker(
@@ -419,12 +421,12 @@ def act(
 
     Raises ValueError, with a message for users, if the action is not possible.
 
-    `outage`: the outage of the target pool. During an outage, an action that sends requests to the pool is rejected,
-    unless `allow_unavailable` is true, now or since the rollout began.
+    `outage` is the target pool's outage. During an outage, any action that sends requests to the pool is rejected,
+    unless `allow_unavailable` is true or has been set since the rollout began.
 
-    start: the first step, even if the rollout has ended. promote: the next step now. pause: the share stays. resume:
-    the current step continues. set: the share is `percent` until an operator resumes or promotes. abort: the split in
-    the files applies again, even after the last step.
+    start: begin the first step, even if the rollout has ended. promote: begin the next step now. pause: keep the
+    current share. resume: continue the current step. set: keep the share at `percent` until an operator resumes or
+    promotes. abort: use the split in the files again, even after the last step.
     """
     if action == "abort":
         return replace(state, phase="aborted", since=now, held_since=None)
@@ -488,7 +490,7 @@ def _at_step(state: RolloutState, rollout: Rollout, step: int, now: float) -> Ro
 
 
 def rollout_of(topology: Topology, route: str) -> Rollout | None:
-    """Return the rollout of a route; None if the route has none or does not exist."""
+    """Return a route's rollout, or None if the route has none or does not exist."""
     return next((rollout for _, rollout in _rollouts(topology, route)), None)
 
 

@@ -1,7 +1,7 @@
 """Checks how many replicas a change removes, and whether that is more than the fleet allows at once (`max_shrink`).
 
-A fleet that loses most of its replicas has more often been truncated by mistake than changed on purpose; an intended
-change can be confirmed. The functions are pure, and apply to new files and new discovery responses alike.
+A fleet that loses most of its replicas is more likely to have been truncated by mistake than changed on purpose, and an
+intended change can be confirmed. The functions are pure, and apply to both new files and new discovery responses.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _HINT = "to confirm the removal, run `lbctl reload --allow-shrink`"
 def shrinks(before: Topology, after: Topology, max_percent: float, answered: Collection[str] = ()) -> list[Diagnostic]:
     """Return LB930 for each remaining pool or fleet that loses more than `max_percent` of its replicas.
 
-    All replicas of the topologies count, including drained ones. A discovered pool without replicas has had no response
-    yet and is ignored, unless it is in `answered`. The diagnostics contain paths in `after` but no positions.
+    All replicas in the topologies count, including drained ones. A discovered pool without replicas has not received a
+    response yet and is ignored unless it is in `answered`. The diagnostics contain paths in `after` but no positions.
     """
     before_counts, after_counts = _counts(before), _counts(after)
     unknown = (_unresolved(before) | _unresolved(after)) - set(answered)

@@ -1,6 +1,6 @@
-"""The splits of routes that the control plane uses instead of the splits in the fleet files.
+"""The route splits that the control plane uses instead of those in the fleet files.
 
-A split has the same pools as the route's split in the files but different shares, so that a route never gets a pool
+A split has the same pools as the route's split in the files but different shares, so that a route never uses a pool
 that the compiler has not checked for it.
 """
 
@@ -14,19 +14,19 @@ from lbctl.ir.routes import Forward, Route, Share
 from lbctl.ir.topology import Topology
 
 MAX_SHARE = 2**31 - 1
-"""The maximum share, as in a fleet file."""
+"""The maximum share, the same as in a fleet file."""
 Shares = tuple[tuple[str, int], ...]
-"""(pool, share) pairs, sorted by pool. Shares are non-negative integer weights; at least one is positive."""
+"""(pool, share) pairs, sorted by pool. Shares are non-negative integer weights, and at least one is positive."""
 
 
 def shares_of(route: Route) -> Shares:
-    """Return a route's split; empty if the route does not forward requests."""
+    """Return a route's split, which is empty if the route does not forward requests."""
     shares = route.action.shares if isinstance(route.action, Forward) else ()
     return tuple((share.pool, share.weight) for share in shares)
 
 
 def with_sum_of(base: Shares, shares: Shares) -> Shares:
-    """Return the shares scaled to the base's sum, if the results are integers: 19 and 1 become 95 and 5."""
+    """Return the shares scaled to the base's sum if the results are integers. For example, 19 and 1 become 95 and 5."""
     total, current = (sum(share for _, share in each) for each in (base, shares))
     if not total or not current or total % current:
         return shares
@@ -49,9 +49,9 @@ def checked(shares: object, route: Route) -> Shares:
 
 
 def apply(topology: Topology, splits: Mapping[str, Shares]) -> Topology:
-    """Return the topology with these splits, which are given as a map from routes to shares.
+    """Return the topology with these splits, given as a mapping from routes to shares.
 
-    Routes that are not in the topology are ignored.
+    Routes not in the topology are ignored.
     """
     if not splits:
         return topology

@@ -1,7 +1,7 @@
 """The complete state of the control loop. `step` returns a new State and never modifies the old one.
 
 A weight is stored as a multiplier of the capacity, so that the decision remains valid after a reload that changes the
-capacity. Every number behind a weight is kept here until the next observation: `decisions` reads them.
+capacity. Every number behind a weight is kept here until the next observation, so that `decisions` can read it.
 """
 
 from __future__ import annotations
@@ -19,39 +19,42 @@ from lbctl.ir.weight import Weight
 
 
 class WeightTrajectory(NamedTuple):
-    """How a replica's weight moves towards its goal. The same object is reused while nothing moves."""
+    """How a replica's weight moves towards its goal. The same object is reused while the weight does not change."""
 
     multiplier: float = 1.0
-    """The current multiplier of the capacity; it moves in bounded steps."""
+    """The current multiplier of the capacity, which changes in bounded steps."""
     parts: MultiplierParts = WHOLE
     moved_at: float = NEVER
     """The time at which `multiplier` last changed, in seconds."""
     decided: float = 1.0
-    """The last decided multiplier, which the proxies get."""
+    """The last decided multiplier, which is sent to the proxies."""
     decided_parts: MultiplierParts = WHOLE
 
 
 class ReplicaState(NamedTuple):
-    """The control loop's state of one replica (a named tuple: see `weighting.strategy.Estimate`)."""
+    """The control loop's state for one replica.
+
+    It is a named tuple for the reason given in `weighting.strategy.Estimate`.
+    """
 
     replica: Replica
     """The replica as defined by the files and discovery."""
     peers: Peers
-    """The replicas with which the replica's speed is compared."""
+    """The replicas against which the replica's speed is compared."""
     observation: Observation | None
-    """The newest observation; None before the first."""
+    """The newest observation, or None before the first observation."""
     health: DeepHealth
-    """The verdict of deep health."""
+    """The deep health check's verdict."""
     progress_watch: ProgressWatch
-    """The time since which the replica has completed no work."""
+    """The time since which the replica has not completed any work."""
     proposal: Proposal
     """The strategy's proposal."""
     fresh: bool = False
-    """Whether `observation` is younger than `stale_after`."""
+    """Whether `observation` is newer than `stale_after`."""
     proposed_at: float = NEVER
     """Time of the last decision that had evidence for a proposal, in seconds."""
     goal: float = 1.0
-    """Target multiplier, based on its signals and its health."""
+    """Target multiplier, based on the replica's signals and health."""
     trajectory: WeightTrajectory = WeightTrajectory()
     """Movement of the replica's weight towards the goal."""
     since: float = NEVER
@@ -68,7 +71,7 @@ class ReplicaState(NamedTuple):
         goal: float,
         trajectory: WeightTrajectory,
     ) -> ReplicaState:
-        """Return the same replica with the results of a decision (`_replace` takes four times as long)."""
+        """Return the same replica with the results of a decision. (`_replace` takes four times as long.)"""
         return new_tuple(
             ReplicaState,
             (
@@ -89,12 +92,12 @@ class ReplicaState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PoolState:
-    """The control loop's state of one pool."""
+    """The control loop's state for one pool."""
 
     pool: Pool
     """The pool as defined by the files and discovery."""
     rules: HealthRules
-    """The limits for changes of the pool's weights."""
+    """The limits on changes to the pool's weights."""
     replicas: tuple[ReplicaState, ...]
     """The replicas, in the pool's order."""
     index: Mapping[str, int]
@@ -104,9 +107,9 @@ class PoolState:
     mode_since: float = NEVER
     """The time at which `mode` began, in seconds."""
     mode_reason: str = ""
-    """The reason why the mode is not `acting`; empty otherwise."""
+    """The reason why the mode is not `acting`, or an empty string if it is."""
     freeze_reason: str | None = None
-    """The reason why an operator has frozen the pool; None while it is not frozen."""
+    """The reason why an operator has frozen the pool, or None while it is not frozen."""
     decided_at: float = NEVER
     """The time at which the last decision was made, in seconds."""
     ejected: frozenset[str] = frozenset()
@@ -117,10 +120,10 @@ class PoolState:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The control loop's state of all pools."""
+    """The control loop's state for all pools."""
 
     pools: Mapping[str, PoolState] = field(default_factory=dict)
-    """Maps each name to the state of the pool, for pools with telemetry."""
+    """Maps each pool name to the pool's state, for pools with telemetry."""
     now: float = NEVER
     """The time of the newest event, in seconds."""
 
@@ -128,7 +131,7 @@ class State:
 def peers_of(replica: Replica) -> Peers:
     """Return a key shared by replicas that should be equally fast for their capacity.
 
-    Replicas with the same GPUs share a key; if no GPU is set, replicas with the same capacity do.
+    Replicas with the same GPUs share a key. If no GPU is set, replicas with the same capacity share a key.
     """
     return (replica.gpu, replica.gpu_count) if replica.gpu is not None else (replica.capacity,)
 
@@ -146,7 +149,7 @@ def weights(state: PoolState) -> dict[str, Weight]:
 
 
 def weight(replica: ReplicaState) -> Weight:
-    """The last decided weight of this replica."""
+    """This replica's last decided weight."""
     capacity, trajectory = replica.replica.capacity, replica.trajectory
     return Weight(
         capacity * trajectory.decided, capacity * trajectory.decided_parts.room, trajectory.decided_parts.speed

@@ -1,4 +1,4 @@
-"""The control loop as a pure function: it takes an event and returns a new state and effects.
+"""The control loop as a pure function that takes an event and returns a new state and effects.
 
 Equal events produce equal results.
 """
@@ -21,7 +21,7 @@ Stepped = tuple[State, tuple[Effect, ...]]
 def step(state: State, event: Event) -> Stepped:
     """Return the state after the event, and its effects.
 
-    An event about an unknown pool or replica changes nothing: a reload may have removed it.
+    An event about an unknown pool or replica changes nothing, because a reload may have removed it.
     """
     match event:
         case FleetChanged():
@@ -71,7 +71,7 @@ def _fleet(state: State, event: FleetChanged) -> Stepped:
 
 
 def _effects_of_fleet(before: PoolState | None, after: PoolState, event: FleetChanged) -> Iterator[Effect]:
-    """Yield the changes due to the fleet alone: weights, and the health of replicas whose address has changed.
+    """Yield the changes due to the fleet alone, which are weights and the health of replicas whose address has changed.
 
     The effects for a new pool are relative to the state sent before a restart.
     """

@@ -1,1 +1,1 @@
-"""`lbctl demo`: a real proxy and `lbctl serve` with simulated replicas and faults, compared with static weights."""
+"""`lbctl demo`, which compares weights from `serve` with static weights, using a real proxy and simulated replicas."""

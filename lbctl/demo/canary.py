@@ -1,8 +1,8 @@
-"""The demo's canaries: rollouts that `serve` analyses, each with a load that is started by a key or the script.
+"""The demo's canaries, which are rollouts analysed by `serve`, each with a load started by a key or the script.
 
-`serve` starts both rollouts together with the fleet, and each waits in its first step until there are requests to
-compare. The first start of a canary therefore only starts its load. Later starts send a request to the API of `serve`,
-with the API's token. The load ends when `serve` has promoted the new version or has rolled it back.
+`serve` starts both rollouts together with the fleet, and each remains in its first step until there are requests to
+compare. Starting a canary for the first time therefore only starts its load. Later starts send a request with the API
+token to the `serve` API. The load ends once `serve` has promoted the new version or rolled it back.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ _RUNNING = ("progressing", "paused")
 
 @dataclass(frozen=True, slots=True)
 class StepTaken:
-    """A change to a rollout's step."""
+    """A change to the step of a rollout."""
 
     percent: float
-    """Share of the new version in percent."""
+    """The new version's share, in percent."""
     at: float
     """Time at which the step was observed, on the monotonic clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """The clients' results during a step."""
+    """The clients' results during one step."""
 
     step: StepTaken
     requests: int
-    """Number of requests sent until the next step."""
+    """Number of requests sent before the next step."""
     failed: int
     """Number of failed requests."""
     observed: float | None
-    """Share of responses from the new version, from 0 to 1; None without requests."""
+    """Share of responses from the new version, from 0 to 1, or None without requests."""
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class Canary:
 
     site: CanarySite
     row: Mapping[str, Any] = field(default_factory=dict)
-    """The canary's rollout as returned by the API; empty until the first read."""
+    """The canary's rollout as returned by the API, or empty before the first poll."""
     steps: list[StepTaken] = field(default_factory=list)
     started: float | None = None
     ended: float | None = None
@@ -70,31 +70,31 @@ class Canary:
 
     @property
     def plan(self) -> CanaryPlan:
-        """Plan of this canary."""
+        """This canary's plan."""
         return self.site.plan
 
     @property
     def running(self) -> bool:
-        """Whether the canary has been started, and has been neither promoted nor rolled back."""
+        """Whether the canary has been started and has been neither promoted nor rolled back."""
         return self.started is not None and self.ended is None
 
     @property
     def phase(self) -> str:
-        """Phase of the canary's rollout; `waiting` before its first start."""
+        """The rollout's phase, or `waiting` before the canary is first started."""
         return str(self.row.get("phase", "waiting")) if self.started is not None else "waiting"
 
     @property
     def last_evaluation(self) -> Mapping[str, Any] | None:
-        """Last evaluation as returned by the API; None if there has been none since the start."""
+        """Last evaluation as returned by the API, or None if there has been none since the start."""
         evaluations: Sequence[Mapping[str, Any]] = (self.row.get("analysis") or {}).get("evaluations", ())
         return evaluations[-1] if evaluations and self.started is not None else None
 
     def begin(self) -> None:
-        """Start the load, and forget the steps of an earlier start."""
+        """Start the load, and forget the steps from an earlier start."""
         self.started, self.ended, self.steps = time.monotonic(), None, []
 
     def copy(self) -> Canary:
-        """Return a copy of the current state that later results do not change."""
+        """Return a copy of the current state that is not affected by later results."""
         copied = replace(self, steps=list(self.steps))
         copied.load.sent = list(map(replace, self.load.sent))
         return copied
@@ -110,7 +110,7 @@ class Canary:
             self.ended = time.monotonic()
 
     async def run_load(self) -> None:
-        """Send requests while the rollout runs, until cancelled."""
+        """Send requests while the rollout is running, until cancelled."""
         seed, lengths = random.Random(f"lbctl demo {self.plan.name}"), conversation(PROMPT, ANSWER)
         while True:
             if self.running:
@@ -133,7 +133,7 @@ class Canary:
 
 
 class Canaries:
-    """All canaries of a run, and the API of `serve` that controls them.
+    """All canaries in a run, and the `serve` API that controls them.
 
     `token` is the file that contains the API's token.
     """
@@ -143,7 +143,7 @@ class Canaries:
         self._url = f"http://{HOST}:{api}/api/v1/rollouts"
         self._token = token
         self._lock = asyncio.Lock()
-        """Lock that is held during a request, so that an older response cannot follow a newer one."""
+        """Lock held during a request, so that an older response cannot be processed after a newer one."""
 
     @property
     def by_key(self) -> Mapping[str, Canary]:
@@ -153,7 +153,7 @@ class Canaries:
     async def start(self, canary: Canary) -> None:
         """Start a canary that is not running.
 
-        If `serve` rejects the request, nothing happens, and the key can be pressed again.
+        If `serve` rejects the request, nothing happens and the key can be pressed again.
         """
         if canary.running:
             return

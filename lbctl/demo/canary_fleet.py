@@ -1,10 +1,10 @@
-"""The part of the demo's fleet that belongs to its two canaries.
+"""The part of the demo's fleet that contains its two canaries.
 
 Each has a route, two versions and a rollout with analysis. One new version is bad.
 
 The analysis has little time and traffic. Therefore, the bad version fails often, the first step is large, and an
-evaluation needs few requests: each verdict takes about four seconds. Proxies count requests by pool, so the canaries do
-not share a pool.
+evaluation needs only a few requests, so that each verdict takes about four seconds. Proxies count requests by pool, so
+the canaries do not share a pool.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from lbctl.demo.replica import HOST, PacedReplica
 from lbctl.simulate.engine import CostModel
 
 STEPS = (25.0, 50.0, 100.0)
-"""Shares of the new version, in percent. At the last share, it is promoted immediately."""
+"""The new version's shares, in percent. When it reaches the last share, it is promoted immediately."""
 REQUEST_RATE = 50.0
-"""Requests per second to a canary while its rollout runs."""
+"""Requests per second to a canary while its rollout is running."""
 PROMPT, ANSWER = 50.0, 8.0
-"""Mean lengths of a canary's prompts and responses, in tokens; they are short, so that they need little capacity."""
+"""Mean lengths of a canary's prompts and responses, in tokens. They are short, so that they need little capacity."""
 _HOLD = "3s"
 _ANALYSIS = {"interval": "2s", "min_requests": 40, "max_error_rate": "5%", "failures": 2}
 OLD, NEW = "v1", "v2"
@@ -28,14 +28,14 @@ OLD, NEW = "v1", "v2"
 
 @dataclass(frozen=True, slots=True)
 class CanaryPlan:
-    """The properties and the start time of a canary."""
+    """A canary's properties and start time."""
 
     name: str
     """Name of the canary's route and listener."""
     key: str
     """Keyboard key that starts the canary's rollout."""
     error_rate: float
-    """Share of requests (0 to 1) that the new version answers with an error."""
+    """Share of requests, from 0 to 1, for which the new version returns an error."""
     start: float
     """Start time in the script, as a fraction of the duration."""
 
@@ -45,7 +45,7 @@ PLANS = (CanaryPlan("good", "g", 0.0, 0.05), CanaryPlan("bad", "b", 0.5, 0.15))
 
 @dataclass(frozen=True, slots=True)
 class CanarySite:
-    """The port of a canary's listener, and its replicas."""
+    """The port of a canary's listener, and the canary's replicas."""
 
     plan: CanaryPlan
     port: int

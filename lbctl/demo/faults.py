@@ -1,7 +1,7 @@
-"""The faults of the demo.
+"""The faults that the demo injects.
 
-Each fault affects the same replica in every group. Faults are started by keys, or by a script that covers the whole
-duration.
+Each fault affects the same replica in every group. Faults are started by key presses, or by a script that covers the
+whole duration.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ BY_KEY: Mapping[str, DemoFault] = {fault.key: fault for fault in FAULTS}
 
 @dataclass(slots=True)
 class Episode:
-    """A fault from its start to its end. Times are in seconds on the monotonic clock."""
+    """A fault, from its start to its end. Times are in seconds on the monotonic clock."""
 
     fault: DemoFault
     began: float
@@ -50,7 +50,7 @@ class Episode:
     share_before: float | None = None
     """The replica's share in the adaptive pool when the fault began."""
     reacted: float | None = None
-    """Time at which `serve` lowered that share, if it has done so."""
+    """Time at which `serve` lowered this share, if it has done so."""
 
 
 @dataclass(slots=True)
@@ -63,7 +63,7 @@ class Faults:
     episodes: list[Episode] = field(default_factory=list)
 
     def active(self, fault: DemoFault) -> Episode | None:
-        """Return the fault's active episode, or None."""
+        """Return the fault's active episode, or None if it is not active."""
         return next((item for item in self.episodes if item.fault is fault and item.ended is None), None)
 
     def of_replica(self, name: str) -> str:
@@ -71,7 +71,7 @@ class Faults:
         return ", ".join(fault.kind for fault in FAULTS if fault.replica == name and self.active(fault))
 
     async def toggle(self, fault: DemoFault) -> None:
-        """Start the fault, or end it if it is active."""
+        """Start the fault, or end it if it is already active."""
         episode = self.active(fault)
         if episode is None:
             self.episodes.append(Episode(fault, time.monotonic(), share_before=self.share(fault.replica)))
@@ -82,7 +82,7 @@ class Faults:
             await _apply(fault.kind, group[place], begins=episode is None)
 
     async def end_all(self) -> None:
-        """End every fault."""
+        """End all faults."""
         for fault in FAULTS:
             if self.active(fault):
                 await self.toggle(fault)

@@ -1,9 +1,9 @@
-"""The fleet of the demo: three groups of identical simulated replicas, with three kinds of load balancing.
+"""The demo's fleet, which has three groups of identical simulated replicas with three kinds of load balancing.
 
 A group has six replicas with different GPUs, whose speeds come from lbctl's GPU table. All groups are behind one real
-proxy, each with a separate listener, and get the same requests. Features of `serve` are enabled in a pool's settings:
-only the adaptive pool has telemetry. Telemetry and health checks are faster than their defaults, so that one minute
-shows effects that normally take several.
+proxy, each with a separate listener, and get the same requests. The features that `serve` provides are enabled in a
+pool's settings, and only the adaptive pool has telemetry. Telemetry and health checks run more often than by default,
+so that effects that normally take several minutes are visible within one.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ GPUS = ("H100-SXM", "A100-80GB", "L40S")
 PROMPT, ANSWER = 300.0, 80.0
 """Mean lengths of prompts and responses, in tokens."""
 LOAD = 0.5
-"""Share of a group's capacity that the requests use."""
+"""Share of a group's capacity used by the requests."""
 _SPEED = 2.0
-"""Speed of the simulated replicas, relative to the profile of the cost model."""
+"""Speed of the simulated replicas, relative to the cost model's profile."""
 _SEQUENCES = 16
-"""Maximum number of requests in a batch. The batch is small, so that a small load fills it."""
+"""Maximum number of requests per batch. The batch is small, so that even a light load fills it."""
 _PROFILE = CostModel()
 _CACHE = 16_000
-"""Cache size of the fastest replica in tokens. The cache is small, so that a small load fills it."""
+"""Cache size of the fastest replica, in tokens. The cache is small, so that even a light load fills it."""
 CURVE = CostModel(
     _PROFILE.a / _SPEED, _PROFILE.b / _SPEED, _PROFILE.c / _SPEED, _PROFILE.p / _SPEED, _SEQUENCES, _CACHE
 )
@@ -57,9 +57,9 @@ class GroupReplica:
     """A replica that exists in every group."""
 
     name: str
-    """Name, which is the same in every group."""
+    """Name, which is the same in all groups."""
     gpu: str
-    """Name of the GPU in the table of `lbctl gpus`."""
+    """GPU name in the `lbctl gpus` table."""
     speed: float
     """Speed, relative to the fastest replica."""
 
@@ -73,20 +73,20 @@ MEMBERS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """The ports of the demo and its replicas."""
+    """The demo's ports and replicas."""
 
     listeners: Mapping[Strategy, int]
     """Port of each group's listener."""
     api: int
-    """Port of serve's API."""
+    """Port of the `serve` API."""
     logs: int
-    """UDP port to which nginx sends a line for each request."""
+    """UDP port to which nginx sends one line per request."""
     groups: Mapping[Strategy, Sequence[PacedReplica]]
     """Replicas of each group, in the order of `MEMBERS`."""
     canaries: Sequence[CanarySite]
     """Canaries, each with a separate listener and separate replicas."""
     reserved: Sequence[socket.socket] = ()
-    """Bound sockets that reserve the TCP ports. The sockets do not listen."""
+    """Bound sockets that reserve the TCP ports without listening."""
 
     @property
     def replicas(self) -> tuple[PacedReplica, ...]:
@@ -102,7 +102,7 @@ class Site:
 
 
 def arrival_rate() -> float:
-    """Return the request rate of each group, per second."""
+    """Return each group's request rate, per second."""
     return LOAD * sum(saturated_rate(member.speed, PROMPT, ANSWER, CURVE) for member in MEMBERS)
 
 

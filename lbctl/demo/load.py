@@ -1,7 +1,8 @@
-"""Sends requests to a proxy at scheduled times, regardless of earlier requests, and measures each one.
+"""Sends requests to a proxy at scheduled times, independently of earlier requests, and measures each one.
 
-The generator can send hundreds of requests per second next to simulated replicas in the same process. Connections are
-kept open, and each carries one request at a time. Requests are never retried, so every failure is counted.
+The generator can send hundreds of requests per second even though it shares its process with the simulated replicas.
+Connections are kept open, and each handles one request at a time. Requests are never retried, so every failure is
+counted.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ FIRST_BYTE_TIMEOUT = 60.0
 """Maximum time that a client waits for the first byte, in seconds. After that, the client closes its connection, and
 the request counts as failed."""
 _SHORT = 10
-"""Maximum length of a short response, in tokens."""
+"""Maximum length of a response that counts as short, in tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +31,11 @@ class Arrival:
     """A scheduled request."""
 
     at: float
-    """Time of the arrival, in seconds after the start."""
+    """Arrival time, in seconds after the start."""
     prompt: int
-    """Length of the prompt in tokens."""
+    """Prompt length, in tokens."""
     answer: int
-    """Length of the response in tokens."""
+    """Response length, in tokens."""
 
 
 @dataclass(slots=True)
@@ -43,11 +44,11 @@ class SentRequest:
 
     at: float
     answer: int
-    """Length of the response in tokens."""
+    """Response length, in tokens."""
     first: float | None = None
-    """Arrival time of the first byte of the response, if any."""
+    """Time at which the first byte of the response arrived, if any."""
     last: float | None = None
-    """Arrival time of the last byte, if any."""
+    """Time at which the last byte arrived, if any."""
     status: int = 0
     replica: str = ""
     broken: bool = False
@@ -55,7 +56,7 @@ class SentRequest:
 
     @property
     def failed(self) -> bool:
-        """Whether the response is an error or incomplete."""
+        """Whether the response is an error or is incomplete."""
         return self.broken or self.status not in (0, 200)
 
 
@@ -63,28 +64,28 @@ class SentRequest:
 class Outcomes:
     """The outcomes of requests, in seconds.
 
-    A request without a response counts with its waiting time until `now`, and a failed request with `patience`.
+    For a request without a response, the waiting time until `now` is used, and for a failed request, `patience`.
     """
 
     sent: tuple[SentRequest, ...]
-    """Requests in the order of sending."""
+    """Requests in the order in which they were sent."""
     now: float
     """Current time on the monotonic clock."""
     patience: float = FIRST_BYTE_TIMEOUT
     """Maximum time that a client waits for the first byte."""
 
     def first_token(self, percentile: float) -> float:
-        """Return the percentile (0 to 100) of the time to the first token."""
+        """Return the time-to-first-token percentile (0 to 100)."""
         return percentile_of([self._duration(item, item.first) for item in self.sent], percentile)
 
     def whole(self, percentile: float) -> float:
-        """Return the percentile of the time to the last token."""
+        """Return the time-to-last-token percentile."""
         return percentile_of([self._duration(item, item.last) for item in self.sent], percentile)
 
     def per_token(self, percentile: float) -> float:
-        """Return the percentile of the time per token.
+        """Return the time-per-token percentile.
 
-        Short responses are excluded, because most of their time is waiting time.
+        Short responses are excluded, because most of their duration is waiting time.
         """
         each = [self._duration(item, item.last) / item.answer for item in self.sent if item.answer >= _SHORT]
         return percentile_of(each, percentile)
@@ -95,7 +96,7 @@ class Outcomes:
         return {name: count / counts.total() for name, count in counts.items()}
 
     def of_replica(self, name: str) -> Outcomes:
-        """Return the outcomes of the requests that this replica answered."""
+        """Return the outcomes of the requests that this replica served."""
         return replace(self, sent=tuple(item for item in self.sent if item.replica == name))
 
     @property
@@ -104,7 +105,7 @@ class Outcomes:
         return sum(item.failed for item in self.sent)
 
     def slow(self, limit: float) -> int:
-        """Return the number of requests that failed or waited for their first token for more than `limit` seconds."""
+        """Return the number of requests that failed or waited longer than `limit` seconds for their first token."""
         return sum(item.failed or self._duration(item, item.first) > limit for item in self.sent)
 
     def _duration(self, item: SentRequest, end: float | None) -> float:
@@ -112,7 +113,7 @@ class Outcomes:
 
 
 def poisson(rate: float, seconds: float, lengths: Lengths, seed: str) -> list[Arrival]:
-    """Return Poisson arrivals of requests with these lengths. `rate` is per second."""
+    """Return Poisson arrivals for requests of these lengths. `rate` is per second."""
     trace = load.poisson(rate, seconds, lengths, seed)
     return [Arrival(*each) for each in zip(trace.times, trace.prompts, trace.answers, strict=True)]
 
@@ -120,8 +121,8 @@ def poisson(rate: float, seconds: float, lengths: Lengths, seed: str) -> list[Ar
 class LoadGenerator:
     """Sends requests to one listener, or to several in turn.
 
-    `path` begins with a slash and has no query. With `keep`, connections are reused. If a proxy closes an idle
-    connection just as it is reused, as nginx may do during a reload, the request fails.
+    `path` begins with a slash and has no query string. If `keep` is set, connections are reused. A request fails if a
+    proxy closes an idle connection just as it is being reused, as nginx may do during a reload.
     """
 
     def __init__(
@@ -160,19 +161,19 @@ class LoadGenerator:
         connection.send(f"{self._path}?q={arrival.prompt}&n={arrival.answer}", request)
 
     def outcomes(self, since: float, until: float) -> Outcomes:
-        """Return the current outcomes of the requests that were sent between `since` and `until`."""
+        """Return the current outcomes of requests that were sent between `since` and `until`."""
         first, end = (bisect_left(self.sent, moment, key=lambda item: item.at) for moment in (since, until))
         return Outcomes(tuple(map(replace, self.sent[first:end])), time.monotonic(), self.patience)
 
     async def close(self) -> None:
-        """Abort the requests that are still running."""
+        """Abort all requests that are still running."""
         for connection in list(self._all):
             connection.close()
         await asyncio.sleep(0)
 
 
 class _Connection(asyncio.Protocol):
-    """One connection to a proxy. After each complete response, it is added to `idle`, or closed if `idle` is None."""
+    """A connection to a proxy. After each complete response, it is added to `idle`, or closed if `idle` is None."""
 
     def __init__(self, idle: deque[_Connection] | None, patience: float, every: set[_Connection]) -> None:
         self._idle = idle

@@ -16,21 +16,21 @@ from lbctl.demo.replica import HOST
 _INTERVAL = 0.5
 _TIMEOUT = aiohttp.ClientTimeout(total=2.0)
 _LOWERED = 0.8
-"""`serve` has reacted if a replica's share is below this fraction of its share before the fault."""
+"""`serve` is considered to have reacted if a replica's share is below this fraction of its share before the fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServedDecision:
-    """The decision of `serve` for one replica."""
+    """The decision that `serve` has made about one replica."""
 
     share: float
-    """Decided share of the pool's requests, from 0 to 1."""
+    """The decided share of the pool's requests, from 0 to 1."""
     observed: float | None
-    """Share of the requests in the last minute, as counted by the proxy, from 0 to 1; None without reports."""
+    """Share of requests in the last minute, as counted by the proxy, from 0 to 1, or None without reports."""
     state: str
-    """State in one word, for example `in`, `slow` or `ejected`."""
+    """State in a single word, for example `in`, `slow` or `ejected`."""
     reason: str
-    """Reason for the state; empty for `in`."""
+    """Reason for the state, or an empty string for `in`."""
 
 
 class DecisionObserver:
@@ -41,19 +41,19 @@ class DecisionObserver:
         self.decisions: Mapping[str, ServedDecision] = {}
 
     def share(self, replica: str) -> float | None:
-        """Return a replica's share in the adaptive pool; None if it is not known yet."""
+        """Return a replica's share in the adaptive pool, or None if it is not known yet."""
         decision = self.decisions.get(replica)
         return decision.share if decision else None
 
     async def run(self, faults: Faults) -> None:
-        """Read the decisions until cancelled, and record in `faults` the time at which they react to a fault."""
+        """Poll the decisions until cancelled, and record in `faults` when they react to a fault."""
         async with aiohttp.ClientSession(timeout=_TIMEOUT) as session:
             while True:
                 try:
                     async with session.get(self._url) as response:
                         self.decisions = _decisions(await response.json())
                 except (aiohttp.ClientError, TimeoutError, ValueError):
-                    pass  # the next attempt follows; until then the last decisions are shown
+                    pass  # the next poll follows; until then, the last decisions are shown
                 self._note_reactions(faults)
                 await asyncio.sleep(_INTERVAL)
 

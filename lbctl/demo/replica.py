@@ -1,9 +1,10 @@
 """A simulated vLLM replica: an engine from `lbctl.simulate` that runs in real time behind HTTP.
 
-A request is `POST …?q=PROMPT&n=ANSWER` (tokens). The response's headers and first byte are sent with the first token,
-and its second and last byte with the last token. `/metrics` uses vLLM's names, and `/health` returns 200. Requests are
-not pipelined. Its faults also occur in real replicas: a throttled GPU, an engine that makes no progress behind a
-healthy port, an exporter that does not respond, a dead process, and a version that responds with errors.
+A request is `POST …?q=PROMPT&n=ANSWER` (tokens). The response's headers and first byte are sent when the first token is
+ready, and its second and last byte when the last token is ready. `/metrics` uses vLLM's names, and `/health` returns
+200. Requests are not pipelined. The faults are those that also occur in real replicas: a throttled GPU, an engine that
+makes no progress even though its port is healthy, an exporter that does not respond, a dead process, and a version that
+responds with errors.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from lbctl.simulate.engine import CostModel, Engine, SimulatedRequest, cache_tok
 HOST = LOOPBACK
 _TOKENS = re.compile(rb"[?&]q=(\d+)&n=(\d+)")
 _BUCKETS = (0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
-"""Upper bounds of vLLM's time-to-first-token histogram, in seconds."""
+"""Upper bounds of the buckets in vLLM's time-to-first-token histogram, in seconds."""
 _PAGE = """\
 vllm:num_requests_running{{model_name="m"}} {counters.running}
 vllm:num_requests_waiting{{model_name="m"}} {counters.waiting}
@@ -40,7 +41,7 @@ vllm:request_success_total{{model_name="m",finished_reason="length"}} {finished}
 
 
 class PacedReplica:
-    """One replica on its own port, which stays reserved while its process is dead."""
+    """One replica on its own port, which remains reserved while its process is dead."""
 
     def __init__(self, name: str, speed: float, curve: CostModel) -> None:
         self.name = name
@@ -50,7 +51,7 @@ class PacedReplica:
         self.silent = False
         """Whether `/metrics` returns 503."""
         self.error_rate = 0.0
-        """Share of requests (0 to 1, spread evenly) that immediately get a 500 response."""
+        """Share of requests, from 0 to 1 and spread evenly, that immediately get a 500 response."""
         self._owed_errors = 0.0
         self._engine = Engine(speed, curve=curve)
         self._factor = 1.0
@@ -63,7 +64,7 @@ class PacedReplica:
         self._finished = 0
 
     async def start(self) -> None:
-        """Listen on the replica's port. A replica without a port gets a free one from the system."""
+        """Listen on the replica's port. If the replica has no port yet, the system assigns a free one."""
         if self._reserved is None:
             self._reserved = reserve()
             self.port = port_of(self._reserved)
@@ -80,40 +81,40 @@ class PacedReplica:
         await asyncio.sleep(0)
 
     async def close(self) -> None:
-        """Stop, and release the port."""
+        """Stop the replica and release the port."""
         await self.stop()
         if self._reserved is not None:
             self._reserved.close()
 
     @property
     def alive(self) -> bool:
-        """Whether the replica listens."""
+        """Whether the replica is listening."""
         return self._server is not None
 
     @property
     def running(self) -> int:
-        """Number of requests in its batch."""
+        """Number of requests in the current batch."""
         return self._engine.counters.running
 
     @property
     def waiting(self) -> int:
-        """Number of requests in its queue."""
+        """Number of requests in the queue."""
         return self._engine.counters.waiting
 
     @property
     def cache(self) -> float:
-        """Used share of its KV cache, from 0 to 1."""
+        """Used share of the KV cache, from 0 to 1."""
         return min(1.0, self._engine.context / cache_tokens(self._engine.speed, self._engine.curve))
 
     def throttle(self, factor: float) -> None:
-        """Multiply the configured speed from the next iteration on. The size of the cache does not change."""
+        """Multiply the configured speed, from the next iteration on. The cache size does not change."""
         self._engine.curve = _slower(self._engine.curve, self._factor / factor)
         self._factor = factor
 
     def wedge(self, wedged: bool) -> None:
-        """Stop the engine's iterations while it has requests, or resume them.
+        """Stop or resume the engine's iterations while it has requests.
 
-        The port, `/health` and `/metrics` still respond.
+        The port, `/health` and `/metrics` continue to respond.
         """
         self.wedged = wedged
         if not wedged and self._held:
@@ -134,7 +135,7 @@ class PacedReplica:
         return (page + "".join(lines)).encode()
 
     def add(self, connection: ReplicaConnection, prompt: int, answer: int) -> ConnectedRequest:
-        """Queue a request of this connection."""
+        """Queue a request from this connection."""
         request = ConnectedRequest(time.monotonic(), max(1, prompt), max(1, answer), connection=connection)
         self._fresh.append(request)
         self._engine.add(request)
@@ -143,7 +144,7 @@ class PacedReplica:
         return request
 
     def refuses(self) -> bool:
-        """Return whether the next request is answered with an error."""
+        """Return whether the next request gets an error response."""
         self._owed_errors += self.error_rate
         refused = self._owed_errors >= 1
         self._owed_errors -= refused
@@ -158,7 +159,7 @@ class PacedReplica:
             asyncio.get_running_loop().call_at(end, self._end, end)
 
     def _end(self, now: float) -> None:
-        """End an iteration at the planned time. A late event loop does not slow the engine down."""
+        """End an iteration at the planned time. A delayed event loop does not slow the engine down."""
         done = self._engine.end(now)
         while self._fresh and (self._fresh[0].first is not None or self._fresh[0].left):
             request = self._fresh.popleft()
@@ -174,7 +175,7 @@ class PacedReplica:
 
 
 class ReplicaConnection(asyncio.Protocol, ABC):
-    """One connection from a proxy, which carries one request at a time."""
+    """A connection from a proxy, which handles one request at a time."""
 
     def __init__(self, replica: PacedReplica) -> None:
         self._replica = replica
@@ -182,13 +183,13 @@ class ReplicaConnection(asyncio.Protocol, ABC):
         self._request: ConnectedRequest | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Register the connection with the replica, which aborts it when it dies."""
+        """Register the connection with the replica, which aborts it when the replica dies."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._replica.connections.add(self)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Drop the connection and cancel its request, which does not run if it is queued."""
+        """Drop the connection and cancel its request. If the request is still queued, it is not run."""
         del error
         self._replica.connections.discard(self)
         if self._request is not None:
@@ -213,7 +214,7 @@ class ReplicaConnection(asyncio.Protocol, ABC):
 
 
 class _Connection(ReplicaConnection):
-    """A connection whose requests contain their numbers of tokens in the path."""
+    """A connection whose requests specify their token counts in the path."""
 
     def __init__(self, replica: PacedReplica) -> None:
         super().__init__(replica)
@@ -251,7 +252,7 @@ class ConnectedRequest(SimulatedRequest):
     """A request that arrived on a connection."""
 
     connection: ReplicaConnection
-    """Connection of the request."""
+    """The request's connection."""
 
 
 def _slower(curve: CostModel, factor: float) -> CostModel:

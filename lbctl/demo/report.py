@@ -19,23 +19,23 @@ FIRST_TOKEN_TIMEOUT = 5.0
 time."""
 
 MAX_LATENESS = SLOW / 4
-"""Lateness of the event loop, in seconds, above which the times in the report are not meaningful."""
+"""Event loop lateness, in seconds, above which the times in the report are not meaningful."""
 
 SLOW_COLUMN = f"FAILED OR > {SLOW:g} s"
 
 
 @dataclass(frozen=True, slots=True)
 class GroupFigures:
-    """The figures of one group. Times are in seconds."""
+    """One group's figures. Times are in seconds."""
 
     requests: int
     """Number of requests sent."""
     failed: int
     """Number of failed requests."""
     slow_share: float
-    """Share of requests that failed or waited for the first token for more than `SLOW` seconds."""
+    """Share of requests that failed or waited longer than `SLOW` seconds for the first token."""
     first_token_p50: float
-    """Median of the time to the first token."""
+    """Median time to the first token."""
     first_token_p99: float
     """99th percentile of the time to the first token."""
     shares: Mapping[str, float]
@@ -60,22 +60,22 @@ class DemoReport:
     """Duration of the load."""
     groups: Mapping[Strategy, GroupFigures]
     episodes: Sequence[Episode]
-    """Faults in the order of their starts."""
+    """Faults, in the order in which they started."""
     canaries: Sequence[Canary]
     """Canaries that were started."""
     decisions: Mapping[str, ServedDecision]
-    """Final decision of `serve` for each replica of the adaptive group."""
+    """The final decision that `serve` made for each replica in the adaptive group."""
     began: float
     """Start time on the monotonic clock."""
     late: float
-    """Lateness of the event loop (99th percentile). Differences below this time are not significant."""
+    """Lateness of the event loop (99th percentile). Smaller differences are not significant."""
 
 
 def report(
     proxy: str, began: float, loads: Mapping[Strategy, LoadGenerator], faults: Faults, canaries: Sequence[Canary],
     decisions: Mapping[str, ServedDecision], late: float,
 ) -> DemoReport:  # fmt: skip
-    """Return the report of the run so far."""
+    """Return a report on the run so far."""
     now = time.monotonic()
     groups = {name: measured(load.outcomes(began, now)) for name, load in loads.items()}
     started = [canary.copy() for canary in canaries if canary.started is not None]
@@ -196,7 +196,7 @@ def busy_warning(late: float) -> list[str]:
 
 
 def summary(groups: Mapping[Strategy, GroupFigures]) -> str:
-    """Return the result in one sentence."""
+    """Return the result as one sentence."""
     shares = {name: f"{100 * group.slow_share:.1f} %" for name, group in groups.items()}
     return (
         f"Failed or waited more than {SLOW:g} s for the first token: {shares['adaptive']} of the requests with "
@@ -221,13 +221,13 @@ def _moment(moment: float | None, began: float) -> str:
 
 
 def progress(canary: Canary) -> str:
-    """Return the progress of a rollout as a phrase: its phase, the shares of the new version, and the last verdict."""
+    """Return a rollout's progress as a phrase: its phase, the new version's shares and the last verdict."""
     shares = ", ".join(f"{step.percent:g} %" for step in canary.steps)
     return f"{canary.phase.replace('_', ' ')} ({shares}): {verdict(canary)}"
 
 
 def verdict(canary: Canary) -> str:
-    """Return the last verdict on a rollout with its figures; a dash if there is none."""
+    """Return the last verdict on a rollout with its figures, or a dash if there is none."""
     last = canary.last_evaluation
     if last is None:
         return "-"
@@ -236,7 +236,7 @@ def verdict(canary: Canary) -> str:
 
 
 def reaction(item: Episode) -> str:
-    """Return the reaction of `serve` to a fault, as a phrase."""
+    """Return how `serve` reacted to a fault, as a phrase."""
     if item.reacted is not None:
         return f"reduced its share after {item.reacted - item.began:.1f} s"
     if item.fault.kind == "stale":

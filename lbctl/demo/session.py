@@ -1,4 +1,4 @@
-"""One run of the demo: replicas, proxy and `serve`, load on all groups, faults, and their display."""
+"""Runs the demo once: replicas, proxy and `serve`, load on all groups, faults, and their display."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from lbctl.up.prepare import Program, prepare_run
 from lbctl.up.run import Programs, run
 
 _SETTLING = 1.0
-"""Seconds without load after the start, during which the health checks detect that all replicas are healthy."""
+"""Seconds without load after startup, during which the health checks detect that all replicas are healthy."""
 _STATE, _TOKEN = "state", "api-token"
 _BLOCK = 60.0
 """Number of seconds for which arrivals are generated at a time."""
 
 
 class DemoError(Exception):
-    """The demo's own fleet could not be run. The message contains the diagnostics."""
+    """It was not possible to run the demo's own fleet. The message contains the diagnostics."""
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class DemoSession:
     site: Site
     program: Program
     duration: float | None
-    """Seconds of load; None until `stop` is called."""
+    """Duration of the load in seconds, or None until `stop` is called."""
     observer: DecisionObserver
     faults: Faults
     loads: dict[Strategy, LoadGenerator]
@@ -69,9 +69,9 @@ class DemoSession:
         self._stopped.set()
 
     async def run_load(self) -> DemoReport:
-        """Send the same requests to every group until the duration is over or `stop` is called, and return the report.
+        """Send the same requests to every group until the duration has elapsed or `stop` is called; return the report.
 
-        Requests without a response at that time are counted before they are aborted.
+        Requests that have no response by then are counted before they are aborted.
         """
         self.began = time.monotonic()
         async with asyncio.TaskGroup() as group:
@@ -120,7 +120,7 @@ class DemoSession:
 async def demo(
     program: Program, place: Path, duration: float | None, show: Callable[[DemoSession], Coroutine[Any, Any, None]]
 ) -> DemoReport | None:
-    """Run the demo with its files in `place`, and run `show` together with the load.
+    """Run the demo with its files in `place`, and run `show` alongside the load.
 
     Return the report, or None if a signal ended the demo. Raises DemoError, UpError, OSError and MissingBinaryError.
     """

@@ -1,4 +1,4 @@
-"""Running totals for all requests of a load, updated as requests end, so that the cost does not grow with the run."""
+"""Running totals for all requests in a load, updated as requests end, so that the cost does not grow during a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SLOW = 1.0
 
 
 class Totals:
-    """The requests of a load so far. Times to the first token are stored with a resolution of 4.4 %."""
+    """The requests in a load so far. Times to the first token are stored with a resolution of 4.4 %."""
 
     def __init__(self, load: LoadGenerator) -> None:
         self._load = load
@@ -35,12 +35,12 @@ class Totals:
 
     @property
     def slow_share(self) -> float:
-        """Share of requests that failed or waited for their first token for more than `SLOW` seconds."""
+        """Share of requests that failed or waited longer than `SLOW` seconds for their first token."""
         slow = self._slow + sum(map(self._is_slow, self._open))
         return slow / self._read if self._read else 0.0
 
     def update(self) -> None:
-        """Add the requests that were sent or have ended since the last call."""
+        """Add the requests that have been sent or have ended since the last call."""
         self._open += self._load.sent[self._read :]
         self._read = len(self._load.sent)
         ended = [item for item in self._open if item.failed or item.last is not None]
@@ -50,7 +50,7 @@ class Totals:
         self._ended.update(map(self._bucket, ended))
 
     def first_token(self, percentile: float) -> float:
-        """Return the percentile (0 to 100) of the time to the first token in seconds; 0 without requests."""
+        """Return the time-to-first-token percentile (0 to 100) in seconds, or 0 without requests."""
         every = LatencyHistogram(self._ended + Counter(map(self._bucket, self._open)))
         return (every.percentile(percentile / 100) or 0.0) / 1000
 

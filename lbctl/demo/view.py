@@ -1,4 +1,4 @@
-"""Shows a running demo: on a terminal, live tables and keys for the faults; elsewhere, one line for each event."""
+"""Shows a running demo, with live tables and keys for the faults on a terminal, and one line per event elsewhere."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from lbctl.demo.totals import Totals
 
 _INTERVAL = 0.5
 _WINDOW = 15.0
-"""Period of the live figures, in seconds."""
+"""Period covered by the live figures, in seconds."""
 _NUMBERS = ("DECIDED", "OBSERVED", "RUN+WAIT", "KV", "TTFT P50", "TTFT P99")
 _ROOMY = 110, 34
-"""Minimum columns and lines of a terminal for tables with frames, GPUs and reasons. Without these extras, 80 columns
-and 24 lines are enough."""
+"""Minimum columns and lines that a terminal needs for tables with frames, GPUs and reasons. Without these extras, 80
+columns and 24 lines are enough."""
 _EVENTS, _FEW_EVENTS = 6, 4
-"""Number of newest events on a large and on a small terminal."""
+"""Number of newest events shown on a large and on a small terminal."""
 _STYLES = {"green": ("in",), "red": ("down", "ejected", "removed"), "yellow": ("slow", "hot"), "cyan": ("ramping",)}
 _COLOURS = {state: colour for colour, states in _STYLES.items() for state in states}
 
@@ -124,7 +124,7 @@ def _put_all(keys: asyncio.Queue[str], pressed: bytes) -> None:
 
 
 def tables(session: DemoSession, totals: Mapping[Strategy, Totals], *, roomy: bool) -> Group:
-    """Return tables that show the state of the demo. `roomy`: with frames, GPUs and reasons, for a large terminal."""
+    """Return tables that show the demo's state. `roomy` adds frames, GPUs and reasons, for a large terminal."""
     seconds = time.monotonic() - session.began
     head = f"lbctl demo · {session.proxy} · {seconds:.0f} s · dashboard {session.dashboard}"
     pressed = "  ".join(f"[{fault.key}] {fault.kind} {fault.replica}" for fault in FAULTS)
@@ -145,7 +145,7 @@ def _table(title: str, roomy: bool) -> Table:
 
 
 def _replicas(session: DemoSession, roomy: bool) -> Table:
-    """Return a table of the replicas in the adaptive group, with their state and the decisions of `serve`."""
+    """Return a table of the replicas in the adaptive group, with their state and the decisions made by `serve`."""
     table = _table("replicas behind lbctl serve", roomy)
     names = ("REPLICA", *(("GPU",) if roomy else ()), "FAULT", "STATE", *_NUMBERS, *(("REASON",) if roomy else ()))
     for name in names:
@@ -186,7 +186,7 @@ def _canaries(session: DemoSession, roomy: bool) -> Table:
 
 
 def _groups(session: DemoSession, totals: Mapping[Strategy, Totals], roomy: bool) -> Table:
-    """Return a table of the three groups, with figures for the newest requests and for all requests."""
+    """Return a table of the three groups, with figures for the most recent requests and for all requests."""
     table = _table(f"the same requests · the last {_WINDOW:.0f} s · all", roomy)
     for name in ("GROUP", SLOW_COLUMN, "TTFT P50", "ALL", "FAILED", SLOW_COLUMN, "TTFT P50"):
         table.add_column(name, justify="left" if name == "GROUP" else "right", no_wrap=True)

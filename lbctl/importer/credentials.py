@@ -1,4 +1,4 @@
-"""Converts access control to a route's `auth`: key files for the operator to fill in, and authorization services."""
+"""Converts access control to a route's `auth`, with key files that the operator fills in and external services."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _REALM = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9 ._:/@+-]{0,62}[A-Za-z0-9])?")
 
 
 def keys(draft: Draft, route: Path, header: str, secrets: Sequence[Statement], *statements: Statement) -> None:
-    """Protect a route with keys; `secrets` are the directives that contain them."""
+    """Protect a route with keys. `secrets` contains the directives that contain them."""
     _put(draft, route, {"api_keys": {"file": KEY_FILE, "header": header}}, *statements, *secrets)
     for item in secrets:
         if draft.ledger.is_reported(item):
@@ -32,7 +32,7 @@ def keys(draft: Draft, route: Path, header: str, secrets: Sequence[Statement], *
 
 
 def users(draft: Draft, route: Path, realm: str, secret: Statement, *statements: Statement) -> None:
-    """Protect a route with user names and passwords; `secret` is the directive that names or contains them."""
+    """Protect a route with user names and passwords. `secret` is the directive that names or contains them."""
     shown = {"realm": realm} if _REALM.fullmatch(realm) else {}
     _put(draft, route, {"basic": {"file": USER_FILE, **shown}}, secret, *statements)
     draft.ledger.secret(
@@ -44,12 +44,12 @@ def users(draft: Draft, route: Path, realm: str, secret: Statement, *statements:
 
 
 def service(draft: Draft, route: Path, external: dict[str, Any], *statements: Statement) -> None:
-    """Authorize the requests of a route with an external service."""
+    """Authorize a route's requests with an external service."""
     _put(draft, route, {"external": external, "forward_credentials": True}, *statements)
 
 
 def _put(draft: Draft, route: Path, auth: dict[str, Any], *statements: Statement) -> None:
-    """Set the `auth` of a route. A second kind of credentials closes the route."""
+    """Set a route's `auth`. If a second kind of credentials is found, the route is closed."""
     present = draft.get((*route, "auth"))
     if present is not None and present != auth:
         why = "the route requires two kinds of credentials, but lbctl supports only one per route"
@@ -63,7 +63,7 @@ def _put(draft: Draft, route: Path, auth: dict[str, Any], *statements: Statement
 
 
 def url(host: str, port: str, path: str) -> str | None:
-    """Return the URL of a service that proxies can query; None if the host is not an IP address."""
+    """Return the URL of a service that proxies can query, or None if the host is not an IP address."""
     host = "127.0.0.1" if host == "localhost" else host.strip("[]")
     try:
         address = ipaddress.ip_address(host)

@@ -1,4 +1,4 @@
-"""The fleet under construction: plain values by path, each with the directives that it came from.
+"""The fleet under construction, as plain values by path, each with the directives from which it was derived.
 
 The model checks each value when it is set. A rejected value is replaced by a comment that contains the directive and
 the reason.
@@ -20,7 +20,7 @@ from lbctl.importer.statement import Statement
 _NOT_IN_A_NAME = re.compile(r"[^a-z0-9._-]+")
 _MAX_NAME = 63
 _BEFORE_WORK = ("connect_failure", "refused_stream", "reset_before_request")
-"""Default retry conditions of a route."""
+"""A route's default retry conditions."""
 BUSY = frozenset({429, 503, 529})
 """Status codes that a replica may return when it is busy."""
 CLOSED_STATUS = 501
@@ -28,7 +28,7 @@ CLOSED_STATUS = 501
 handling its requests."""
 
 LOCATION = ("headers", "response", "set", "location")
-"""Keys below a route that lead to the address of a redirect."""
+"""Keys in a route that lead to the address of a redirect."""
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 """Status codes of redirects."""
 _KEPT = frozenset({"listeners", "match", "respond"})
@@ -36,14 +36,14 @@ _KEPT = frozenset({"listeners", "match", "respond"})
 _SECTIONS = frozenset({"access_log", "connections", "headers", "request", "response", "retry", "set", "timeouts"})
 """Keys that have no effect if they are empty."""
 _CLOSED = "lbctl import: "
-"""Prefix of a closed route's response body."""
+"""Prefix of the response body of a closed route."""
 NAMED = ("listeners", "routes", "pools", "proxies")
-"""Sections of a fleet that an import fills."""
+"""Sections of a fleet that an import can fill."""
 _DECIDING = frozenset({"pool", "split", "match", "respond", "auth", "allow_from", "deny_from", "rewrite"})
 """Keys without which a route would handle other requests, send them elsewhere, or lose its protection."""
 _PROTECTING = frozenset({"auth", "allow_from", "deny_from"})
 _GUARDING = frozenset({"tls", "proxy_protocol", "client_address", "allow_from", "deny_from"})
-"""Listener keys without which its routes would lose their protection."""
+"""Listener keys without which the listener's routes would lose their protection."""
 _WHOLE = {
     ("listeners", "bind"): "the whole listener was left out",
     ("routes", "listeners"): "the whole route was left out",
@@ -60,9 +60,9 @@ class ClosedRoute:
     """A route that rejects all its requests."""
 
     removed: dict[str, Any]
-    """Keys that now exist only in a comment: the pool, timeouts, headers."""
+    """Keys that now exist only in a comment, such as the pool, timeouts and headers."""
     by_hand: tuple[str, ...]
-    """Keys that the operator must write before the route may handle requests again; empty if it was closed for another
+    """Keys that the operator must write before the route may handle requests again. Empty if it was closed for another
     reason."""
 
 
@@ -74,30 +74,30 @@ class Draft:
         self.keeps_own = keeps_own
         """Whether own lines may be written to files next to the fleet."""
         self.own: dict[str, list[str]] = {}
-        """Maps the path of each file of own lines, relative to the fleet, to those lines."""
+        """Maps the path of each own-lines file, relative to the fleet, to its lines."""
         self.moved: set[Path] = set()
-        """Routes that return 404 in place of the proxy's own metrics."""
+        """Routes that return 404 instead of the proxy's own metrics."""
         self.closed: dict[Path, ClosedRoute] = {}
-        """Maps a closed route to the manual steps that open it."""
+        """Maps each closed route to the manual steps that open it."""
         self.unkept: dict[Path, Statement] = {}
-        """Maps a pool that no longer keeps sessions to the directive that kept them in the configuration."""
+        """Maps each pool that no longer keeps sessions to the directive that kept them in the configuration."""
         self.guessed: dict[Path, Statement] = {}
-        """Maps a listener's `client_address` to the directive that only forwards that address."""
+        """Maps each listener's `client_address` to the directive that only forwards that address."""
         self.whole_segments: set[Path] = set()
         """Routes whose prefix also consists of whole segments in the configuration."""
         self.longer_paths: dict[str, str] = {}
-        """Maps a route to a path that starts with the route's prefix but that the fleet sends to another pool."""
+        """Maps each route to a path that starts with the route's prefix but that the fleet sends to another pool."""
         self.fleet: dict[str, Any] = {"version": 1, "listeners": {}, "routes": {}, "pools": {}}
         self.origins: dict[Path, Statement] = {}
-        """Maps each object of the fleet to the directive whose position appears in the object's comment."""
+        """Maps each object in the fleet to the directive whose position appears in the object's comment."""
 
     def add(
         self, section: str, wanted: str, origin: Statement, value: dict[str, Any] | None = None, otherwise: str = ""
     ) -> Path:
         """Add an object under an unused name similar to `wanted`, and return its path.
 
-        If a name contains a secret, `otherwise` replaces it. If `otherwise` is empty or also contains a secret, the
-        name is `secret`.
+        If the name contains a secret, `otherwise` is used instead. If `otherwise` is empty or also contains a secret,
+        the name is `secret`.
         """
         secrets, headers = self.ledger.secrets, ((value or {}).get("match") or {}).get("headers") or {}
         names = [otherwise, "secret"] if any(map(secrets.compared, headers, headers.values())) else [wanted, otherwise]
@@ -110,7 +110,7 @@ class Draft:
         return path
 
     def free_name(self, section: str, wanted: str) -> str:
-        """Return a valid name that is unused in the section."""
+        """Return a valid name that is not used in the section."""
         base = sane_name(wanted)
         name, number = base, 2
         while name in self.fleet[section]:
@@ -119,7 +119,7 @@ class Draft:
         return name
 
     def free_own_name(self, wanted: str) -> str:
-        """Return a name for a file of own lines that is not used yet."""
+        """Return a name for an own-lines file that is not used yet."""
         taken = "\n".join(self.own)
         base = sane_name(wanted)
         return next(
@@ -127,7 +127,7 @@ class Draft:
         )
 
     def own_files(self) -> dict[str, str]:
-        """Return the files of own lines that the fleet still names, with their content."""
+        """Return the own-lines files to which the fleet still refers, with their content."""
         named = str(self.fleet.get("proxies", {}))
         return {file: "\n".join(lines).rstrip() + "\n" for file, lines in self.own.items() if repr(file) in named}
 
@@ -135,7 +135,7 @@ class Draft:
         """Set the value at `path`, creating the maps above it, and record its origin.
 
         Parts that the model rejects are left out immediately, or, if the whole object depends on them, at the end of
-        the import. Values that exist only in the comment of a closed route are not checked.
+        the import. Values that exist only in a closed route's comment are not checked.
         """
         whole = path
         path, node = self._place(path)
@@ -151,7 +151,7 @@ class Draft:
         self.leave_out([item for item in faults if not self._waits(item.path)])
 
     def _waits(self, path: Path) -> bool:
-        """Whether a rejected value is kept until the end of the import.
+        """Return whether a rejected value is kept until the end of the import.
 
         A secret is kept, because it is withheld later.
         """
@@ -160,7 +160,7 @@ class Draft:
         return is_secret or (path[0], *path[2:3]) in _WAITING
 
     def leave_out(self, faults: Sequence[Diagnostic]) -> bool:
-        """Remove the values that faults refer to, starting with the last one of a list.
+        """Remove the values to which faults refer, starting with the last item in a list.
 
         Returns whether any could be removed.
         """
@@ -168,7 +168,7 @@ class Draft:
         found = {path: why for path, why in found.items() if not any(path[:size] in found for size in range(len(path)))}
         removed = False
         for path, why in found.items():
-            # A fault in a value that was removed earlier is settled: the enclosing values stay.
+            # A fault in a value that was removed earlier is resolved, so the enclosing values remain.
             if len(path) > 1 and path[0] in NAMED and self._existing(path) == path:
                 self._leave_out(path, why)
                 removed = True
@@ -177,7 +177,8 @@ class Draft:
     def _leave_out(self, path: Path, why: str) -> None:
         """Remove a value, with a comment and a finding.
 
-        If the value decides about a route's requests or protects its listener, the route then rejects all requests.
+        If the value determines how a route's requests are handled or protects its listener, the route then rejects all
+        requests.
         """
         origins = self.ledger.carriers(path)
         key = (path[0], *path[2:3])
@@ -243,7 +244,7 @@ class Draft:
     def _place(self, path: Path) -> tuple[Path, Any]:
         """Return the position of the value at `path`.
 
-        Values that a closed route needs to handle requests again are in its comment.
+        Values that a closed route needs in order to handle requests again are in its comment.
         """
         if path[2:] and path[2] not in _KEPT and path[:2] in self.closed:
             route = self.fleet[str(path[0])].get(path[1])
@@ -252,14 +253,17 @@ class Draft:
         return path, self.fleet
 
     def answers(self, route: Path) -> bool:
-        """Whether a route is meant to return its own response. A route that is only closed may be opened again."""
+        """Return whether a route is meant to return its own response.
+
+        A route that is merely closed may be opened again.
+        """
         value = self.get(route) or {}
         return "respond" in value and not is_closed(value)
 
     def drop(self, path: Path) -> list[Statement]:
         """Remove the value at `path`, and any list or section that becomes empty.
 
-        Returns the directives that no key represents any more.
+        Returns the directives that are no longer represented by any key.
         """
         container = self.get(path[:-1])
         if isinstance(container, dict):
@@ -277,9 +281,9 @@ class Draft:
             self.put((*route, "retry", "busy_statuses"), busy, *statements)
 
     def redirect(self, route: Path, status: int, location: str, *statements: Statement) -> None:
-        """Set a redirect as the response of a route.
+        """Set a redirect as a route's response.
 
-        The location may contain the variables that fleet headers support.
+        The location can contain the variables that fleet headers support.
         """
         self.put((*route, "respond"), {"status": status}, *statements)
         self.put((*route, *LOCATION), location, *statements)
@@ -293,7 +297,7 @@ class Draft:
         )
 
     def advise_prefix(self, prefix: str, statement: Statement) -> None:
-        """Report that the protection of a prefix no longer applies to longer paths that start with it."""
+        """Report that the protection for a prefix no longer applies to longer paths that start with it."""
         if not prefix.endswith("/"):
             message = (
                 f"this also protected paths such as {prefix}-x, but `path_prefix` matches whole path segments only"
@@ -324,7 +328,7 @@ def addresses(pool: Mapping[str, Any]) -> Iterator[str]:
 
 
 def is_closed(route: Mapping[str, Any]) -> bool:
-    """Whether a route rejects all requests because it could not be converted."""
+    """Return whether a route rejects all requests because it could not be converted."""
     return str((route.get("respond") or {}).get("body", "")).startswith(_CLOSED)
 
 
@@ -334,5 +338,5 @@ def sane_name(wanted: str, otherwise: str = "unnamed") -> str:
 
 
 def printable(text: str) -> str:
-    """Return the text, shortened and without characters that a response body in a fleet must not contain."""
+    """Return the text, shortened and without characters that are not allowed in a fleet's response body."""
     return "".join(character for character in text if character.isprintable())[:500]

@@ -1,4 +1,4 @@
-"""Headers with the client's address, and texts with variables, in fleet-file form."""
+"""Headers that contain the client's address, and strings with variables, in fleet-file form."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NEAR = ["127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "::1/12
 
 
 def text(value: str, variable: re.Pattern[str], meanings: Mapping[str, str]) -> str | None:
-    """Return the value with fleet variables; None if a variable has no equivalent, or if text looks like one.
+    """Return the value with fleet variables, or None if a variable has no equivalent or if text looks like one.
 
     The first group of `variable` that matched is looked up in `meanings`.
     """
@@ -30,9 +30,9 @@ def text(value: str, variable: re.Pattern[str], meanings: Mapping[str, str]) -> 
 
 
 def put(draft: Draft, route: Path, name: str, value: str, *statements: Statement) -> None:
-    """Set a request header of a route.
+    """Set a request header on a route.
 
-    A header with the client's address becomes a listener setting, if the listener's peers are known.
+    A header with the client's address becomes a listener setting if the listener's peers are known.
     """
     listeners = [("listeners", each) for each in draft.get((*route, "listeners")) or draft.fleet["listeners"]]
     if value != CLIENT or not all(draft.get((*path, "client_address")) for path in listeners):

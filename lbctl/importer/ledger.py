@@ -1,4 +1,4 @@
-"""Accounts for an import: the result for every directive in the source.
+"""Accounts for an import by recording the result for every directive in the source.
 
 Each directive becomes a key, is handled by lbctl without a key, or is kept as a comment with a reason. A directive
 that no part of the importer has claimed is also kept as a comment, so that nothing is lost silently.
@@ -30,11 +30,11 @@ class Note:
     position: Position
     """Position in the source."""
     text: str
-    """Directive as one line, without secrets."""
+    """The directive on a single line, without secrets."""
     reason: str
     """The reason why the directive was not converted."""
     place: Path
-    """Object in the fleet whose comment contains the directive; empty for the head of the file."""
+    """Object in the fleet whose comment contains the directive, or an empty string for the head of the file."""
 
 
 class Ledger:
@@ -85,7 +85,7 @@ class Ledger:
             self._implied.setdefault(item, reason)
 
     def omit(self, statement: Statement, reason: str, place: Path = (), part: str = "") -> None:
-        """Keep the directive as a comment at `place`; with `part`, only these words."""
+        """Keep the directive as a comment at `place`. If `part` is given, keep only these words."""
         self._noted.add(statement)
         line = part or statement.text
         shown = redacted(self.secrets.masked(line, statement))
@@ -106,7 +106,7 @@ class Ledger:
         self.diagnostics.add(Diagnostic("LB985", message, place, hint=hint, severity="warning"))
 
     def misroute(self, statement: Statement, message: str, hint: str = _WRITE_A_ROUTE) -> None:
-        """Report a pool selection that no route expresses: the requests are sent elsewhere."""
+        """Report a pool selection that no route expresses, so that the requests are sent elsewhere."""
         message = self.secrets.masked(message, statement)
         finding = Diagnostic("LB989", message, statement.position, hint=hint)
         if finding not in self.misrouted:
@@ -122,7 +122,7 @@ class Ledger:
         return statement in self._reported
 
     def report_secrets(self) -> None:
-        """Report each secret of the configuration that has not been reported yet."""
+        """Report each secret in the configuration that has not been reported yet."""
         for item in self.secrets:
             self._report(item)
 
@@ -144,7 +144,7 @@ class Ledger:
     def settle(self, reasons: Mapping[str, str] | None = None, *, whole_blocks: bool = False) -> None:
         """Keep every unclaimed directive as a comment.
 
-        `reasons` maps a directive's name to the reason. With `whole_blocks`, one comment represents a block and its
+        `reasons` maps each directive's name to the reason. With `whole_blocks`, one comment represents a block and its
         content.
         """
         for item in self._statements:
@@ -171,7 +171,7 @@ class Ledger:
         return [item for item in self._statements if not self._claimed(item)]
 
     def parent(self, item: Statement) -> Statement | None:
-        """Return the enclosing block of a directive, ignoring includes."""
+        """Return a directive's enclosing block, ignoring includes."""
         parent = self._parents.get(item)
         while parent is not None and parent.name == "include":
             parent = self._parents.get(parent)
@@ -209,7 +209,7 @@ class Ledger:
         return len(carried), len(set(self._implied) - carried - noted), len(noted)
 
     def fates(self) -> Iterator[tuple[Statement, str]]:
-        """Yield each directive with its result: `key`, `lbctl` or `comment`; empty if there is none."""
+        """Yield each directive with its result, which is `key`, `lbctl` or `comment`, or empty if it has none."""
         for item in self._statements:
             if item in self._carried:
                 yield item, "key"
@@ -220,7 +220,7 @@ class Ledger:
 
 
 def content(item: Statement) -> str:
-    """Return a directive with the content of its block, as one line."""
+    """Return a directive with its block's content, on a single line."""
     if item.name in _INLINE:
         return f"{item.name} {REDACTED}"
     if not item.is_block:
@@ -229,6 +229,6 @@ def content(item: Statement) -> str:
 
 
 def _line(text: str) -> str:
-    """Return the text for a comment: one printable line."""
+    """Return the text for a comment, which is a single printable line."""
     text = "".join(character if character.isprintable() else " " for character in text)
     return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}…"

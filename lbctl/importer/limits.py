@@ -1,4 +1,4 @@
-"""Reads the files of a configuration within limits. Files that cannot be read are reported; no exception is raised."""
+"""Reads a configuration's files within limits. Files that cannot be read are reported without raising an exception."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_FILES = 256
 
 
 def read_text(path: Path, name: str, diagnostics: Diagnostics) -> str | None:
-    """Return the text of the file. If the file cannot be read, report that and return None."""
+    """Return the file's text. If the file cannot be read, report this and return None."""
     at = Position(name, 1, 1)
     try:
         if not stat.S_ISREG(path.stat().st_mode):
@@ -33,7 +33,7 @@ def read_text(path: Path, name: str, diagnostics: Diagnostics) -> str | None:
 
 
 def decoded(data: bytes, name: str, diagnostics: Diagnostics) -> str | None:
-    """Return the bytes as text. If the bytes are invalid, report that and return None."""
+    """Return the bytes as text. If the bytes are invalid, report this and return None."""
     if len(data) > MAX_BYTES:
         hint = f"the maximum is {MAX_BYTES >> 20} MiB"
         diagnostics.add(Diagnostic("LB980", "the file is too large to import", Position(name, 1, 1), hint=hint))

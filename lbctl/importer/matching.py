@@ -1,6 +1,6 @@
 """Intersects matches, and finds requests for which an earlier rule must precede a more specific rule.
 
-HAProxy and Envoy use the first rule that holds; a fleet uses the most specific route.
+HAProxy and Envoy use the first rule that holds, while a fleet uses the most specific route.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from itertools import combinations
 from typing import Any
 
 Match = dict[str, Any]
-"""Match of a route in fleet-file form."""
+"""A route's match, in fleet-file form."""
 PATHS = frozenset({"path", "path_prefix", "path_regex"})
-"""Conditions on the path. A match has at most one of them."""
+"""Conditions on the path, of which a match has at most one."""
 _LITERAL = r"(?:[A-Za-z0-9/_~-]|\\[./-])"
 _LITERAL_START = re.compile(rf"{_LITERAL}*(?![*?+{{])")
 """Literal text at the start of an expression, excluding a final character that is repeated."""
@@ -24,11 +24,11 @@ REFUSES_ALL = "the route refuses all requests that match it, even if the conditi
 MAX_ADDED = 512
 """Maximum number of matches added for overlaps."""
 _MAX_PAIRS = 20_000
-"""Maximum number of pairs of matches to compare for the exclusions of one rule."""
+"""Maximum number of match pairs to compare for one rule's exclusions."""
 
 
 def merge(matches: Sequence[Match]) -> Match | None:
-    """Return the match that holds if all of these matches hold; None if it cannot be expressed."""
+    """Return the match that holds if all of these matches hold, or None if it cannot be expressed."""
     merged: Match = {}
     for match in matches:
         for key, value in match.items():
@@ -72,7 +72,10 @@ def _matches(pattern: str, value: str) -> bool:
 
 
 def apart(matches: Sequence[Match]) -> bool:
-    """Whether the matches have no request in common. A path that is an expression may overlap with any other."""
+    """Return whether the matches have no requests in common.
+
+    A path that is an expression may overlap with any other.
+    """
     return any(_are_apart(one, other) for one, other in combinations(matches, 2))
 
 
@@ -84,14 +87,14 @@ def _are_apart(one: Match, other: Match) -> bool:
 
 
 def _may_share_a_path(one: Match, other: Match) -> bool:
-    """Whether some path may satisfy both matches, judged by the beginning and end of their paths."""
+    """Return whether some path could satisfy both matches, judging by the beginning and end of their paths."""
     (start, end), (other_start, other_end) = _ends(one), _ends(other)
     begins = start.startswith(other_start) or other_start.startswith(start)
     return begins and (end.endswith(other_end) or other_end.endswith(end))
 
 
 def _ends(match: Match) -> tuple[str, str]:
-    """Return the literal beginning and end of every path of a match."""
+    """Return the literal beginning and end of every path in a match."""
     if "path" in match:
         return match["path"], match["path"]
     pattern = match.get("path_regex")
@@ -115,7 +118,7 @@ def _narrower(first: str, one: str, second: str, other: str) -> Match | None:
 
 
 def covers(wide: Match, narrow: Match) -> bool:
-    """Whether the first match includes every request of the second."""
+    """Return whether the first match includes every request in the second."""
     joint = merge([wide, narrow])
     return joint is not None and _unordered(joint) == _unordered(narrow)
 
@@ -136,10 +139,10 @@ def takes(later: Match, earlier: Match) -> bool:
 
 
 def carve(match: Match, excludes: Sequence[Match], later: Sequence[Match]) -> tuple[list[tuple[Match, int]], bool]:
-    """Return the excluded requests of a match that later rules handle, each with the index of the rule.
+    """Return a match's excluded requests that later rules handle, each with the index of the rule.
 
-    The second value is whether sufficiently few matches can express them. An index of -1 denotes requests that no later
-    rule handles.
+    The second value is whether a sufficiently small number of matches can express them. An index of -1 denotes requests
+    that no later rule handles.
     """
     parts, is_clear = list[tuple[Match, int]](), True
     different = {identity(exclude): exclude for exclude in excludes}.values()
@@ -159,12 +162,12 @@ def carve(match: Match, excludes: Sequence[Match], later: Sequence[Match]) -> tu
 
 
 def identity(match: Match) -> str:
-    """Return a text that is equal for equal matches."""
+    """Return a string that is equal for equal matches."""
     return json.dumps(_unordered(match), sort_keys=True)
 
 
 def within(wide: Match, matches: Sequence[Match]) -> list[Match]:
-    """Return the matches that are more specific than `wide`: all their requests are also in it."""
+    """Return the matches that are more specific than `wide`, which includes all their requests."""
     return [item for item in matches if covers(wide, item) and not covers(item, wide)]
 
 
@@ -200,7 +203,7 @@ def _key(match: Match) -> str:
 
 
 def rank(match: Match) -> tuple[int, ...]:
-    """Return how specific a match is, in a fleet's order of comparison: host, path, method, model, headers."""
+    """Return how specific a match is, in the order in which a fleet compares: host, path, method, model, headers."""
     hosts = match.get("hosts", [])
     host = 0 if not hosts else 1 if any(item.startswith("*") for item in hosts) else 2
     kind = 3 if "path" in match else 2 if "path_regex" in match else 1 if "path_prefix" in match else 0

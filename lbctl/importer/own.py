@@ -1,6 +1,6 @@
-"""Own lines: directives without a matching key that `include` supports are written to files next to the fleet file.
+"""Writes directives that have no matching key but that `include` supports to own-lines files next to the fleet.
 
-These files are written only together with the fleet file; otherwise, the lines stay comments.
+These files are written only together with the fleet file. Otherwise, the lines remain comments.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _SUFFIX = {"nginx": "conf", "haproxy": "cfg", "envoy": "yaml"}
 
 
 def keep(draft: Draft, kind: str, place: str, owner: str, line: str, *statements: Statement) -> bool:
-    """Add a line to the file of a place. Returns whether it is kept there. A line with a secret is never kept."""
+    """Add a line to the file for a place. Returns whether it is kept there. A line with a secret is never kept."""
     if not draft.keeps_own or _holds_secret(draft, line, statements):
         return False
     file = f"own/{'-'.join(filter(None, (kind, place, owner)))}.{_SUFFIX[kind]}"

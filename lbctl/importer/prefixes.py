@@ -1,4 +1,4 @@
-"""Prefixes that do not end at a segment boundary: a fleet sends requests with longer paths elsewhere.
+"""Reports prefixes that do not end at a segment boundary, because a fleet sends longer paths elsewhere.
 
 `/v1/emb` also matches `/v1/embeddings` in nginx, HAProxy and Envoy. A prefix in a fleet consists of whole segments.
 """
@@ -16,7 +16,7 @@ from lbctl.importer.matching import PATHS, Match, covers, rank
 _ENDINGS = "xyzq0123456789"
 """Characters that extend a prefix to a longer path, in order of preference."""
 _SLOW = re.compile(r"\)[*+{]|[*+}][^*+]*[*+}][^*+]*[*+}][^*+]*[*+}]")
-"""Expressions that may be slow for a path: repeated groups, and more than three repeats."""
+"""Expressions that may be slow for a path, with repeated groups or more than three repeats."""
 _MAX_PATH = 256
 _HINT = (
     "add a route with `path_regex` for these requests; if the other route is allowed to handle them, add a `/` to "
@@ -43,14 +43,14 @@ def settle(draft: Draft) -> None:
 
 
 def _opened(draft: Draft, path: Path) -> dict[str, Any]:
-    """Return a route; if it is closed, with the keys that it will have once it is opened."""
+    """Return a route. If it is closed, include the keys that it will have once it is opened."""
     route: dict[str, Any] = draft.get(path)
     closed = draft.closed.get(path)
     return route if closed is None else route | closed.removed
 
 
 def _longer(draft: Draft, prefix: str) -> str:
-    """Return a path that begins with the prefix and has no separate route; empty if there is none."""
+    """Return a path that begins with the prefix and has no separate route, or an empty string if there is none."""
     matches = [route.get("match", {}) for route in draft.fleet["routes"].values()]
     written = [match[key] for match in matches for key in ("path", "path_prefix") if key in match]
     paths = (f"{prefix}{ending}" for ending in _ENDINGS)
@@ -58,7 +58,7 @@ def _longer(draft: Draft, prefix: str) -> str:
 
 
 def _taking(draft: Draft, route: Mapping[str, Any], path: str) -> tuple[str, Mapping[str, Any]] | None:
-    """Return the route that handles a route's requests if they have a different path.
+    """Return the route that handles another route's requests if they have a different path.
 
     The result is None if no such route exists, or if its path is an expression.
     """
@@ -73,12 +73,12 @@ def _taking(draft: Draft, route: Mapping[str, Any], path: str) -> tuple[str, Map
     if not taking:
         return None
     other = draft.fleet["routes"][max(taking)[1]]
-    # The proxy prefers the expression too, or the order of rules decides, which is checked elsewhere.
+    # The proxy also prefers the expression, or the order of rules is decisive, which is checked elsewhere.
     return None if "path_regex" in other["match"] else (max(taking)[1], other)
 
 
 def _takes(match: Match, rest: Match, path: str) -> bool:
-    """Whether a fleet's route handles all requests that have this path and satisfy the rest of a match."""
+    """Return whether a fleet's route handles all requests that have this path and satisfy the rest of a match."""
     wide = {key: value for key, value in match.items() if key not in PATHS}
     if not covers(wide, rest):
         return False
@@ -95,7 +95,7 @@ def _pools(route: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _replicas(draft: Draft, route: Mapping[str, Any]) -> list[list[str]]:
-    """Return the replica addresses of each of a route's pools. Two pools may have the same addresses."""
+    """Return the replica addresses in each of a route's pools. Two pools can have the same addresses."""
     pools = [draft.fleet["pools"].get(name, {}) for name in _pools(route)]
     return [sorted(addresses(pool)) for pool in pools]
 

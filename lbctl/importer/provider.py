@@ -1,4 +1,4 @@
-"""Hosted APIs: a pool with its own Host header and a key, which the fleet reads from a file."""
+"""Hosted APIs, which are pools with their own Host header and a key that the fleet reads from a file."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Header:
     """A header that a hosted API requires."""
 
     name: str
-    """Header name in lower case."""
+    """The lowercase header name."""
     value: str
-    """Value as written in the configuration. A credential's value is never written anywhere."""
+    """The value as written in the configuration. A credential's value is never written anywhere."""
     statement: Statement
 
 
@@ -33,7 +33,10 @@ def put(
     texts: Sequence[Header] = (),
     statements: Sequence[Statement] = (),
 ) -> None:
-    """Make a pool a hosted API: its credentials become files for the operator to fill in; other headers stay text."""
+    """Make a pool a hosted API.
+
+    Its credentials become files for the operator to fill in, and other headers remain text.
+    """
     headers: dict[str, object] = {item.name: item.value for item in texts}
     for item in credentials:
         prefix = _PREFIX.match(item.value)
@@ -48,17 +51,17 @@ def put(
 
 
 def owns(draft: Draft, route: Path, name: str) -> bool:
-    """Whether the pool of a route sets a header itself."""
+    """Return whether a route's pool itself sets a header."""
     pool = draft.get((*route, "pool"))
     return name in (draft.get(("pools", str(pool), "upstream", "headers")) or {})
 
 
 def host_of(draft: Draft, route: Path) -> str | None:
-    """Return the Host header that a route's pool sends, if the pool is a hosted API."""
+    """Return the Host header that a route's pool sends if it is a hosted API."""
     host = draft.get(("pools", str(draft.get((*route, "pool"))), "upstream", "host"))
     return None if host is None else str(host)
 
 
 def authority(file: str) -> str:
-    """Return the `ca` value for a file: `system` for the system's CA bundle."""
+    """Return the `ca` value for a file, which is `system` for the system's CA bundle."""
     return WORD if file in PLACES else file

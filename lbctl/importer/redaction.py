@@ -1,8 +1,8 @@
-"""Values in a draft that contain a secret from the configuration. None of them is written to the fleet.
+"""Removes values that contain a secret from the configuration, so that none of them is written to the fleet.
 
-A match that needs the secret gets a placeholder, which any client can send. For this reason, its route forwards no
-requests. Requests with the secret then use another route. That route is also closed if the first route rejected or
-protected them.
+A match that needs the secret gets a placeholder, which any client could send. For this reason, its route does not
+forward any requests. Requests with the secret then use another route. That route is also closed if the first route
+rejected or protected them.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from lbctl.importer.statement import Statement
 STAND_IN = "not-copied"
 """Placeholder for a secret in a match."""
 _TEXTS = {"routes": frozenset({"match", "headers", "respond", "rewrite"}), "pools": frozenset({"health", "upstream"})}
-"""Keys that contain texts from the configuration."""
+"""Keys that contain strings from the configuration."""
 _WORDS = frozenset({"hosts", "methods"})
-"""Keys of a match that contain no secrets."""
+"""Keys in a match that do not contain secrets."""
 _PROTECTING = ("auth", "allow_from", "deny_from")
 
 
 def settle(draft: Draft) -> None:
-    """Remove the values that contain a secret, each with a finding at its directive."""
+    """Remove the values that contain a secret, and report a finding at the directive for each."""
     before = copy.deepcopy(draft.fleet["routes"])
     matched = dict[str, list[Statement]]()
     for path, value in list(_leaves(draft.fleet, ())):
@@ -73,7 +73,7 @@ def _withhold(draft: Draft, path: Path, sources: list[Statement]) -> None:
 
 
 def _other(draft: Draft, before: dict[str, Any], name: str, matched: Collection[str]) -> str | None:
-    """Return the route that handles the requests of a route whose match no longer contains a secret.
+    """Return the route that handles the requests for a route whose match no longer contains a secret.
 
     The result is None if these requests are rejected.
     """
@@ -106,7 +106,7 @@ def _report_other(draft: Draft, name: str, route: dict[str, Any], other: str | N
 
 
 def _share(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two routes share a listener."""
+    """Return whether two routes share a listener."""
     return "listeners" not in one or "listeners" not in other or bool({*one["listeners"]} & {*other["listeners"]})
 
 

@@ -1,6 +1,6 @@
-"""Checks one value of a fleet against the model, before the rest of the fleet is known.
+"""Checks a single value in a fleet against the model, before the rest of the fleet is known.
 
-The importers convert the meaning of a directive. Only the model decides whether a value is valid for its key, so the
+The importers convert the meaning of a directive. Only the model determines whether a value is valid for its key, so the
 two never disagree.
 """
 
@@ -19,11 +19,11 @@ from lbctl.model.shape import is_named_map, section_below
 
 _MISSING = "LB014"
 _OBJECT = 2
-"""Number of elements in the path of an object, such as `("pools", "chat")`."""
+"""Number of elements in an object's path, such as `("pools", "chat")`."""
 
 
 def refusals(path: Path, value: Any, *, whole: bool = False) -> list[Diagnostic]:
-    """Return the faults of a value at `path`, with their paths in the fleet but without positions.
+    """Return the faults in a value at `path`, with their paths in the fleet but without positions.
 
     Missing keys of an object such as `("pools", "chat")` are faults only if it is `whole`. Missing keys of a value
     inside such an object are always faults.
@@ -43,7 +43,7 @@ def refusals(path: Path, value: Any, *, whole: bool = False) -> list[Diagnostic]
 
 
 def _is_lacking(root: Node, place: Path, fault: Diagnostic) -> bool:
-    """Whether a fault is a missing key of an object."""
+    """Return whether a fault is a missing key in an object."""
     missing = len(place) == _OBJECT or (len(place) == _OBJECT + 1 and descend(root, fault.path) is None)
     return missing and fault.code == _MISSING
 
@@ -53,7 +53,7 @@ def _at(path: Path, fault: Diagnostic) -> Diagnostic:
 
 
 def _enclosing(path: Path) -> tuple[type[Section], int]:
-    """Return the innermost section that contains a key of the path, and the index of that key in the path."""
+    """Return the innermost section that contains a key in the path, and the index of that key in the path."""
     section: type[Section] = Fleet
     index = 0
     while True:

@@ -1,4 +1,4 @@
-"""Imports configuration files of any kind of proxy as the text of a fleet file."""
+"""Converts any kind of proxy's configuration files to the text of a fleet file."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from lbctl.importer import prefixes, redaction, validate, write
 from lbctl.importer.draft import CLOSED_STATUS, Draft, is_closed
 
 _NAMED_BY_REPLICA = "mcp-session-id"
-"""Header that MCP servers use to name a session."""
+"""Header in which MCP servers name a session."""
 _MAX_NAMED = 12
-"""Maximum number of closed routes that a finding names."""
+"""Maximum number of closed routes named in a finding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,18 +21,18 @@ class Imported:
 
     text: str
     draft: Draft
-    """Fleet as values, with the account of every directive."""
+    """The fleet as values, with the account of every directive."""
 
     @property
     def own(self) -> dict[str, str]:
-        """Maps the path of a file with own lines, relative to the fleet, to its content."""
+        """Maps the path of each own-lines file, relative to the fleet, to its content."""
         return self.draft.own_files()
 
 
 def run(kind: str, files: Sequence[str], diagnostics: Diagnostics, *, own: bool = True) -> Imported | None:
-    """Import the files; None if they contain nothing that can be imported. `diagnostics` contains the reason.
+    """Import the files. Return None, with the reason in `diagnostics`, if nothing in them can be imported.
 
-    Without `own`, lines that would be written to files next to the fleet file stay comments.
+    Without `own`, lines that would be written to files next to the fleet file remain comments.
     """
     draft = _READERS[kind](files, diagnostics, own)
     if draft is None or diagnostics.failed:
@@ -53,7 +53,7 @@ def run(kind: str, files: Sequence[str], diagnostics: Diagnostics, *, own: bool 
 
 
 def _advise_sessions(draft: Draft) -> None:
-    """Report pools that hash by a session ID that replicas create: the first request does not contain the ID."""
+    """Report pools that hash by a session ID created by replicas, because the first request does not contain it."""
     for name, pool in draft.fleet["pools"].items():
         key = pool.get("balance", {}).get("hash", {}).get("key", {}).get("header")
         if key == _NAMED_BY_REPLICA:

@@ -1,8 +1,8 @@
-"""Finds the secrets in a configuration, and removes them from texts.
+"""Finds the secrets in a configuration, and removes them from strings.
 
-A secret is identified by its position: after the name of a key, a token or a password, as the user in a URL, as a
-query parameter, or compared with such a header in an `if` or an ACL. A header value that looks random is a secret,
-regardless of the header's name. Values that only look like secrets are also left out of comments.
+A secret is identified by its position. It follows the name of a key, token or password, is the user in a URL or a query
+parameter, or is compared with such a header in an `if` or an ACL. A header value that looks random is a secret,
+regardless of the header's name. Values that only look like secrets are also omitted from comments.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _SETTING = re.compile(r"(?:expires|domain|path|zone|rate|secure|burst|samesite|s
 _VARIABLE = re.compile(r"%\[[^\]]*\]|\$\{[^}]*\}|\$\w+|%[A-Z_]+(?:\([^)]*\))?%")
 _SCHEME = re.compile(r"(?i)^(?:bearer|basic|token|key)?[\s,;:/]*")
 _RULE = re.compile(r"(?:http|tcp)-(?:request|response|after-response)|use_backend|use-server|redirect|block|stick|acl")
-"""HAProxy directives that name ACLs. No secret follows such a name."""
+"""HAProxy directives that name ACLs. Such a name is never followed by a secret."""
 _NAMES = re.compile(r"^(acl\s+\S+)(.*)|^(.*?\s(?:if|unless)\s)(.*)")
 """Splits a rule into the words before its condition and the condition, or an ACL into its name and its test."""
 _PIECES = re.compile(r"""(?s)(?:"[^"]*"|'[^']*'|[^\s"']|["'].*)+|\s+""")
-"""Words with their quotes, and the blanks between them. An unterminated quote extends to the end of the line."""
+"""Words with their quotes, and the whitespace between them. An unterminated quote extends to the end of the line."""
 _FOLLOWED = frozenset({"if", "unless", "len", "-m", "-i", "-f", "{", "}", "!{", "always", "on", "off", "insert", "int"})
 _WORDS = frozenset({"", "0", "1", "on", "off", "yes", "no", "true", "false", "none", "default", REDACTED})
 """Words that are never secrets."""
@@ -54,7 +54,7 @@ _NO_VALUES = frozenset(
      "limit_conn_zone", "log_format", "log-format", "sticky", "hash-type", "auth_request_set", "load", "sub_filter",
      "proxy_cookie_flags", "proxy_cookie_domain", "lua_shared_dict", "try_files"}
 )  # fmt: skip
-"""Directives that name headers and cookies, but never contain their values."""
+"""Directives that name headers and cookies but never contain their values."""
 _WHOLE = frozenset({"secure_link_md5", "secure_link_secret", "secure_link_hmac_secret"})
 """Directives whose arguments are all secrets."""
 _AFTER = frozenset({"agent-send", "password", "insecure-password", "dynamic-cookie-key"})
@@ -63,9 +63,9 @@ _VALUES = re.compile(r"value|raw_value|exact|prefix|suffix|contains|regex|(?:exa
 _INLINE = re.compile(r"inline_?(?:string|bytes)", re.IGNORECASE)
 _AROUND = re.compile(r"(?i)passw|secret|private_?key|token|users|credentials|ticket_?keys|api_?key")
 _EITHER_CASE = re.compile(r"\[[A-Z]([a-z])\]")
-"""Letter in a case-insensitive expression."""
+"""A letter in a case-insensitive expression."""
 _MAX_SPREAD = 6
-"""Minimum length of secrets that are removed everywhere. Shorter ones may be ordinary words."""
+"""Minimum length of secrets that are removed everywhere. Shorter ones could be ordinary words."""
 _LOOKS_LIKE_ONE = re.compile(
     r"(?i)(\b(?:bearer|basic)\s+)(?!\$|%|\()[^\s\"']+"
     r"|((?:authorization|x-auth|(?:api|subscription)[_-]?key|token|(?<!\(a )secret|password|passwd)(?! =\d{3}(?:\s|$))"
@@ -86,11 +86,11 @@ _RANDOM = re.compile(
     r"(?=[A-Za-z]*\d)(?=\d*[A-Za-z])(?=(?:[A-Za-z]*\d){4})(?=(?:\d*[A-Za-z]){4})[A-Za-z0-9]{16,}"
     r"|[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"
 )
-"""Combinations of letters and digits that do not occur in words and versions; also UUIDs."""
+"""Combinations of letters and digits that do not occur in words and versions, and UUIDs."""
 
 
 class SecretDirectives:
-    """The secrets of one configuration, by directive."""
+    """A configuration's secrets, by directive."""
 
     def __init__(self, statements: Iterable[Statement]) -> None:
         self._of: dict[Statement, frozenset[str]] = {}
@@ -104,41 +104,41 @@ class SecretDirectives:
         return iter(self._of)
 
     def __contains__(self, item: Statement) -> bool:
-        """Whether a directive itself contains a secret."""
+        """Return whether a directive itself contains a secret."""
         return item in self._of
 
     def holds(self, item: Statement) -> bool:
-        """Whether a directive or its block contains a secret."""
+        """Return whether a directive or its block contains a secret."""
         return item in self._of or any(map(self.holds, item.block))
 
     def inside(self, text: str) -> bool:
-        """Whether a text contains a secret from the configuration."""
+        """Return whether a string contains a secret from the configuration."""
         return any(secret in text for secret in self._spread)
 
     def compared(self, header: str, value: str) -> bool:
-        """Whether the value that a match compares with a header is a secret."""
+        """Return whether the value that a match compares with a header is a secret."""
         return self.written(value) or is_random(value) or (is_secret_name(header) and value.lower() not in _WORDS)
 
     def written(self, text: str) -> bool:
-        """Whether a text, or an expression, contains a secret from the configuration, or a key with a known prefix."""
+        """Return whether a string or expression contains a secret of the configuration or a key with a known prefix."""
         plain = _EITHER_CASE.sub(r"\1", text.replace("\\", ""))
         return self.inside(text) or self.inside(plain) or _KEY.search(plain) is not None or looks_like_secret(plain)
 
     def named(self, name: str) -> bool:
-        """Whether a name is derived from a secret."""
+        """Return whether a name is derived from a secret."""
         plain = (_plain(secret) for secret in self._spread)
         return _KEY.search(name) is not None or any(each in _plain(name) for each in plain if len(each) >= _MAX_SPREAD)
 
     def hidden(self, word: str, position: Position) -> str:
-        """Return a word of the directive at a position; `REDACTED` if it is, or looks like, a secret."""
+        """Return the directive's word at a position, or `REDACTED` if it is, or looks like, a secret."""
         own = {secret for item, secrets in self._of.items() if item.position == position for secret in secrets}
         is_one = any(secret in word for secret in own) or self.written(word) or holds_secret(word) or is_random(word)
         return REDACTED if is_one else word
 
     def masked(self, text: str, item: Statement) -> str:
-        """Return a text about a directive with the secrets of the configuration removed."""
+        """Return a text about a directive with the configuration's secrets removed."""
         for secret in sorted(self._inside(item), key=len, reverse=True):
-            # A short secret may be part of other words, so it is removed only as a whole word.
+            # A short secret could be part of other words, so it is removed only as a whole word.
             start, end = (r"\b" if re.match(r"\w", each) else "" for each in (secret, secret[::-1]))
             text = re.sub(f"{start}{re.escape(secret)}{end}", REDACTED, text)
         for secret in self._spread:
@@ -188,23 +188,23 @@ class SecretDirectives:
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether the text after a name is a secret."""
+    """Return whether the text after a name is a secret."""
     return _SECRET_NAME.search(name) is not None and _NOT_A_SECRET.search(name) is None
 
 
 def is_random(value: str) -> bool:
-    """Whether a header value contains text that is not an ordinary word, and therefore counts as a secret."""
+    """Return whether a header value contains text that is not an ordinary word, and therefore counts as a secret."""
     return _RANDOM.search(value) is not None
 
 
 def is_literal(value: str) -> bool:
-    """Whether a value contains more than variables and an authentication scheme."""
+    """Return whether a value contains more than variables and an authentication scheme."""
     rest = _SCHEME.sub("", _VARIABLE.sub("", value))
     return bool(re.search(r"\w", rest)) or _LITERAL.search(value) is not None
 
 
 def _in_words(item: Statement) -> Iterator[str]:
-    """Yield the secrets among the words of a directive."""
+    """Yield the secrets among a directive's words."""
     if item.name in _WHOLE:
         yield from filter(is_literal, item.args)
     for word in item.tokens:
@@ -220,7 +220,7 @@ def _in_words(item: Statement) -> Iterator[str]:
 
 
 def _secret_values(item: Statement) -> Iterator[str]:
-    """Yield the text after the name of a secret."""
+    """Yield the text after a secret's name."""
     if item.name in _NO_VALUES or (item.name in {"http-request", "http-response"} and item.args[:1] == ("del-header",)):
         return
     for index, word, value in _word_pairs(item):
@@ -267,7 +267,7 @@ def _compared(tokens: tuple[str, ...]) -> Iterator[str]:
 
 
 def _path(value: str) -> bool:
-    """Whether a value is the path of a file."""
+    """Return whether a value is the path of a file."""
     return value.startswith(("/", "./")) or value.endswith((".pem", ".key", ".crt"))
 
 
@@ -280,17 +280,17 @@ def _plain(text: str) -> str:
 
 
 def is_credential(name: str) -> bool:
-    """Whether a variable with that name contains a key or a password."""
+    """Return whether a variable with that name contains a key or a password."""
     return _CREDENTIAL.search(name) is not None
 
 
 def holds_secret(text: str) -> bool:
-    """Whether a text seems to contain a secret."""
+    """Return whether a string appears to contain a secret."""
     return redacted(text) != text
 
 
 def redacted(text: str) -> str:
-    """Return a text without parts that look like secrets."""
+    """Return a string without parts that look like secrets."""
     names = _NAMES.match(text) if _RULE.fullmatch(text.partition(" ")[0]) else None
     if names is None:
         return _redacted(text)
@@ -300,7 +300,7 @@ def redacted(text: str) -> str:
 
 
 def _tests_redacted(condition: str) -> Iterator[str]:
-    """Yield the pieces of a condition. Tests in braces are redacted; they end at the word `}`."""
+    """Yield the parts of a condition. Tests in braces are redacted and end at the word `}`."""
     test = ""
     for piece in _PIECES.findall(condition):
         word = piece.strip("\"'")

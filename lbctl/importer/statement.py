@@ -1,7 +1,7 @@
 """The directives in a configuration, in the same form for every kind of proxy.
 
-A `Statement` is an nginx directive, an HAProxy line, or a field in an Envoy configuration. It is compared by identity,
-not by content: the same words may occur several times, and each occurrence is accounted for separately.
+A `Statement` is an nginx directive, an HAProxy line, or a field in an Envoy configuration. It is compared by identity
+rather than content, because the same words may occur several times, and each occurrence is accounted for separately.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from lbctl.base.diagnostics import Position
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Statement:
-    """One directive in the source."""
+    """A directive in the source."""
 
     position: Position
     """Position of the directive's first character."""
@@ -25,26 +25,26 @@ class Statement:
     is_block: bool = False
     """Whether the statement has a block, which may be empty."""
     unread: str = ""
-    """The reason why an include was not read or only partly read; empty if it was read."""
+    """The reason why an include was not read or was only partly read. Empty if it was read."""
 
     @property
     def name(self) -> str:
-        """First word."""
+        """The first word."""
         return self.tokens[0] if self.tokens else ""
 
     @property
     def args(self) -> tuple[str, ...]:
-        """Words after the first one."""
+        """The words after the first one."""
         return self.tokens[1:]
 
     @property
     def text(self) -> str:
-        """Directive as one line, without its block."""
+        """The directive on a single line, without its block."""
         has_braces = self.is_block and self.name != "include"
         return " ".join(map(_quoted, self.tokens)) + (" { … }" if has_braces else "")
 
     def named(self, *names: str) -> Iterator[Statement]:
-        """Yield the directives in the block with one of the names."""
+        """Yield the directives in the block that have one of the names."""
         return (item for item in self.block if item.name in names)
 
     def last(self, name: str) -> Statement | None:
@@ -53,7 +53,7 @@ class Statement:
 
 
 def walk(statements: Iterable[Statement]) -> Iterator[Statement]:
-    """Yield the directives and the directives in their blocks, each before its block."""
+    """Yield the directives and the directives in their blocks, with each directive before its block."""
     for item in statements:
         yield item
         yield from walk(item.block)

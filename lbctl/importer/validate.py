@@ -1,7 +1,7 @@
-"""Turns a draft into a valid fleet: values that only the whole fleet makes invalid become comments with the reason.
+"""Turns a draft into a valid fleet. Values that are invalid only in the whole fleet become comments with the reason.
 
-The draft itself has checked each value. The remaining faults are missing keys, references, combinations of keys, and
-findings of the compiler and targets.
+Each value has already been checked by the draft. The remaining faults are missing keys, references, combinations of
+keys, and findings from the compiler and targets.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from lbctl.targets.load import complete
 _MAX_REPAIRS = 3
 """Maximum number of repairs of the whole fleet.
 
-The compiler reports all its findings at once. Removing an object leaves references to it. Targets check only a fleet
-that compiles.
+The compiler reports all its findings at once. Removing an object leaves references to it. Targets check a fleet only if
+it compiles.
 """
 
 
@@ -57,7 +57,7 @@ def _complete_object(draft: Draft, path: d.Path) -> None:
 
 
 def _in_words(path: d.Path, fault: Diagnostic) -> Diagnostic:
-    """Return a fault with a message for converted configurations, where a pool may have lost all its replicas."""
+    """Return a fault with a message for converted configurations, in which a pool may have lost all its replicas."""
     is_empty = path[0] == "pools" and fault.path == path and fault.code == "LB014"
     return replace(fault, message="the pool has no replica") if is_empty else fault
 

@@ -1,4 +1,4 @@
-"""Values that occur in the configurations of all proxies, and times and sizes in fleet-file form."""
+"""Values that occur in all proxies' configurations, and times and sizes in fleet-file form."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _MAX_DIGITS = 18
 
 
 def is_whole(text: str) -> bool:
-    """Return whether `int` can convert the text: it contains only ASCII digits, and not thousands of them."""
+    """Return whether `int` can convert the string, which must contain only ASCII digits, and not thousands of them."""
     return text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
 
 
 def duration(value: int) -> str:
-    """Format milliseconds in fleet-file form, in the largest unit that needs no fraction."""
+    """Format milliseconds in fleet-file form, in the largest unit that does not require a fraction."""
     for unit, size in (("h", HOUR), ("m", MINUTE), ("s", SECOND)):
         if value >= size and value % size == 0:
             return f"{value // size}{unit}"
@@ -26,5 +26,5 @@ def duration(value: int) -> str:
 
 
 def written(size: int) -> str:
-    """Format bytes in fleet-file form, in KiB if this needs no fraction."""
+    """Format bytes in fleet-file form, in KiB if this does not require a fraction."""
     return f"{size >> 10}KiB" if size % 1024 == 0 else f"{size}B"

@@ -1,4 +1,4 @@
-"""Writes a draft as the text of a fleet file: sections in the model's order, comments at their objects."""
+"""Writes a draft as the text of a fleet file, with sections in the model's order and comments at their objects."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _head(draft: Draft, kind: str, source: str) -> str:
 
 
 def _by_place(draft: Draft, notes: Iterable[Note]) -> dict[Path, list[Note]]:
-    """Group the notes by their object. Notes of removed objects are placed at the head of the file."""
+    """Group the notes by their object. Notes about removed objects are placed at the head of the file."""
     places: dict[Path, list[Note]] = {}
     for note in sorted(notes, key=lambda item: item.position):
         place = note.place[:2] if draft.get(note.place[:2]) is not None else ()
@@ -95,9 +95,9 @@ def _notes(notes: Iterable[Note], indent: int) -> Iterator[str]:
 
 
 def _removed(draft: Draft, closed: ClosedRoute) -> Iterator[str]:
-    """Yield the comment with the keys that a closed route needs to handle requests again.
+    """Yield the comment with the keys that a closed route needs in order to handle requests again.
 
-    Lines with a secret are only counted.
+    Lines that contain a secret are only counted.
     """
     lines = [line for line in _block(closed.removed, 2) if not _is_secret(draft, line)]
     left_out = sum(_is_secret(draft, line) for line in _block(closed.removed, 2))
@@ -135,7 +135,7 @@ def _wrapped(text: str, first: str, rest: str) -> Iterator[str]:
 
 
 def place_of(position: Position) -> str:
-    """Return the position for comments: the file's name without its directory, and the line."""
+    """Return the position to use in comments: the file's name without its directory, and the line."""
     return f"{position.file.rpartition('/')[2]}:{position.line}"
 
 
@@ -157,7 +157,7 @@ def _block(value: Mapping[str, Any], indent: int) -> Iterator[str]:
 
 
 def _is_long(value: Any) -> bool:
-    """Whether a value is easier to read on several lines: a list of maps, or a map with several maps."""
+    """Return whether a value is easier to read on several lines: a list of maps, or a map with several maps."""
     if isinstance(value, list):
         return len(value) > 1 and any(isinstance(item, dict) for item in value)
     maps = [item for item in value.values() if isinstance(item, dict | list)]

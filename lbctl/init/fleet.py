@@ -1,8 +1,8 @@
-"""Derives a fleet that passes `lint` from URLs, or reports all reasons why this is not possible.
+"""Derives a fleet that passes `lint` from URLs, or reports every reason why this is not possible.
 
-The text is linted before it is returned. Two findings are left to the user (a single server, and servers that share a
-host's GPUs), and a comment gives the reason. Any other finding means that a valid fleet cannot be derived from the
-servers' responses, and no text is returned.
+The text is linted before it is returned. Two findings, which concern a single server and servers that share a host's
+GPUs, are left to the user, and a comment states the reason. Any other finding means that a valid fleet cannot be
+derived from the servers' responses, so no text is returned.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class InitResult:
     """The result of `lbctl init --from`."""
 
     text: str
-    """Content of the file, or "" if there is an error."""
+    """Content of the file, or "" if an error occurred."""
     summary: tuple[str, ...] = ()
     """Description of the server at each URL."""
 
@@ -59,9 +59,9 @@ def fleet_from_urls(
 ) -> InitResult:
     """Probe every URL once and derive a fleet.
 
-    Errors are added to `diagnostics`; if a URL is invalid, no URL is probed. `timeout` is the time limit for each
-    server, in seconds. `api_key` is sent to every server, but is never part of a result. The listener gets the first
-    port at or above 8080 for which `free` returns true.
+    Errors are added to `diagnostics`. If any URL is invalid, none are probed. `timeout` is the time limit per server,
+    in seconds. `api_key` is sent to every server but is never included in a result. The listener uses the first port at
+    or above 8080 for which `free` returns true.
     """
     targets = parse_targets(urls[:_MAX_URLS], diagnostics)
     if len(urls) > _MAX_URLS:
@@ -80,7 +80,7 @@ def fleet_from_urls(
 def _classified(
     responses: Sequence[ServerResponses], diagnostics: Diagnostics
 ) -> tuple[list[IdentifiedServer], list[AuxiliaryEndpoint]]:
-    """Separate servers from auxiliary endpoints, and report those that cannot be identified."""
+    """Separate servers from auxiliary endpoints, and report any that cannot be identified."""
     servers: list[IdentifiedServer] = []
     auxiliaries: list[AuxiliaryEndpoint] = []
     for response in responses:
@@ -120,9 +120,9 @@ def _authority() -> str:
 
 
 def _linted(fleet: str, diagnostics: Diagnostics) -> str:
-    """Return the text with a comment on each line that has a finding for the user to decide.
+    """Return the text with a comment on each line that has a finding for the user to resolve.
 
-    The result is "" if there are other findings.
+    The result is "" if any other findings exist.
     """
     lines = fleet.splitlines()
     codes: dict[int, list[str]] = {}

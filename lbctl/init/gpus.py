@@ -1,4 +1,4 @@
-"""Reads the GPU types in an exporter's metrics. Only names in lbctl's own GPU table are recognised."""
+"""Determines the GPU types from an exporter's metrics. Only names in lbctl's own GPU table are recognised."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _LINES = {
     "nvidia_gpu_exporter": ('uuid="', 'name="'),
     "amd": ('serial_number="', 'card_model="'),
 }
-"""Maps a kind of exporter to the labels that contain the GPU's identity and its name."""
+"""Maps each kind of exporter to the labels that contain the GPU's identity and name."""
 
 
 def gpus_of(source: str, page: bytes) -> tuple[str, ...]:
-    """Return the name of each GPU in the metrics, sorted by identity; empty if the metrics contain no names."""
+    """Return the name of each GPU in the metrics, sorted by identity. Empty if the metrics contain no names."""
     identity_label, name_label = _LINES[source]
     names: dict[str, str] = {}
     for line in page.decode("utf-8", "replace").splitlines():
@@ -27,7 +27,7 @@ def gpus_of(source: str, page: bytes) -> tuple[str, ...]:
 
 
 def gpu_type(names: tuple[str, ...]) -> str:
-    """Return the GPU's name in the table if all GPUs are of the same known type, otherwise ""."""
+    """Return the GPU's name in the table if all GPUs are of the same known type, or "" otherwise."""
     types = {gpu_named(name) for name in names}
     return types.pop() if len(types) == 1 else ""
 

@@ -1,8 +1,8 @@
-"""Identifies a server by its responses: first by names in the responses, then by the names of its metrics.
+"""Identifies a server by its responses, first by names in the responses and then by metric names.
 
-`/v1/models` is not sufficient, because half of all server kinds provide it. The engine is recognised by `owned_by`
-(vLLM, SGLang, llama.cpp, trtllm-serve and LMDeploy use their own names), by `/v2` (Triton, MLServer, KServe), or by a
-page that only one kind of server has.
+`/v1/models` alone is not sufficient, because half of all server kinds provide it. The engine is recognised by
+`owned_by` (vLLM, SGLang, llama.cpp, trtllm-serve and LMDeploy use their own names), by `/v2` (Triton, MLServer,
+KServe), or by a page that only one kind of server provides.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ class IdentifiedServer:
     target: ProbeTarget
     kind: k.ServerKind
     models: Models
-    """Models of the server."""
+    """The server's models."""
     page: str = ""
-    """Path of the server's metrics, if found on its own port."""
+    """Path of the server's metrics, if they were found on its own port."""
     apps: tuple[tuple[str, str], ...] = ()
-    """(route prefix, application name) of each Ray Serve application."""
+    """(route prefix, application name) pair for each Ray Serve application."""
     wants_key: bool = False
-    """Whether the server rejects the request for its models, either without a key or with the given key."""
+    """Whether the server rejects the model-list request, either without a key or with the given key."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuxiliaryEndpoint:
-    """An endpoint on the same host as servers.
+    """An auxiliary endpoint on the same host as servers.
 
     The endpoint is a GPU metrics exporter, a separate metrics port of a server, or TorchServe's management API.
     """
@@ -49,11 +49,11 @@ class AuxiliaryEndpoint:
     """Name of the metrics source."""
     role: Literal["gpus", "page", "management"]
     title: str
-    """Name for people."""
+    """Human-readable name."""
     models: Models = NONE
-    """Models that the endpoint manages; may be empty."""
+    """Models managed by the endpoint, possibly none."""
     gpus: tuple[str, ...] = ()
-    """One name per GPU, as in its metrics."""
+    """One name per GPU, as reported in its metrics."""
 
 
 def identify(answers: ServerResponses) -> IdentifiedServer | AuxiliaryEndpoint | str:
@@ -95,7 +95,7 @@ def _by_engine(answers: ServerResponses) -> k.ServerKind | None:
 
 
 def _by_info(info: Any) -> k.ServerKind | None:
-    """Distinguish Hugging Face's two servers: only the embeddings server reports its model's type."""
+    """Distinguish Hugging Face's two servers. Only the embeddings server reports its model's type."""
     if {"model_id", "model_type"} <= _keys(info):
         return k.TEI
     router = _text(info, "router").startswith("text-generation-router")
@@ -157,7 +157,7 @@ def _auxiliary(answers: ServerResponses) -> AuxiliaryEndpoint | None:
 
 
 def _ray_apps(answers: ServerResponses) -> tuple[tuple[str, str], ...]:
-    """Return the route prefix and name of each Ray Serve application; empty if this is not Ray Serve."""
+    """Return each Ray Serve application's route prefix and name. Empty if this is not Ray Serve."""
     routes = answers.data("/-/routes")
     is_ray = isinstance(routes, dict) and all(
         key[:1] == "/" and isinstance(value, str) for key, value in routes.items()

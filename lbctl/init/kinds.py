@@ -1,7 +1,7 @@
-"""The servers that `init` can identify: their API, readiness path, and metrics endpoint.
+"""The servers that `init` can identify, with their API, readiness path and metrics endpoint.
 
-This module contains only data. Paths and ports come from the servers' own documentation; `identify` distinguishes the
-servers.
+This module contains only data. Paths and ports are taken from the servers' own documentation. `identify` distinguishes
+the servers.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ class ServerKind:
     """A kind of model server."""
 
     title: str
-    """Name for people."""
+    """Human-readable name."""
     source: str
-    """Kind of the server's telemetry; "" for none."""
+    """Kind of the server's telemetry, or "" if it has none."""
     api: Api
-    """Where a request names the model: in the JSON body, in a v2 path, or in a server-specific place."""
+    """Where a request specifies the model, which is in the JSON body, in a v2 path, or in a server-specific place."""
     ready: tuple[str, ...]
-    """Paths that return status 200 when the model is ready, in order of preference. If empty, only the port is
+    """Paths that return status 200 once the model is ready, in order of preference. If empty, only the port is
     checked."""
     prefixes: tuple[str, ...]
     """Path prefixes that clients use."""
     page: str = "/metrics"
     """Path of the server's metrics."""
     port: int | None = None
-    """Default port of the metrics; None for the server's own port."""
+    """Default port for the metrics, or None for the server's own port."""
     switch: str = ""
-    """Option that enables metrics."""
+    """Option that enables the metrics."""
     paths: tuple[str, ...] = ()
     """Additional exact paths that clients use."""
 

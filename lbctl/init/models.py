@@ -1,7 +1,7 @@
 """Parses the models that a server reports. The server's responses are untrusted.
 
-Only names that a fleet can express are written to the file. Other names (a path on the server's disk, or text with
-quotes) are used only to find servers with the same model.
+Only names that can be expressed in a fleet are written to the file. Other names, such as a path on the server's disk or
+a string with quotes, are used only to find servers that have the same model.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from typing import Any, Self
 from lbctl.init.probe import REPOSITORY_INDEX, ServerResponses
 
 MAX_NAMES = 64
-"""Maximum number of names from one server."""
+"""Maximum number of names accepted from one server."""
 _MAX_CHARACTERS = 1024
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,254}")
 
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """The models of one server."""
+    """A server's models."""
 
     raw: tuple[str, ...] = ()
     """All reported names, sorted."""
     names: tuple[str, ...] = ()
-    """Names that a fleet can express."""
+    """Names that can be expressed in a fleet."""
     single: str = ""
-    """Name of the single model behind all names, or ""."""
+    """Name of the single model to which all names refer, or ""."""
     adapters: tuple[str, ...] = ()
     """Names of the LoRA adapters."""
     owners: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class Models:
     def of(
         cls, reported: Iterable[Any], adapters: Iterable[Any] = (), owners: Iterable[Any] = (), roots: int = 0
     ) -> Self:
-        """Collect reported names; `roots` is the number of distinct models behind them, if known."""
+        """Collect reported names. `roots` is the number of distinct models to which they refer, if known."""
         bases, adapter_names = _texts(reported), _texts(adapters)
         raw = sorted({*bases, *adapter_names})
         names = tuple(name for name in raw if _NAME.fullmatch(name))
@@ -60,7 +60,7 @@ NONE = Models()
 
 
 def openai_models(data: Any) -> Models:
-    """Parse OpenAI's `/v1/models`. Adapters have a parent. Names with the same root belong to one model."""
+    """Parse OpenAI's `/v1/models`. Adapters have a parent, and names with the same root belong to one model."""
     entries = _entries(data, "data")
     parents = [entry for entry in entries if entry.get("parent")]
     bases = [entry for entry in entries if not entry.get("parent")]
@@ -85,13 +85,13 @@ def v2_models(answers: ServerResponses) -> Models:
 
 
 def v1_models(data: Any) -> Models:
-    """Parse KServe's `/v1/models`: a list of names."""
+    """Parse KServe's `/v1/models`, which is a list of names."""
     names = data.get("models") if isinstance(data, dict) else None
     return Models.of(name for name in names if isinstance(name, str)) if isinstance(names, list) else Models()
 
 
 def management_models(data: Any) -> Models:
-    """Parse `/models` of TorchServe's management port."""
+    """Parse `/models` from TorchServe's management port."""
     return Models.of(entry.get("modelName") for entry in _entries(data, "models"))
 
 

@@ -1,6 +1,6 @@
-"""Groups servers into pools: servers with the same models and the same API form one pool.
+"""Groups servers into pools. Servers with the same models and the same API form one pool.
 
-Servers with unknown models are never grouped, because every replica of a pool must be able to answer the pool's
+Servers with unknown models are never grouped, because every replica in a pool must be able to serve the pool's
 requests.
 """
 
@@ -22,19 +22,19 @@ _SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 
 @dataclass(frozen=True, slots=True)
 class TelemetrySource:
-    """A telemetry source of a replica."""
+    """A replica's telemetry source."""
 
     kind: str
     """Name of the source in the registry."""
     url: str
-    """URL with placeholders."""
+    """URL, with placeholders."""
     verified: bool = True
-    """Whether the metrics were read; otherwise the URL is the server's default address."""
+    """Whether the metrics could be read. If not, the URL is the server's default address."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolMember:
-    """A future replica."""
+    """A replica to be written to the fleet."""
 
     server: IdentifiedServer
     sources: tuple[TelemetrySource, ...]
@@ -46,15 +46,15 @@ class PoolMember:
 
 @dataclass(frozen=True, slots=True)
 class PoolDraft:
-    """A future pool."""
+    """A pool to be written to the fleet."""
 
     name: str
     """Unique name in the draft."""
     members: tuple[PoolMember, ...]
     ready: str
-    """Path of the health check; "" for a TCP check."""
+    """Path of the health check, or "" for a TCP check."""
     tls: str | None
-    """Host name in the servers' certificates; None for plain HTTP, "" for an IP address."""
+    """Host name in the servers' certificates. None for plain HTTP, and "" for an IP address."""
 
     @property
     def kind(self) -> ServerKind:
@@ -68,7 +68,7 @@ class PoolDraft:
 
     @property
     def segments(self) -> tuple[str, ...]:
-        """Models of the pool if each name can be a path segment; otherwise empty."""
+        """The pool's models if each name can be a path segment, and empty otherwise."""
         models = self.first.models
         return models.names if not models.omitted and all(map(_SEGMENT.fullmatch, models.names)) else ()
 
@@ -90,7 +90,7 @@ def _with_models(
 
 
 def pools_of(servers: Sequence[IdentifiedServer], auxiliaries: Sequence[AuxiliaryEndpoint]) -> list[PoolDraft]:
-    """Group the servers in the order of the URLs; pool names are unique."""
+    """Group the servers in the order of the URLs. Pool names are unique."""
     groups: dict[tuple[object, ...], list[IdentifiedServer]] = {}
     for server in servers:
         groups.setdefault(_identity(server), []).append(server)
@@ -107,7 +107,7 @@ def _identity(server: IdentifiedServer) -> tuple[object, ...]:
 
 
 def _split_by_health_check(group: list[IdentifiedServer]) -> Iterable[list[IdentifiedServer]]:
-    """Split a group of servers without a common readiness path, because a pool has only one health check."""
+    """Split a group of servers that have no common readiness path, because a pool has only one health check."""
     if _common_health_path(group) or not group[0].kind.ready:
         return [group]
     return [
@@ -138,7 +138,7 @@ def _pool(
 def _member(
     server: IdentifiedServer, servers: Sequence[IdentifiedServer], auxiliaries: Sequence[AuxiliaryEndpoint]
 ) -> PoolMember:
-    """Return the replica. An agent watches one server, so it is a source only if the host has no other server."""
+    """Return the replica. An agent monitors one server, so it is a source only if the host has no other server."""
     local = [item for item in auxiliaries if item.target.host == server.target.host]
     single = sum(other.target.host == server.target.host for other in servers) == 1
     gpus = next((item for item in local if item.role == "gpus" and (single or item.source != "agent")), None)
@@ -151,9 +151,9 @@ def _member(
 def _own_sources(
     server: IdentifiedServer, servers: Sequence[IdentifiedServer], local: Sequence[AuxiliaryEndpoint]
 ) -> list[TelemetrySource]:
-    """Return the server's metrics source, on its own port or on the default port of its kind.
+    """Return the server's metrics source, on the server's own port or its kind's default port.
 
-    The default port is used only if no other server of the kind runs on the host.
+    The default port is used only if no other server of the same kind runs on the host.
     """
     kind = server.kind
     if server.page:
@@ -190,7 +190,7 @@ def slug(text: str) -> str:
 
 
 def unique_name(name: str, used_names: set[str]) -> str:
-    """Return `name`, with the smallest number that makes it unique, and add it to `used_names`."""
+    """Return `name`, with the smallest number appended that makes it unique, and add it to `used_names`."""
     candidate, number = name, 1
     while candidate in used_names:
         number += 1

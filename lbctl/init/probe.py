@@ -1,9 +1,9 @@
-"""Requests the few pages that identify each server, from all servers concurrently.
+"""Requests the few pages that identify a server, from all servers concurrently.
 
-Each server has `timeout` seconds for all its responses together. A response may have up to 4 MiB. Redirects are not
-followed. Cookies, credentials other than the given key, and proxies from the environment are not used. After every name
-resolution, addresses that replicas must not have are rejected. Responses are untrusted data: here they are only parsed
-and bounded.
+Each server has `timeout` seconds for all its responses together. A response can be up to 4 MiB in size. Redirects are
+not followed. Cookies, credentials other than the given key, and proxy settings from the environment are not used. After
+every name resolution, addresses that replicas must not have are rejected. Responses are untrusted data, so this module
+only limits their size and parses them.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from lbctl.init.probe_target import ProbeTarget
 from lbctl.runtime.net.http_client import session
 
 TIMEOUT = 5.0
-"""Time limit for all responses of one server, in seconds."""
+"""Time limit for all responses from one server, in seconds."""
 REPOSITORY_INDEX = "/v2/repository/index"
-"""Path of the list of models on a v2 server. The request must be a POST."""
+"""Path of the model list on a v2 server. It must be requested with POST."""
 PATHS = (
     "/v1/models", "/v2", "/metrics", "/info", "/props", "/get_model_info", "/-/routes", "/ping", "/models",
     "/v1/metadata", "/v1/metrics", "/prometheus/metrics", "/monitoring/prometheus/metrics", "/api/version",
 )  # fmt: skip
 MAX_BYTES = 4 << 20
-"""Maximum size of one response, in bytes."""
+"""Maximum size of a response, in bytes."""
 _MAX_CONCURRENT = 4
 _HEADERS = {"Accept": "application/json, text/plain;version=0.0.4, */*;q=0.1"}
 
@@ -41,13 +41,13 @@ class ProbeResponse:
     """The response to one request."""
 
     status: int
-    """HTTP status; 0 if there is no usable response."""
+    """HTTP status, or 0 if no usable response was received."""
     body: bytes = b""
     """Body, truncated at the limit."""
     data: Any = None
-    """Parsed JSON of a 200."""
+    """Parsed JSON from a 200 response."""
     error: str = ""
-    """Reason why there is no usable response."""
+    """Reason why no usable response was received."""
 
     @property
     def html(self) -> bool:
@@ -56,19 +56,19 @@ class ProbeResponse:
 
     @property
     def page(self) -> bytes:
-        """Body of a response with status 200 that is neither HTML nor JSON, such as metrics."""
+        """Body of a 200 response that is neither HTML nor JSON, such as metrics."""
         return self.body if self.status == 200 and self.data is None and not self.html else b""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerResponses:
-    """The responses of one server."""
+    """A server's responses."""
 
     target: ProbeTarget
     by_path: Mapping[str, ProbeResponse]
-    """Maps a path to its response."""
+    """Maps each path to the response."""
     failure: str = ""
-    """Reason why there are no responses; otherwise empty."""
+    """Reason why no responses were received, or an empty string otherwise."""
 
     def data(self, path: str) -> Any:
         """Return the parsed JSON at `path`, or None."""
@@ -80,9 +80,9 @@ class ServerResponses:
 
 
 async def probe(targets: Sequence[ProbeTarget], timeout: float = TIMEOUT, api_key: str = "") -> list[ServerResponses]:
-    """Probe all targets, and return their responses in the same order. A server that does not answer has a `failure`.
+    """Probe all targets and return their responses in order. If a server does not respond, its `failure` is set.
 
-    `api_key` is sent to each of them as a bearer token.
+    `api_key` is sent to each target as a bearer token.
     """
     headers = {**_HEADERS, "Authorization": f"Bearer {api_key}"} if api_key else _HEADERS
     async with session() as client:
@@ -130,7 +130,7 @@ async def _request(client: aiohttp.ClientSession, method: str, url: str, headers
 async def _body(response: aiohttp.ClientResponse) -> bytes:
     """Read the body.
 
-    Raises ValueError if it is too long, or compressed although that was not requested.
+    Raises ValueError if the body is too long, or if it is compressed even though this was not requested.
     """
     if response.headers.get("Content-Encoding", "identity").strip().lower() not in {"", "identity"}:
         raise ValueError("the response uses an encoding that was not requested")

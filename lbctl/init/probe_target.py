@@ -1,8 +1,8 @@
-"""Parses the URLs given to `init` into probe targets, which consist only of a scheme, a host and a port.
+"""Parses the URLs passed to `init` into probe targets, which consist only of a scheme, a host and a port.
 
-URLs with a user, a password, a query or another path are rejected before anything is probed. The same applies to
-addresses where clouds provide credentials. A URL that may contain a secret is identified by its number, and never
-printed.
+URLs with a user, a password, a query string or another path are rejected before anything is probed. The same applies to
+addresses at which cloud providers serve credentials. A URL that may contain a secret is identified by its number and is
+never printed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CODE = "LB962"
 _HINT = "for example http://gpu1:8000"
 _FORM = re.compile(r"[!-~]{1,1024}")
 _PATHS = frozenset({"", "/", "/v1", "/v1/", "/metrics"})
-"""Paths that users often copy together with an address. They are ignored: `init` chooses its own paths."""
+"""Paths that users often copy together with an address. They are ignored, because `init` chooses its own paths."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -32,17 +32,17 @@ class ProbeTarget:
     scheme: str
     """`http` or `https`."""
     host: str
-    """Host name, or address without brackets."""
+    """Host name, or IP address without brackets."""
     port: int
 
     @property
     def address(self) -> str:
-        """Value of `address` for a replica."""
+        """The replica's `address` value."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
     def url(self) -> str:
-        """Base URL."""
+        """The base URL."""
         return f"{self.scheme}://{self.address}"
 
 

@@ -1,4 +1,4 @@
-"""Reports which proxies support a fleet that `init` has written, so that users can choose a proxy."""
+"""Reports which proxies support a fleet written by `init`, so that users can choose a proxy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lbctl.up.proxy_choice import suitability
 
 
 def advice(text: str) -> tuple[str, ...]:
-    """Return one line for each kind of proxy that states whether it supports all features of the fleet."""
+    """Return one line for each kind of proxy that states whether it supports all of the fleet's features."""
     loaded = _loaded(text)
     return tuple(_lines(loaded)) if loaded else ()
 

@@ -1,7 +1,7 @@
 """Derives routes from pools, based on where requests to each kind of server name the model.
 
-A single pool gets the paths of its server kind. Several pools with OpenAI's API are distinguished by the model in the
-body, and several pools with the v2 protocol by the model in the path. A pool that cannot be distinguished in either way
+A single pool gets its server kind's paths. Multiple pools that serve the OpenAI API are distinguished by the model in
+the request body, and multiple v2 pools by the model in the path. If a pool cannot be distinguished in either way, it
 gets a separate path prefix, which is removed before requests are forwarded.
 """
 
@@ -19,26 +19,27 @@ _PREFIX = re.compile(r"/(?:[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}/){0,9}(?:[A-Za-z0-9
 
 @dataclass(frozen=True, slots=True)
 class RouteDraft:
-    """A future route."""
+    """A route to be written to the fleet."""
 
     name: str
     """Unique name in the draft."""
     prefix: str
-    """Path prefix; the whole path if it `lists_models`, or if `exact`."""
+    """Path prefix, or the whole path if `lists_models` or `exact` is set."""
     models: tuple[str, ...] = ()
-    """Models in the body."""
+    """Models in the request body."""
     pools: tuple[PoolDraft, ...] = ()
-    """One pool, or several that share the requests in proportion to their replicas; empty if it `lists_models`."""
+    """One pool, or several that share the requests in proportion to their number of replicas. Empty if `lists_models`
+    is set."""
     rewrite: str = ""
     """Replacement for the path prefix."""
     lists_models: bool = False
-    """Whether the proxy itself answers with the list of all models."""
+    """Whether the proxy itself returns the list of all models."""
     exact: bool = False
-    """Whether only exactly this path matches."""
+    """Whether only this exact path matches."""
 
 
 def routes_of(pools: Sequence[PoolDraft]) -> list[RouteDraft]:
-    """Return at least one route for each pool; names are unique."""
+    """Return at least one route for each pool. Names are unique."""
     names: set[str] = set()
     if len(pools) == 1:
         return list(_all_paths(pools[0], names))
@@ -50,7 +51,7 @@ def routes_of(pools: Sequence[PoolDraft]) -> list[RouteDraft]:
 
 
 def _all_paths(pool: PoolDraft, route_names: set[str]) -> Iterator[RouteDraft]:
-    """Yield the routes to a pool for all paths of its kind."""
+    """Yield the routes to a pool for all paths of its server kind."""
     for prefix in _prefixes(pool):
         yield RouteDraft(unique_name(pool.name, route_names), prefix, pools=(pool,))
     for path in pool.kind.paths:
@@ -66,7 +67,7 @@ def _prefixes(pool: PoolDraft) -> tuple[str, ...]:
 def _by_model(pools: Sequence[PoolDraft], route_names: set[str]) -> Iterator[RouteDraft]:
     """Route by the model in the body.
 
-    A single pool gets all of OpenAI's API. With several pools, the proxy itself answers with the list of all models.
+    A single pool gets the entire OpenAI API. With several pools, the proxy itself returns the list of all models.
     """
     if len(pools) == 1:
         yield RouteDraft(unique_name(pools[0].name, route_names), "/v1/", pools=(pools[0],))

@@ -1,7 +1,7 @@
-"""Writes the YAML of a fleet, with comments for newcomers.
+"""Writes a fleet's YAML, with comments for newcomers.
 
-Comments contain only lbctl's own text, never a server's output. Text from a server or URL is validated with the grammar
-of its key, and written in double quotes.
+Comments contain only lbctl's own text, never a server's output. Text from a server or URL is validated against its
+key's syntax and written in double quotes.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def text(
 ) -> str:
     """Return the content of the file.
 
-    `port` is the listener's port, and `authority` the file of the system's trusted CAs. `keyed` is whether the servers
-    were probed with a key, which is then stored in `KEY_FILE`.
+    `port` is the listener's port, and `authority` is the file that contains the system's trusted CAs. `keyed` indicates
+    whether the servers were probed with a key, which is then stored in `KEY_FILE`.
     """
     lines = [_HEAD % port]
     if any(route.models for route in routes):
@@ -158,7 +158,7 @@ def _health(pool: PoolDraft) -> Iterator[str]:
 
 
 def _common_sources(pool: PoolDraft) -> tuple[TelemetrySource, ...]:
-    """Return the pool's sources if all its replicas have the same sources, otherwise an empty tuple."""
+    """Return the pool's sources if all its replicas have the same sources, or an empty tuple otherwise."""
     first = pool.members[0].sources
     return first if all(member.sources == first for member in pool.members) else ()
 

@@ -1,4 +1,4 @@
-"""The resolved fleet as frozen values: the output of `compile` and the input of targets.
+"""The resolved fleet as frozen values, which are the output of `compile` and the input to targets.
 
-The hash of a fleet is its version.
+A fleet's hash is its version.
 """

@@ -1,9 +1,9 @@
-"""The difference between two fleets, in an operator's terms.
+"""Compares two fleets, in terms that an operator understands.
 
-It lists added and removed objects, settings with their old and new value, the share of traffic that pools and replicas
-gain or lose, and requests that reach another route. Order, comments, written-out defaults and different spellings of
-equal values are not differences, because they do not reach the Topology or its settings. Requests in flight and the
-state of a running fleet are not considered.
+The differences are added and removed objects, settings with their old and new values, the share of traffic that pools
+and replicas gain or lose, and requests that reach a different route. Order, comments, explicitly set defaults and
+different spellings of equal values are not differences, because they do not affect the Topology or its settings.
+Requests in flight and the state of a running fleet are not considered.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class ObjectChange:
     """A listener, route, pool, replica or proxy that exists on one side only."""
 
     kind: Literal["added", "removed"]
-    """`added`: only the new side has it; `removed`: only the old side has it."""
+    """`added` if only the new side has it, or `removed` if only the old side has it."""
     path: Path
 
     description: str
-    """Short description for people, such as the address or the number of replicas."""
+    """Short human-readable description, such as the address or the number of replicas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,25 +51,25 @@ class SettingChange:
 
 @dataclass(frozen=True, slots=True)
 class TrafficChange:
-    """A change of a route's traffic by weight: `old` and `new` are shares from 0 to 1."""
+    """A change in how a route's traffic is split by weight. `old` and `new` are shares from 0 to 1."""
 
     route: str
     pool: str
     replica: str
-    """Empty for the pool as a whole."""
+    """The replica, or an empty string for the pool as a whole."""
     old: float
     new: float
 
 
 @dataclass(frozen=True, slots=True)
 class ReroutedRequests:
-    """Requests of one kind that reach another route."""
+    """Requests of one kind that reach a different route."""
 
     listener: str
     rule: Rule
-    """Conditions of the requests."""
+    """The conditions that the requests meet."""
     old: tuple[str, ...]
-    """Routes, the most specific first; the last one gets the remaining requests. "" means that no route matches
+    """Routes, most specific first, where the last one gets the remaining requests. "" means that no route matches
     (404)."""
     new: tuple[str, ...]
     """Routes on the new side, in the same order."""
@@ -77,7 +77,7 @@ class ReroutedRequests:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """All differences, each tuple sorted by name."""
+    """All differences, with each tuple sorted by name."""
 
     objects: tuple[ObjectChange, ...] = ()
     """Objects that exist on one side only."""
@@ -125,7 +125,7 @@ class _DifferenceBuilder:
         settings_of: Callable[[_Named], settings.Settings],
         describe: Callable[[_Named], str],
     ) -> None:
-        """Add the objects that exist on one side only, and the changed settings of the others."""
+        """Add the objects that exist on only one side, and the changed settings of all others."""
         before, after = {item.name: item for item in old}, {item.name: item for item in new}
         for name in sorted(before.keys() - after.keys()):
             self.objects.append(ObjectChange("removed", (section, name), describe(before[name])))
@@ -135,7 +135,7 @@ class _DifferenceBuilder:
             self.settings += _settings(settings_of(old_object), settings_of(new_object))
 
     def add_replicas(self, old: Pool, new: Pool) -> None:
-        """Add the replicas that exist on one side of a pool only, and the changed settings of the others."""
+        """Add the replicas that exist on only one side of a pool, and the changed settings of all others."""
         if old.replicas == new.replicas:
             return
         before, after = (
@@ -154,7 +154,7 @@ class _DifferenceBuilder:
 
 
 def _changed_pairs(old: tuple[_Named, ...], new: tuple[_Named, ...]) -> Iterator[tuple[_Named, _Named]]:
-    """Yield the objects that both sides have and that differ, sorted by name."""
+    """Yield the objects that exist on both sides but differ, sorted by name."""
     before = {item.name: item for item in old}
     for item in sorted(new, key=lambda item: item.name):
         if item.name in before and before[item.name] != item:
@@ -162,7 +162,7 @@ def _changed_pairs(old: tuple[_Named, ...], new: tuple[_Named, ...]) -> Iterator
 
 
 def _settings(old: Mapping[Path, str], new: Mapping[Path, str]) -> list[SettingChange]:
-    """Compare settings in the order of the new side. Settings that the new side lacks come last."""
+    """Compare settings in the new side's order. Settings missing on the new side come last."""
     paths = [*new, *(path for path in old if path not in new)]
     return [SettingChange(path, old.get(path), new.get(path)) for path in paths if old.get(path) != new.get(path)]
 
@@ -204,7 +204,7 @@ def _describe_pool(pool: Pool) -> str:
 
 
 def _traffic(old: Topology, new: Topology) -> Iterator[TrafficChange]:
-    """Compare traffic on routes that both sides have. The requests of a new route cannot be known."""
+    """Compare traffic on routes that exist on both sides. The traffic on a new route cannot be known."""
     before, after = ReplicaShares(old.pools), ReplicaShares(new.pools)
     old_routes = {route.name: route for route in old.routes}
     for route in new.routes:
@@ -245,7 +245,7 @@ def _differ(old: float, new: float) -> bool:
 
 
 def _rerouted_requests(old: Topology, new: Topology) -> Iterator[ReroutedRequests]:
-    """Compare the rules of listeners that both sides have, the most specific rules first."""
+    """Compare the rules of listeners that exist on both sides, starting with the most specific rules."""
     before = {item.name: item for item in old.listeners}
     for listener in new.listeners:
         earlier = before.get(listener.name)
@@ -264,7 +264,7 @@ def _rerouted_of_listener(listener: str, old: tuple[Rule, ...], new: tuple[Rule,
 
 
 def _by_conditions(rules: Iterable[Rule]) -> dict[Rule, str]:
-    """Map conditions, as a rule without a route, to the first route that has them."""
+    """Map conditions, as a rule without a route, to the first route that has these conditions."""
     routes: dict[Rule, str] = {}
     for rule in rules:
         routes.setdefault(replace(rule, route=""), rule.route)

@@ -1,6 +1,6 @@
-"""Views with different file paths, so that targets do not depend on the machine that they render for.
+"""Changes the file paths in views, so that targets do not depend on the machine for which they render.
 
-`--files-root` and the placeholders of `--check` change paths in this way; nothing else in the view differs.
+`--files-root` and the placeholders for `--check` change paths in this way. Nothing else in the view changes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Rename = Callable[[str, str], str]
 
 
 def with_files(view: View, rename: Rename) -> View:
-    """Return the view after renaming the path of every file that the proxy reads."""
+    """Return the view with the path of every file that the proxy reads replaced."""
     return replace(
         view,
         listeners=tuple(_listener(listener, rename) for listener in view.listeners),

@@ -1,6 +1,6 @@
 """Values of the headers that a route sets: text with variables, which are words in braces such as `{client_ip}`.
 
-Any other brace is literal, so that a value may contain JSON.
+Any other brace is literal, so that a value can contain JSON.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ _WORD = re.compile(r"\{\s*([A-Za-z0-9_.-]+)\s*\}")
 
 @dataclass(frozen=True, slots=True)
 class HeaderPart:
-    """A part of a value: literal text or a variable."""
+    """A part of a value, which is either literal text or a variable."""
 
     text: str
-    """Literal text; empty for a variable."""
+    """Literal text, or an empty string for a variable."""
     variable: Variable | None = None
-    """Variable; None for literal text."""
+    """Variable, or None for literal text."""
 
 
 def parts(value: str) -> Iterator[HeaderPart]:
-    """Yield the literal texts and the variables of a value, in their order."""
+    """Yield a value's literal text and variables in their order."""
     end = 0
     for match in _WORD.finditer(value):
         variable = next((item for item in VARIABLES if match.group() == f"{{{item}}}"), None)
@@ -52,7 +52,7 @@ def unknown_words(value: str) -> list[str]:
 
 
 def may_be_empty(value: str) -> bool:
-    """Return whether a value may be empty, because it consists only of the tenant, which is not always known."""
+    """Return whether a value can be empty because it consists only of the tenant, which is not always known."""
     return all(part.variable == "tenant" for part in parts(value))
 
 

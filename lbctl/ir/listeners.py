@@ -1,4 +1,4 @@
-"""Listeners: where clients connect, and the table of rules that sends each request to a route."""
+"""Listeners, which define where clients connect, and the table of rules that assigns each request to a route."""
 
 from __future__ import annotations
 
@@ -8,78 +8,81 @@ from typing import Literal
 from lbctl.ir.address import Address
 
 MAX_HEADER_COUNT, MAX_HEADER_BYTES = 1000, 128 * 1024
-"""Default limits of request headers."""
+"""Default limits on request headers."""
 
 
 @dataclass(frozen=True, slots=True)
 class PathMatch:
-    """A condition on the path of a request."""
+    """A condition on a request's path."""
 
     kind: Literal["exact", "prefix", "regex"] = "prefix"
     """How the path is compared with the value."""
     value: str = "/"
-    """A prefix consists of whole segments without a trailing slash: `/v1` matches `/v1` and `/v1/x`, never `/v1x`.
+    """A prefix consists of whole segments without a trailing slash. For example, `/v1` matches `/v1` and `/v1/x`, but
+    not `/v1x`.
 
-    A regex is RE2 and matches the whole path.
+    A regular expression uses RE2 syntax and must match the whole path.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One line of a listener's table. All of its conditions must match."""
+    """One row in a listener's table. All of its conditions must match."""
 
     route: str
     """Name of the route that gets the request."""
     host: str = ""
-    """"": any; `name.example`: exact; `*.example.com`: one or more labels before it.
+    """"" matches any host, `name.example` matches exactly, and `*.example.com` matches one or more labels in front of
+    the domain.
 
-    The port and letter case are ignored.
+    The port is ignored, and matching is case-insensitive.
     """
     path: PathMatch = PathMatch()
     """Condition on the path."""
     methods: tuple[str, ...] = ()
-    """Empty: any method."""
+    """HTTP methods that match. If empty, any method matches."""
     headers: tuple[tuple[str, str], ...] = ()
-    """(lowercase name, exact value), sorted."""
+    """(lowercase name, exact value) pairs, sorted."""
     models: tuple[str, ...] = ()
-    """Exact names, or a prefix with a trailing `*`; empty: any."""
+    """Exact model names, or prefixes with a trailing `*`. If empty, any model matches."""
     closed_route: str = ""
-    """The route in the file, if `route` returns 503 in its place."""
+    """The route in the file, if `route` returns 503 instead of it."""
     clear_model: bool = False
-    """Whether requests with an ambiguous model that meet all other conditions are refused (`ir.protected_models`)."""
+    """Whether requests that meet all other conditions but whose model is ambiguous are refused
+    (`ir.protected_models`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A certificate of a listener."""
+    """A listener's certificate."""
 
     certificate: str
-    """Path of a PEM chain."""
+    """Path of a PEM certificate chain."""
     key: str
     """Path of the private key in PEM."""
     hosts: tuple[str, ...] = ()
-    """SNI names that the certificate is used for; empty for the default certificate."""
+    """SNI names for which the certificate is used. Empty for the default certificate."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListenerTls:
-    """TLS settings of a listener."""
+    """A listener's TLS settings."""
 
     certificates: tuple[Certificate, ...]
-    """At least one certificate; the first is the default."""
+    """At least one certificate, where the first is the default."""
     min_version: Literal["1.2", "1.3"] = "1.2"
     """Minimum TLS version."""
     client_ca: str | None = None
-    """Path of the CA bundle for client certificates; None: no client certificate is requested."""
+    """Path of the CA bundle for client certificates, or None if no client certificate is requested."""
     client_certificate: Literal["required", "optional"] = "optional"
     """Whether a client must send a certificate, if `client_ca` is set."""
     client_crl: str | None = None
-    """Path of the revocation lists for client certificates; None: revocation is not checked."""
+    """Path of the revocation lists for client certificates, or None if revocation is not checked."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientAddress:
-    """How a listener finds the client's address behind another load balancer."""
+    """How a listener determines the client's address behind another load balancer."""
 
     trusted: tuple[str, ...]
     """Networks (CIDR) of load balancers whose header is trusted."""
@@ -94,19 +97,19 @@ class AccessLog:
     """Destination and format of a listener's access log."""
 
     path: str | None = None
-    """Path of the log file; None: the proxy's default destination."""
+    """Path of the log file, or None for the proxy's default destination."""
     format: Literal["json", "text", "none"] = "json"
-    """Format of a line; `none` disables the log."""
+    """Format of each line. `none` disables the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tracing:
-    """Settings for reporting a listener's spans."""
+    """Settings for reporting a listener's trace spans."""
 
     otlp: Address
     """The collector's OTLP address."""
     sample: float
-    """Sampled share of requests, in percent."""
+    """Percentage of requests that are sampled."""
     service: str
     """Service name in the spans."""
 
@@ -120,21 +123,21 @@ class Listener:
     bind: Address
     """Address on which the listener listens."""
     tls: ListenerTls | None = None
-    """TLS termination; None: plain connections."""
+    """TLS termination, or None for plain connections."""
     http2: bool = True
-    """Whether clients may use HTTP/2."""
+    """Whether clients can use HTTP/2."""
     client_address: ClientAddress | None = None
-    """Source of the client's address behind another load balancer; None: the peer address of the connection."""
+    """Source of the client's address behind another load balancer, or None to use the connection's peer address."""
     allow_from: tuple[str, ...] | None = None
-    """Networks of clients that may send requests, sorted; None: all networks."""
+    """Client networks that are allowed to send requests, sorted. None allows all networks."""
     deny_from: tuple[str, ...] = ()
-    """Networks of clients that are rejected, sorted; they take precedence over `allow_from`."""
+    """Client networks that are rejected, sorted. They take precedence over `allow_from`."""
     proxy_protocol: bool = False
     """Whether every connection begins with a PROXY protocol header."""
     max_connections: int | None = None
-    """Maximum number of client connections; None: unlimited."""
+    """Maximum number of client connections, or None for no limit."""
     max_body: int | None = None
-    """Maximum size of a request body in bytes; None: unlimited."""
+    """Maximum size of a request body in bytes, or None for no limit."""
     max_header_count: int = MAX_HEADER_COUNT
     """Maximum number of header lines in a request."""
     max_header_bytes: int = MAX_HEADER_BYTES
@@ -147,13 +150,13 @@ class Listener:
     """Milliseconds; None: unlimited."""
     access_log: AccessLog = AccessLog()
     tracing: Tracing | None = None
-    """Span reporting; None: disabled."""
+    """Span reporting settings, or None if disabled."""
     request_id: str = "x-request-id"
-    """Header that contains the request's ID."""
+    """Name of the header that contains the request ID."""
     rules: tuple[Rule, ...] = ()
-    """Rules by precedence: the first rule that matches decides. If none matches, the response is 404."""
+    """Rules in order of precedence. The first matching rule applies. If none matches, the response is 404."""
 
     @property
     def address_headers(self) -> tuple[str, ...]:
-        """Return the headers that carry the client's address to replicas, in addition to `x-forwarded-for`."""
+        """Return the headers that pass the client's address to replicas, in addition to `x-forwarded-for`."""
         return (self.client_address or ClientAddress(())).forward

@@ -1,6 +1,6 @@
 """The stability bound that no algorithm can exceed: Σλ < Σμ.
 
-Lint rules and the simulation report load relative to it.
+Lint rules and the simulation report load relative to this bound.
 """
 
 from __future__ import annotations
@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 BUSY = 0.8
-"""Utilisation above which queues are long: their length grows as 1 ÷ (1 − utilisation)."""
+"""Utilisation above which queues are long, because their length grows as 1 ÷ (1 − utilisation)."""
 _TARGET = 0.7
 """Recommended utilisation."""
 
 
 def utilisation(arriving: float, served: Iterable[float]) -> float:
-    """Return Σλ ÷ Σμ. At 1 and above, queues grow without limit.
+    """Return Σλ ÷ Σμ. At 1 or above, queues grow without limit.
 
-    `arriving`: requests per second; `served`: the maximum rate of each replica, in requests per second. If the replicas
-    serve no requests at all, the load is infinite.
+    `arriving` is in requests per second. `served` contains each replica's maximum rate, in requests per second. If the
+    replicas cannot serve any requests, the load is infinite.
     """
     total = sum(served)
     return arriving / total if total else float("inf")

@@ -1,7 +1,7 @@
-"""Matches rules against requests and against each other: match, precedence and coverage.
+"""Matches rules against requests and against each other, to determine matches, precedence and coverage.
 
-The proxies themselves match requests. This module predicts their result for a request in the form that they read
-(`targets.<kind>.reading`). It does not parse URLs, escapes or bodies itself.
+Requests are actually matched by the proxies. This module predicts their result for a request in the form in which they
+read it (`targets.<kind>.reading`). It does not parse URLs, escapes or bodies itself.
 """
 
 from __future__ import annotations
@@ -22,24 +22,23 @@ _META = re.compile(r"[\\.\[\](){}*+?|^$]")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request in the form that a proxy compares."""
+    """A request in the form in which a proxy compares it."""
 
     method: str
     """The method, in upper case."""
     host: str
-    """Lower case, without port."""
+    """The host, in lower case and without the port."""
     path: str
-    """Decoded as far as the proxy decodes it, without the query, with one character per byte."""
+    """The path, decoded as far as the proxy decodes it, without the query and with one character per byte."""
     headers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """The values of each header by its lowercase name; one of them must equal a rule's value."""
+    """Maps the lowercase name of each header to its values, one of which must equal a rule's value."""
     model: str | None = None
-    """None if the request does not name a model."""
+    """The model, or None if the request does not name one."""
     unclear: tuple[int, str] | None = None
-    """Status and message of the response if a rule with `clear_model` rejects the request."""
+    """Status and message of the response if the request is rejected by a rule with `clear_model`."""
     unread: tuple[int, str] | None = None
-    """Status and message of the response if a rule with models rejects the request because the proxy cannot read its
-    model.
-    """
+    """Status and message of the response if the request is rejected by a rule with models because the proxy cannot read
+    its model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,27 +48,27 @@ class Criterion:
     kind: str
     """host, path, method, header or model."""
     wanted: str
-    """Value that the rule requires."""
+    """Value required by the rule."""
     actual: str | None
-    """Value in the request; None if it is missing."""
+    """Value in the request, or None if it is missing."""
     holds: bool
     name: str = ""
-    """The header's name, for the kind header."""
+    """The header's name, for a condition of the kind header."""
 
 
 def matches(rule: Rule, request: Request) -> bool:
-    """Whether all conditions of the rule hold for the request."""
+    """Whether the request meets all of the rule's conditions."""
     return all(criterion.holds for criterion in criteria(rule, request))
 
 
 def refusal(rule: Rule, request: Request) -> tuple[int, str] | None:
-    """Return the status and message if the rule rejects the request because of its model, otherwise None."""
+    """Return the status and message if the rule rejects the request because of its model, or None otherwise."""
     reason = request.unread if rule.models and request.unread else request.unclear if rule.clear_model else None
     return reason if reason and matches(replace(rule, models=()), request) else None
 
 
 def criteria(rule: Rule, request: Request) -> Iterator[Criterion]:
-    """Evaluate every condition of the rule."""
+    """Evaluate every condition in the rule."""
     if rule.host:
         holds = host_covers(rule.host, request.host) and not request.host.startswith(".")
         yield Criterion("host", rule.host, request.host or None, holds)
@@ -86,7 +85,7 @@ def criteria(rule: Rule, request: Request) -> Iterator[Criterion]:
 
 
 def path_text(path: PathMatch) -> str:
-    """Format a path condition: `/v1`, `/v1/…` for a prefix, `~ /v[0-9]+` for an expression."""
+    """Format a path condition as `/v1`, as `/v1/…` for a prefix, or as `~ /v[0-9]+` for an expression."""
     if path.kind == "prefix":
         return f"{path.value.rstrip('/')}/…"
     return f"~ {path.value}" if path.kind == "regex" else path.value
@@ -96,7 +95,7 @@ def path_text(path: PathMatch) -> str:
 
 
 def order(rule: Rule) -> tuple[object, ...]:
-    """Return the sort key of a listener's rules: the Gateway API's order, in which the most specific rule wins.
+    """Return the sort key for a listener's rules, which follows the Gateway API: the most specific rule wins.
 
     The order is: host (exact, then longest wildcard, then none); path (exact, then regex, then longest prefix); with a
     method; with a model (exact before prefix); more headers; then the route's name.
@@ -115,7 +114,7 @@ def order(rule: Rule) -> tuple[object, ...]:
 
 
 def deciding_criterion(first: Rule, second: Rule) -> str:
-    """Return the criterion that puts `first` before `second`: host, path, method, model, headers or name."""
+    """Return the criterion that puts `first` ahead of `second`: host, path, method, model, headers or name."""
     pairs = zip(order(first), order(second), _ORDER_CRITERIA, strict=True)
     return next((criterion for left, right, criterion in pairs if left != right), "name")
 
@@ -150,7 +149,7 @@ def _within(prefix: str, path: str) -> bool:
 
 
 def model_matches(pattern: str, model: str) -> bool:
-    """Whether a model pattern (a name, or a prefix with a trailing `*`) matches the model in a request."""
+    """Return whether a model pattern (a name, or a prefix with a trailing `*`) matches the model in a request."""
     return model.startswith(pattern[:-1]) if pattern.endswith("*") else model == pattern
 
 
@@ -163,9 +162,9 @@ def _compiled(regex: str) -> re.Pattern[str]:
 
 
 def covers(wide: Rule, narrow: Rule) -> bool:
-    """Whether `wide` certainly matches every request that `narrow` matches.
+    """Return whether `wide` is certain to match every request that `narrow` matches.
 
-    A regular expression is known to cover only itself and exact paths that it matches.
+    A regular expression is known to cover only itself and the exact paths that it matches.
     """
     return (
         host_covers(wide.host, narrow.host)
@@ -177,7 +176,7 @@ def covers(wide: Rule, narrow: Rule) -> bool:
 
 
 def overlaps(one: Rule, other: Rule) -> bool:
-    """Whether some request may match both rules."""
+    """Return whether some request could match both rules."""
     return (
         (host_covers(one.host, other.host) or host_covers(other.host, one.host))
         and _paths_overlap(one.path, other.path)
@@ -188,7 +187,7 @@ def overlaps(one: Rule, other: Rule) -> bool:
 
 
 def host_covers(pattern: str, host: str) -> bool:
-    """Whether `pattern` matches every host that `host` matches. `host` may be a pattern too."""
+    """Return whether `pattern` matches every host that `host`, which can also be a pattern, matches."""
     return not pattern or pattern == host or (pattern.startswith("*.") and host.endswith(pattern[1:]))
 
 
@@ -217,7 +216,7 @@ def _literal_path(path: PathMatch) -> str:
 
 
 def _literal_head(regex: str) -> str:
-    """Return the literal prefix of every match of the expression."""
+    """Return the literal prefix common to every match of the expression."""
     match = _META.search(regex)
     if match is None or _has_alternatives(regex):
         return "" if match else regex
@@ -225,7 +224,7 @@ def _literal_head(regex: str) -> str:
 
 
 def _has_alternatives(regex: str) -> bool:
-    """Return whether the whole expression may consist of alternatives: it has a `|` outside groups and classes."""
+    """Return whether the whole expression could consist of alternatives: it has a `|` outside groups and classes."""
     depth, in_class, escaped = 0, False, False
     for char in regex:
         if escaped or char == "\\":

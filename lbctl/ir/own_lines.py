@@ -1,4 +1,4 @@
-"""The operator's own lines: text in a proxy's own grammar. No other value of the model contains such text."""
+"""The operator's own lines, written in a proxy's own syntax. No other value in the model contains such text."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ _DIGEST = 12
 
 @dataclass(frozen=True, slots=True)
 class OwnLinesPlace:
-    """A place in the configuration of a kind of proxy where own lines can be inserted."""
+    """A place in a proxy kind's configuration where own lines can be inserted."""
 
     section: str = ""
-    """Section of the fleet whose object names are the keys, for example `routes`; empty if there are no keys."""
+    """Section of the fleet whose object names are the keys, for example `routes`, or an empty string if it has no
+    keys."""
     in_fragments: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class OwnLines:
-    """One file of own lines, and the place where they are inserted."""
+    """A file of own lines, and the place where they are inserted."""
 
     place: str
-    """Key of `include`, for example `location`."""
+    """The `include` key, for example `location`."""
     owner: str
-    """Listener, route or pool whose configuration contains the lines; empty if the place belongs to none of these."""
+    """Listener, route or pool whose configuration contains the lines. Empty if the place belongs to none of these."""
     index: int
     """Position in the fleet's list."""
     file: str
@@ -35,12 +36,12 @@ class OwnLines:
 
     @property
     def lines(self) -> list[str]:
-        """Return the lines of the text, without line feeds."""
+        """Return the lines in the text, without line feeds."""
         return self.text.removesuffix("\n").split("\n") if self.text else []
 
     @property
     def digest(self) -> str:
-        """Return the beginning of the SHA-256 of the text."""
+        """Return the beginning of the text's SHA-256 hash."""
         return hashlib.sha256(self.text.encode()).hexdigest()[:_DIGEST]
 
     def path(self, proxy: str) -> Path:

@@ -1,7 +1,7 @@
 """Rules whose model determines protection: of two routes for the same requests, one is less protected.
 
-A request for such routes has to name one model that the proxy and every replica read in the same way. Otherwise a
-client could use the open route while the replica serves the model of the protected one.
+A request for such routes must name one model that the proxy and every replica read in the same way. Otherwise, a client
+could use the open route while the replica serves the protected route's model.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class _Protection:
     limits: frozenset[RateLimit | TokenLimit] = frozenset()
     regions: frozenset[str] = frozenset()
     addresses: Access = EVERYBODY
-    """Networks of clients that the route accepts."""
+    """Client networks that the route accepts."""
     denied: bool = False
     """Whether the route rejects the models that it names."""
     leads: bool = True
@@ -31,7 +31,7 @@ class _Protection:
 
 
 def guarded(listener: Listener, routes: Mapping[str, Route]) -> tuple[Rule, ...]:
-    """Return the rules of a listener in their order.
+    """Return a listener's rules in their order.
 
     `clear_model` is set on rules whose model determines protection.
     """
@@ -40,7 +40,7 @@ def guarded(listener: Listener, routes: Mapping[str, Route]) -> tuple[Rule, ...]
 
 
 def ways_around(listener: Listener, routes: Mapping[str, Route]) -> dict[str, str]:
-    """Map each route to a protected route that it bypasses, for a proxy that does not read the model in a body."""
+    """Map each route to a protected route that it bypasses, for a proxy that does not read the model from the body."""
     bypassed: dict[str, str] = {}
     for first, second, protections in _pairs(listener, routes):
         first_protection, second_protection = protections
@@ -55,7 +55,7 @@ def refused_websockets(listener: Listener, routes: Mapping[str, Route]) -> dict[
     """Map each route whose WebSockets never open to the other route that is the cause, for proxies that read bodies.
 
     A rule whose model determines protection rejects every WebSocket that meets its other conditions, because no proxy
-    reads the messages in it.
+    reads the messages sent over it.
     """
     if not any(routes[rule.route].websocket for rule in listener.rules):
         return {}
@@ -76,9 +76,9 @@ def refused_websockets(listener: Listener, routes: Mapping[str, Route]) -> dict[
 def _pairs(
     listener: Listener, routes: Mapping[str, Route]
 ) -> Iterator[tuple[Rule, Rule, tuple[_Protection, _Protection]]]:
-    """Yield pairs of rules for the same requests where one bypasses the protection of the other.
+    """Yield pairs of rules for the same requests in which one bypasses the other's protection.
 
-    The models of the first rule are not compared.
+    The first rule's models are not compared.
     """
     rules: Sequence[Rule] = listener.rules
     if not any(rule.models for rule in rules):
@@ -102,13 +102,13 @@ def _protection(rule: Rule, route: Route, addresses: Access) -> _Protection:
         refuses = isinstance(route.action, Respond) and route.action.status >= 400
         return _Protection(denied=refuses and bool(rule.models), leads=False)
     credentials = (route.auth.api_keys, route.auth.jwt, route.auth.external) if route.auth else (None, None, None)
-    prompt_limits = (replace(limit, route="") for limit in route.prompt_limits)  # two routes may have equal limits
+    prompt_limits = (replace(limit, route="") for limit in route.prompt_limits)  # two routes can have equal limits
     limits = frozenset[RateLimit | TokenLimit]((*route.rate_limits, *prompt_limits))
     return _Protection(credentials, limits, frozenset(route.regions), addresses.of(route))
 
 
 def _avoids(way: _Protection, protected: _Protection) -> bool:
-    """Whether `way` reaches replicas without meeting everything that `protected` requires."""
+    """Return whether `way` reaches replicas without meeting all of the requirements in `protected`."""
     if not way.leads:
         return False
     return (

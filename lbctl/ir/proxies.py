@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 
 ADMIN_METADATA = "lbctl_admin"
-"""Metadata key of an Envoy node that contains the address of its admin interface."""
+"""Metadata key in an Envoy node that contains the address of its admin interface."""
 ISTIO_NAMESPACE = "istio-system"
-"""Namespace of Istio's default gateway, and the default root namespace of a mesh."""
+"""Namespace of Istio's default gateway, which is also a mesh's default root namespace."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reload:
-    """Reload of a running proxy."""
+    """How a running proxy is reloaded."""
 
     command: tuple[str, ...]
-    """Program with its arguments."""
+    """Program and its arguments."""
     min_interval: int = 30_000
     """Minimum time between two reloads, in milliseconds."""
 
@@ -36,21 +36,21 @@ class KubernetesObjects:
 
     namespace: str
     gateway_class: str | None = None
-    """Class of the Gateway to render; None: no Gateway is rendered."""
+    """Class of the Gateway to render, or None if no Gateway is rendered."""
     gateway: str | None = None
-    """Name of the existing Gateway that the routes are attached to; None: they belong to the rendered Gateway."""
+    """Name of the existing Gateway to which the routes are attached. If None, they belong to the rendered Gateway."""
     gateway_namespace: str | None = None
-    """Namespace of the existing Gateway; None: `namespace`."""
+    """Namespace of the existing Gateway, or None for `namespace`."""
     gateway_labels: tuple[tuple[str, str], ...] = ()
-    """(label, value) of the pods that run the rendered Gateway, sorted; empty: the default."""
+    """(label, value) pairs of the pods that run the rendered Gateway, sorted. If empty, the default is used."""
     pods_namespace: str = ISTIO_NAMESPACE
     """Namespace of the pods that run the Gateway."""
     assume: tuple[str, ...] = ()
-    """IDs of the features that another component provides, in the order of the file."""
+    """IDs of the features provided by another component, in the order in the file."""
     picker: str = "lbctl-picker"
     """Name of the picker's Service."""
     secrets: tuple[tuple[str, str], ...] = ()
-    """(certificate file, name of the Secret), sorted."""
+    """(certificate file, Secret name) pairs, sorted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,50 +60,51 @@ class Proxy:
     name: str
     """The name, unique in the fleet."""
     kind: str
-    """Kind of proxy, as in the registry of targets."""
+    """Kind of proxy, as named in the registry of targets."""
     version: tuple[int, ...]
-    """Three numbers, for example (1, 25, 1)."""
+    """Version, as three numbers, for example (1, 25, 1)."""
     listeners: tuple[str, ...] = ()
-    """Empty: all listeners."""
+    """Names of the proxy's listeners. If empty, it has all listeners."""
     instances: int = 1
-    """Number of instances that share the limits of the fleet."""
+    """Number of instances that share the fleet's limits."""
     region: str | None = None
-    """Region of its preferred replicas; None if the files do not state it."""
+    """Region of the proxy's preferred replicas, or None if the files do not specify it."""
     zone: str | None = None
-    """Zone of its preferred replicas; None if the files do not state it."""
+    """Zone of the proxy's preferred replicas, or None if the files do not specify it."""
     config: str | None = None
-    """Path of its main configuration file; None: `serve` does not write one."""
+    """Path of the proxy's main configuration file. If None, `serve` does not write one."""
     reload: Reload | None = None
-    """None: `serve` does not reload it."""
+    """How the proxy is reloaded. If None, `serve` does not reload it."""
     runtime_api: str | None = None
-    """Path or address of HAProxy's Runtime API; None: not used."""
+    """Path or address of HAProxy's Runtime API, or None if it is not used."""
     user: str | None = None
-    """User of the HAProxy process; None: the default for the location of its configuration."""
+    """User that the HAProxy process runs as, or None for the default for its configuration's location."""
     group: str | None = None
-    """Group of the HAProxy process; None: the default for the location of its configuration."""
+    """Group that the HAProxy process runs as, or None for the default for its configuration's location."""
     chroot: str | None = None
-    """Directory that HAProxy is confined to; None: the default for the location of its configuration."""
+    """Directory to which HAProxy is confined, or None for the default for its configuration's location."""
     agent_check: Address | None = None
-    """First address of the agent that HAProxy queries for weights; None: no agent."""
+    """First address of the agent that HAProxy queries for weights, or None if no agent is used."""
     slots: int | None = None
-    """Number of spare server slots of each HAProxy backend.
+    """Number of spare server slots in each HAProxy backend.
 
-    None: half of the replicas, at least 4, for pools with affinity.
+    If None, pools with affinity get half the number of replicas, but at least 4.
     """
     nodes: tuple[str, ...] = ()
-    """Patterns of the xDS node IDs that get this proxy's resources."""
+    """Patterns for the xDS node IDs that get this proxy's resources."""
     node_san: str | None = None
-    """Pattern of the SAN in a node's client certificate."""
+    """Pattern for the SAN in a node's client certificate."""
     admin: Address | None = None
-    """Address of Envoy's admin interface; None: disabled."""
+    """Address of Envoy's admin interface, or None if disabled."""
     metrics: Address | None = None
-    """Address of the proxy's own metrics; None: disabled."""
+    """Address at which the proxy serves its own metrics, or None if disabled."""
     form: Literal["whole", "fragment"] = "whole"
-    """`whole`: the proxy's complete configuration. `fragment`: one file that another configuration includes."""
+    """`whole` if this is the proxy's complete configuration, or `fragment` if it is one file that another configuration
+    includes."""
     include: tuple[OwnLines, ...] = ()
-    """The operator's own lines, in the order of place, owner and index."""
+    """The operator's own lines, ordered by place, owner and index."""
     kubernetes: KubernetesObjects | None = None
-    """Settings of its Kubernetes objects; None for a proxy that runs with its own configuration files."""
+    """Settings for the proxy's Kubernetes objects, or None for a proxy that runs with its own configuration files."""
 
     @property
     def is_fragment(self) -> bool:
@@ -117,50 +118,50 @@ class Proxy:
 
     @property
     def sets_variables(self) -> bool:
-        """Whether limits are variables of the process, which HAProxy's `global` section declares and the API sets."""
+        """Whether limits are process variables, declared in HAProxy's `global` section and set through the API."""
         return self.runtime_api is not None and not self.is_fragment
 
     def own_lines(self, place: str, owner: str = "") -> tuple[OwnLines, ...]:
-        """Return the own lines for a place, in the order of the fleet."""
+        """Return the own lines for a place, in the fleet's order."""
         return tuple(item for item in self.include if (item.place, item.owner) == (place, owner))
 
 
 @dataclass(frozen=True, slots=True)
 class ServerTls:
-    """TLS of one of the control plane's own endpoints; all values are paths of PEM files."""
+    """TLS settings for one of the control plane's own endpoints. All values are paths of PEM files."""
 
     certificate: str
     """Path of the endpoint's certificate chain."""
     key: str
-    """The path of its private key."""
+    """Path of the certificate's private key."""
     client_ca: str | None = None
-    """CA bundle for required client certificates; None: no client certificate is required."""
+    """CA bundle for required client certificates, or None if no client certificate is required."""
     client_crl: str | None = None
-    """Revocation lists for client certificates; None: revocation is not checked."""
+    """Revocation lists for client certificates, or None if revocation is not checked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """The store that several control planes share."""
+    """The store shared by several control planes."""
 
     url: str
-    """URL without a password."""
+    """URL without the password."""
     key_prefix: str = "lbctl"
     """Prefix for all keys."""
     user: str | None = None
-    """User name; None: the store's default user."""
+    """User name, or None for the store's default user."""
     password_file: str | None = None
-    """Path of the file that contains the password; None: no password."""
+    """Path of the file that contains the password, or None if no password is used."""
     ca: str | None = None
-    """Path of the CA bundle for the store's certificate; None: the system's CAs."""
+    """Path of the CA bundle for the store's certificate, or None for the system's CAs."""
     certificate: str | None = None
-    """Path of the client certificate; None: no client certificate."""
+    """Path of the client certificate, or None if none is used."""
     key: str | None = None
-    """The path of its private key."""
+    """Path of the client certificate's private key."""
     key_file: str | None = None
-    """Path of the file that contains the keys for signing stored values; None: values are not signed."""
+    """Path of the file that contains the keys for signing stored values, or None if values are not signed."""
     lease: int = 10_000
-    """Milliseconds after which another member may become leader."""
+    """Milliseconds after which another member can become the leader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,36 +171,37 @@ class Control:
     xds_bind: Address = Address("127.0.0.1", ports.XDS)
     """Address of the xDS endpoint."""
     xds_tls: ServerTls | None = None
-    """TLS of the xDS endpoint; None: plain connections."""
+    """TLS settings for the xDS endpoint, or None for plain connections."""
     unmatched_nodes: Literal["nothing", "all"] = "nothing"
-    """Resources that an xDS node gets if it matches no proxy."""
+    """Resources that an xDS node gets if it does not match any proxy."""
     api_bind: Address = Address("127.0.0.1", ports.API)
     """Address of the API."""
     api_token_file: str | None = None
-    """Path of the file that contains the API's tokens; None: `serve` creates a token in its state directory."""
+    """Path of the file that contains the API tokens. If None, `serve` creates a token in its state directory."""
     api_tls: ServerTls | None = None
-    """TLS of the API; None: plain connections."""
+    """TLS settings for the API, or None for plain connections."""
     logs_bind: Address = Address("127.0.0.1", ports.LOGS)
-    """Address that the proxies send their traffic log to, by syslog."""
+    """Address to which the proxies send their traffic log by syslog."""
     logs_written: bool = False
-    """Whether the files have the section `logs`, so that rendered proxies send their traffic log there."""
+    """Whether the files contain a `logs` section, so that rendered proxies send their traffic log there."""
     picker_bind: Address = Address("127.0.0.1", ports.PICKER)
     """Address on which the picker accepts connections from proxies."""
     picker_key_file: str | None = None
-    """Path of the file that contains the key that proxies send to the picker; None: `serve` creates one if it can."""
+    """Path of the file that contains the key that proxies send to the picker. If None, `serve` creates one if it
+    can."""
     dashboard_history: int = 3_600_000
     """Time range of the dashboard's charts, in milliseconds."""
     state: str = "/var/lib/lbctl"
     """Directory of the state store."""
     store: Store | None = None
-    """Store shared by several control planes; None: the state directory."""
+    """Store shared by several control planes. If None, the state directory is used."""
     member: str | None = None
-    """Name of this control plane among the members; None: the host's name."""
+    """This control plane's name among the members, or None for the host name."""
     max_shrink: float = 50.0
-    """Maximum percentage of replicas that one reload may remove."""
+    """Maximum percentage of replicas that a single reload may remove."""
 
     def picker_tls(self, bind: Address) -> ServerTls | None:
-        """Return the TLS settings of a picker that serves gRPC at `bind`; None for plain connections.
+        """Return the TLS settings for a picker that serves gRPC at `bind`, or None for plain connections.
 
         Beyond loopback, the picker uses the TLS settings of xDS.
         """
@@ -207,13 +209,13 @@ class Control:
 
 
 def picker_http(bind: Address) -> Address:
-    """Return the HTTP and UDP address of a picker that serves gRPC at `bind`: the next port, on loopback."""
+    """Return the HTTP and UDP address of a picker that serves gRPC at `bind`, which is the next port on loopback."""
     local = bind.from_here
     return Address(local.host if local.on_loopback else "127.0.0.1", bind.port + 1)
 
 
 def picker_asked(bind: Address) -> Address:
-    """Return the address where Envoys query a picker that serves gRPC at `bind`: the next port on the same host."""
+    """Return the address at which Envoys query a picker that serves gRPC at `bind`: the next port on the same host."""
     return Address(bind.from_here.host, bind.port + 1)
 
 
@@ -225,12 +227,12 @@ def picker_http_remote(bind: Address) -> Address | None:
 
 @dataclass(frozen=True, slots=True)
 class XdsProxies:
-    """The proxies of a fleet that get their configuration from the xDS server."""
+    """The proxies in a fleet that get their configuration from the xDS server."""
 
     named: tuple[Proxy, ...]
-    """The proxies that the fleet names."""
+    """The proxies named in the fleet."""
     unnamed: Proxy | None
-    """Proxy for nodes that match no entry; None if such nodes get no resources."""
+    """Proxy for nodes that do not match any entry, or None if such nodes get no resources."""
 
     @property
     def all(self) -> tuple[Proxy, ...]:
@@ -241,7 +243,7 @@ class XdsProxies:
 def xds_proxies(topology: Topology, kinds: Mapping[str, tuple[int, ...]]) -> XdsProxies:
     """Return the proxies that get their configuration from the xDS server.
 
-    `kinds` maps each kind of proxy that uses xDS to its oldest version.
+    `kinds` maps each kind of proxy that uses xDS to its oldest supported version.
     """
     named = tuple(proxy for proxy in topology.proxies if proxy.kind in kinds)
     if topology.proxies and topology.control.unmatched_nodes == "nothing":
@@ -251,6 +253,6 @@ def xds_proxies(topology: Topology, kinds: Mapping[str, tuple[int, ...]]) -> Xds
 
 
 def unnamed(topology: Topology, kind: str, version: tuple[int, ...]) -> Proxy:
-    """Return a proxy of this kind and version whose name is not used in the fleet."""
+    """Return a proxy of this kind and version with a name that is not used in the fleet."""
     taken = any(proxy.name == kind for proxy in topology.proxies)
     return Proxy(f"-{kind}" if taken else kind, kind, version)

@@ -1,7 +1,7 @@
-"""Selects the pools and latencies that the analyses of a fleet's rollouts need.
+"""Selects the pools and latencies needed to analyse a fleet's rollouts.
 
-Proxies report all requests of a pool that is measured, and about a quarter of the others for display. A report costs
-about 12 µs of CPU time in Envoy and 20 µs in HAProxy; a request costs 57 and 95 µs (decision 0072).
+Proxies report all requests to a measured pool, and about a quarter of all other requests for display. A report takes
+about 12 µs of CPU time in Envoy and 20 µs in HAProxy, while a request takes 57 and 95 µs, respectively (decision 0072).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import NamedTuple
 from lbctl.ir.routes import Forward, Route
 
 ERRORS_OF = "lbctl-errors/"
-"""Prefix of the log name for Envoy's own errors for a pool; the pool's name follows."""
+"""Prefix of the log name for Envoy's own errors for a pool. It is followed by the pool's name."""
 
 
 class LatencyKey(NamedTuple):
-    """A latency measured for the requests of one pool."""
+    """A latency measured for requests to one pool."""
 
     pool: str
     metric: str
@@ -24,7 +24,7 @@ class LatencyKey(NamedTuple):
 
 
 def measured(routes: Iterable[Route]) -> frozenset[LatencyKey]:
-    """Return the latencies that the analyses of these routes need."""
+    """Return the latencies needed to analyse these routes."""
     return frozenset(
         LatencyKey(share.pool, metric)
         for route in routes
@@ -34,7 +34,7 @@ def measured(routes: Iterable[Route]) -> frozenset[LatencyKey]:
 
 
 def judged(routes: Iterable[Route]) -> frozenset[str]:
-    """Return the pools whose errors decide an analysis of these routes."""
+    """Return the pools whose errors determine the result of these routes' analyses."""
     return frozenset(
         share.pool
         for route in routes

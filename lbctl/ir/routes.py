@@ -1,4 +1,4 @@
-"""Routes: how a request that a rule has matched is handled, and which clients may use it.
+"""Routes, which determine how a request matched by a rule is handled and which clients may use it.
 
 Durations are in milliseconds.
 """
@@ -15,7 +15,8 @@ from lbctl.ir.listeners import Listener
 from lbctl.ir.pools import Pool, TokenLimit
 
 PREFLIGHT = ".OPTIONS"
-"""Suffix of a route that answers CORS preflights for another route. User-defined names contain no capitals."""
+"""Suffix of a route that answers CORS preflights for another route. User-defined names do not contain capital
+letters."""
 RetryCondition = Literal["connect_failure", "refused_stream", "reset_before_request", "replica_busy"]
 
 
@@ -25,12 +26,12 @@ class Share:
 
     pool: str
     weight: int
-    """Integer ≥ 0, relative to the other shares; the sum of all is > 0."""
+    """Integer of at least 0, relative to the other shares. The sum of all shares is greater than 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """Requests whose header or cookie `name` equals `value` go to `pool`, before the weighted choice."""
+    """Requests whose header or cookie `name` equals `value` go to `pool`, before the weighted choice is made."""
 
     kind: Literal["header", "cookie"]
     """Whether `name` is a header or a cookie."""
@@ -44,7 +45,7 @@ class StickySplit:
     """A cookie or header that keeps a client in one pool of a split."""
 
     kind: Literal["cookie", "header"]
-    """Whether the proxy sets a cookie, or hashes a header of the client."""
+    """Whether the proxy sets a cookie or hashes one of the client's headers."""
     name: str
     """The name of the cookie or header."""
     ttl: int = 3_600_000
@@ -53,7 +54,7 @@ class StickySplit:
 
 @dataclass(frozen=True, slots=True)
 class Mirror:
-    """A copy of requests that goes to another pool. The responses are discarded."""
+    """A copy of requests that is sent to another pool. The responses are discarded."""
 
     pool: str
     percent: float = 100.0
@@ -62,20 +63,20 @@ class Mirror:
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """Forwards the request to a pool, chosen by a pin or else by the weights in `shares`."""
+    """Forwards the request to a pool, chosen by a pin or otherwise by the weights in `shares`."""
 
     shares: tuple[Share, ...]
     """The split, sorted by pool."""
     pins: tuple[Pin, ...] = ()
-    """The pins, in the order of comparison."""
+    """The pins, in the order in which they are compared."""
     sticky: StickySplit | None = None
-    """Keeps a client in one pool of the split; None: disabled."""
+    """Keeps a client in one of the split's pools, or None if disabled."""
     mirror: Mirror | None = None
-    """Copies of requests to another pool; None: disabled."""
+    """Copies of requests that are sent to another pool, or None if disabled."""
     fallback: str | None = None
     """Pool that gets requests while the pools in `shares` have no healthy replica."""
     pools: tuple[str, ...] = field(init=False, repr=False, compare=False)
-    """Every pool that may answer a request of this route, sorted, excluding the mirror's pool."""
+    """Every pool that may respond to a request on this route, sorted, excluding the mirror's pool."""
 
     def __post_init__(self) -> None:
         fallback = [self.fallback] if self.fallback else []
@@ -85,18 +86,18 @@ class Forward:
 
 @dataclass(frozen=True, slots=True)
 class Respond:
-    """A response by the proxy itself."""
+    """A response sent by the proxy itself."""
 
     status: int
     body: str = ""
     content_type: str = "text/plain; charset=utf-8"
     lists_models: bool = False
-    """Whether the body lists the models of the listener (see `targets.response_bodies`)."""
+    """Whether the body lists the listener's models (see `targets.response_bodies`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Redirect:
-    """A redirect with 301 (GET, HEAD) or 308 to the same host and path with https."""
+    """A redirect to https, with 301 (GET, HEAD) or 308, that keeps the host and path."""
 
     scheme: Literal["https"] = "https"
     """Scheme of the redirect."""
@@ -109,17 +110,17 @@ class Rewrite:
     path_prefix: str | None = None
     """Replaces the matched prefix."""
     host: str | None = None
-    """New Host header; None: the client's Host header."""
+    """New Host header, or None for the client's Host header."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Pauses between retries. The delays double from `base` up to `max`."""
+    """Delays between retries, which double from `base` up to `max`."""
 
     base: int = 25
-    """The first pause."""
+    """The first delay."""
     max: int = 250
-    """The longest pause."""
+    """The longest delay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,29 +128,29 @@ class Retry:
     """Conditions and number of retries."""
 
     attempts: int = 2
-    """Number of retries after the first attempt, each on another replica; 0: no retries."""
+    """Number of retries after the first attempt, each on a different replica. 0 disables retries."""
     when: tuple[RetryCondition, ...] = ("connect_failure", "refused_stream", "reset_before_request")
-    """Results of an attempt that allow a retry."""
+    """Results of an attempt after which a retry is allowed."""
     busy_statuses: tuple[int, ...] = ()
-    """Statuses that a replica returns to decline a request before processing it; empty without `replica_busy`."""
+    """Statuses with which a replica declines a request before processing it. Empty without `replica_busy`."""
     idempotent: bool = False
-    """Whether every request of the route, including POST, may be repeated safely."""
+    """Whether every request on the route, including POST requests, can be repeated safely."""
     budget: float | None = None
-    """Retries as a percentage of requests; None: unlimited."""
+    """Retries as a percentage of requests, or None for no limit."""
     backoff: Backoff = Backoff()
-    """Pauses between attempts."""
+    """Delays between attempts."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class TenantRate:
-    """Rate of one tenant, with a burst of the same size."""
+    """One tenant's rate, with a burst of the same size."""
 
     tenant: str
     """The tenant's name."""
     requests: int
     """Number of requests allowed in each `per`."""
     per: int
-    """The period of the rate in milliseconds."""
+    """The period of the rate, in milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,23 +158,24 @@ class RateLimit:
     """A limit by rate or by `concurrent` requests, never both."""
 
     by: Literal["tenant", "client_ip", "header", "all"]
-    """Scope of the limit: each tenant, client address or header value is counted separately, or all together."""
+    """Scope of the limit. Either each tenant, client address or header value is counted separately, or all are counted
+    together."""
     header: str = ""
-    """The header's name, where `by` is header."""
+    """The header's name if `by` is header."""
     requests: int = 0
-    """Number of requests allowed in each period; 0 for a limit of concurrent requests."""
+    """Number of requests allowed in each period, or 0 for a limit on concurrent requests."""
     per: int = 0
     """Period of the rate, in milliseconds."""
     burst: int = 0
     """Number of requests above the rate that are admitted at once."""
     concurrent: int = 0
-    """Maximum number of concurrent requests; 0 for a rate."""
+    """Maximum number of concurrent requests, or 0 for a rate."""
     tenant_rates: tuple[TenantRate, ...] = ()
-    """Rates that replace this rate for individual tenants, sorted; only for rates by tenant."""
+    """Rates that replace this rate for individual tenants, sorted. Used only for rates by tenant."""
 
     @property
     def tenants(self) -> tuple[tuple[str, RateLimit], ...]:
-        """Return each tenant that has a separate rate, and its limit."""
+        """Return each tenant that has a separate rate, with its limit."""
         return tuple(
             (own.tenant, RateLimit("tenant", requests=own.requests, per=own.per, burst=own.requests))
             for own in self.tenant_rates
@@ -181,22 +183,22 @@ class RateLimit:
 
 
 def retry_after(limits: Iterable[RateLimit]) -> int:
-    """Return the seconds (at least 1) until the slowest of the limits admits a request from an empty bucket."""
+    """Return the seconds (at least 1) until the slowest of the limits admits a request if its bucket is empty."""
     return max((-(-limit.per // (1000 * limit.requests)) for limit in limits if limit.requests), default=1)
 
 
 @dataclass(frozen=True, slots=True)
 class ApiKeys:
-    """API keys from a file."""
+    """API keys read from a file."""
 
     file: str
     """Path of the file that contains the keys."""
     headers: tuple[str, ...] = ("authorization",)
-    """Lowercase names of headers that may contain the key; the first one in a request is used."""
+    """Lowercase names of headers that can contain the key. The first one in a request is used."""
     websocket_protocol: bool = False
-    """Whether a WebSocket may send the key in Sec-WebSocket-Protocol."""
+    """Whether a WebSocket can send the key in Sec-WebSocket-Protocol."""
     realm: str | None = None
-    """Realm of HTTP Basic, if the keys are users with passwords; None: the entries are keys."""
+    """Realm for HTTP Basic authentication if the keys are users with passwords, or None if the entries are keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,29 +206,29 @@ class Jwt:
     """Accepted JSON Web Tokens."""
 
     issuer: str
-    """Required `iss` of a token."""
+    """Required `iss` value in a token."""
     jwks_file: str
     """Path of the file that contains the issuer's public keys."""
     audiences: tuple[str, ...] = ()
-    """Accepted `aud` values; empty: any."""
+    """Accepted `aud` values. If empty, any value is accepted."""
     tenant_claim: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class External:
-    """A service that decides about each request."""
+    """A service that decides whether each request is allowed."""
 
     address: Address
     path: str
     """Path of the request to the service."""
     timeout: int
-    """Timeout for the response of the service."""
+    """Timeout for the service's response."""
     send: tuple[str, ...] = ()
     """Lowercase names of request headers sent to the service, sorted."""
     accept: tuple[str, ...] = ()
     """Lowercase names of the service's response headers that are passed to the replica, sorted."""
     tenant_header: str | None = None
-    """Header that contains the tenant; None: no header."""
+    """Header that contains the tenant, or None if none is used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,15 +236,15 @@ class Auth:
     """Authentication. If both kinds are set, either is sufficient."""
 
     api_keys: ApiKeys | None = None
-    """None: API keys are not accepted."""
+    """API key settings. If None, API keys are not accepted."""
     jwt: Jwt | None = None
-    """None: tokens are not accepted."""
+    """Token settings. If None, tokens are not accepted."""
     external: External | None = None
-    """External service that decides instead; None: no service."""
+    """External service that decides instead, or None if none is used."""
     forward_tenant: str | None = None
     """Header that passes the tenant to replicas."""
     forward_credentials: bool = False
-    """Whether replicas get the client's credentials."""
+    """Whether the client's credentials are passed to replicas."""
 
     @property
     def names_tenant(self) -> bool:
@@ -257,19 +259,19 @@ class HeaderRules:
     """Headers to set and to remove."""
 
     set: tuple[tuple[str, str], ...] = ()
-    """(lowercase name, value), sorted."""
+    """(lowercase name, value) pairs, sorted."""
     remove: tuple[str, ...] = ()
     """Lowercase names, sorted."""
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutStep:
-    """One step of a rollout: the share of the new pool and its duration."""
+    """One step of a rollout, with the new pool's share and the step's duration."""
 
     percent: float
-    """Share of the new pool, in percent."""
+    """The new pool's share, in percent."""
     hold: int | None = None
-    """None: until the step is promoted."""
+    """Duration of the step. If None, it lasts until it is promoted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +285,7 @@ class AnalysisMetric:
     query: str
     """PromQL with `{pool}` as the placeholder for the pool's name."""
     max_ratio: float
-    """Maximum value of the new pool, relative to the old one."""
+    """Maximum value for the new pool, relative to the old one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,15 +297,15 @@ class Analysis:
     min_requests: int = 1000
     """Minimum number of requests to the new pool required for a decision at the end of an interval."""
     max_error_rate: float | None = None
-    """Maximum error rate of the new pool, in percent; None: unlimited."""
+    """The new pool's maximum error rate, in percent, or None for no limit."""
     latency_metric: str | None = None
-    """Signal whose latency is compared; None: latencies are not compared."""
+    """Signal whose latency is compared, or None if latencies are not compared."""
     latency_percentile: str = "p95"
-    """Percentile to compare."""
+    """The percentile to compare."""
     latency_ratio: float = 1.2
-    """Maximum latency of the new pool, relative to the old one."""
+    """The new pool's maximum latency, relative to the old one."""
     failures: int = 3
-    """Number of failed intervals that trigger `on_failure`."""
+    """Number of failed intervals that triggers `on_failure`."""
     on_failure: Literal["rollback", "pause"] = "rollback"
     """Action after `failures` failed intervals."""
     metrics: tuple[AnalysisMetric, ...] = ()
@@ -312,62 +314,62 @@ class Analysis:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """A stepwise change of a split towards one pool."""
+    """A stepwise shift of a split towards one pool."""
 
     to: str
-    """The pool whose share grows."""
+    """The pool whose share increases."""
     mode: Literal["manual", "timed", "analysis"]
-    """How a step ends: by an operator, after its duration, or by analysis."""
+    """How a step ends, which is by an operator, after its duration, or by analysis."""
     steps: tuple[RolloutStep, ...]
     """The steps, in order."""
     analysis: Analysis | None = None
-    """Criteria for the `analysis` mode; None: the defaults."""
+    """Criteria for the `analysis` mode, or None for the defaults."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A route. `action` decides how requests are answered.
+    """A route. `action` determines how requests are handled.
 
-    The settings other than `action` apply to `Forward`; `auth` also applies to a list of models.
+    All other settings apply to `Forward`. `auth` also applies to a list of models.
     """
 
     name: str
     """The name, unique in the fleet."""
     action: Forward | Respond | Redirect
     listeners: tuple[str, ...] = ()
-    """Names of the listeners that have this route; empty: all."""
+    """Names of the listeners that have this route. If empty, all listeners have it."""
     rewrite: Rewrite | None = None
-    """Changes to the path and host; None: no changes."""
+    """Changes to the path and host, or None for no changes."""
     queue_priority: Literal["high", "normal", "low"] = "normal"
     """Priority of the route's requests while they wait for a replica."""
     websocket: bool = False
-    """Whether a client may upgrade to a WebSocket."""
+    """Whether a client can upgrade to a WebSocket."""
     request_timeout: int | None = None
-    """Timeout of the whole request; None: unlimited."""
+    """Timeout for the whole request, or None for no limit."""
     attempt_timeout: int | None = None
-    """Timeout of an attempt until its response begins; None: limited only by the other timeouts."""
+    """Timeout for an attempt until its response begins. If None, only the other timeouts apply."""
     idle_timeout: int | None = 300_000
-    """Maximum time without a byte in either direction; None: unlimited."""
+    """Maximum time without a byte in either direction, or None for no limit."""
     retry: Retry = Retry()
     rate_limits: tuple[RateLimit, ...] = ()
     prompt_limits: tuple[TokenLimit, ...] = ()
-    """Limits on prompt tokens, sorted. The picker enforces them, so all pools of the route use the picker."""
+    """Limits on prompt tokens, sorted. The picker enforces them, so all of the route's pools must use the picker."""
     allow_from: tuple[str, ...] | None = None
-    """Networks of clients that may use the route, sorted; None: the listener's networks."""
+    """Client networks that may use the route, sorted, or None for the listener's networks."""
     deny_from: tuple[str, ...] | None = None
-    """Networks of clients that are rejected, sorted; None: the listener's networks."""
+    """Client networks that are rejected, sorted, or None for the listener's networks."""
     auth: Auth | None = None
-    """Required authentication; None: all clients may use the route."""
+    """Required authentication. If None, all clients may use the route."""
     logged: bool = True
-    """Whether the route's requests are in the listener's access log."""
+    """Whether the route's requests appear in the listener's access log."""
     request_headers: HeaderRules = HeaderRules()
     """Changes to the request's headers."""
     response_headers: HeaderRules = HeaderRules()
     """Changes to the response's headers."""
     regions: tuple[str, ...] = ()
-    """Regions of the replicas that may answer; empty: any."""
+    """Regions whose replicas may respond. If empty, all regions are used."""
     rollout: Rollout | None = None
-    """Rollout of its split; None: no rollout."""
+    """Rollout for the route's split, or None if it has none."""
 
     @property
     def limits_by_tenant(self) -> bool:
@@ -379,7 +381,7 @@ class Route:
     def needs_credentials(self) -> bool:
         """Whether a request needs the credentials of `auth`.
 
-        Other responses of the proxy itself are open to all clients.
+        All clients can get other responses that the proxy itself sends.
         """
         lists_models = isinstance(self.action, Respond) and self.action.lists_models
         return self.auth is not None and (lists_models or isinstance(self.action, Forward))
@@ -387,10 +389,10 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Allowed and denied networks of clients; `deny` takes precedence over `allow`."""
+    """Allowed and denied client networks. `deny` takes precedence over `allow`."""
 
     allow: tuple[str, ...] | None = None
-    """None: all networks."""
+    """Allowed networks, or None for all networks."""
     deny: tuple[str, ...] = ()
 
     @property
@@ -407,18 +409,18 @@ class Access:
 
 
 EVERYBODY = Access()
-"""No client is rejected."""
+"""Network rules that do not reject any clients."""
 
 
 def access(listener: Listener) -> Access:
-    """Return a listener's networks, which apply to its routes unless these have their own lists."""
+    """Return a listener's networks, which apply to its routes unless the routes have their own lists."""
     return Access(listener.allow_from, listener.deny_from)
 
 
 def busy_statuses(route: Route, pool: Pool) -> tuple[int, ...]:
-    """Return the statuses that make a request of `route` move on to another replica of `pool`.
+    """Return the statuses after which a request on `route` is retried on another replica in `pool`.
 
-    A gRPC server declines requests by gRPC status, not by HTTP status.
+    A gRPC server declines requests with a gRPC status, not an HTTP status.
     """
     return route.retry.busy_statuses if route.retry.attempts and pool.protocol != "grpc" else ()
 

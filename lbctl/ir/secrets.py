@@ -1,7 +1,7 @@
-"""The contents of the key files of routes, listeners and pools.
+"""The contents of the key files that routes, listeners and pools use.
 
-They are kept separate from the Topology: no diff or state ever contains them, and a version contains at most their
-hash.
+They are kept separate from the Topology, so that no diff or state ever contains them, and a version contains at most
+their hash.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from lbctl.base.urls import digest
 CREDENTIAL_HEADERS = frozenset(
     ("authorization", "proxy-authorization", "cookie", "api-key", "x-api-key", "x-goog-api-key")
 )
-"""Lowercase names of request headers whose value is certainly a credential."""
+"""Lowercase names of request headers whose value is always a credential."""
 _LIKE_A_CREDENTIAL = re.compile(
     r"auth|key|token|secret|passw|passphrase|pwd|(?:^|[-_])pw(?:$|[-_])|cookie|credential", re.IGNORECASE
 )
 _LIKE_A_SESSION = re.compile("sess|sid", re.IGNORECASE)
 _OF_ANSWERS = frozenset(("set-cookie", "www-authenticate", "proxy-authenticate"))
-"""Response headers with similar names. These headers do not contain credentials of clients."""
+"""Response headers with similar names. These headers do not contain clients' credentials."""
 _KNOWN_FORM = re.compile(
     r"\bsk-(?=[\w-]*[0-9])(?:[A-Za-z0-9]+[_-])*[A-Za-z0-9]{16,}|\bhf_[A-Za-z0-9]{20,}|\bgh[pousr]_[A-Za-z0-9]{20,}|\bAKIA[0-9A-Z]{16}\b|\bnvapi-[\w-]{20,}"
     r"|\bxox[abpr]-[A-Za-z0-9-]{10,}|\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.|(?i:\b(?:bearer|basic))\s+(?=\S*(?:[0-9]|[a-z][A-Z]))[\w.~+/=-]{8,}"
@@ -31,7 +31,7 @@ _KNOWN_FORM = re.compile(
 
 
 def looks_like_secret(text: str) -> bool:
-    """Return whether a text contains a key or a token in a known format, such as `sk-…`, `hf_…` or a JSON Web Token."""
+    """Return whether a string contains a key or token in a known format, such as `sk-…`, `hf_…` or a JSON Web Token."""
     return _KNOWN_FORM.search(text) is not None
 
 
@@ -51,45 +51,46 @@ def is_credential(header: str, value: str) -> bool:
 
 
 def shown_value(header: str, value: str) -> str:
-    """Return the value of a header for display: a digest if it may be a credential."""
+    """Return a header's value for display, or a digest if it may be a credential."""
     return digest(value) if is_credential(header, value) else value
 
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """An API key in clear text or as a hash. The key is never shown."""
+    """An API key, in clear text or as a hash. The key is never displayed."""
 
     tenant: str
     key: str = field(default="", repr=False)
     """The key, if the file contains it in clear text."""
     sha256: str = field(default="", repr=False)
-    """Hash of the key in hexadecimal, if the file contains only the hash."""
+    """Hexadecimal hash of the key, if the file contains only the hash."""
     line: int = field(default=0, repr=False, compare=False)
-    """Line of the file, from 1."""
+    """Line number in the file, from 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeaderSecret:
-    """A secret that a proxy sends in a header. The secret is never shown."""
+    """A secret that a proxy sends in a header. The secret is never displayed."""
 
     value: str = field(repr=False)
-    """The secret: visible ASCII characters, with spaces only between them."""
+    """The secret, which consists of visible ASCII characters, with spaces only between them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Secrets:
     """File contents by path, as written in the fleet.
 
-    Files that could not be read are missing: no request can authenticate with them.
+    Files that could not be read are missing, so no request can authenticate with them.
     """
 
     api_keys: Mapping[str, tuple[ApiKey, ...]] = field(default_factory=dict)
     """Maps a path to the keys in the file."""
     jwks: Mapping[str, str] = field(default_factory=dict)
-    """Maps a path to the text of a JSON Web Key Set, checked to be an object with a list of public keys."""
+    """Maps a path to the text of a JSON Web Key Set, which has been checked to be an object with a list of public
+    keys."""
     headers: Mapping[str, HeaderSecret] = field(default_factory=dict)
-    """Maps a path to the secret that requests to a hosted API carry."""
+    """Maps a path to the secret sent with requests to a hosted API."""
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
-    """Certificates, keys and CA bundles as PEM, for proxies that get them from a control plane."""
+    """Certificates, keys and CA bundles in PEM format, for proxies that get them from a control plane."""
     ca_bundles: Mapping[str, str] = field(default_factory=dict)
-    """Maps a path to the certificates of a CA bundle in PEM, for objects that contain them."""
+    """Maps a path to the certificates in a CA bundle in PEM format, for objects that contain them."""

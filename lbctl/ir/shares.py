@@ -1,7 +1,7 @@
-"""The share of a route's requests that each pool and each replica gets purely by weight.
+"""Calculates the share of a route's requests that each pool and replica gets based on weights alone.
 
-A share is configured, not measured: an algorithm that counts requests in flight follows the weights only roughly, and a
-hash follows the keys. All pages that show a share (`lint`, `diff`, `explain`, the API) use this module.
+A share is configured, not measured. An algorithm that counts requests in flight follows the weights only roughly, and a
+hash follows the keys. All commands and pages that show a share (`lint`, `diff`, `explain`, the API) use this module.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from lbctl.ir.routes import Forward, Redirect, Respond
 
 
 def of_pools(action: Forward | Redirect | Respond) -> dict[str, float]:
-    """Map each pool to its share of a route's requests, 0…1, before pins; pools without a share are omitted."""
+    """Map each pool to its share of a route's requests, 0…1, before pins. Pools without a share are omitted."""
     if not isinstance(action, Forward):
         return {}
     total = sum(share.weight for share in action.shares)
@@ -21,15 +21,15 @@ def of_pools(action: Forward | Redirect | Respond) -> dict[str, float]:
 
 
 def in_regions(replica: Replica, regions: tuple[str, ...]) -> bool:
-    """Return whether a route with these `regions` may use the replica; an empty tuple allows every replica."""
+    """Return whether a route with these `regions` may use the replica. An empty tuple allows every replica."""
     return not regions or replica.region in regions
 
 
 def serving(pool: Pool, resting: Collection[str] = (), regions: tuple[str, ...] = ()) -> tuple[Replica, ...]:
-    """Return the replicas that get new requests while all are healthy: those with the best remaining priority.
+    """Return the replicas that get new requests while all are healthy, which have the best remaining priority.
 
-    Replicas that the files drain, replicas in `resting` (drained by an operator, or ejected by a health check) and
-    replicas outside `regions` are excluded.
+    Excluded are replicas drained in the files, replicas in `resting` (drained by an operator, or ejected by a health
+    check), and replicas outside `regions`.
     """
     eligible = [
         replica
@@ -46,10 +46,10 @@ def of_replicas(
     resting: Collection[str] = (),
     regions: tuple[str, ...] = (),
 ) -> dict[str, float]:
-    """Map each replica to its share of the pool's requests, 0…1; replicas that get no new requests are omitted.
+    """Map each replica to its share of the pool's requests, 0…1. Replicas without new requests are omitted.
 
-    `weights` are on the scale of capacity, and a replica without a weight has its capacity. `resting` and `regions`
-    have the same meaning as in `serving`.
+    `weights` are on the same scale as capacities, and a replica without a weight uses its capacity. `resting` and
+    `regions` have the same meaning as in `serving`.
     """
     rates = {replica.name: replica.capacity for replica in serving(pool, resting, regions)}
     if weights:
@@ -66,7 +66,7 @@ class ReplicaShares:
         self._shares: dict[tuple[str, tuple[str, ...]], Mapping[str, float]] = {}
 
     def of(self, pool: str, regions: tuple[str, ...]) -> Mapping[str, float]:
-        """Return the shares of the pool's replicas; empty for a pool that is not in the fleet."""
+        """Return the shares of the pool's replicas. The result is empty for a pool that is not in the fleet."""
         key = (pool, regions)
         if key not in self._shares:
             self._shares[key] = of_replicas(self._pools[pool], regions=regions) if pool in self._pools else {}

@@ -1,7 +1,7 @@
-"""`Snapshot` is the fleet and its live state; `view` derives the part for one proxy.
+"""`Snapshot` is the fleet with its live state, and `view` derives the part for one proxy.
 
-The live state contains only differences from the files: a replica that is absent from `weights` has its capacity, and a
-route that is absent from `splits` has the file's shares. `render` uses a Snapshot without live state.
+The live state contains only differences from the files. A replica that is missing from `weights` uses its capacity, and
+a route that is missing from `splits` uses the shares in the files. `render` uses a Snapshot without live state.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ from lbctl.ir.weight import Weight, from_capacity
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All input for any proxy: the fleet and its live state."""
+    """All input for any proxy, which is the fleet and its live state."""
 
     topology: Topology
     weights: Mapping[str, Mapping[str, Weight]] = field(default_factory=dict)
     """Maps each pool and replica to its weight."""
     drained: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Maps each pool to the replicas that get no new requests, in addition to the replicas that the files drain."""
+    """Maps each pool to the replicas that get no new requests, in addition to the replicas drained in the files."""
     splits: Mapping[str, tuple[Share, ...]] = field(default_factory=dict)
-    """Route → shares."""
+    """Maps each route to its shares."""
     secrets: Secrets = field(default_factory=Secrets)
-    """The contents of key files."""
+    """The contents of the key files."""
     addresses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Maps each host name of a fixed address to its IPs, for proxies that do not resolve names themselves."""
+    """Maps each host name of a fixed address to its IP addresses, for proxies that do not resolve names themselves."""
     out: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Maps each pool to its unhealthy replicas. Unhealthy replicas get no new requests, and clients with affinity also
     leave them."""
     traffic_log: Address | None = None
-    """Address that the fleet's proxies send their traffic log to, by syslog; None: the fleet's own setting."""
+    """Address to which the fleet's proxies send their traffic log by syslog, or None for the fleet's own setting."""
     picker: Address | None = None
-    """Address of the running picker; None: the fleet's own setting."""
+    """Address of the running picker, or None for the fleet's own setting."""
     picker_withheld: bool = False
-    """Whether another process uses the picker's address, so that no proxy may use it."""
+    """Whether another process is using the picker's address, so that no proxy may use it."""
     own_picker_key: str = field(default="", repr=False)
-    """Key that proxies send to the picker if the fleet names no file; empty: no key."""
+    """Key that proxies send to the picker if the fleet does not name a file. If empty, no key is sent."""
 
     @property
     def picker_key(self) -> str:
-        """Return the key that proxies send to the picker; empty: no key."""
+        """Return the key that proxies send to the picker, or an empty string if they send none."""
         file = self.topology.control.picker_key_file
         if file is None:
             return self.own_picker_key
@@ -59,9 +59,9 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The part of the fleet for one proxy: its listeners, their routes, and the pools of these routes.
+    """The part of the fleet for one proxy: its listeners, their routes, and the routes' pools.
 
-    Limits are divided by the number of instances. All maps are in the order of names.
+    Limits are divided by the number of instances. All maps are ordered by name.
     """
 
     proxy: Proxy
@@ -71,34 +71,34 @@ class View:
     pools: Mapping[str, Pool]
     """The pools of the proxy's routes, by name."""
     weights: Mapping[str, tuple[Weight, ...]]
-    """Maps each pool to one weight for each replica, in the order of `pools[pool].replicas`."""
+    """Maps each pool to one weight per replica, in the order of `pools[pool].replicas`."""
     drained: Mapping[str, frozenset[str]]
     """Maps each pool to the replicas that get no new requests, including the unhealthy ones."""
     api_keys: Mapping[str, tuple[ApiKey, ...]] = field(default_factory=dict)
-    """Maps each route to the keys of its key file."""
+    """Maps each route to the keys in its key file."""
     jwks: Mapping[str, str] = field(default_factory=dict)
-    """Maps each route to the text of its JWKS file."""
+    """Maps each route to the text in its JWKS file."""
     upstream_headers: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict, repr=False)
-    """Maps each pool to the (name, value) pairs of the headers to set for it, excluding those whose file is
-    unreadable."""
+    """Maps each pool to the (name, value) pairs of the headers to set for it, excluding headers whose file cannot be
+    read."""
     out: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Maps each pool to the unhealthy replicas among `drained`."""
     traffic_log: Address | None = None
-    """Address that the proxy sends its traffic log to, by syslog; None: no traffic log."""
+    """Address to which the proxy sends its traffic log by syslog, or None if it sends no traffic log."""
     picker: Address | None = None
-    """Address of the picker; None if no pool uses the algorithm `pick`, or if the picker must not be used."""
+    """Address of the picker, or None if no pool uses the `pick` algorithm or the picker must not be used."""
     picker_tls: bool = False
-    """Whether the picker requires TLS with the certificates of the proxies."""
+    """Whether the picker requires TLS with the proxies' certificates."""
     ca_bundles: Mapping[str, str] = field(default_factory=dict)
-    """Maps each path to the certificates of a CA bundle in PEM, if its configuration contains them."""
+    """Maps each path to the certificates in a CA bundle in PEM format, if the proxy's configuration contains them."""
     picker_key: str = field(default="", repr=False)
-    """Key that the proxy sends to the picker with each request; empty: no key."""
+    """Key that the proxy sends to the picker with each request. If empty, no key is sent."""
 
 
 def view(snapshot: Snapshot, proxy: Proxy) -> View:
     """Derive the part of the fleet for `proxy`.
 
-    A proxy that the files do not name gets the limits of a single instance.
+    A proxy that is not named in the files gets the limits for a single instance.
     """
     topology = snapshot.topology
     picker = snapshot.picker or topology.control.picker_bind
@@ -133,10 +133,10 @@ def view(snapshot: Snapshot, proxy: Proxy) -> View:
 
 
 def _traffic_log(snapshot: Snapshot, proxy: Proxy) -> Address | None:
-    """Return the traffic-log address for a proxy of the fleet. Logs of other proxies would not be recognised.
+    """Return the traffic-log address for a proxy in the fleet. Logs from other proxies would not be recognised.
 
-    A proxy whose files `serve` does not write sends it only if the fleet's files configure it, because its files were
-    rendered elsewhere.
+    A proxy whose files are not written by `serve` sends a traffic log only if the fleet's files configure it, because
+    the proxy's files were rendered elsewhere.
     """
     control = snapshot.topology.control
     if all(item.name != proxy.name for item in snapshot.topology.proxies):
@@ -146,7 +146,7 @@ def _traffic_log(snapshot: Snapshot, proxy: Proxy) -> Address | None:
 
 
 def weights_of(pool: Pool, snapshot: Snapshot) -> tuple[Weight, ...]:
-    """Return the weights of the pool's replicas, in their order."""
+    """Return the weights of the pool's replicas, in the replicas' order."""
     live = snapshot.weights.get(pool.name) or {}
     return tuple([live.get(replica.name) or from_capacity(replica.capacity) for replica in pool.replicas])
 
@@ -158,12 +158,12 @@ def drained_of(pool: Pool, snapshot: Snapshot) -> frozenset[str]:
 
 
 def is_drained(pool: Pool, replica: Replica, snapshot: Snapshot) -> bool:
-    """Whether the files or an operator drain the replica. A deep-health ejection is not a drain."""
+    """Return whether the replica is drained by the files or an operator. A deep-health ejection is not a drain."""
     return replica.drain or replica.name in snapshot.drained.get(pool.name, frozenset())
 
 
 def replica_counts(snapshot: Snapshot) -> dict[str, tuple[int, int]]:
-    """Map each pool to the number of its replicas and the number of drained replicas."""
+    """Map each pool to its number of replicas and its number of drained replicas."""
     return {
         pool.name: (len(pool.replicas), sum(is_drained(pool, replica, snapshot) for replica in pool.replicas))
         for pool in snapshot.topology.pools
@@ -176,7 +176,7 @@ def part(limit: int, instances: int) -> int:
 
 
 def pools_of(route: Route) -> tuple[str, ...]:
-    """Return every pool that a request of this route, or its mirrored copy, may reach."""
+    """Return every pool that a request on this route, or its mirrored copy, can reach."""
     if not isinstance(route.action, Forward):
         return ()
     mirror = route.action.mirror
@@ -184,13 +184,13 @@ def pools_of(route: Route) -> tuple[str, ...]:
 
 
 def pools_reached(topology: Topology, proxy: Proxy) -> frozenset[str]:
-    """Return the pools that requests through this proxy may reach, according to the shares of `topology`."""
+    """Return the pools that requests through this proxy can reach, according to the shares in `topology`."""
     used_routes = routes_reached(topology, proxy)
     return frozenset(name for route in topology.routes if route.name in used_routes for name in pools_of(route))
 
 
 def routes_reached(topology: Topology, proxy: Proxy) -> frozenset[str]:
-    """Return the routes that requests through this proxy may take."""
+    """Return the routes that requests through this proxy can take."""
     return frozenset(rule.route for listener in _listeners_of(topology, proxy) for rule in listener.rules)
 
 
@@ -199,7 +199,7 @@ def _listeners_of(topology: Topology, proxy: Proxy) -> tuple[Listener, ...]:
 
 
 def _instances(topology: Topology, proxy: Proxy, listeners: frozenset[str]) -> int:
-    """Return the number of instances that share limits on `listeners`; a proxy outside the fleet counts alone."""
+    """Return the number of instances that share limits on `listeners`. A proxy outside the fleet counts alone."""
     is_named = proxy.name in {item.name for item in topology.proxies}
     return instances_of(topology, listeners) if is_named else max(1, proxy.instances)
 
@@ -221,7 +221,7 @@ def _listeners_of_pools(topology: Topology) -> dict[str, set[str]]:
 def _live_route(route: Route, snapshot: Snapshot) -> Route:
     """Return the route with its live shares.
 
-    A pool that is missing from the live split gets no requests but remains in the route, because it may return at any
+    A pool that is missing from the live split gets no requests but remains in the route, because it can return at any
     time.
     """
     shares = snapshot.splits.get(route.name)
@@ -243,7 +243,7 @@ def _upstream_headers(pools: Iterable[Pool], secrets: Secrets) -> dict[str, tupl
 
 
 def key_of(pool: Pool, secrets: Secrets) -> tuple[str, str] | None:
-    """Return the header and value of the key that the pool's replicas require; None if there is no readable key."""
+    """Return the header and value of the key that the pool's replicas require, or None without a readable key."""
     header = pool.credentials
     secret = secrets.headers.get(header.file) if header is not None and header.file is not None else None
     return (header.name, secret.value) if header is not None and secret is not None else None
@@ -280,7 +280,7 @@ def divided_limit(limit: RateLimit, instances: int) -> RateLimit:
 
 def _divided_pool(pool: Pool, instances: int) -> Pool:
     if instances == 1 or pool.balance.queue is not None:
-        return pool  # the picker counts the requests of all proxies in a pool with a queue
+        return pool  # the picker counts all proxies' requests in a pool with a queue
     limits = pool.circuit_breaker
     divided = CircuitBreaker(
         max_connections=part(limits.max_connections, instances),

@@ -1,4 +1,4 @@
-"""The kinds of stores, and the parts of a store's URL, which may contain several hosts."""
+"""The kinds of stores, and the parts of a store's URL, which can contain several hosts."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class StoreKind:
-    """The properties of a kind of store that determine its URL and its settings."""
+    """The properties of a store kind that determine its URL and its settings."""
 
     port: int | None = None
-    """Default port of its servers; None if the URL does not name servers."""
+    """Default port of the store's servers, or None if the URL does not name servers."""
     tls: str = ""
-    """URL scheme with TLS; empty if TLS is not supported."""
+    """URL scheme with TLS. Empty if TLS is not supported."""
     lacks: Mapping[str, str] = field(default_factory=dict)
-    """Maps an unsupported key of `control.store` to the alternative."""
+    """Maps each unsupported `control.store` key to the alternative."""
 
 
 _ACCOUNT = "the account comes from KUBECONFIG or from the pod"
@@ -42,13 +42,13 @@ class StoreUrl:
 
     scheme: str
     hosts: tuple[tuple[str, int], ...]
-    """Host and port of each server; empty for Kubernetes."""
+    """Host and port of each server. Empty for Kubernetes."""
     path: tuple[str, ...]
-    """The parts after the hosts: a database, the name of Sentinel's master, or a namespace and a name."""
+    """The parts after the hosts, which are a database, the name of Sentinel's master, or a namespace and a name."""
 
     @property
     def kind(self) -> str:
-        """Return the scheme without the letter that denotes TLS."""
+        """Return the scheme without the letter that indicates TLS."""
         return _PLAIN_SCHEMES.get(self.scheme, self.scheme)
 
     @property
@@ -58,7 +58,7 @@ class StoreUrl:
 
     @property
     def places(self) -> str:
-        """Return the hosts with their ports, for people."""
+        """Return the hosts with their ports, as human-readable text."""
         return ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.hosts)
 
 

@@ -1,11 +1,11 @@
 """The fleet with every default filled in and every reference resolved.
 
-Units: durations are whole milliseconds (`None` = unlimited), sizes bytes, percentages 0–100 as floats. Paths of files
-are kept as the user wrote them until `ir.file_paths` changes them. Positions in the YAML are kept separate from the
-Topology (`base.diagnostics.Position`, by path), so that a comment does not change a version.
+Durations are in whole milliseconds (`None` means unlimited), sizes are in bytes, and percentages are floats from 0 to
+100. File paths are kept as the user wrote them until `ir.file_paths` changes them. Positions in the YAML are kept
+separate from the Topology (`base.diagnostics.Position`, by path), so that a comment does not change a version.
 
-Everything is sorted at construction: pools, listeners and proxies by name; replicas by name within their pool; the
-rules of a listener by precedence, where the first match wins.
+Everything is sorted at construction. Pools, listeners and proxies are sorted by name, replicas by name within their
+pool, and a listener's rules by precedence, where the first match wins.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lbctl.ir.routes import Route
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The whole fleet. Names are unique in each tuple, and every reference between them resolves."""
+    """The whole fleet. Names are unique within each tuple, and every reference between them can be resolved."""
 
     listeners: tuple[Listener, ...]
     routes: tuple[Route, ...]

@@ -1,8 +1,9 @@
-"""A replica's weight as several numbers, because the meaning of a weight differs between proxies.
+"""Represents a replica's weight as several numbers, because the meaning of a weight differs between proxies.
 
-A replica that works at half its speed should answer half as many requests as its peers, and each takes twice as long,
-so it has as many in flight as before. A replica whose configured capacity is twice the real one should answer half as
-many requests, and have half as many in flight. `targets.effective_weights` derives each proxy's own numbers from these.
+A replica that runs at half its speed should handle half as many requests as its peers, and each request takes twice as
+long, so it has as many requests in flight as before. A replica whose configured capacity is twice its real capacity
+should handle half as many requests, and have half as many in flight. `targets.effective_weights` derives each proxy's
+own numbers from these.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from typing import NamedTuple
 
 
 class Weight(NamedTuple):
-    """A replica's weight on the scale of capacity; `rate` and `room` are > 0."""
+    """A replica's weight, on the same scale as capacities. `rate` and `room` are greater than 0."""
 
     rate: float
-    """Rate of requests that the replica should answer, relative to its peers."""
+    """Rate at which the replica should handle requests, relative to its peers."""
     room: float
     """Number of requests that the replica should have in flight, relative to its peers."""
     speed: float = 1.0
@@ -25,7 +26,7 @@ class Weight(NamedTuple):
     def held(self) -> float:
         """Return the factor of the rate that is due to neither speed nor room.
 
-        Causes are a floor, a trial, a limited step, or a ramp.
+        Possible causes are a floor, a trial, a limited step, or a ramp.
         """
         return self.rate / (self.room * self.speed)
 
@@ -34,7 +35,7 @@ class Weight(NamedTuple):
         return Weight(self.rate * factor, self.room, self.speed)
 
 
-@lru_cache(typed=True)  # replicas of a fleet have few different capacities
+@lru_cache(typed=True)  # replicas in a fleet have few different capacities
 def from_capacity(capacity: float) -> Weight:
-    """Return the weight for a capacity from the files or an operator, without a measured speed."""
+    """Return the weight for a capacity set in the files or by an operator, without a measured speed."""
     return Weight(capacity, capacity)

@@ -1,7 +1,7 @@
-"""Credentials in the fleet itself: values of headers and cookies that give a client access.
+"""Finds credentials in the fleet itself, which are header and cookie values that give a client access.
 
 A fleet contains such a value if it matches a header, pins a header or cookie, sets a request header, or has a key in
-the query of a health check. All of these are treated alike: only the owner can read the rendered file, xDS sends the
+the query of a health check. All of these are treated alike. Only the owner can read the rendered file, xDS sends the
 values only to guarded clients, and messages do not quote them.
 """
 
@@ -21,7 +21,7 @@ _PARAMETER = re.compile(r"([?&])([^=&?]+)=([^&]+)")
 
 
 def of_rule(rule: Rule) -> Iterator[str]:
-    """Yield the credentials in the conditions of a rule."""
+    """Yield the credentials in a rule's conditions."""
     return (value for name, value in rule.headers if is_credential(name, value))
 
 
@@ -33,7 +33,7 @@ def of_route(route: Route) -> Iterator[str]:
 
 
 def is_credential_pin(pin: Pin) -> bool:
-    """Return whether the value of a pin may be a credential."""
+    """Return whether a pin's value may be a credential."""
     if pin.kind == "cookie":
         return cookie_may_hold_credential(pin.name) or looks_like_secret(pin.value)
     return is_credential(pin.name, pin.value)
@@ -53,7 +53,7 @@ def shown_path(path: str) -> str:
 
 
 def of_topology(topology: Topology) -> frozenset[str]:
-    """Return all credentials in a fleet, each as written there."""
+    """Return all credentials in a fleet, as written there."""
     rules: Iterable[Rule] = (rule for listener in topology.listeners for rule in listener.rules)
     conditions = (value for rule in rules for value in of_rule(rule))
     routes = (value for route in topology.routes for value in of_route(route))

@@ -1,1 +1,1 @@
-"""Updates a running HAProxy: through the Runtime API if possible, otherwise with a checked file and a reload."""
+"""Updates a running HAProxy, through the Runtime API if possible, and otherwise with a checked file and a reload."""

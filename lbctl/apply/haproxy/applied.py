@@ -9,7 +9,7 @@ from lbctl.apply.haproxy.running import Place, Running
 from lbctl.targets.target import Complaint
 
 SOON = 1.0
-"""Seconds before checking leaving servers again or retrying an unresponsive proxy."""
+"""Seconds before lbctl checks leaving servers again or retries an unresponsive proxy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,18 +18,18 @@ class RejectedCommand:
 
     command: str
     message: str
-    """HAProxy's answer."""
+    """HAProxy's response."""
 
 
 @dataclass(frozen=True, slots=True)
 class HaproxyResult:
     """The result of one attempt.
 
-    `done`: HAProxy has applied the whole view; removed servers may still have requests (`leaving`). `reload`: the
+    `done`: HAProxy has applied the whole view, but removed servers may still have requests (`leaving`). `reload`: the
     reason why the remaining changes require a reload. `reloaded`: the file was reloaded. `restarted`: a new worker
-    answered, so its whole state was read again. `retry_after`: seconds until the next attempt is useful, None if none
-    is needed. `due`, `wrong`: as in `AgentStatus`. `failure`: the reason why the attempt ended early. `complaints`: the
-    errors that HAProxy's checker found in the rendered file. `pid`: the worker's process ID.
+    responded, so its entire state was read again. `retry_after`: seconds until the next attempt is useful, or None if
+    none is needed. `due`, `wrong`: as in `AgentStatus`. `failure`: the reason why the attempt ended early.
+    `complaints`: the errors that HAProxy's checker found in the rendered file. `pid`: the worker's process ID.
     """
 
     done: bool
@@ -64,11 +64,11 @@ class Convergence:
         self.now, self.failure = None, reason
 
     def has_slots(self, place: Place) -> bool:
-        """Return whether the backend of the server has slots."""
+        """Return whether the server's backend has slots."""
         return self.now is not None and any(backend == place[0] for backend, _ in self.now.slots)
 
     def applied(self, wanted_digest: str = "", retry_after: float | None = None) -> HaproxyResult:
-        """Return the result. If the loaded file's digest differs from `wanted_digest`, a reload is needed."""
+        """Return the result. If the loaded file's digest differs from `wanted_digest`, a reload is required."""
         plan, now = self.plan, self.now
         refused_commands = [
             RejectedCommand(each, answer)

@@ -1,8 +1,8 @@
 """Builds Runtime API commands and validates every word in them.
 
 A `;` or a line feed in a name would start a second command, which the API would also execute. Names in a fleet contain
-neither, and this module enforces this before the text reaches the socket. Every function raises UnsafeError for a word
-that is not allowed.
+neither, and this module enforces this before a command reaches the socket. Every function raises UnsafeError if a word
+is not allowed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MAX_WEIGHT = 256
 
 
 class UnsafeError(ValueError):
-    """A word must not be sent to the Runtime API."""
+    """A word is not allowed in a Runtime API command."""
 
 
 def weight(backend: str, server: str, value: int) -> str:
@@ -42,7 +42,7 @@ def address(backend: str, server: str, host: str, port: int) -> str:
 
 
 def add(backend: str, server: str, host: str, port: int, arguments: Sequence[str]) -> str:
-    """Return the command that adds a server, which starts in maintenance with its checks disabled."""
+    """Return the command that adds a server. The server starts in maintenance with its checks disabled."""
     ip = _ip(host)
     where = f"[{ip}]:{_port(port)}" if ":" in ip else f"{ip}:{_port(port)}"
     return " ".join((f"add server {_at(backend, server)} {where}", *map(_argument, arguments)))
@@ -51,8 +51,8 @@ def add(backend: str, server: str, host: str, port: int, arguments: Sequence[str
 def enable(backend: str, server: str, *, checked: bool) -> list[str]:
     """Return the commands that enable a server after `add`.
 
-    If `checked` is true, the server gets no requests until its checks succeed, although HAProxy assumes that new
-    servers are up. A server can be marked as down only after it is enabled, so its weight must be 0 until then.
+    If `checked` is true, the server gets no requests until its checks succeed, even though HAProxy assumes that new
+    servers are up. A server can be marked as down only after it has been enabled, so its weight must be 0 until then.
     """
     at = _at(backend, server)
     return [f"enable health {at}", f"enable server {at}", *([down(backend, server)] if checked else [])]
@@ -64,7 +64,10 @@ def down(backend: str, server: str) -> str:
 
 
 def occupant(slot: str, replica: str) -> str:
-    """Return the command that records which replica uses a slot. The slot's own name means that the slot is free."""
+    """Return the command that records which replica uses a slot.
+
+    The slot's own name indicates that the slot is free.
+    """
     for name in (slot, replica):
         if not _NAME.fullmatch(name):
             raise UnsafeError(f"not a name: {name!r}")

@@ -1,9 +1,9 @@
-"""Computes the commands that change the servers of a running HAProxy to the servers of a view. It does no I/O.
+"""Computes the commands that make a running HAProxy's servers match those in a view. It does no I/O.
 
-lbctl sends only differences, in an order that never leaves a pool without replicas for longer than necessary: first new
-servers, then weights, then servers that return, and finally servers that leave. A leaving server is put into
-maintenance, finishes its requests, and is deleted when it has no more requests. A difference that no command can
-resolve requires a reload.
+lbctl sends only differences, in an order that never leaves a pool without replicas for longer than necessary. New
+servers come first, then weights, then returning servers, and finally leaving servers. A leaving server is put into
+maintenance, finishes its requests, and is then deleted. A difference that cannot be resolved by a command requires a
+reload.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lbctl.targets.haproxy import desired
 from lbctl.targets.haproxy.desired import Desired, DesiredServer
 
 Addresses = Mapping[str, tuple[str, ...]]
-"""Maps a host name to its IPs."""
+"""Maps a host name to its IP addresses."""
 Cut = Collection[tuple[str, str]]
 """(pool, replica) pairs whose drain deadline has passed."""
 
@@ -44,7 +44,7 @@ def plan(
 ) -> CommandPlan:
     """Compute the plan.
 
-    `undeletable` servers, which HAProxy cannot delete, stay in maintenance until a reload. `unaddable` servers, which
+    `undeletable` servers, which HAProxy cannot delete, remain in maintenance until a reload. `unaddable` servers, which
     HAProxy has refused to add, need a slot.
     """
     hosts = addresses or {}
@@ -80,7 +80,7 @@ def plan(
 def _limits(wanted: Desired, now: Running) -> Iterator[str]:
     """Yield the commands for changed request limits.
 
-    If the file has no variables for them, the limits are in its rules.
+    If the file defines no variables for them, the limits are in its rules.
     """
     changed = [commands.limit(name, value) for name, value in wanted.limits if now.limits.get(name, value) != value]
     yield from (commands.UNLOCK, *changed) if changed else ()
@@ -107,7 +107,7 @@ def _without_weight(arguments: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _host(item: DesiredServer, hosts: Addresses) -> str | None:
-    """Return the IP of a new server, or None if it has none."""
+    """Return a new server's IP address, or None if it has none."""
     if item.address.path:
         return None
     if is_ip(item.address.host):
@@ -134,7 +134,7 @@ def _cannot_add(item: DesiredServer, hosts: Addresses, unaddable: Collection[Pla
 def _address_change(item: DesiredServer, server: running.RunningServer, hosts: Addresses) -> Iterator[str]:
     """Yield the commands for an address change.
 
-    If a name has several IPs, the server keeps its current IP while that is one of them.
+    If a name resolves to several IP addresses, the server keeps its current address as long as it is among them.
     """
     if item.address.path:
         return
@@ -155,7 +155,7 @@ def _make_ready(item: DesiredServer, server: running.RunningServer) -> Iterator[
 def _drain(item: DesiredServer, server: running.RunningServer) -> Iterator[str]:
     """Yield the commands for a drain.
 
-    A server gets no new requests anyway if its weight is 0, it has no cookie, and the picker does not use it.
+    If a server has weight 0 and no cookie, and the picker does not use it, it gets no new requests anyway.
     """
     if server.maint or (not server.weight and not server.cookie and not item.picked):
         return
@@ -185,7 +185,7 @@ def _replica(place: Place, now: Running) -> Place:
 
 
 def _needs_reload(item: DesiredServer, server: running.RunningServer) -> Iterator[str]:
-    """Yield the differences of an existing server that only a reload can resolve.
+    """Yield an existing server's differences that only a reload can resolve.
 
     Tracking is not compared, because a server added at runtime has its own checks.
     """

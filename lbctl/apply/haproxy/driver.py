@@ -1,9 +1,9 @@
-"""Keeps one running HAProxy in the state of a view.
+"""Keeps one running HAProxy in the state that a view describes.
 
 Each attempt reads HAProxy's state, sends only the differences, and reads the state again. The second read reveals
-rejected commands and reloads by other programs. A command counts as applied only if the state shows its effect. Other
-changes require a new file and a reload. A proxy without the API gets its weights through the agent check, or through a
-new file and a reload.
+rejected commands, and reloads triggered by other programs. A command counts as applied only if its effect is visible in
+the state. Other changes require a new file and a reload. If a proxy has no Runtime API, it gets its weights through the
+agent check, or through a new file and a reload.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from lbctl.targets.target import Bundle
 
 _DUE_INTERVAL = 0.3
 _STATUS_INTERVAL = 2.0
-"""Seconds until the agent check's status is read again."""
+"""Seconds before the agent check's status is read again."""
 _ROUNDS = 4
-"""Maximum number of rounds: adding, moving, draining and deleting servers can each take one round."""
+"""Maximum number of rounds. Adding, moving, draining and deleting servers can each take one round."""
 _SUCCESS_REPLIES = ("New server registered.", "Server deleted.")
 _HAS_CONNECTIONS = "still has connections"
 _CANNOT_DELETE = "cannot be removed at runtime"
@@ -46,7 +46,7 @@ _T = TypeVar("_T")
 class HaproxyUpdater:
     """Updates one proxy of the fleet through its `runtime_api`, `agent_check`, `config` and `reload` settings.
 
-    Concurrent calls run one after another.
+    Concurrent calls are executed one after another.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class HaproxyUpdater:
         clock: Callable[[], float] = time.monotonic,
         permit: Permit = always,
     ) -> None:
-        """`locate` finds the files of the fleet. `permit` is called before each change."""
+        """`locate` finds the fleet's files. `permit` is called before each change."""
         self.proxy = proxy
         self._locate = locate
         self._runtime = Runtime(proxy.runtime_api, permit=permit) if proxy.runtime_api else None
@@ -77,10 +77,10 @@ class HaproxyUpdater:
     async def apply(
         self, prepared: Prepared, cut: Cut = (), addresses: Addresses | None = None, down: Down | None = None
     ) -> HaproxyResult:
-        """Apply the live snapshot's configuration by every method of the proxy, including a new file and a reload.
+        """Apply the live snapshot's configuration using every method the proxy has, including a new file and a reload.
 
-        `cut`: the removed replicas whose remaining requests are aborted. `addresses`: the resolved IPs of host names.
-        `down`: the replicas that an agent check reports as down, with the reasons.
+        `cut` contains the removed replicas whose remaining requests are aborted. `addresses` contains the host names'
+        resolved IP addresses. `down` contains the replicas that an agent check reports as down, with the reasons.
         """
         view = _resolved_view(prepared.view)
         async with self._lock:
@@ -89,12 +89,12 @@ class HaproxyUpdater:
             return await self._by_file(prepared, view, down)
 
     def _render(self, view: View) -> Bundle:
-        """Render the files with a digest that also covers the certificates and keys that HAProxy reads."""
+        """Render the files, and compute a digest that also covers the certificates and keys that HAProxy reads."""
         local, contents = with_local_files(view, self._locate, Path(self.proxy.config or ""))
         return config_digest.covering(TARGET.render(local), digest(contents) if contents else "")
 
     async def converge(self, view: View, cut: Cut = (), addresses: Addresses | None = None) -> HaproxyResult:
-        """Apply the view only through the Runtime API. Raises ValueError if the proxy has no Runtime API.
+        """Apply the view through the Runtime API only. Raises ValueError if the proxy has no Runtime API.
 
         Use this method for a view whose rendered text has not changed, and to restore state that HAProxy has lost.
         """
@@ -158,8 +158,8 @@ class HaproxyUpdater:
     async def _by_file(self, prepared: Prepared, view: View, down: Down | None) -> HaproxyResult:
         """Apply the view through agent checks and a file.
 
-        The agent-check responses are updated first: they are valid for any file, and health changes must not wait for a
-        reload.
+        The agent-check responses are updated first, because they are valid for any file and health changes must not
+        wait for a reload.
         """
         if self._rendered is None or self._rendered[0] is not prepared:
             self._rendered = prepared, await asyncio.to_thread(self._render, view)
@@ -284,7 +284,7 @@ class HaproxyUpdater:
 
 
 _UNCHANGED = HaproxyReload(True)
-"""Result if no change was necessary."""
+"""The result if no change was necessary."""
 
 
 def _reloader(
@@ -296,7 +296,7 @@ def _reloader(
 
 
 def _ports_on_disk(proxy: Proxy) -> frozenset[int]:
-    """Return the agent-check ports in the existing file, which HAProxy may be running."""
+    """Return the agent-check ports in the existing file, with which HAProxy may be running."""
     if proxy.config is None or proxy.agent_check is None:
         return frozenset()
     try:
@@ -306,12 +306,12 @@ def _ports_on_disk(proxy: Proxy) -> frozenset[int]:
 
 
 def _resolved_view(view: View) -> View:
-    """Return the view with its replicas listed, so that HAProxy does not resolve names itself."""
+    """Return the view with its replicas listed individually, so that HAProxy does not resolve names itself."""
     return replace(view, pools={name: replace(pool, discovery=None) for name, pool in view.pools.items()})
 
 
 def _named_server(command: str) -> Place:
-    """Return the server named by the third word of a command such as `add server b/s`."""
+    """Return the server named in the third word of a command such as `add server b/s`."""
     return _server_of_command(" ".join(command.split()[:3]))
 
 

@@ -25,7 +25,7 @@ from lbctl.targets.target import Bundle, Complaint
 
 _WEIGHT = re.compile(r"(?m)^(    server .*? weight )[1-9]\d*\b")
 _CHECK_TIMEOUT = 60.0
-"""Time limit of the checker, in seconds."""
+"""Time limit for the checker, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class FileDifference:
 
 
 class Files:
-    """The files of one proxy: the main file, `config`, and the other files in the same directory."""
+    """A proxy's files: the main file, `config`, and the other files in the same directory."""
 
     def __init__(self, proxy: Proxy) -> None:
         self._proxy = proxy
@@ -85,7 +85,7 @@ class Files:
         return host.checkable(binary, directory, fragment, self._proxy, host.main_of(self._proxy))
 
     def install(self, bundle: Bundle) -> Bundle:
-        """Replace the files with the bundle, and return the old files for `restore`. Raises OSError."""
+        """Replace the files with the bundle, and return the old files for use with `restore`. Raises OSError."""
         named = self._named(bundle)
         on_disk = self._read(bundle)
         write_bundle(named, str(self._config.parent))

@@ -1,4 +1,4 @@
-"""Checks a fragment together with the host's HAProxy files, or with a minimal file."""
+"""Checks a fragment together with the host's HAProxy files, or with a minimal main file."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def checkable(binary: str, directory: Path, fragment: Path, proxy: Proxy, main: 
 def _places(
     main: Sequence[str], config: Path, fragment: Path, directory: Path, originals: dict[str, str]
 ) -> Iterator[str]:
-    """Yield the `-f` arguments, with the fragment in place of the file at `config`."""
+    """Yield the `-f` arguments, with the fragment replacing the file at `config`."""
     for number, place in enumerate(main):
         path = Path(place).absolute()
         if not exists(path):
@@ -59,7 +59,7 @@ def _places(
 
 
 def _link(source: Path, config: Path, fragment: Path, copy: Path) -> None:
-    """Create a directory of links to the files in `source`, with the fragment in place of the file at `config`."""
+    """Create a directory of links to the files in `source`, with the fragment replacing the file at `config`."""
     copy.mkdir()
     for file in source.iterdir():
         if file.name != config.name and file.is_file():

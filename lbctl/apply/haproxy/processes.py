@@ -12,14 +12,14 @@ _PROC = Path("/proc")
 def haproxies(config: str) -> frozenset[int]:
     """Return the process IDs of all HAProxy masters and workers that were started with this file.
 
-    If paths cannot be compared because of a container, a chroot, or another user's process, only file names are
-    compared.
+    If paths cannot be compared because a process is in a container or a chroot, or belongs to another user, only file
+    names are compared.
     """
     return frozenset(int(process.name) for process in _processes() if _reads(process, Path(config)))
 
 
 def files_beside(config: str) -> tuple[str, ...]:
-    """Return all `-f` arguments of the running HAProxy that was started with this file or with its directory."""
+    """Return all `-f` arguments of the running HAProxy that was started with this file or its directory."""
     for process in _processes():
         files = [place for argument in _arguments(process) if (place := _place(process, argument)) is not None]
         if any(_is_at(file, Path(config)) for file in files):
@@ -56,7 +56,7 @@ def _sees_our_files(process: Path) -> bool:
 
 
 def _place(process: Path, argument: str) -> Path | None:
-    """Return the path in an argument, or None if it is relative and the process's working directory is not visible."""
+    """Return the path in an argument, or None if it is relative and the working directory cannot be determined."""
     try:
         return Path(argument) if argument.startswith("/") else (process / "cwd").readlink() / argument
     except OSError:
@@ -64,7 +64,7 @@ def _place(process: Path, argument: str) -> Path | None:
 
 
 def _arguments(process: Path) -> list[str]:
-    """Return the values of all `-f` options, each of which may have several; empty for other programs."""
+    """Return the values of all `-f` options, each of which may have several. The result is empty for other programs."""
     try:
         arguments = (process / "cmdline").read_bytes().decode(errors="replace").split("\x00")
     except OSError:

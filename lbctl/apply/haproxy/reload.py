@@ -1,9 +1,9 @@
-"""Reloads HAProxy: installs a checked file, runs the fleet's reload command, and verifies the result.
+"""Reloads HAProxy by installing a checked file, running the fleet's reload command, and verifying the result.
 
-The exit code of a reload command does not prove success: if HAProxy's master cannot load the new configuration, it
-continues with its old worker. A reload therefore counts as successful only if a new worker appears. With the Runtime
+The exit code of a reload command does not prove success, because if HAProxy's master cannot load the new configuration,
+it continues with its old worker. A reload therefore counts as successful only if a new worker appears. With the Runtime
 API, this is a worker with a different process ID that reports the new digest. Without the API, it is a new process that
-keeps running. Otherwise, the old files are restored.
+keeps running. If no new worker appears, the old files are restored.
 
 Weights and drains are in the new file, so HAProxy does not need a server state file.
 """
@@ -40,9 +40,9 @@ RETRY_AFTER = 30.0
 
 @dataclass(frozen=True, slots=True)
 class HaproxyReload:
-    """The result of a reload. `done` means that HAProxy runs the new file.
+    """The result of a reload. `done` means that HAProxy is running with the new file.
 
-    Otherwise, either `failure` is the reason, with any `complaints` from the checker, or the reload must wait for
+    Otherwise, `failure` states the reason, together with any `complaints` from the checker, or the reload must wait for
     `retry_after` seconds.
     """
 
@@ -56,7 +56,7 @@ _NOT_PERMITTED = HaproxyReload(False, NOT_PERMITTED)
 
 
 class HaproxyReloader:
-    """Reloads one HAProxy, at most every few seconds, and does not retry rejected configuration."""
+    """Reloads one HAProxy, at most once every few seconds, and does not retry rejected configuration."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class HaproxyReloader:
         start_timeout: float = _START_TIMEOUT,
         permit: Permit = always,
     ) -> None:
-        """`start_timeout`: seconds to wait for a new worker. `permit` is called before each change."""
+        """`start_timeout` is the number of seconds to wait for a new worker. `permit` is called before each change."""
         self._permit = permit
         self.files = Files(proxy)
         self._config = proxy.config or ""
@@ -98,7 +98,7 @@ class HaproxyReloader:
         return result
 
     async def write(self, bundle: Bundle) -> HaproxyReload:
-        """Write the bundle only for HAProxy's next start: the running process already has its content."""
+        """Write the bundle only for HAProxy's next start, because the running process already uses its content."""
         installed = await self._install(bundle)
         return installed if isinstance(installed, HaproxyReload) else HaproxyReload(True)
 
@@ -161,7 +161,7 @@ class HaproxyReloader:
         return f"{failure}; the previous file was restored{suffix}"
 
     async def _await_worker(self, old_worker: int | None, wanted: str) -> str:
-        """Wait for a worker that reports the wanted digest. Return the reason if none appears, or an empty string."""
+        """Wait for a worker that reports the desired digest. Return the reason if none appears, or an empty string."""
         reason = "no new process started"
         async for _ in self._poll_times(self._start_timeout):
             new = await self._reported()
@@ -172,7 +172,7 @@ class HaproxyReloader:
         return f"HAProxy did not load the new configuration: {reason} within {self._start_timeout:g} s"
 
     async def _await_other_worker(self, old_worker: int | None) -> None:
-        """Wait for a new worker, so that later commands reach the worker that remains."""
+        """Wait for a new worker, so that subsequent commands reach the worker that remains."""
         if self._runtime is not None:
             async for _ in self._poll_times(self._start_timeout):
                 new = await self._reported()
@@ -180,7 +180,7 @@ class HaproxyReloader:
                     return
 
     async def _await_process(self, before: frozenset[int]) -> str:
-        """Wait for a new process that keeps running: like `_await_worker`, but without the Runtime API."""
+        """Wait for a new process that keeps running. This is like `_await_worker`, but without the Runtime API."""
         since: dict[int, float] = {}
         async for moment in self._poll_times(self._start_timeout):
             new = await asyncio.to_thread(processes.haproxies, self._config) - before

@@ -1,6 +1,6 @@
 """Parses a running HAProxy's responses about its process, configuration digest and servers.
 
-Responses can be several megabytes, so they are parsed line by line, and no line or row is kept.
+Responses can be several megabytes in size, so they are parsed line by line, and lines and rows are not kept.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from lbctl.base.errors import reason_of
 from lbctl.targets.haproxy import config_digest, slots
 
 QUESTIONS = ("show info", "show servers state", "show stat -1 4 -1")
-"""Commands whose responses `read` parses, in this order. The argument 4 selects only servers."""
+"""Commands whose responses are parsed by `read`, in this order. The argument 4 selects only servers."""
 SLOTS = f"show map {slots.MAP}"
-"""Command that shows the replica of each slot. The command fails if the configuration has no slots."""
+"""Command that shows the replica in each slot. The command fails if the configuration defines no slots."""
 COUNTERS = f"{QUESTIONS[0]};{SLOTS};show stat -1 6 -1"
 """Commands sent together to one worker. `counters` parses the response. The argument 6 selects backends and servers."""
 _BACKEND = "BACKEND"
-"""Name of the row for the backend as a whole."""
+"""Name of the row that describes the backend as a whole."""
 _OWN_MAINT, _MAINT = 0x01, 0x01 | 0x02
 _OWN_DRAIN, _DRAIN = 0x08, 0x08 | 0x10
 _UNRESOLVED = 0x20
@@ -32,35 +32,35 @@ _LINE = re.compile(r"[^\n]*+\n?")
 MAX_LINE_CHARACTERS = 64 * 1024
 """Maximum length of a line. HAProxy's lines are a few hundred characters long."""
 _MAX_ROW_LINES = 16
-"""Maximum number of lines in one statistics row. A check's report may span several lines."""
+"""Maximum number of lines in a statistics row. A check's report may span several lines."""
 _CONNECTIONS = ("used_conn_cur", "idle_conn_cur", "safe_conn_cur")
 _STATE = ("scur", "qcur", "bck", "cookie", *_CONNECTIONS)
-"""Statistics columns needed for a server's state."""
+"""Statistics columns needed to determine a server's state."""
 _FAILURES = ("hrsp_5xx", "econ", "eresp")
 _ANSWERS = ("hrsp_1xx", "hrsp_2xx", "hrsp_3xx", "hrsp_4xx", "hrsp_other")
 _OTHER_ENDS = (*_ANSWERS, "cli_abrt")
-"""Counters for requests that end without a failure of the server."""
+"""Counters for requests that end without a server failure."""
 
 _MALFORMED = (KeyError, ValueError, IndexError, TypeError, csv.Error)
-"""Exceptions raised when parsing text that is not a response from HAProxy."""
+"""Exceptions raised when the parsed text is not a response from HAProxy."""
 
 Place = tuple[str, str]
 """A backend's name and the name of one of its servers."""
 
 
 class UnreadableAnswerError(ValueError):
-    """The text is not HAProxy's response to the command."""
+    """The text is not a response from HAProxy to the command."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunningServer:
-    """A server of a running HAProxy."""
+    """A server in a running HAProxy."""
 
     host: str
-    """IP of the server; empty while its name does not resolve."""
+    """The server's IP address, or an empty string while its name does not resolve."""
     port: int
     weight: int
-    """The current weight, 0…256."""
+    """The current weight, from 0 to 256."""
     maint: bool
     """Whether the server is in maintenance for any reason, so that it gets no requests."""
     own_maint: bool
@@ -75,25 +75,25 @@ class RunningServer:
     """Number of current requests, including queued requests."""
     backup: bool = False
     cookie: bool = False
-    """Whether the server has a cookie value for stickiness."""
+    """Whether the server has a cookie value for session affinity."""
     connections: int = 0
     """Number of open connections to the server, including idle connections."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerCounters:
-    """One worker's counters for a server since the worker started or the server was added."""
+    """One worker's counters for a server, counted since the worker started or the server was added."""
 
     ended: int
-    """Number of requests sent to the server that have ended, with any result."""
+    """Number of requests sent to the server that have ended, regardless of the result."""
     failed: int
     """Number of 5xx responses, failed connections, incomplete responses and `repeated` requests."""
     sessions: int
     """Number of requests in progress."""
     status: str
-    """Status in HAProxy's format: `UP`, `UP 1/3`, `DOWN`, `MAINT`, `DRAIN`, `NOLB`, `no check`, and more."""
+    """Status in HAProxy's format, such as `UP`, `UP 1/3`, `DOWN`, `MAINT`, `DRAIN`, `NOLB` or `no check`."""
     check: str
-    """Result of the last check, such as `L4CON`; `HANA` if failed requests ejected the server."""
+    """Result of the last check, such as `L4CON`, or `HANA` if the server was ejected because of failed requests."""
     last_check: str
     """HAProxy's description of the last check."""
     queued: int = 0
@@ -103,27 +103,28 @@ class ServerCounters:
     repeated: int = 0
     """Number of retries after a failure, on this server or another one."""
     answered: int = 0
-    """Number of responses that have begun with a status below 500."""
+    """Number of responses that began with a status below 500."""
     agent: str = ""
     """HAProxy's description of the last agent check."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackendCounters:
-    """One worker's counters for a backend since the worker started."""
+    """One worker's counters for a backend, counted since the worker started."""
 
     errors: int
-    """Number of 5xx responses sent to clients, by a server or by HAProxy itself."""
+    """Number of 5xx responses sent to clients by a server or by HAProxy itself."""
     unreached: int
-    """Number of requests that could not be connected to a server, including those without an available server."""
+    """Number of requests that could not be connected to a server, including requests for which no server was
+    available."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerCounters:
-    """The counters of one worker."""
+    """One worker's counters."""
 
     pid: int
-    """Process ID of the worker. The counters of a new worker start at 0."""
+    """Process ID of the worker. A new worker's counters start at 0."""
     servers: Mapping[Place, ServerCounters]
     slots: Mapping[Place, str] = field(default_factory=dict)
     """Maps each slot to the replica that uses it, or to the slot's own name if it is free."""
@@ -139,7 +140,7 @@ class Running:
     version: str
     """Version in HAProxy's format."""
     digest: str
-    """Configuration digest that HAProxy reports; empty if it reports none."""
+    """Configuration digest reported by HAProxy, or an empty string if it reports none."""
     servers: Mapping[Place, RunningServer]
     """Maps each (backend, server) to the server's state."""
     limits: Mapping[str, int] = field(default_factory=dict)
@@ -181,7 +182,7 @@ def pid_and_digest(info: str, state: str) -> tuple[int, str]:
 def _digest(fields: Mapping[str, str], servers: Iterable[Place]) -> str:
     """Return the configuration digest.
 
-    A fragment contains it as a server name; otherwise, it is in the description.
+    In a fragment, the digest is a server name. Otherwise, it is in the description.
     """
     own = (name for section, name in servers if section == config_digest.SECTION)
     return next(own, fields.get("description", ""))
@@ -214,8 +215,8 @@ def _counters(row: Mapping[str, str]) -> ServerCounters:
     """Return the counters of a server.
 
     HAProxy counts a retry as `wretr` if it goes to the same server, and as `wredis` if it goes to another server after
-    a failed connection. After a failed response, it counts as both (seen with HAProxy 2.6). The number of retries is
-    therefore at least the larger of the two. Before a retry, the request waits for up to one second, during which it
+    a failed connection. After a failed response, it counts as both (observed with HAProxy 2.6). The number of retries
+    is therefore at least the larger of the two. Before a retry, the request waits up to one second, during which it
     counts as sent but not as in progress.
     """
     sent, sessions = int(row["stot"] or 0), int(row["scur"] or 0)
@@ -260,7 +261,7 @@ class _Rows:
     def __init__(self, text: str, start: int) -> None:
         self._lines = _lines(text, start)
         self.lines = 0
-        """Lines since the last row."""
+        """Number of lines since the last row."""
 
     def __iter__(self) -> Iterator[str]:
         return self

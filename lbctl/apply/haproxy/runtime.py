@@ -1,8 +1,9 @@
 """A client for HAProxy's Runtime API on a Unix socket or a loopback TCP port.
 
-Failures are reported in the reply instead of raised, because proxy restarts are ordinary events. The API has no
-authentication and separates commands by `;` and line feeds, so callers pass only commands built by `commands`. The
-process that listens on the address is not trusted: the size, line count and duration of a response are limited.
+Failures are reported in the reply instead of being raised, because proxy restarts are ordinary events. The API has no
+authentication and uses `;` and line feeds as command separators, so callers pass only commands built by `commands`.
+Because the process listening on the address is not trusted, the size, line count and duration of a response are
+limited.
 """
 
 from __future__ import annotations
@@ -19,22 +20,22 @@ from lbctl.base.hosts import is_ip, is_loopback
 
 _PROMPT = b"\n> "
 MAX_ANSWER_BYTES = 10 << 20
-"""Maximum size of the response to `query`, in bytes: enough for `show stat` with about 30,000 servers."""
+"""Maximum size of the response to `query`, in bytes. This is enough for `show stat` with about 30,000 servers."""
 MAX_LINES = 100_000
 """Maximum number of lines in the response to `query`."""
 MAX_REPLY_BYTES = 64 * 1024
-"""Maximum size of the reply to one command of `send`, in bytes."""
+"""Maximum size of the reply to one command sent with `send`, in bytes."""
 _SHOWN = 1000
 """Maximum number of characters to keep from a reply. Operators see the reply to a rejected command."""
 _BATCH = 100
-"""Number of commands to send before reading their replies, which limits what HAProxy has to buffer."""
+"""Number of commands to send before reading their replies, which limits how much HAProxy has to buffer."""
 
 _PIECE = 256 * 1024
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class _EndlessError(Exception):
-    """A response is larger than any response that HAProxy sends."""
+    """A response is larger than any that HAProxy sends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +43,13 @@ class Replies:
     """Replies to a sequence of commands."""
 
     texts: tuple[str, ...]
-    """One text for each answered command, in order."""
+    """One string per answered command, in order."""
     failure: str = ""
-    """The reason why the remaining commands were not answered; empty if all were."""
+    """The reason why the remaining commands were not answered, or an empty string if all of them were."""
 
 
 class Runtime:
-    """A client for the API at `address`: a path, `ipv4@127.0.0.1:9999` or `ipv6@[::1]:9999`.
+    """A client for the API at `address`, which is a path, `ipv4@127.0.0.1:9999` or `ipv6@[::1]:9999`.
 
     Each call can take up to `timeout` seconds. `permit` is called before `send` sends commands.
     """
@@ -68,7 +69,7 @@ class Runtime:
     async def send(self, commands: Sequence[str]) -> Replies:
         """Send several commands on one connection, and read a reply for each.
 
-        A rejected command does not stop the remaining commands.
+        If a command is rejected, the remaining commands are still executed.
         """
         texts: list[str] = []
         result = await self._within_timeout(self._send(commands, texts), texts)

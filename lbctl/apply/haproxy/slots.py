@@ -1,4 +1,4 @@
-"""Assigns replicas to the spare slots of a running HAProxy.
+"""Assigns replicas to a running HAProxy's spare slots.
 
 HAProxy stores the assignment in a map, so it survives a restart of the control plane. After HAProxy starts, every slot
 is free, because the file lists the replicas as separate servers. A slot is reused for another replica only when it has
@@ -17,19 +17,19 @@ from lbctl.targets.haproxy.desired import Desired, DesiredServer
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A wanted server with its current or future name in HAProxy."""
+    """A desired server with its current or future name in HAProxy."""
 
     item: DesiredServer
-    """The server; if it uses a slot, its name is the slot's name."""
+    """The server. If it uses a slot, its name is the slot's name."""
     replica: str
 
 
 def place(
     wanted: Desired, now: Running, unaddable: Collection[Place] = (), nowhere: Collection[Place] = ()
 ) -> Iterator[Placed]:
-    """Yield every wanted server, in a slot if it already uses one or can only be added in one.
+    """Yield every desired server, in a slot if it already uses one or cannot be added in any other way.
 
-    HAProxy has refused to add the `unaddable` servers. The IPs of servers in `nowhere` are unknown.
+    HAProxy has refused to add the `unaddable` servers. The IP addresses of servers in `nowhere` are unknown.
     """
     holders = {(backend, replica): name for (backend, name), replica in now.slots.items()}
     candidates = [item for item in wanted.servers if item.slottable and (item.backend, item.name) not in now.servers]
@@ -69,8 +69,8 @@ def is_taken_anew(placed: Placed, now: Running) -> bool:
 def take(placed: Placed, host: str | None) -> Iterator[str]:
     """Yield the commands that assign a slot to a replica.
 
-    A server with checks gets no requests until they succeed, although HAProxy assumes that new servers are up. A server
-    can be marked as down only after it is enabled, so its weight is 0 until then.
+    A server with checks gets no requests until they succeed, even though HAProxy assumes that new servers are up. A
+    server can be marked as down only after it has been enabled, so its weight is 0 until then.
     """
     item = placed.item
     at = item.backend, item.name
@@ -89,7 +89,7 @@ def take(placed: Placed, host: str | None) -> Iterator[str]:
 def release(at: Place, server: running.RunningServer, now: Running) -> Iterator[str]:
     """Yield the next command for a slot that no replica needs.
 
-    The server finishes its requests before its slot is free.
+    The server finishes its requests before its slot becomes free.
     """
     if not server.own_maint:
         yield commands.state(*at, "maint")

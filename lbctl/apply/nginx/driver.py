@@ -1,9 +1,9 @@
-"""Updates a running nginx on this machine: render, `nginx -t`, swap and reload, with a rollback on failure.
+"""Updates a running nginx on this machine with render, `nginx -t`, swap and reload, and rolls back on failure.
 
 nginx reads weights and drains only from its configuration. The new configuration is therefore written in full, tested
-next to the running configuration, swapped in atomically and loaded. A reload counts as successful when new workers
-serve requests. Otherwise the previous configuration is restored, on disk and in memory. Old workers finish their
-requests, including those to a drained replica, because nginx cannot abort the requests to a single replica. After
+alongside the running configuration, swapped in atomically and loaded. A reload counts as successful once new workers
+are serving requests. Otherwise, the previous configuration is restored on disk and in memory. Old workers finish their
+requests, including requests to a drained replica, because nginx cannot abort the requests to a single replica. After
 `worker_shutdown_timeout` (30 minutes), nginx aborts the remaining requests. This module never starts or stops nginx.
 """
 
@@ -40,9 +40,9 @@ from lbctl.targets.target import Bundle
 Outcome = Literal["applied", "same", "refused", "unconfirmed", "absent"]
 """The result of an attempt.
 
-applied: new workers use the configuration. same: it is already running. refused: the previous configuration is still
-running. unconfirmed: it is on disk and the command succeeded, but no visible nginx reads the file. absent: it is on
-disk, and no nginx is running.
+applied: new workers are using the configuration. same: the configuration was already running. refused: the previous
+configuration is still running. unconfirmed: the configuration is on disk and the command succeeded, but no visible
+nginx is using the file. absent: the configuration is on disk, but nginx is not running.
 """
 _NO_PROGRAM = "the program nginx is not installed on this machine, so the configuration cannot be tested"
 _POLL_INTERVAL = 0.01
@@ -50,7 +50,7 @@ _TEST_TIMEOUT = 60.0
 _COMMAND_TIMEOUT = 30.0
 _START_TIMEOUT = 2.0
 _FINISH_TIMEOUT = 5.0
-"""Maximum time that lbctl waits for a started reload before it exits, in seconds."""
+"""Maximum time, in seconds, that lbctl waits before it exits for a reload that has started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,8 @@ class NginxResult:
     """The result of one attempt.
 
     `reason`: the reason why the attempt failed, with nginx's own message. `behind`: nginx has rejected the newest fleet
-    and runs the previous one with the newest weights and drains. `seconds`: the duration. `finishing`: the number of
-    workers of earlier generations that still have requests. `at`: the time in seconds since the epoch.
+    and is running the previous one with the newest weights and drains. `seconds`: the duration. `finishing`: the number
+    of workers from earlier generations that still have requests. `at`: the time, in seconds since the epoch.
     """
 
     outcome: Outcome
@@ -84,7 +84,7 @@ class _Refusal:
 
 
 def prepared(proxy: Proxy, loaded: Loaded, snapshot: Snapshot) -> Prepared:
-    """Return the view for `proxy`, with discovered replicas in place of their discovery source."""
+    """Return the view for `proxy`, with discovered replicas replacing their discovery source."""
     pools = tuple(
         replace(pool, discovery=None) if pool.discovery is not None and not pool.discovery.compiled else pool
         for pool in snapshot.topology.pools
@@ -94,9 +94,9 @@ def prepared(proxy: Proxy, loaded: Loaded, snapshot: Snapshot) -> Prepared:
 
 
 class NginxUpdater:
-    """Updates one proxy. `want` sets the wanted configuration, and `run` applies it at the right times.
+    """Updates one proxy. `want` sets the desired configuration, and `run` applies it at the right times.
 
-    `locate` finds the files of the fleet.
+    `locate` finds the fleet's files.
     """
 
     def __init__(
@@ -124,16 +124,16 @@ class NginxUpdater:
 
     @property
     def accepted(self) -> View | None:
-        """Last view that nginx accepted; None before the first one."""
+        """The last view that nginx accepted, or None before the first one."""
         return self._accepted
 
     # ── When ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def want(self, newest: Prepared, why: Reason | None = None, *, evidence: bool = False, offset: float = 0.0) -> None:
-        """Set the wanted view. Call this only from the event loop.
+        """Set the desired view. Call this only from the event loop.
 
         If `why` is None, it is derived from the difference. `evidence` means that weights differ only because of the
-        replicas' signals; the reload is then delayed by `offset` seconds.
+        replicas' signals, in which case the reload is delayed by `offset` seconds.
         """
         before = self._wanted.view if self._wanted else None
         self._wanted = newest
@@ -144,9 +144,9 @@ class NginxUpdater:
         self._changed.set()
 
     async def run(self, record: Callable[[NginxResult], None]) -> None:
-        """Apply the wanted view until cancelled, and call `record` after each attempt.
+        """Apply the desired view until cancelled, and call `record` after each attempt.
 
-        On cancellation, a reload in progress can still finish.
+        On cancellation, a reload in progress is allowed to finish.
         """
         while True:
             await self._until_due()
@@ -165,7 +165,7 @@ class NginxUpdater:
                     await self._changed.wait()
 
     def seconds_until_due(self) -> float | None:
-        """Return the seconds until the next attempt, at most 0 if it is due now, or None if none is planned."""
+        """Return the seconds until the next attempt, 0 or less if it is due now, or None if none is planned."""
         if self._wanted is None:
             return None
         times = [self._schedule.due(), self._refusal.until if self._refusal else None]
@@ -251,23 +251,23 @@ class NginxUpdater:
     # ── nginx itself ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def is_visible(self) -> bool:
-        """Return whether a visible nginx master process on this machine reads the file."""
+        """Return whether a visible nginx master process on this machine is using the file."""
         return await self._find() is not None
 
     async def _find(self) -> Master | None:
-        """Return the master process that reads the file, directly or through the host's main file."""
+        """Return the master process that is using the file, directly or through the host's main file."""
         main = host.main_of(self.proxy) if self.proxy.is_fragment else ()
         config = Path(main[0]) if main else self._generations.config
         return await asyncio.to_thread(find, config, self._binary or TARGET.binary)
 
     @property
     def _binary(self) -> str | None:
-        """Return the nginx program named with its path in the reload command, or the installed program."""
+        """Return the nginx program whose path is named in the reload command, or the installed program."""
         program = Path(self._reload.command[0])
         return str(program) if program.is_absolute() and program.name == TARGET.binary else find_binary(TARGET)
 
     async def _test(self, generation: Path, bundle: Bundle) -> str:
-        """Return the reason why nginx rejects the files; empty if it accepts them."""
+        """Return the reason why nginx rejects the files, or an empty string if it accepts them."""
         binary = self._binary
         if binary is None:
             return _NO_PROGRAM
@@ -275,7 +275,7 @@ class NginxUpdater:
         return _refusal(await run(TARGET.check_command(binary, str(generation), main), _TEST_TIMEOUT), bundle)
 
     async def _test_within(self, view: View) -> str:
-        """Return the reason why nginx rejects a fragment within a copy of its main file; empty if nginx accepts it."""
+        """Return the reason why nginx rejects a fragment within a copy of its main file, or "" if it accepts it."""
         binary, main = self._binary, host.main_of(self.proxy)
         if binary is None:
             return _NO_PROGRAM
@@ -326,7 +326,8 @@ class NginxUpdater:
     async def _initial_workers(self, master: Master) -> Workers:
         """Return the workers before a reload.
 
-        If nginx has just started, wait briefly for its first workers, which would otherwise count as new workers.
+        If nginx has just started, wait briefly for its first workers, which would otherwise be mistaken for new
+        workers.
         """
         deadline = time.monotonic() + _START_TIMEOUT
         while not (workers := master.workers()).active and time.monotonic() < deadline:
@@ -334,7 +335,7 @@ class NginxUpdater:
         return workers
 
     async def _reload_unseen(self) -> NginxResult:
-        """Reload although no master process is visible. The command's exit code shows whether one exists."""
+        """Reload even though no master process is visible. The command's exit code shows whether one exists."""
         done = await run(self._reload.command, _COMMAND_TIMEOUT)
         place = self._generations.config
         if done.code != 0:

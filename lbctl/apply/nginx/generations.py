@@ -1,9 +1,9 @@
-"""nginx's configuration on disk: a single rename switches all files, and the previous files are kept.
+"""Manages nginx's configuration on disk. A single rename switches all files, and the previous files are kept.
 
-The directory `nginx.conf.lbctl` next to `nginx.conf` contains one generation of files per configuration and a link
-`current` to the live generation. `nginx.conf` and each file that it includes are links through `current`. Therefore,
-nginx always reads one complete generation, even after a crash. A file that was at the path of such a link is kept as
-`.orig`. lbctl changes nothing else in the directory.
+The `nginx.conf.lbctl` directory next to `nginx.conf` contains one generation of files per configuration and a `current`
+link to the live generation. `nginx.conf` and each file that it includes are links through `current`. Therefore, nginx
+always reads one complete generation, even after a crash. If a file existed at the path of such a link, it is kept as
+`.orig`. lbctl does not change anything else in the directory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HOME = ".lbctl"
 
 @dataclass(frozen=True, slots=True)
 class Swapped:
-    """The changes made by a swap, for use in undoing it.
+    """The changes made by a swap, which are used to undo it.
 
     `before` is the previously live generation. `links` pairs each path that is now a link with the backup of its
     previous file, or None if it had no file.
@@ -60,7 +60,7 @@ class Generations:
         shutil.rmtree(generation, ignore_errors=True)
 
     def swap(self, generation: Path, bundle: Bundle) -> Swapped:
-        """Make the generation live. A failure changes nothing."""
+        """Make the generation live. If this fails, nothing has changed."""
         before = self._live()
         replaced: list[tuple[Path, Path | None]] = []
         main, *others = [item.name for item in bundle.files]
@@ -91,7 +91,7 @@ class Generations:
             self._current.unlink(missing_ok=True)
 
     def keep(self, bundle: Bundle, stamp: str) -> None:
-        """Record that nginx runs the live generation with this `stamp`.
+        """Record that nginx is running the live generation with this `stamp`.
 
         Delete all generations except this one and its predecessor.
         """
@@ -105,14 +105,14 @@ class Generations:
         self._drop_links({item.name for item in bundle.files})
 
     def running(self) -> str | None:
-        """Return the stamp passed to `keep`, if that generation is still live."""
+        """Return the stamp passed to `keep` if that generation is still live."""
         with suppress(FileNotFoundError):
             live, _, stamp = self._running_file.read_text().strip().partition(" ")
             return stamp if live == self._live() else None
         return None
 
     def holds(self, bundle: Bundle) -> bool:
-        """Return whether the live generation equals this bundle, and all links point to it."""
+        """Return whether the live generation equals this bundle and all links point to it."""
         main = bundle.main.name
         places = [
             (self.config if item.name == main else self.config.with_name(item.name), item) for item in bundle.files

@@ -1,7 +1,7 @@
 """Checks a fragment within the main file of the host's nginx or a minimal main file.
 
-The main file and all included files are copied to a private directory, with the new fragment in place of the old one.
-`nginx -t` reads the copy, and the host's files are not changed.
+The main file and all included files are copied to a private directory, with the old fragment replaced by the new one.
+`nginx -t` checks the copy, so the host's files are not changed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main_of(proxy: Proxy) -> tuple[str, ...]:
 
 
 def checkable(binary: str, directory: Path, fragment: Path, proxy: Proxy, main: Sequence[str]) -> Checkable:
-    """Prepare a check of `fragment` in place of the file at `config`.
+    """Prepare a check in which `fragment` replaces the file at `config`.
 
     Raises HostError and OSError.
     """
@@ -70,12 +70,12 @@ class HostCopy:
         self.reads_fragment = False
         """Whether an `include` matches the fragment's path."""
         self.has_pid = False
-        """Whether the main file sets a pid file. The copy sets a different pid file."""
+        """Whether the main file sets a pid file, in which case the copy sets a different one."""
 
     def write(self) -> Path:
         """Write the copy and return its main file.
 
-        Relative paths refer to the same files as in the original. Raises OSError.
+        Relative paths still refer to the original files. Raises OSError.
         """
         self._directory.mkdir()
         for sibling in self._main.parent.iterdir():
@@ -100,7 +100,7 @@ class HostCopy:
         return "".join((*parts, text[end:]))
 
     def _replacement(self, directive: list[Word]) -> str | None:
-        """Return the new second word of a directive in the copy, or None if it is unchanged."""
+        """Return the new second word of a directive in the copy, or None if the word is unchanged."""
         if len(directive) != 2:
             return None
         if directive[0].text == "pid":

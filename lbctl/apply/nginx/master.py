@@ -1,8 +1,8 @@
 """Observes a running nginx from outside: its master process, its workers, and its log during a reload.
 
-The exit code of a reload does not prove success: a master that cannot load the configuration continues with the old one
-and logs the reason. This module therefore observes the workers. nginx tries to bind a port five times, at intervals of
-half a second, before it fails. This module reads /proc, so it works only on Linux.
+The exit code of a reload does not prove success, because a master that cannot load the configuration continues with the
+old one and logs the reason. Therefore, this module observes the workers. nginx tries to bind a port five times, at
+intervals of half a second, before it fails. It reads /proc, so it works only on Linux.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _BUILT_IN = re.compile(r"--(prefix|conf-path)=(\S+)")
 _EMERG = re.compile(r"\[emerg\](?: \d+#\d+:)? (?P<message>.*)")
 _RETRIED = "bind() to "
 START_TIMEOUT = 10.0
-"""Seconds to wait for a new worker before a reload counts as failed; nginx retries a port in use for 2.5 s."""
+"""Seconds to wait for a new worker before a reload counts as failed. If a port is in use, nginx retries for 2.5 s."""
 _VERSION_SECONDS = 10.0
 _MAX_READ_BYTES = 1 << 20
 _MAX_LINE_BYTES = 4096
 """Maximum number of bytes to keep from a log line. nginx writes at most 2,048."""
 _MAX_EMERGENCIES = 100
 _HANDOVER_TIMEOUT = 5.0
-"""Seconds to wait for old workers to start shutting down. After that, new workers are sufficient."""
+"""Seconds to wait for old workers to start shutting down. After that, new workers alone are sufficient."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Workers:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of a reload. `reason`: the reason why it failed."""
+    """The result of a reload. `reason` states why it failed."""
 
     succeeded: bool
     reason: str = ""
@@ -76,7 +76,7 @@ class Master:
         self.pid = pid
 
     def workers(self) -> Workers:
-        """Return the current workers; empty after the master has ended."""
+        """Return the current workers. The result is empty once the master has exited."""
         children: list[str] = []
         with suppress(OSError):
             children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
@@ -90,7 +90,7 @@ class Master:
 
 
 class Log:
-    """Reads `emerg` lines from the master's standard error, which is also its error log, if it is a file."""
+    """Reads `emerg` lines from the master's standard error, which is also its error log if it is a file."""
 
     def __init__(self, stream: Path) -> None:
         self._stream = stream
@@ -101,9 +101,9 @@ class Log:
             self._offset = stream.stat().st_size if stream.is_file() else 0
 
     def read(self) -> str:
-        """Return the `emerg` lines logged since the reader was created, at most a hundred.
+        """Return up to a hundred of the `emerg` lines logged since the reader was created.
 
-        A call reads at most 1 MiB, because requests may write to the same log.
+        Each call reads at most 1 MiB, because requests may write to the same log.
         """
         with suppress(OSError):
             if self._stream.is_file():
@@ -120,9 +120,9 @@ class Log:
 
 
 def find(config: Path, binary: str) -> Master | None:
-    """Return the master process that reads `config`, or None.
+    """Return the master process that uses `config`, or None.
 
-    A process on this machine is preferred to one in a container.
+    A process directly on this machine takes precedence over one in a container.
 
     If the master was started without paths on its command line, `binary` provides its built-in paths.
     """
@@ -170,7 +170,7 @@ def _paths_of(binary: str) -> dict[str, str]:
 
 
 def _resolved(path: str) -> str:
-    """Resolve links in the directory, but not in the file name, because the file is one of lbctl's links."""
+    """Resolve links in the directory but not in the file name, because the file is one of lbctl's links."""
     folder, name = os.path.split(os.path.abspath(path))  # noqa: PTH100 -- no link of the file is followed
     return os.path.join(os.path.realpath(folder), name)  # noqa: PTH118
 

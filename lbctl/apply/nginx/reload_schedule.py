@@ -1,10 +1,10 @@
-"""Decides when to reload nginx. Each reload leaves old workers finishing their requests, so reloads are spaced out.
+"""Schedules nginx reloads. Reloads are spaced out, because each one leaves old workers to finish their requests.
 
 Changed weights wait for the fleet's `min_interval`. If only the evidence has changed the weights, they also wait until
-the change has lasted (`lbctl.control.reload_patience`), and several nginx instances reload at different times. All
-other changes (health, drains, removals, a new fleet) are applied after a short pause, which also batches related
-changes. Only the newest configuration is loaded. This module does no I/O: times are seconds of a monotonic clock,
-passed as arguments.
+the change has lasted long enough (`lbctl.control.reload_patience`), and multiple nginx instances reload at different
+times. All other changes (health, drains, removals, a new fleet) are applied after a short pause, so that related
+changes are batched. Only the newest configuration is loaded. This module does no I/O. Times are passed as arguments, in
+seconds on a monotonic clock.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _MAX_RETRY_INTERVAL = 300.0
 
 @dataclass(frozen=True, slots=True)
 class ReloadSchedule:
-    """The schedule of one proxy. `min_interval` is in seconds; `wanted` is the most urgent reason for a reload."""
+    """A proxy's schedule. `min_interval` is in seconds, and `wanted` is the most urgent reason for a reload."""
 
     min_interval: float
     offset: float = 0.0
-    """Delay of a reload for evidence, in seconds, so that several nginx instances reload at different times."""
+    """Delay before a reload for evidence, in seconds, so that multiple nginx instances reload at different times."""
     last: float = -math.inf
     """Time of the last reload, in seconds."""
     wanted: Reason | None = None
     patience: ReloadPatience = field(default_factory=ReloadPatience)
-    """Time for which the wanted weights have differed from the running weights."""
+    """Time for which the desired weights have differed from the running weights."""
 
     def want(self, reason: Reason) -> ReloadSchedule:
         """Return the schedule with a reload requested for this reason, unless a more urgent one is pending."""
@@ -49,11 +49,11 @@ class ReloadSchedule:
         return replace(self, wanted=reason)
 
     def observe(self, running: View | None, wanted: View, now: float) -> ReloadSchedule:
-        """Return the schedule after comparing the running and wanted weights."""
+        """Return the schedule after comparing the running and desired weights."""
         return replace(self, patience=self.patience.observe(_weight_pairs(running, wanted), now))
 
     def due(self) -> float | None:
-        """Return the earliest time for the reload, or None if no reload is wanted."""
+        """Return the earliest time for the reload, or None if no reload has been requested."""
         if self.wanted is None:
             return None
         if self.wanted == "evidence":
@@ -71,7 +71,7 @@ class ReloadSchedule:
 
 
 def _weight_pairs(running: View | None, wanted: View) -> Iterator[tuple[Weight, Weight]]:
-    """Yield the running and the wanted weight of each replica that gets requests in both views."""
+    """Yield the running and desired weight of each replica that gets requests in both views."""
     if running is None:
         return
     for name in wanted.pools.keys() & running.pools.keys():
@@ -83,10 +83,10 @@ def _weight_pairs(running: View | None, wanted: View) -> Iterator[tuple[Weight, 
 
 
 def offset_of(proxy: Proxy, proxies: Iterable[Proxy], host: str, min_interval: float) -> float:
-    """Return the reload offset of this nginx on this host: below `min_interval` seconds, and 0 for the only nginx.
+    """Return this nginx's reload offset on this host, which is below `min_interval` seconds, or 0 for the only nginx.
 
-    All nginx instances get new weights at the same time. If all of them reloaded at once, no requests in flight would
-    be known.
+    All nginx instances get new weights at the same time. If all of them reloaded at once, none would know about the
+    requests in flight.
     """
     count = sum(item.instances for item in proxies if item.kind == proxy.kind)
     return crc32(f"{proxy.name} {host}".encode()) / 2**32 * min_interval if count > 1 else 0.0
@@ -114,7 +114,7 @@ def same_shape(one: View, other: View) -> bool:
 def with_live_state(good: View, wanted: View) -> View:
     """Return `good` with the weights and drains of `wanted`, for use while nginx rejects `wanted`.
 
-    Health changes must take effect even if the newest fleet cannot be loaded. A replica that only `good` contains is
+    Health changes must take effect even if the newest fleet cannot be loaded. A replica that is only in `good` remains
     unchanged.
     """
     weights, drained = dict(good.weights), dict(good.drained)
@@ -128,7 +128,7 @@ def _shape(view: View) -> View:
 
 
 def _live_state(good: View, wanted: View, name: str) -> tuple[tuple[Weight, ...], frozenset[str]]:
-    """Return the weights and drains of a pool. A replica with a different address is a different replica."""
+    """Return a pool's weights and drains. A replica with a different address is a different replica."""
     pairs = zip(wanted.pools[name].replicas, wanted.weights[name], strict=True)
     live = {(item.name, item.address): weight for item, weight in pairs}
     members = good.pools[name].replicas

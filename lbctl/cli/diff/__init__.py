@@ -1,4 +1,4 @@
-"""`lbctl diff`: shows the differences from other files, from a git revision, or from the running fleet."""
+"""`lbctl diff`, which shows the differences from other files, from a git revision, or from the running fleet."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _check(options: _Options) -> None:
 
 
 def _other(paths: tuple[str, ...], against: tuple[str, ...], diagnostics: Diagnostics) -> Loaded | None:
-    """Load the other fleet. Errors in this fleet are reported together with the first fleet's errors."""
+    """Load the other fleet. Its errors are reported together with the first fleet's errors."""
     findings = Diagnostics()
     if against[0].startswith(_GIT):
         loaded = revision.load(paths, against[0].removeprefix(_GIT), findings)

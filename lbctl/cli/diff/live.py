@@ -1,7 +1,8 @@
-"""`lbctl diff --against live`: compares the files with a running `serve`, and shows which side is ahead.
+"""`lbctl diff --against live`, which compares the files with a running `serve` and shows which side is ahead.
 
 The files are ahead if they contain changes that `serve` has not applied yet. The fleet is ahead if it has state that is
-not in any file: manual overrides, live weights, ejected replicas. Both sides can be ahead for the same replica.
+not in any file, such as manual overrides, live weights or ejected replicas. Both sides can be ahead for the same
+replica.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _MAX_ITEMS = 40
 class Ahead:
     """A difference at `path`, and the side that is ahead: the files or the running fleet.
 
-    `files` and `live` are the two values; None means that this side has no value.
+    `files` and `live` are the two sides' values. None means that a side has no value.
     """
 
     who: Literal["files", "fleet"]
@@ -41,7 +42,7 @@ class Ahead:
     files: str | None
     live: str | None
     why: str = ""
-    """Reason why this side is ahead; empty if unknown."""
+    """Reason why this side is ahead, or an empty string if unknown."""
 
 
 def compare(compiled: Compiled, server: ServeClient, form: str) -> bool:

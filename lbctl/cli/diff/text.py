@@ -1,4 +1,4 @@
-"""Formats the difference between two fleets: as short sections for people, or as JSON values for programs."""
+"""Formats the difference between two fleets as short sections for people, or as JSON values for programs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from lbctl.ir.matching import path_text
 from lbctl.ir.secrets import shown_value
 
 _MAX_LINES = 12
-"""Maximum number of lines of one kind below a heading. Further lines are only counted."""
+"""Maximum number of lines of one kind below a heading. Any further lines are only counted."""
 ABSENT = "(absent)"
-"""Placeholder for a setting that one side does not have."""
+"""Placeholder for a setting that is missing on one side."""
 _SIGNS = {"added": "+", "removed": "-"}
 
 
@@ -77,7 +77,7 @@ def as_json(difference: Difference, sources: SourceMap) -> dict[str, Any]:
 
 
 def position(item: SettingChange, sources: SourceMap) -> Position | None:
-    """Return the position of the new value, or None if the files do not contain it.
+    """Return the new value's position, or None if the files do not contain it.
 
     `sources` is the source map of the new side.
     """
@@ -85,7 +85,7 @@ def position(item: SettingChange, sources: SourceMap) -> Position | None:
 
 
 def match(rule: Rule) -> dict[str, Any]:
-    """Return the conditions of a rule as JSON values."""
+    """Return a rule's conditions as JSON values."""
     return {
         "host": rule.host or None,
         "path": path_text(rule.path),
@@ -96,7 +96,7 @@ def match(rule: Rule) -> dict[str, Any]:
 
 
 def conditions(rule: Rule) -> str:
-    """Return the conditions as one line, for example `POST api.example.com/v1/… with x-tier: gold`."""
+    """Return the conditions as a single line, for example `POST api.example.com/v1/… with x-tier: gold`."""
     methods = f"{'|'.join(rule.methods)} " if rule.methods else ""
     path = path_text(rule.path)
     path = f" {path}" if rule.path.kind == "regex" and rule.host else path
@@ -117,7 +117,7 @@ def _things(things: Sequence[ObjectChange]) -> Iterator[str]:
 
 
 def _traffic(rows: Sequence[TrafficChange]) -> Iterator[str]:
-    """Yield the changed shares: pools before replicas, then the largest change first."""
+    """Yield the changed shares, with pools before replicas and the largest changes first."""
     if rows:
         yield "traffic (share of the route's requests, by weight)"
     for route, items in groupby(rows, key=lambda item: item.route):
@@ -130,7 +130,7 @@ def _traffic(rows: Sequence[TrafficChange]) -> Iterator[str]:
 
 
 def largest_first(rows: Iterable[TrafficChange]) -> list[TrafficChange]:
-    """Sort the changes of one route: pools before replicas, then the largest change first."""
+    """Sort the changes to one route, with pools before replicas and the largest changes first."""
     return sorted(rows, key=lambda item: (bool(item.replica), -abs(item.new - item.old), item.pool, item.replica))
 
 

@@ -1,6 +1,6 @@
-"""`lbctl doctor`: reports problems on this machine that would prevent the fleet from running. It makes no changes.
+"""`lbctl doctor`, which reports problems on this machine that would prevent the fleet from running. It changes nothing.
 
-It contacts only addresses from the fleet or the command line, each for at most two seconds.
+It contacts only addresses specified in the fleet or on the command line, each for at most two seconds.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ option = options_of("doctor")
 
 @dataclass(frozen=True, slots=True)
 class _Options:
-    """Command-line options.
+    """The command-line options.
 
-    `of_server` contains the fleet paths of the queried `serve`, from PATH… or --fleet. `named` is whether --server was
-    given, and `expected` whether it was given on the command line rather than in the environment.
+    `of_server` contains the queried `serve`'s fleet paths, from PATH… or --fleet. `named` indicates whether --server
+    was given, and `expected` indicates whether it was given on the command line rather than in the environment.
     """
 
     paths: tuple[str, ...]
@@ -165,18 +165,18 @@ def _checks(options: _Options, loaded: Loaded | None) -> Iterator[DoctorResult]:
 
 
 def _of_this_fleet(status: AnyVersionStatus | None, paths: Sequence[str]) -> AnyVersionStatus | None:
-    """Return the status if that `serve` runs the fleet at one of these paths, else None."""
+    """Return the status if that `serve` runs the fleet at one of these paths, or None otherwise."""
     is_own = status is not None and any(running_fleet.runs(status, path) for path in paths)
     return status if is_own else None
 
 
 def _own_ports(chosen: ServeSettings, own: AnyVersionStatus | None, *, needed: bool) -> Iterator[DoctorResult]:
-    """Check the ports of `serve`.
+    """Check the ports that `serve` uses.
 
-    If `serve` is not `needed`, an occupied port is only a warning, because `render` does not need ports.
+    If `serve` is not `needed`, an occupied port causes only a warning, because `render` does not need ports.
 
-    `own` is the status of the `serve` that runs this fleet on this machine, if any. In this case, the addresses that it
-    uses are checked.
+    `own` is the status of the `serve` that runs this fleet on this machine, if any. In that case, the addresses that it
+    is using are checked.
     """
     from lbctl.cli.doctor import ports
     from lbctl.cli.listen_address import address as parsed
@@ -193,9 +193,9 @@ def _own_ports(chosen: ServeSettings, own: AnyVersionStatus | None, *, needed: b
 
 
 def _server(options: _Options, source: FleetSource | None, chosen: ServeSettings) -> tuple[ServeClient, bool]:
-    """Return the server to check, and whether it must answer.
+    """Return the server to check, and whether it is required to respond.
 
-    The server comes from --server or else from the fleet; otherwise, it is the default server.
+    The server is taken from --server, or else from the fleet. If neither specifies one, it is the default server.
     """
     server = options.server
     if options.named:
@@ -205,7 +205,7 @@ def _server(options: _Options, source: FleetSource | None, chosen: ServeSettings
         return replace(server, token_file=token), False
     scheme = "https" if chosen.control.api_tls else "http"
     if not token and not bind.on_loopback and is_file(chosen.token):
-        token = str(chosen.token)  # never on loopback: reads need no token there, and any process may listen
+        token = str(chosen.token)  # never on loopback, because reads need no token there and any process can listen
     return replace(server, url=f"{scheme}://{_local_address(bind)}", token_file=token), False
 
 
@@ -229,7 +229,7 @@ def _has_control(source: FleetSource | None) -> bool:
 
 
 def _table(checks: Sequence[DoctorResult]) -> None:
-    """Print the checks. Advice is on a separate line, because result and advice are both sentences."""
+    """Print the checks. Advice is printed on a separate line, because result and advice are both sentences."""
     rows = [
         ("CHECK", "STATE", "RESULT, AND → ADVICE"),
         *((plain(item.what), item.state, plain(item.message)) for item in checks),

@@ -1,4 +1,4 @@
-"""Checks whether a running `serve` answers, and compares its lbctl version and clock with this machine's."""
+"""Checks whether a running `serve` responds, and compares its lbctl version and clock with this machine's."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ class ApiCheck:
     """The results of checking a running `serve`."""
 
     result: DoctorResult
-    """Whether the API answers."""
+    """Whether the API responds."""
     skews: tuple[Skew, ...] = ()
     """Clock skew."""
     status: AnyVersionStatus | None = None
-    """Status of `serve`; None if it does not answer."""
+    """The status that `serve` reports, or None if it does not respond."""
 
 
 def api(server: ServeClient, needed: bool) -> ApiCheck:
-    """Check that `serve` answers.
+    """Check that `serve` responds.
 
     If `serve` is `needed`, because the user specified it, a missing response is a failure.
     """
@@ -74,7 +74,7 @@ def _version_check(what: str, status: AnyVersionStatus) -> DoctorResult:
 
 
 def _connection_failure(url: str) -> str:
-    """Return the reason why connecting fails, or an empty string."""
+    """Return the reason why the connection fails, or an empty string."""
     parts = urlsplit(url)
     try:
         place = (parts.hostname or "", parts.port or ports.BY_SCHEME[parts.scheme])
@@ -87,7 +87,7 @@ def _connection_failure(url: str) -> str:
 def _within(seconds: float, function: Callable[[], _Answer]) -> _Answer:
     """Return the result of the function, or raise its ApiError.
 
-    Raises _SlowError after `seconds`; the function then keeps running in its thread.
+    Raises _SlowError after `seconds`. In that case, the function keeps running in its thread.
     """
     results: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
 

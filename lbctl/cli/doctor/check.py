@@ -1,4 +1,4 @@
-"""The result of one check of `lbctl doctor`: its state, its finding, and the recommended action."""
+"""The result of one `lbctl doctor` check, with its state, its finding and the recommended action."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Checks whether the fleet's Kubernetes API servers answer and permit the requests that discovery needs.
+"""Checks whether the fleet's Kubernetes API servers respond and permit the requests that discovery needs.
 
-Permissions are checked with SelfSubjectAccessReview, which every account may create. Only InferencePools are actually
-listed, because a cluster may not have their API.
+Permissions are checked with SelfSubjectAccessReview, which every account is allowed to create. Only InferencePools are
+actually listed, because a cluster may not have their API.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _NO_PERMISSION = "grant the account a Role with these permissions (see docs/how-
 def checks(pools: Sequence[Pool], *, needed: bool) -> list[DoctorResult]:
     """Return a check for each pool with `discovery.kubernetes`.
 
-    If discovery is not `needed`, because all proxies of the fleet are Kubernetes gateways, problems are not failures.
+    If discovery is not `needed`, because all of the fleet's proxies are Kubernetes gateways, problems do not count as
+    failures.
     """
     sections = [(pool.name, pool.discovery) for pool in pools if isinstance(pool.discovery, KubernetesDiscovery)]
     results = asyncio.run(_checked(sections)) if sections else []
@@ -74,7 +75,7 @@ async def _check(pool: str, discovery: KubernetesDiscovery) -> DoctorResult:
 
 
 async def _inference_pool_problem(client: ApiClient, discovery: KubernetesDiscovery) -> str:
-    """Return the problem with the InferencePool; empty if it exists, or if the source is a Service.
+    """Return the problem with the InferencePool, or "" if it exists or the source is a Service.
 
     Raises ApiError, ClusterError.
     """
@@ -93,7 +94,7 @@ async def _inference_pool_problem(client: ApiClient, discovery: KubernetesDiscov
 
 
 async def is_allowed(client: ApiClient, path: str, verb: str, name: str = "") -> bool:
-    """Return whether the account may use the verb on the collection at `path`, or on the object `name` in it.
+    """Return whether the account can use the verb on the collection at `path`, or on the object `name` in it.
 
     Raises ApiError, ClusterError.
     """
@@ -111,7 +112,7 @@ async def is_allowed(client: ApiClient, path: str, verb: str, name: str = "") ->
 
 
 def _place(path: str) -> Iterator[tuple[str, str]]:
-    """Yield the collection's group and namespace, if it has them."""
+    """Yield the collection's group and namespace, if present."""
     parts = path.split("/")
     if parts[1] == "apis":
         yield "group", parts[2]

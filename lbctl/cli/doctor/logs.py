@@ -15,7 +15,7 @@ from lbctl.targets.target import in_system_directory
 
 
 def logs(topology: Topology) -> Iterator[DoctorResult]:
-    """Check the access logs of each proxy that has a `config`, because this path shows where the proxy runs."""
+    """Check the access logs of each proxy that has a `config`, because this path indicates where the proxy runs."""
     for proxy in topology.proxies:
         if proxy.config is not None:
             for path in target(proxy.kind).log_files(view(Snapshot(topology), proxy)):

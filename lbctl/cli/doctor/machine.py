@@ -1,4 +1,4 @@
-"""Checks the open-file limit and the clock of this machine."""
+"""Checks this machine's open-file limit and clock."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from lbctl.cli.doctor.check import DoctorResult
 from lbctl.ir.listeners import Listener
 
 _UNSTATED = 8192
-"""Assumed number of client connections if a listener has no limit."""
+"""Number of client connections assumed if a listener has no limit."""
 _SPARE = 1536
-"""Additional open files for logs, listeners and health checks."""
+"""Number of additional open files for logs, listeners and health checks."""
 _UNSYNCHRONISED = 0x40
 """STA_UNSYNC of adjtimex(2)."""
 _TIMEX = "@Illlli"
@@ -22,7 +22,7 @@ _TIMEX = "@Illlli"
 _TIMEX_SIZE = 512
 _NOTICEABLE = 1.0
 _HARMFUL = 60.0
-"""Clock skew in seconds at which time-limited tokens are rejected."""
+"""Clock skew, in seconds, at which time-limited tokens are rejected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +31,11 @@ class Skew:
 
     server: str
     ahead: float
-    """Number of seconds by which the server's clock is ahead; negative if it is behind."""
+    """Number of seconds by which the server's clock is ahead, or a negative number if it is behind."""
 
 
 def files(listeners: Sequence[Listener]) -> DoctorResult:
-    """Compare this shell's open-file limit with the fleet's needs: two connections per client."""
+    """Compare this shell's open-file limit with the fleet's needs, which are two connections per client."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     finding = f"{_limit(soft)}, can be raised to {_limit(hard)}"
     if not listeners:
@@ -58,7 +58,7 @@ def _limit(value: int) -> str:
 
 
 def clock(skews: Sequence[Skew]) -> DoctorResult:
-    """Check the clock. `skews` come from the servers that report their time."""
+    """Check the clock. `skews` contains the clock skews of servers that report their time."""
     worst = max(skews, key=lambda item: abs(item.ahead), default=None)
     synchronised = _synchronised()
     texts = {
@@ -79,7 +79,7 @@ def clock(skews: Sequence[Skew]) -> DoctorResult:
 
 
 def _synchronised() -> bool | None:
-    """Return whether the kernel considers the clock synchronised, or None if this is unknown."""
+    """Return whether the kernel considers the clock synchronised, or None if unknown."""
     try:
         adjtimex = ctypes.CDLL(None, use_errno=True).adjtimex
     except (OSError, AttributeError):

@@ -1,4 +1,4 @@
-"""Checks that the picker is running and answers, if a pool uses `algorithm: pick`."""
+"""Checks that the picker is running and responding, if a pool uses `algorithm: pick`."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _HINT = "see `lbctl status` and the log of `serve`"
 def picker(bind: Address | None, url: str, status: AnyVersionStatus | None) -> DoctorResult | None:
     """Check the picker that the fleet needs at `bind`. Return None if no picker is required.
 
-    `status` is the status of `serve` at `url`, or None if it does not answer. If `serve` is on another machine, only
-    its status can be checked.
+    `status` is the status reported by `serve` at `url`, or None if it does not respond. If `serve` is on another
+    machine, only its status can be checked.
     """
     reported = status.picker if status is not None else None
     if reported is None:
@@ -49,7 +49,7 @@ def picker(bind: Address | None, url: str, status: AnyVersionStatus | None) -> D
 
 
 def keyless(topology: Topology) -> DoctorResult | None:
-    """Return a warning if this fleet's proxies query the picker without a key, otherwise None."""
+    """Return a warning if this fleet's proxies query the picker without a key, or None otherwise."""
     reason = missing_key(topology)
     if not reason or all(pool.balance.pick is None for pool in topology.pools):
         return None
@@ -66,7 +66,7 @@ def lacks_picker(url: str, status: AnyVersionStatus | None) -> bool:
 
 
 def _without_report(bind: Address, url: str, *, is_served: bool) -> DoctorResult:
-    """Check the picker from the files, because no `serve` reports its state."""
+    """Check the picker based on the files, because no `serve` reports its state."""
     what = f"picker {bind}"
     if is_served:
         message = "the running serve does not need a picker, so it uses different files"
@@ -79,7 +79,7 @@ def _without_report(bind: Address, url: str, *, is_served: bool) -> DoctorResult
 
 
 def _problem(place: Address) -> str:
-    """Return the reason why no picker answers over HTTP at this address, or an empty string."""
+    """Return the reason why no picker responds over HTTP at this address, or an empty string."""
     connection = http.client.HTTPConnection(place.host, place.port, timeout=ANSWER_TIMEOUT)
     try:
         connection.request("GET", "/health")

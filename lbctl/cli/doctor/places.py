@@ -1,4 +1,4 @@
-"""Checks the state directory of `serve`, and the certificates and keys that the fleet refers to.
+"""Checks the `serve` state directory, and the certificates and keys to which the fleet refers.
 
 The contents of these files are never shown.
 """
@@ -22,20 +22,19 @@ from lbctl.store.sqlite import DATABASE, VERSION
 from lbctl.xds.build.key_pairs import authority_problem, crl_problem, pair_problem
 
 _MAX_FILE_BYTES = 1 << 20
-"""Maximum size of a file in bytes."""
+"""Maximum size of a file, in bytes."""
 _SECRET = frozenset({"key", "file", "token_file"})
 """Config keys of files that only the owner should be able to read."""
 _PAIR = 2
 _HEAD = 100
 _FORM = slice(60, 64)
-"""Position of `user_version` in a SQLite file. Reading the file directly does not lock the database of a running
-`serve`."""
+"""Position of `user_version` in a SQLite file. Reading the file directly does not lock a running `serve`'s database."""
 
 
 def state(place: Path, needed: bool) -> DoctorResult:
-    """Check the state directory of `serve`.
+    """Check the `serve` state directory.
 
-    If it is `needed`, because the user, the fleet or a running `serve` specifies it, a problem is a failure.
+    If it is `needed` because the user, the fleet or a running `serve` specifies it, a problem counts as a failure.
     """
     what = f"state {place}"
     try:
@@ -81,7 +80,7 @@ def _new_state(what: str, place: Path, needed: bool) -> DoctorResult:
 def _can_be_written(directory: Path) -> bool:
     """Return whether a file can be created in the directory.
 
-    The check creates an unnamed file, because permissions are not conclusive for root, for example in /proc.
+    The check creates an unnamed file, because for root, permissions are not conclusive, for example in /proc.
     """
     try:
         with tempfile.TemporaryFile(dir=directory):
@@ -91,7 +90,7 @@ def _can_be_written(directory: Path) -> bool:
 
 
 def _database(what: str, place: Path) -> DoctorResult:
-    """Check whether this version of lbctl can read the database."""
+    """Check whether this lbctl version can read the database."""
     file = place / DATABASE
     if not file.exists():
         return DoctorResult(what, "ok", "writable and private; still empty")
@@ -110,7 +109,7 @@ def _database(what: str, place: Path) -> DoctorResult:
 
 
 def named(source: FleetSource, settings: ServeSettings) -> Iterator[DoctorResult]:
-    """Yield a result for each file that has a problem, and one for all other files."""
+    """Yield a result for each file that has a problem, and one result for all other files."""
     in_cluster = replaced_by_secrets(source)
     files = [
         (dotted(path), str(path[-1]), file_of(source, node))
@@ -126,11 +125,11 @@ def named(source: FleetSource, settings: ServeSettings) -> Iterator[DoctorResult
 
 
 _Named = tuple[str, str, Path]
-"""Config path that names a file, the last key of that config path, and the file."""
+"""Config path that names a file, that path's last key, and the file."""
 
 
 def _control_plane_files(settings: ServeSettings) -> Iterator[_Named]:
-    """Yield the files that belong to the control plane itself."""
+    """Yield the control plane's own files."""
     for endpoint, tls in (("xds", settings.control.xds_tls), ("api", settings.control.api_tls)):
         for key in ("certificate", "key", "client_ca"):
             value = getattr(tls, key, None)
@@ -141,7 +140,7 @@ def _control_plane_files(settings: ServeSettings) -> Iterator[_Named]:
 
 
 def _file(what: str, key: str, place: Path) -> DoctorResult | None:
-    """Return the problem with the file, or None."""
+    """Return the problem with the file, or None if there is none."""
     try:
         mode = place.stat().st_mode
         with place.open("rb") as opened:

@@ -1,4 +1,4 @@
-"""Checks whether the addresses in the fleet are free, or which program uses them.
+"""Checks whether the addresses in the fleet are free and, if not, which program is using them.
 
 The check binds a socket to each address and closes it without listening.
 """
@@ -24,11 +24,11 @@ SERVE = frozenset({"lbctl"})
 PICKER = "control.picker.bind"
 """Config path of the picker's address."""
 _NAMES = ("lbctl", "lbctl.picker")
-"""Names of lbctl and its picker in their command lines."""
+"""Names by which lbctl and its picker appear in command lines."""
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _PROGRAM = 3
-"""Number of leading arguments of a command line to search for lbctl. In `python -m lbctl`, for example, lbctl is not
-the first argument."""
+"""Number of leading command-line arguments in which to search for lbctl. In `python -m lbctl`, for example, lbctl is
+not the first argument."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def of_fleet(topology: Topology, *, picker_is_elsewhere: bool) -> Iterator[Bound
 
 
 def _in_clusters(topology: Topology) -> set[str]:
-    """Return the listeners that exist only on Kubernetes gateways, and not on any machine."""
+    """Return the listeners that exist only on Kubernetes gateways and not on any machine."""
     carriers = {
         listener.name: {item.kind for item in topology.proxies if not item.listeners or listener.name in item.listeners}
         for listener in topology.listeners
@@ -95,7 +95,7 @@ def port(bound: BoundAddress) -> DoctorResult:
 
 
 def _outgoing_port_warning(what: str, bound: BoundAddress) -> DoctorResult | None:
-    """Warn if an agent check listens in the port range for outgoing connections.
+    """Warn if an agent check listens on ports in the range for outgoing connections.
 
     An agent check needs many consecutive ports, and outgoing connections may occupy some of them when `serve` starts.
     """

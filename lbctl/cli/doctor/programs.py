@@ -33,7 +33,7 @@ def programs(topology: Topology | None) -> Iterator[DoctorResult]:
 
 
 def _kubectl(program: Target) -> DoctorResult:
-    """Check the program that validates Kubernetes objects. The version of the program does not matter."""
+    """Check the program that validates Kubernetes objects. Its version does not matter."""
     path = find_binary(program)
     if path is None:
         todo = f"`render --check` needs it: {program.install_hint}"
@@ -69,7 +69,7 @@ def _program(kind: str, proxies: Sequence[Proxy]) -> tuple[DoctorResult, tuple[i
 
 
 def _faults(kind: str, version: tuple[int, ...], proxies: Sequence[Proxy], topology: Topology) -> list[Advisory]:
-    """Return known bugs in this version that the configuration of one of these proxies can trigger."""
+    """Return known bugs in this version that can be triggered by one of these proxies' configurations."""
     if not version:
         return []
     snapshot = Snapshot(topology)
@@ -96,7 +96,7 @@ def _missing(kind: str, proxies: Sequence[Proxy], driven: Sequence[Proxy]) -> Do
 def _version_check(
     kind: str, finding: str, version: tuple[int, ...], proxies: Sequence[Proxy], driven: Sequence[Proxy]
 ) -> DoctorResult:
-    """Compare a program's version with the version in the fleet, and with the oldest supported version."""
+    """Compare a program's version with the version in the fleet and with the oldest supported version."""
     oldest = target(kind).versions[0]
     if version[: len(oldest)] < oldest:
         todo = f"lbctl supports {version_text(oldest)} and later"

@@ -1,4 +1,4 @@
-"""Checks whether the replicas accept connections from this machine, and shows the problems that `serve` reports."""
+"""Checks whether the replicas accept connections from this machine, and shows problems reported by `serve`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CONCURRENCY = 256
 _SHOWN = 3
 """Maximum number of failures shown."""
 _CHECKED_ELSEWHERE = frozenset({"not_ready", "picker"})
-"""Kinds of problems that have a separate check."""
+"""Kinds of problems for which a separate check exists."""
 
 
 def replicas(topology: Topology) -> list[DoctorResult]:
@@ -71,7 +71,7 @@ def _result(pool: Pool, problems: Mapping[str, str], *, is_used: bool) -> Doctor
 
 
 def problems(status: AnyVersionStatus | None) -> Iterator[DoctorResult]:
-    """Yield a result for each problem that a running `serve` reports. `status` is None if no serve answers."""
+    """Yield a result for each problem that a running `serve` reports. `status` is None if no serve responds."""
     for item in status.problems if status is not None else ():
         if item.kind not in _CHECKED_ELSEWHERE:
             state: State = "failed" if item.severity == "critical" else "warn"

@@ -1,4 +1,4 @@
-"""Checks whether the fleet's metrics endpoints answer and contain the metrics that its pools need.
+"""Checks whether the fleet's metrics endpoints respond and provide the metrics that its pools need.
 
 Each page is requested once.
 """
@@ -24,14 +24,14 @@ from lbctl.serve.telemetry.replica_sources import ReplicaSources
 from lbctl.signals.plan import ScrapePlan, ScrapeSource, scrape_plan
 
 ANSWER_TIMEOUT = 2.0
-"""Timeout for one response, in seconds."""
+"""Timeout for a single response, in seconds."""
 _TOTAL_TIMEOUT = 15.0
 """Timeout for all responses together, in seconds."""
 _CONCURRENCY = 256
 _SHOWN = 3
 """Maximum number of failures shown."""
 _Key = tuple[str, str, tuple[str, str] | None]
-"""URL, query and key of a metrics page."""
+"""URL, query and key for a metrics page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class _TimedAnswer:
 def sources(pools: Sequence[Pool], secrets: Secrets) -> tuple[list[DoctorResult], list[Skew]]:
     """Check the fleet's metrics pages and DNS names.
 
-    Returns a result for each DNS name and for each kind of source in each pool, and the clock skew of the servers.
+    Returns a result for each DNS name and for each kind of source in each pool, and the servers' clock skew.
     """
     plans = (scrape_plan(pool, item, key_of(pool, secrets)) for pool in pools for item in pool.replicas)
     replicas = [plan for plan in plans if plan is not None]
@@ -60,7 +60,7 @@ def sources(pools: Sequence[Pool], secrets: Secrets) -> tuple[list[DoctorResult]
 async def _request_all(
     keys: Iterable[_Key], names: Sequence[Pool]
 ) -> tuple[dict[_Key, _TimedAnswer], list[DoctorResult]]:
-    """Request all pages and resolve all names. Late responses are left out."""
+    """Request all pages and resolve all names. Late responses are omitted."""
     slots = asyncio.Semaphore(_CONCURRENCY)
     async with session() as client:
 
@@ -116,7 +116,7 @@ def _checks(replicas: Sequence[ScrapePlan], answers: dict[_Key, _TimedAnswer]) -
 def _problem(sources: ReplicaSources, index: int, source: ScrapeSource, answers: dict[_Key, _TimedAnswer]) -> str:
     """Return the reason why this source provides no signal, or an empty string.
 
-    The criteria are the same as in `serve`.
+    The criteria are the same as those that `serve` uses.
     """
     answer = answers.get((source.url, source.query, source.key))
     if answer is None:

@@ -1,4 +1,4 @@
-"""Checks the store that is shared by control-plane members: access, the leader, and the members' clocks."""
+"""Checks the store that control-plane members share: access, the leader, and the members' clocks."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def checks(settings: ServeSettings) -> Iterator[DoctorResult]:
 
 
 def _signatures(store: SignedStore) -> Iterator[DoctorResult]:
-    """Yield results for rejected content of the store, and for the acceptance of unsigned content."""
+    """Yield results for rejected content in the store, and for the acceptance of unsigned content."""
     for subject, problem in store.refused.items():
         finding = f"{subject}: {problem}"
         advice = "find the other writer, or use the same control.store.key_file for all members"

@@ -158,13 +158,13 @@ class Undecided:
     pool: str
     replica: str
     capacity: float
-    """Capacity of the replica, relative to its pool."""
+    """The replica's capacity, relative to its pool."""
     published: float
-    """Published weight, on the scale of capacities."""
+    """Published weight, on the same scale as capacities."""
     sent: float
     """Deprecated: the old name of `published`, available until version 1.1."""
     share: float
-    """Replica's share of the pool's requests, from 0 to 1."""
+    """The replica's share of the pool's requests, from 0 to 1."""
     ramp: float
     """lbctl's slow-start factor, from 0 to 1."""
     picker_ramp: float
@@ -208,9 +208,9 @@ def _few_lines(row: Undecided) -> Iterator[tuple[str, str]]:
 
 
 def _lines(row: schema.Decision, peers: Iterable[schema.Decision]) -> Iterator[tuple[str, str]]:
-    """Yield the label and the text of each line about a decision.
+    """Yield the label and text of each line about a decision.
 
-    `peers` contains the decisions for all replicas of its pool.
+    `peers` contains the decisions for all replicas in its pool.
     """
     yield "replica", f"{row.pool}/{row.replica}, capacity {row.capacity:g}"
     yield "strategy", f"{row.strategy}, {row.mode}" + (f": {row.mode_words}" if row.mode_words else "")

@@ -1,6 +1,6 @@
-"""`lbctl explain pick`: shows which replica the picker would choose for a request.
+"""`lbctl explain pick`, which shows which replica the picker would choose for a request.
 
-If files are given, all replicas are assumed to be idle. Otherwise, the picker of a running `lbctl serve` answers.
+If files are given, all replicas are assumed to be idle. Otherwise, a running `lbctl serve`'s picker is queried.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class PickQuery:
     session: str | None
     """Value of the pool's first session key."""
     tenant: str | None
-    """Tenant that sends the request."""
+    """Tenant that is sending the request."""
     priority: Literal["high", "normal", "low"]
-    """Priority of the request in the queue of a running picker."""
+    """The request's priority in a running picker's queue."""
     body: str | None
     """Path of the file that contains the request body."""
     region: str | None
@@ -99,7 +99,7 @@ def _print(explanation: schema.PickExplanation, query: PickQuery) -> None:
 
 
 def _table(pool: ir.Pool) -> PoolTable:
-    """Return a pool's picker table, based on the files: all replicas are idle and have their full capacity."""
+    """Return a pool's picker table based on the files, where all replicas are idle and have their full capacity."""
     return PoolTable.of(pool, (_candidate(item, pool) for item in pool.replicas))
 
 

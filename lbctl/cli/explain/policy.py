@@ -29,10 +29,10 @@ _POOL = ("protocol", "affinity", "locality", "connections", "timeouts", "circuit
 
 
 def policy(compiled: Compiled, proxy: Proxy, listener: Listener, route: Route, pools: tuple[str, ...]) -> list[Row]:
-    """Return the settings of the listener, the route, and the pools that the request may reach.
+    """Return the settings for the listener, the route, and the pools that the request can reach.
 
     Limits that are divided among proxy instances are given per instance. `at` is None for a default. For a Kubernetes
-    gateway, only the settings in its objects are returned: its GatewayClass determines the others.
+    gateway, only the settings in its objects are returned, because its GatewayClass determines the others.
     """
     served = view(Snapshot(compiled.topology), proxy)
     in_files = dict(_applicable(listener, route, [item for item in compiled.topology.pools if item.name in pools]))

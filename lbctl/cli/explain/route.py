@@ -1,4 +1,4 @@
-"""`lbctl explain route`: shows the route, pool and policy of a request on each of the fleet's proxies.
+"""`lbctl explain route`, which shows a request's route, pool and policy on each of the fleet's proxies.
 
 Nothing is sent. Each proxy is evaluated separately, because the proxies interpret some requests differently. Proxies
 with the same result are shown together.
@@ -17,7 +17,7 @@ from lbctl.cli.fleet import load, show
 from lbctl.cli.output import show as show_value
 
 _REPLICAS = 4
-"""Maximum number of replicas shown for a pool."""
+"""Maximum number of replicas shown per pool."""
 
 
 def answer(query: RouteQuery, paths: tuple[str, ...]) -> int:

@@ -1,4 +1,4 @@
-"""The request for `lbctl explain route`: parsed from the command line, with its listener and proxies."""
+"""The request for `lbctl explain route`, parsed from the command line, with its listener and proxies."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class RouteQuery:
     headers: tuple[str, ...]
     """Headers, each as `name: value`."""
     body: str | None
-    """Request body; None if there is no body."""
+    """Request body, or None if it has no body."""
     kind: str | None
     listener: str | None
     form: str
@@ -61,7 +61,7 @@ def split(url: str) -> SplitResult:
 
 
 def message_of(query: RouteQuery, parts: SplitResult, diagnostics: Diagnostics) -> Message | None:
-    """Return the request as a client sends it, or None and a diagnostic if its body cannot be read."""
+    """Return the request as a client would send it, or None and a diagnostic if its body cannot be read."""
     method = query.method.upper()
     if not _METHOD.fullmatch(method) or method == "CONNECT":
         raise click.UsageError(f"routes do not support the method {query.method!r}")
@@ -84,7 +84,7 @@ def _query(url: str) -> str:
 
 
 def _quoted(path: str) -> str:
-    """Return the path as a client sends it. Non-UTF-8 bytes from the command line are sent unchanged."""
+    """Return the path as a client would send it. Non-UTF-8 bytes from the command line are sent unchanged."""
     return quote(path, safe=_PRINTABLE, errors="surrogateescape")
 
 
@@ -121,10 +121,10 @@ def listener_of(compiled: Compiled, name: str | None, parts: SplitResult) -> Lis
 
 
 def proxies_of(loaded: Loaded, listener: Listener, kind: str | None) -> list[Proxy]:
-    """Return the fleet's proxies that carry the listener, one of each kind and version.
+    """Return the fleet's proxies that have the listener, one of each kind and version.
 
-    Without a proxy of the requested kind, or without any proxies, return default proxies. Raises UsageError if the
-    fleet has proxies, but none of them carries the listener.
+    If the fleet has no proxy of the requested kind, or no proxies at all, return default proxies. Raises UsageError if
+    the fleet has proxies but none of them has the listener.
     """
     topology = loaded.compiled.topology
     carrying = [item for item in topology.proxies if not item.listeners or listener.name in item.listeners]

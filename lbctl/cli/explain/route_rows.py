@@ -31,7 +31,7 @@ from lbctl.targets.target import Unsupported
 
 Row = dict[str, Any]
 _MISSED = 8
-"""Maximum number of non-matching routes shown, closest match first."""
+"""Maximum number of non-matching routes shown, starting with the closest match."""
 _PROTECTING = frozenset({"LB499", BY_ID["listener.bind"].code, *(item.code for item in FEATURES if item.protects)})
 
 

@@ -1,4 +1,4 @@
-"""The first line of `lbctl explain weight`: a replica's share compared with its capacity, the reason and the time."""
+"""The first line of `lbctl explain weight`, which compares a replica's share with its capacity and explains why."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from lbctl.api import schema
 _SAME = 0.01
 """Maximum difference between shares that count as equal."""
 _LEFT = ("draining", "drained", "removed", "ejected", "asleep")
-"""States of a replica that gets no new requests."""
+"""States in which a replica gets no new requests."""
 
 
 _PICKED = "the picker chooses a replica for each request, based on sessions, caches and load"
 
 
 def sentence(row: schema.Replica, pool: schema.Pool) -> str:
-    """Return the sentence about a replica, based on the proxies' observations if available, otherwise on the decision.
+    """Return the sentence about a replica, based on the proxies' observations if available, or else on the decision.
 
-    A removed replica gets no requests, although the last minute may still include earlier requests.
+    A removed replica gets no requests, even though the last minute may still include earlier requests.
     """
     gets = row.share if row.observed is None or (row.state in _LEFT and not row.share) else row.observed
     is_picked = pool.algorithm == "pick"
@@ -47,7 +47,7 @@ def _silent(pool: schema.Pool, name: str) -> str:
 
 
 def _cause(row: schema.Replica, gets: float) -> str:
-    """Return the reason why the share of an available replica differs from its capacity."""
+    """Return the reason why an available replica's share differs from its capacity."""
     if row.reasons:
         return "; ".join(row.reasons)
     if row.priority and not gets:

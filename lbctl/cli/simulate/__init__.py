@@ -1,4 +1,4 @@
-"""`lbctl simulate`: replays a load of requests against a pool, for each algorithm of each proxy."""
+"""`lbctl simulate`, which replays a load of requests against a pool, for each algorithm of each proxy."""
 
 from __future__ import annotations
 
@@ -196,9 +196,9 @@ def _plot(options: SimulationOptions, studies: Sequence[Study], result: StudyRes
 
 
 def _known(load: float) -> float | None:
-    """Return the load, or None if it is not defined.
+    """Return the load, or None if it is undefined.
 
-    The load is undefined if all requests arrive at the same time, or if the only replica of --gpu is lost.
+    The load is undefined if all requests arrive at the same time, or if the only --gpu replica is lost.
     """
     return load if 0 < load < math.inf else None
 

@@ -1,4 +1,4 @@
-"""`lbctl simulate --calibrate URL`: scrapes a live replica's metrics for a while, and fits an engine model to them."""
+"""`lbctl simulate --calibrate URL`, which scrapes a live replica's metrics and fits an engine model to them."""
 
 from __future__ import annotations
 

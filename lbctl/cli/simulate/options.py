@@ -19,7 +19,7 @@ from lbctl.simulate.trace import Trace
 
 _MAX_REQUESTS = 20_000_000
 _MIN_SPEED = 0.0001
-"""Minimum speed factor of an engine that is not stopped."""
+"""Minimum speed factor for an engine that is not stopped."""
 _MAX_COUNT_DIGITS = 9
 """Maximum number of digits in a GPU count."""
 _DRAINED = "it is drained and gets no requests, so this has no effect (choose another replica)"
@@ -36,15 +36,15 @@ class SimulationOptions:
     rate: str | None
     """Rate of a synthetic load, for example `5/s`."""
     prompt: float | None
-    """Mean prompt length of the synthetic load, in tokens."""
+    """Mean prompt length in the synthetic load, in tokens."""
     answer: float | None
-    """Mean response length of the synthetic load, in tokens."""
+    """Mean response length in the synthetic load, in tokens."""
     duration: str | None
     """Duration of the synthetic load, for example `10m`."""
     burst: float | None
-    """Mean number of requests that arrive together in the synthetic load."""
+    """Mean number of requests that arrive at the same time in the synthetic load."""
     tenant: tuple[str, ...]
-    """Tenants of the synthetic load, each as `NAME=SHARE[:PRIORITY]`."""
+    """Tenants in the synthetic load, each as `NAME=SHARE[:PRIORITY]`."""
     pool: str | None
     """Pool that gets the requests."""
     policy: str | None
@@ -56,17 +56,17 @@ class SimulationOptions:
     proxies: int
     """Number of proxies that share the load."""
     engine: str | None
-    """Engine costs: a file, or the costs of the strongest replica as comma-separated `key=value` pairs."""
+    """Engine costs, as a file or as comma-separated `key=value` pairs for the strongest replica."""
     model: str | None
     """Model whose measured engines are used, according to each replica's GPUs."""
     calibrate: str | None
-    """URL of a live replica; its metrics determine the costs of the strongest replica."""
+    """URL of a live replica whose metrics determine the strongest replica's costs."""
     calibrate_for: str
     """Time for which the metrics are observed."""
     slow: tuple[str, ...]
-    """Speeds of replicas, each as `REPLICA=FACTOR[@SECONDS]`."""
+    """Replica speeds, each as `REPLICA=FACTOR[@SECONDS]`."""
     kill: tuple[str, ...]
-    """Deaths of replicas, each as `REPLICA@SECONDS[-SECONDS]`."""
+    """Replica failures, each as `REPLICA@SECONDS[-SECONDS]`."""
     join: tuple[str, ...]
     """Replicas that join later, each as `REPLICA@SECONDS`."""
     lose: tuple[str, ...]
@@ -76,11 +76,11 @@ class SimulationOptions:
     find: str | None
     """`rate` or `replicas`."""
     slo: str | None
-    """Limits of a search."""
+    """Limits for a search."""
     gpu: tuple[str, ...]
     """GPU types for `--find replicas`, each as `[COUNT×]TYPE`."""
     price: tuple[str, ...]
-    """Prices of one GPU per hour, each as `TYPE=PRICE`."""
+    """Prices per GPU and hour, each as `TYPE=PRICE`."""
     seed: int
     """Random seed."""
     plot_file: str | None
@@ -90,7 +90,7 @@ class SimulationOptions:
 
 
 def check(options: SimulationOptions) -> None:
-    """Check the combination of options."""
+    """Check that the options can be combined."""
     synthetic = {
         "--rate": options.rate,
         "--prompt": options.prompt,
@@ -172,7 +172,7 @@ def seconds_of(option: str, text: str) -> float:
 
 
 def obstacles(pool: Pool, lose: Sequence[str]) -> dict[str, str]:
-    """Map each replica to the reason why it cannot have events (it is lost or drained); empty if it can."""
+    """Map each replica to the reason why it cannot have events because it is lost or drained, or to "" if it can."""
     result = {item.name: _DRAINED if item.drain else "" for item in pool.replicas}
     for text in lose:
         why = f"--lose {text} removes it from the start (omit one of the two options)"
@@ -183,7 +183,7 @@ def obstacles(pool: Pool, lose: Sequence[str]) -> dict[str, str]:
 def speeds_of(texts: Sequence[str], names: Mapping[str, str]) -> tuple[dict[str, float], tuple[SpeedChange, ...]]:
     """Parse `--slow`. Return a map from replicas to initial speed factors, and the later speed changes.
 
-    `names`: `obstacles`.
+    `names` is the result of `obstacles`.
     """
     speeds: dict[str, float] = {}
     changes = []
@@ -208,7 +208,7 @@ def speeds_of(texts: Sequence[str], names: Mapping[str, str]) -> tuple[dict[str,
 
 
 def outages_of(texts: Sequence[str], names: Mapping[str, str]) -> tuple[Outage, ...]:
-    """Parse the deaths in `--kill`. `names`: `obstacles`."""
+    """Parse the failures in `--kill`. `names` is the result of `obstacles`."""
     outages = []
     for text in texts:
         name, at, times = text.rpartition("@")
@@ -222,7 +222,7 @@ def outages_of(texts: Sequence[str], names: Mapping[str, str]) -> tuple[Outage, 
 
 
 def joins_of(texts: Sequence[str], names: Mapping[str, str]) -> dict[str, float]:
-    """Parse `--join`. Map each replica to the time at which it joins. `names`: `obstacles`."""
+    """Parse `--join`. Map each replica to the time at which it joins. `names` is the result of `obstacles`."""
     joins: dict[str, float] = {}
     for text in texts:
         name, _, at = text.rpartition("@")
@@ -236,7 +236,7 @@ def joins_of(texts: Sequence[str], names: Mapping[str, str]) -> dict[str, float]
 
 
 def _number(text: str) -> float | None:
-    """Parse a number from 0 to below 1e9. Return None for any other text."""
+    """Parse a number from 0 up to, but not including, 1e9. Return None for any other string."""
     try:
         value = float(text)
     except ValueError:
@@ -274,7 +274,7 @@ def prices_of(texts: Sequence[str]) -> dict[str, float]:
 
 
 def gpu_pool(pool: Pool, text: str, throughputs: Mapping[str, float]) -> Pool:
-    """Return the pool with a single replica of this GPU type, which `--find replicas` then copies."""
+    """Return the pool with a single replica of this GPU type, which `--find replicas` then duplicates."""
     count, times, name = text.rpartition("x")
     has_count = times and count.isdecimal() and len(count) <= _MAX_COUNT_DIGITS
     name, number = (name, int(count)) if has_count else (text, 1)
@@ -293,7 +293,7 @@ def gpu_pool(pool: Pool, text: str, throughputs: Mapping[str, float]) -> Pool:
 
 
 def loss_of(lose: Sequence[str]) -> Callable[[Pool], Pool]:
-    """Return a function that removes the replicas of every `--lose` from a pool."""
+    """Return a function that removes the replicas specified in every `--lose` from a pool."""
 
     def rest(pool: Pool) -> Pool:
         lost = {item.name for text in lose for item in lost_by(text, pool)}
@@ -303,7 +303,7 @@ def loss_of(lose: Sequence[str]) -> Callable[[Pool], Pool]:
 
 
 def lost_by(text: str, pool: Pool) -> tuple[Replica, ...]:
-    """Return the replicas that one `--lose` removes from a pool.
+    """Return the replicas that one `--lose` option removes from a pool.
 
     `largest` considers only replicas that get requests.
     """
@@ -340,7 +340,7 @@ def check_losses(lose: Sequence[str], pool: Pool) -> None:
 
 
 def lost_text(lose: Sequence[str]) -> str:
-    """Describe the replicas that `--lose` removes, as a phrase."""
+    """Describe the replicas removed by `--lose`, as a phrase."""
     *others, last = (
         "the largest replica" if text == "largest" else text.replace("zone=", "zone ", 1)
         for text in dict.fromkeys(lose)

@@ -1,4 +1,4 @@
-"""The results of `lbctl simulate`: the figures of each policy, or the rate or replicas that meet a service level."""
+"""The `lbctl simulate` results: each policy's figures, or the rate or replicas that meet a service level."""
 
 from __future__ import annotations
 
@@ -33,12 +33,11 @@ class SearchResult:
 
     row: str
     value: float | None
-    """Requests per second, or replicas; None if nothing meets the limits."""
+    """Requests per second, or replicas, or None if nothing meets the limits."""
     load: float
-    """Load relative to the capacity of the engines, for the result if one was found, otherwise for the original
-    fleet."""
+    """Load relative to the engines' capacity, for the result if one was found, and otherwise for the original fleet."""
     cost: float | None
-    """Price of the replicas per hour; None if it is unknown."""
+    """Price of the replicas per hour, or None if unknown."""
     unused_faults: tuple[str, ...] = ()
     """Replicas in `--slow`, `--kill` or `--join` that are not part of the result."""
 
@@ -48,13 +47,13 @@ class StudyResult:
     """The results of studies."""
 
     summaries: tuple[Summary, ...]
-    """Figures of each policy. After a search, they apply to the rate or number of replicas that was found."""
+    """Each policy's figures. After a search, they apply to the rate or number of replicas that was found."""
     sentences: tuple[str, ...]
     """Explanation of the figures."""
     loads: Mapping[str, float]
-    """Maps each fleet to the offered load relative to the capacity of its engines."""
+    """Maps each fleet to the offered load, relative to its engines' capacity."""
     answers: tuple[SearchResult, ...] = ()
-    """Result of the search for each policy."""
+    """Result of each policy's search."""
 
     @property
     def is_found(self) -> bool:
@@ -63,7 +62,7 @@ class StudyResult:
 
 
 def compare(options: SimulationOptions, studies: Sequence[Study]) -> StudyResult:
-    """Replay the load for each policy of each fleet."""
+    """Replay the load for each policy in each fleet."""
     summaries = []
     with ProgressBar(sum(len(study.policies) for study in studies)) as bar:
         for study in studies:
@@ -86,7 +85,7 @@ def _load_sentence(options: SimulationOptions, study: Study, load: float) -> str
 
 
 def search(options: SimulationOptions, studies: Sequence[Study]) -> StudyResult:
-    """Search for each policy of each fleet. Raises UsageError for invalid limits."""
+    """Search for each policy in each fleet. Raises UsageError for invalid limits."""
     try:
         limits = capacity.objectives(options.slo or "")
     except ValueError as error:
@@ -134,7 +133,7 @@ class _Search:
     def _meets(self, study: Study, pool: Pool) -> bool:
         """Return whether the limits and the stability bound are met.
 
-        The bound is needed because in a short load, queues that grow without limit may still look acceptable.
+        The bound is needed because queues that grow without limit may still look acceptable in a short load.
         """
         if not study.loss(pool).replicas or study.load(pool) >= 1:
             return False
@@ -156,7 +155,7 @@ class _Search:
         Without a result, the figures are for the original fleet.
         """
         study, own = self._study, len(capacity.serving(self._study.pool).replicas)
-        own += not study.loss(study.pool).replicas  # the only replica of --gpu is lost
+        own += not study.loss(study.pool).replicas  # the only --gpu replica is lost
 
         def meets(count: int) -> bool:
             return self._meets(study, capacity.with_replicas(study.pool, count))

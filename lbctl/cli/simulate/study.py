@@ -1,4 +1,4 @@
-"""The input of `lbctl simulate`: pools, policies, the load, the engines and their events."""
+"""The input to `lbctl simulate`: pools, policies, the load, the engines and their events."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from lbctl.targets.load import Loaded
 
 @dataclass(frozen=True, slots=True)
 class ReplicaEngines:
-    """The engines of replicas.
+    """The replicas' engines.
 
-    A replica's engine depends on the GPU if that GPU's engine is known; otherwise, it scales with the replica's
+    A replica's engine depends on its GPU if that GPU's engine is known. Otherwise, it scales with the replica's
     capacity.
     """
 
@@ -50,7 +50,7 @@ class ReplicaEngines:
     """Sentence that describes the engines in the output."""
 
     def of(self, pool: Pool, speeds: Mapping[str, float]) -> tuple[CostModel, ...]:
-        """Return the engine of each replica. `speeds` maps a replica to its speed factor. Raises UsageError."""
+        """Return each replica's engine. `speeds` maps replicas to speed factors. Raises UsageError."""
         if self.model is None:
             relative = capacity.engines_of(pool, self.strongest, self.largest)
             costs = [self.gpus.get(item.gpu or "", cost) for item, cost in zip(pool.replicas, relative, strict=True)]
@@ -69,25 +69,25 @@ class Study:
     """A fleet or GPU type, with its load."""
 
     name: str
-    """Name that distinguishes the study from others; empty if it is the only study."""
+    """Name that distinguishes this study from others, or an empty string if it is the only study."""
     pool: Pool
     """Pool that gets the requests, with all of its replicas."""
     written: model.Pool
     """The pool as written in the files."""
     policies: tuple[Policy, ...]
-    """Policies of the proxies, compared one after the other."""
+    """The proxies' policies, which are compared one after another."""
     trace: Trace
     engines: ReplicaEngines
     speeds: Mapping[str, float]
     """Maps each replica to its speed factor."""
     changes: tuple[SpeedChange, ...]
-    """Changes of speed during the trace."""
+    """Speed changes during the trace."""
     outages: tuple[Outage, ...]
-    """Outages of replicas."""
+    """Replica outages."""
     joins: Mapping[str, float]
     """Maps each replica to the time at which it joins."""
     retry: Retry
-    """How the proxies retry requests if a replica is dead."""
+    """How proxies retry requests if a replica is dead."""
     loss: Callable[[Pool], Pool]
     """Removes the lost replicas."""
     prices: Mapping[str, float]
@@ -99,7 +99,7 @@ class Study:
     """Random seed."""
 
     def faster(self, factor: float) -> Study:
-        """Return the study with the rate multiplied by `factor`. Events begin at the same position in the trace.
+        """Return the study with the rate multiplied by `factor`. Events start at the same position in the trace.
 
         The duration of outages does not change.
         """
@@ -147,7 +147,7 @@ class Study:
         return capacity.carried(self._serving(pool), self.trace)
 
     def _serving(self, pool: Pool) -> list[CostModel]:
-        """Return the engines that get requests. The proxies' limits bound their number of sequences."""
+        """Return the engines that get requests. The proxies' limits cap their number of sequences."""
         pool = capacity.serving(self.loss(pool))
         limit = replica_limit(pool, self.proxies) * self.proxies
         costs = self.engines.of(pool, self.speeds)
@@ -160,7 +160,7 @@ class Study:
         return sorted(named - {item.name for item in pool.replicas})
 
     def cost(self, pool: Pool) -> float | None:
-        """Return the price of the pool's GPUs per hour; None if the price of one of them is unknown."""
+        """Return the hourly price of the pool's GPUs, or None if the price of any of them is unknown."""
         if not all(item.gpu in self.prices for item in pool.replicas):
             return None
         return sum(self.prices[item.gpu or ""] * item.gpu_count for item in pool.replicas)
@@ -200,7 +200,7 @@ def studies_of(
 
 
 def _names(paths: Sequence[tuple[str, ...]]) -> list[str]:
-    """Return a short name for each fleet: the shortest distinct suffix of its path, or "" if it is the only fleet."""
+    """Return a short name for each fleet: the shortest distinct suffix of its path, or "" for a single fleet."""
     if len(paths) == 1:
         return [""]
     parts = [Path(each[0]).with_suffix("").parts for each in paths]
@@ -239,12 +239,12 @@ def _study(
 
 
 def _largest_throughput(pool: Pool, throughputs: Mapping[str, float]) -> float:
-    """Return the throughput of the strongest replica of the pool, ignoring weights; 0 if no replica names its GPUs."""
+    """Return the throughput of the pool's strongest replica, ignoring weights; 0 if no replica specifies its GPUs."""
     return max((throughputs.get(item.gpu or "", 0.0) * item.gpu_count for item in pool.replicas), default=0.0)
 
 
 def _of_gpu(study: Study, text: str, throughputs: Mapping[str, float], largest: float) -> Study:
-    """Return the study with one replica of a GPU type. `largest`: the throughput of the strongest replica."""
+    """Return the study with one replica of a GPU type. `largest` is the throughput of the strongest replica."""
     return replace(
         study,
         name=f"{study.name}/{text}" if study.name else text,
@@ -289,7 +289,7 @@ def _policies(text: str | None, topology: Topology, pool: Pool) -> tuple[Policy,
 
 
 def _retry(topology: Topology, pool: Pool) -> Retry:
-    """Return the retries of the pool's routes. If routes differ, use the fewest retries, and only common conditions."""
+    """Return the retries for the pool's routes. If routes differ, use the lowest number and only shared conditions."""
     retries = [
         route.retry
         for route in topology.routes
@@ -305,7 +305,7 @@ def _retry(topology: Topology, pool: Pool) -> Retry:
 
 
 _DEFAULT_ENGINE = "assumed to be Llama-2-70B on 8 H100s with vLLM"
-"""Engine of a `CostModel` without arguments."""
+"""Engine of a `CostModel` that is created without arguments."""
 _PROPORTIONAL = "Engines: the strongest replica is {}; the others scale with their capacity."
 
 

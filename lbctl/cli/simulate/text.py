@@ -1,4 +1,4 @@
-"""Formats the figures of `lbctl simulate` as sentences and table cells."""
+"""Formats the `lbctl simulate` figures as sentences and table cells."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _BUSY_GAP = 0.2
 """If BUSY exceeds the load by more than this, the output explains why."""
 _MAX_NAMES = 8
 _SEARCH_STEP = 0.85
-"""Each replay of a search leaves this fraction of the rest of the progress bar, because the number of replays is
-unknown in advance."""
+"""Each replay in a search leaves this fraction of the remaining progress bar, because the number of replays is not
+known in advance."""
 
 
 def load_sentence(load: float, who: str) -> str:
-    """Explain how much of the capacity the offered load uses. `who` names the engines."""
+    """Explain how much of the capacity is used by the offered load. `who` names the engines."""
     percent = f"The load is {100 * load:.0f} % of the capacity of {who}"
     if load >= 1:
         return f"{percent} (Σλ ≥ Σμ): queues grow without bound."
@@ -49,7 +49,7 @@ def burst_sentence(requests: int, carried: float, who: str) -> str:
 def recommendation(summaries: Sequence[Summary], loads: Mapping[str, float]) -> str:
     """Describe the best row, its advantage, and the reason for it.
 
-    `loads` maps a fleet to its load. Rows of overloaded fleets are never recommended.
+    `loads` maps each fleet to its load. Rows for overloaded fleets are never recommended.
     """
     fitting = [item for item in summaries if loads[item.fleet] < 1]
     if not fitting:
@@ -80,9 +80,9 @@ def recommendation(summaries: Sequence[Summary], loads: Mapping[str, float]) -> 
 
 
 def busy_sentence(summaries: Sequence[Summary], loads: Mapping[str, float]) -> str:
-    """Explain BUSY if it is far above the load; otherwise, return an empty string.
+    """Explain BUSY if it is far above the load, or return an empty string otherwise.
 
-    `loads` maps a fleet or row to its load.
+    `loads` maps each fleet or row to its load.
     """
     for item in summaries:
         load = loads.get(item.fleet, loads.get(item.row, 1.0))
@@ -95,7 +95,7 @@ def busy_sentence(summaries: Sequence[Summary], loads: Mapping[str, float]) -> s
 
 
 def drained_sentence(summaries: Sequence[Summary]) -> str:
-    """List the drained replicas in a sentence; empty if none is drained."""
+    """List the drained replicas in a sentence. Empty if none are drained."""
     names = dict.fromkeys(f"{item.fleet}/{name}" if item.fleet else name for item in summaries for name in item.drained)
     more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
     shown = f"{', '.join([*names][:_MAX_NAMES])}{more}"
@@ -107,7 +107,7 @@ def _figures(item: Summary) -> str:
 
 
 def _reason(best: Summary, worst: Summary, loads: Mapping[str, float]) -> str:
-    """Return the reason for the difference, as far as it is visible in the figures."""
+    """Return the reason for the difference, as far as it can be seen in the figures."""
     mine, others = loads[best.fleet], loads[worst.fleet]
     if mine < 0.95 * others:
         return (
@@ -144,7 +144,7 @@ def _reason(best: Summary, worst: Summary, loads: Mapping[str, float]) -> str:
 
 
 def best_answer(answers: Sequence[tuple[str, float | None, float | None]], *, most: bool) -> str:
-    """Return a sentence about the best result of these searches: (row, value, cost).
+    """Return a sentence about the best of these search results, which are (row, value, cost) tuples.
 
     If `most` is true, larger values are better.
     """
@@ -160,7 +160,7 @@ def best_answer(answers: Sequence[tuple[str, float | None, float | None]], *, mo
 
 
 def replicas(count: float, many: str = "", one: str = "") -> str:
-    """Format a number of replicas, followed by the matching suffix: `many` or `one`."""
+    """Format a number of replicas, followed by the appropriate suffix, `many` or `one`."""
     return f"1 replica{one}" if count == 1 else f"{count:.0f} replicas{many}"
 
 
@@ -204,7 +204,7 @@ class ProgressBar:
 
 
 def row_of(item: Summary) -> tuple[str, ...]:
-    """Return the cells of one policy, in the order of HEAD."""
+    """Return the cells for one policy, in the order of HEAD."""
     return (
         item.row,
         *_latencies(item.ttft),
@@ -219,14 +219,14 @@ def row_of(item: Summary) -> tuple[str, ...]:
 
 
 def wide_row_of(item: Summary) -> tuple[str, ...]:
-    """Return the cells of one policy, in the order of WIDE."""
+    """Return the cells for one policy, in the order of WIDE."""
     short = row_of(item)
     latencies = (*_latencies(item.ttft), *_latencies(item.tpot), *_latencies(item.total))
     return (item.row, *latencies, *short[6:8], _percent(item.spread), *short[8:], f"{item.preempted}")
 
 
 def queue_rows(item: Summary) -> Iterator[tuple[str, ...]]:
-    """Yield the cells of each row of one policy's queue, in the order of QUEUE_HEAD; none without a queue."""
+    """Yield the cells for each row of one policy's queue, in the order of QUEUE_HEAD. Empty without a queue."""
     if item.queue is None:
         return
     yield _queue_row(item.row, "all requests", item.queue.total, item.queue.idle)

@@ -1,4 +1,4 @@
-"""`lbctl status`: the state of a running `serve`, its proxies and its pools.
+"""`lbctl status`, which shows the state of a running `serve`, its proxies and its pools.
 
 It shows the state that `serve` reports. With `--check`, it also verifies that the state matches the files.
 """
@@ -113,7 +113,7 @@ def _text(remote: ServeClient, what: str | None, form: str, pool: str | None) ->
 
 
 def _of_pool(remote: ServeClient, rows: Sequence[T], names: Sequence[str], pool: str | None) -> Sequence[T]:
-    """Return the rows of the named pool, or all rows. Raises ClickException if the pool does not exist."""
+    """Return the rows for the named pool, or all rows. Raises ClickException if the pool does not exist."""
     if pool is None:
         return rows
     selected = [row for row, name in zip(rows, names, strict=True) if name == pool]

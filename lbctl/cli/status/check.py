@@ -1,8 +1,8 @@
-"""The conditions of `lbctl status --check`: no critical problem, and every proxy has applied the published fleet.
+"""Checks the conditions of `lbctl status --check`: no critical problem, and every proxy has the published fleet.
 
-Proxies may need time: for example, nginx waits for its next reload. With a time limit, the check repeats until all
-conditions are met. A disconnected Envoy fails the check if it was the last Envoy of its entry; otherwise, the number of
-expected proxies decides.
+Proxies may need time. For example, nginx waits for its next reload. With a time limit, the check is repeated until all
+conditions are met. A disconnected Envoy causes the check to fail if it was the last Envoy for its entry. Otherwise, the
+number of expected proxies is decisive.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _LOOK_INTERVAL = 0.5
 
 @dataclass(frozen=True, slots=True)
 class StatusCheck:
-    """A check of one running `serve`."""
+    """A check of a running `serve`."""
 
     remote: ServeClient
     expected: int | None = None
-    """Minimum number of proxies that are connected and in sync; None for any number."""
+    """Minimum number of proxies that must be connected and in sync, or None for any number."""
 
     def run(self, seconds: float) -> tuple[str, ...]:
         """Wait for up to `seconds`, and return a sentence for each remaining problem.
 
-        Raises UnavailableError if the server does not answer by then.
+        Raises UnavailableError if the server has not responded by then.
         """
         deadline = time.monotonic() + seconds
         while True:

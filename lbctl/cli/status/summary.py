@@ -1,4 +1,4 @@
-"""The summary of `lbctl status`: the published fleet, its files, and all irregularities."""
+"""The `lbctl status` summary, with the published fleet, its files, and all irregularities."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _replicas(row: schema.ReplicaCounts) -> str:
 
 
 def _member(row: schema.MemberStatus) -> str:
-    """Describe this member: its name and role, and for a follower the leader and the age of its information."""
+    """Describe this member by its name and role and, for a follower, by the leader and the age of its information."""
     if row.role != "follower":
         return f"{row.name}, {row.role}"
     leads = f"the leader is {row.leader}" if row.leader else "there is no leader"
@@ -91,7 +91,7 @@ def _picker(row: schema.PickerStatus) -> str:
 
 
 def _served(row: schema.ServedFiles) -> str:
-    """Describe the published files by their digest, and by their commit if known."""
+    """Describe the published files by their digest, and by their commit if it is known."""
     commit = f"commit {row.commit[:_SHORT]}{' with changes' if row.dirty else ''}, " if row.commit else ""
     return f"{commit}digest {row.digest[:_SHORT]}, since {row.since}"
 

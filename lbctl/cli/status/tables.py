@@ -1,4 +1,4 @@
-"""The tables of `lbctl status proxies|pools|signals`."""
+"""The tables for `lbctl status proxies|pools|signals`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lbctl.base.printable import plain
 from lbctl.cli.output import age, as_text, table_text
 
 _SHORT = 12
-"""Number of characters shown of a version, enough to distinguish versions."""
+"""Number of characters shown of a version, which is enough to distinguish versions."""
 COLOURS: Mapping[str, str] = {
     "SYNCED": "green", "WAITING": "yellow", "STALE": "yellow", "NACKED": "red", "REFUSED": "red", "FAILING": "red",
     "leader": "green", "isolated": "red",
@@ -21,7 +21,7 @@ COLOURS: Mapping[str, str] = {
     "starting": "cyan", "down": "red", "ejected": "red",
     "draining": "magenta", "drained": "magenta", "removed": "bright_black", "asleep": "bright_black",
 }  # fmt: skip
-"""Maps the state of a proxy or a replica to its colour on a terminal."""
+"""Maps a proxy's or replica's state to its colour on a terminal."""
 _PROXIES = ("NODE", "PROXY", "KIND", "STATE", "VERSION", "SINCE", "LACKS")
 _TYPES = ("NODE", "PROXY", "TYPE", "STATE", "VERSION", "ACKED", "LAST GOOD", "SINCE", "LACKS")
 _POOLS = (
@@ -43,7 +43,7 @@ _SIGNALS = ("POOL", "REPLICA", "SIGNAL", "VALUE", "UNIT", "AGE", "SOURCE", "REAS
 
 
 def proxies(rows: Sequence[schema.Proxy], form: str) -> str:
-    """Return a row for each proxy; in the format `wide`, a row for each of its resource types."""
+    """Return a row for each proxy or, in the `wide` format, a row for each of its resource types."""
     if form in ("json", "yaml"):
         return as_text(rows, form)
     if form == "wide":
@@ -52,7 +52,7 @@ def proxies(rows: Sequence[schema.Proxy], form: str) -> str:
 
 
 def pools(rows: Sequence[schema.Pool], form: str) -> str:
-    """Return a row for each replica with its four shares; the format `wide` has more columns."""
+    """Return a row for each replica with its four shares. The `wide` format has more columns."""
     if form in ("json", "yaml"):
         return as_text(rows, form)
     head = _MORE_POOLS if form == "wide" else _POOLS
@@ -75,7 +75,7 @@ def _picks(pool: str, row: schema.RecentPicks) -> str:
 
 
 def _cached(pool: schema.Pool, row: schema.CachedTokens) -> str:
-    """Return a line that states how many of the tokens expected in caches were found there by the engines."""
+    """Return a line that states how many of the tokens expected in caches the engines found there."""
     period = "5 minutes" if row.seconds is None else age(row.seconds)
     expected = f"the {row.expected:,} prompt tokens that the picker expected in caches in the last {period}"
     if row.found is None:
@@ -114,7 +114,7 @@ def _queue(pool: str, row: schema.PoolQueue, *, is_wide: bool) -> Iterator[str]:
 
 
 def _waiting(row: schema.PoolQueue, *, is_wide: bool) -> str:
-    """Return the number of waiting requests and the largest tenant; with `is_wide`, all tenants and priorities."""
+    """Return the number of waiting requests and the largest tenant or, with `is_wide`, all tenants and priorities."""
     tenants = sorted(row.tenants.items(), key=lambda item: -item[1])
     groups = [f"{count} of tenant {name}" for name, count in (tenants if is_wide else tenants[:1])]
     if is_wide:
@@ -143,14 +143,14 @@ def _answers(row: schema.Pool) -> str:
 
 
 def signals(rows: Sequence[schema.ReplicaSignals], form: str) -> str:
-    """Return a row for each signal of each replica, and one for each page without signals."""
+    """Return a row for each signal of each replica, and a row for each page without signals."""
     if form in ("json", "yaml"):
         return as_text(rows, form)
     return table_text(_SIGNALS, (line for row in rows for line in _signals(row)))
 
 
 def members(document: schema.Members, form: str) -> str:
-    """Return a row for each member of the control plane."""
+    """Return a row for each control-plane member."""
     if form in ("json", "yaml"):
         return as_text(document, form)
     if document.store is None:
@@ -185,7 +185,7 @@ def _proxy(row: schema.Proxy) -> tuple[str, ...]:
 
 
 def lacks(row: schema.Proxy) -> Iterator[str]:
-    """Yield the reasons why a proxy is not in sync: its own reason, and each missing resource type."""
+    """Yield the reasons why a proxy is not in sync, which are its own reason and each missing resource type."""
     if row.reason:
         yield row.reason
     if not row.connected and row.state == "GONE":
@@ -213,7 +213,7 @@ def _identity(row: schema.Proxy) -> tuple[str, str]:
 
 
 def _types(row: schema.Proxy) -> Iterator[tuple[str, ...]]:
-    """Yield a line for each type, or a single line for a node that has requested nothing."""
+    """Yield a line for each type, or a single line for a node that has not requested anything."""
     good = row.last_good[:_SHORT] or "-"
     if not row.types or row.reason:
         yield (*_identity(row), "-", row.state, "-", "-", good, _since(row.since), row.reason)
@@ -230,7 +230,7 @@ def _since(since: Timestamp | None) -> str:
 
 
 def _rejection(row: schema.Proxy, kind: schema.ResourceTypeStatus) -> str:
-    """Return the reason why a proxy rejected a type, with positions in the YAML if known."""
+    """Return the reason why a proxy rejected a type, with positions in the YAML if they are known."""
     last = next((item for item in row.nacks if item.type == kind.type), None)
     return " ".join(last.findings) if last and last.findings else kind.message
 
@@ -239,7 +239,7 @@ def _rejection(row: schema.Proxy, kind: schema.ResourceTypeStatus) -> str:
 
 
 def _replicas(row: schema.Pool, head: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Yield the cells of these columns for each replica of a pool, or a single line for an empty pool."""
+    """Yield these columns' cells for each replica in a pool, or a single line for an empty pool."""
     if not row.replicas:
         yield (row.name, *("-" for _ in head[1:]))
     for item in row.replicas:
@@ -277,12 +277,12 @@ def _cached_ratio(row: schema.CachedTokens | None) -> str:
 
 
 def share(part: float | None) -> str:
-    """Format a fraction from 0 to 1 as a percentage; `-` for None."""
+    """Format a fraction from 0 to 1 as a percentage, or `-` for None."""
     return "-" if part is None else f"{part * 100:.1f}%"
 
 
 def seconds(value: float | None) -> str:
-    """Format a latency with three digits; below one second, in milliseconds; `-` for None."""
+    """Format a latency with three digits, in milliseconds below one second, or `-` for None."""
     if value is None:
         return "-"
     return f"{value * 1000:.3g} ms" if value < 1 else f"{value:.3g} s"

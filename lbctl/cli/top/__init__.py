@@ -1,4 +1,4 @@
-"""`lbctl top`: a live table of the replicas of a running `serve`, which keys can sort and filter."""
+"""`lbctl top`, which shows a live table of a running `serve`'s replicas that keys can sort and filter."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def command(remote: ServeClient) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """The server's data at a point in time, and any problem since then."""
+    """The server's data at a point in time, and any problem that has occurred since then."""
 
     pools: tuple[schema.Pool, ...]
     rows: tuple[ReplicaRow, ...]
@@ -70,7 +70,7 @@ def _look(remote: ServeClient) -> _Look:
 
 
 class _Feed:
-    """Polls the server in a thread, so that keys still work if it does not answer."""
+    """Polls the server in a thread, so that keys still work if the server does not respond."""
 
     def __init__(self, remote: ServeClient, first: _Look) -> None:
         self.latest = first

@@ -1,4 +1,4 @@
-"""The rows of `lbctl top`: one for each replica, with its state, its shares, and the activity of its engine."""
+"""The rows of `lbctl top`, one per replica, with its state, its shares, and its engine's activity."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ReplicaRow:
     replica: schema.Replica
     """The row in `/api/v1/pools`."""
     signals: Mapping[str, float]
-    """Maps a signal to its value. Stale and missing signals are absent."""
+    """Maps each signal to its value. Stale and missing signals are omitted."""
 
     @property
     def name(self) -> str:
@@ -30,11 +30,11 @@ class ReplicaRow:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A table column. Rows can be sorted by this column."""
+    """A table column by which rows can be sorted."""
 
     head: str
     key: str
-    """Letter that sorts by this column."""
+    """Letter that sorts the table by this column."""
     value: Callable[[ReplicaRow], Value]
     """Returns the sort key, or None if it is unknown."""
     text: Callable[[ReplicaRow], str]
@@ -89,7 +89,7 @@ COLUMNS: tuple[Column, ...] = (
 
 
 def rows_of(pools: Iterable[schema.Pool], signals: Iterable[schema.ReplicaSignals]) -> tuple[ReplicaRow, ...]:
-    """Return a row for each replica, in the order of the fleet."""
+    """Return a row for each replica, in the fleet's order."""
     fresh = {
         (item.pool, item.replica): {name: signal.value for name, signal in item.signals.items() if signal.fresh}
         for item in signals
@@ -104,7 +104,7 @@ def rows_of(pools: Iterable[schema.Pool], signals: Iterable[schema.ReplicaSignal
 def sorted_rows(rows: Iterable[ReplicaRow], column: Column, *, reverse: bool) -> list[ReplicaRow]:
     """Return the rows sorted by a column.
 
-    Rows with an unknown value come last, and rows with equal values are sorted by name.
+    Rows with unknown values come last, and rows with equal values are sorted by name.
     """
     by_name = sorted(rows, key=lambda row: row.name)
     with_value = [row for row in by_name if column.value(row) is not None]

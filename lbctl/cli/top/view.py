@@ -1,4 +1,4 @@
-"""The screen of `lbctl top`: the rows on one page, and the effect of keys on them. It sends no requests."""
+"""The `lbctl top` screen, with the rows on one page and the effect of keys on them. It sends no requests."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from lbctl.cli.status.tables import COLOURS
 from lbctl.cli.top.rows import COLUMNS, Column, ReplicaRow, pool_line, sorted_rows
 
 _POOL_LINES = 4
-"""Maximum number of pools with a line above the table."""
+"""Maximum number of pools for which a line is shown above the table."""
 _REASON = 24
-"""Minimum width of the reason column. With less space, the column is hidden."""
+"""Minimum width of the reason column. If less space is available, the column is hidden."""
 _NAME = 13
 """Minimum width of a replica's name."""
 _WIDTHS = {
     "REPLICA": None, "STATE": 8, "DECIDED": 7, "OBSERVED": 8, "REQ/S": 6, "ERR": 4, "P50": 6, "P99": 6, "INFL": 5,
     "QUEUE": 5, "KV": 4, "GPU": 4, "°C": 4, "WEIGHT": 6,
 }  # fmt: skip
-"""Maps a column to its width, or to None for the remaining width."""
+"""Maps each column to its width, or to None if it uses the remaining width."""
 _FIRST_TO_GO = ("WEIGHT", "P50", "°C", "P99", "KV")
-"""Columns that a narrow screen hides, in this order."""
+"""Columns hidden on a narrow screen, in this order."""
 _HELP = "q quit · ←→ or a letter: sort, again: reverse · p pool · space pause · ↑↓ page"
 
 
@@ -36,16 +36,16 @@ class ScreenView:
     """The state of the screen."""
 
     rows: tuple[ReplicaRow, ...] = ()
-    """Newest rows for display."""
+    """The newest rows to display."""
     pools: tuple[schema.Pool, ...] = ()
     problem: str = ""
-    """The reason why the rows are outdated; empty while they are current."""
+    """The reason why the rows are outdated, or an empty string while they are current."""
     seconds: float = 0.0
-    """Age of the rows in seconds."""
+    """Age of the rows, in seconds."""
     paused: bool = False
     """Whether the rows are frozen."""
     pool: str | None = None
-    """Name of the only displayed pool, or None for all pools."""
+    """Name of the only pool displayed, or None for all pools."""
     sort: int = 0
     """Index of the sort column."""
     reverse: bool = False

@@ -1,4 +1,4 @@
-"""The analysis of rollouts: whether a new pool performs worse than the old ones in the same window. It is pure.
+"""Analyses whether a rollout's new pool performs worse than the old ones in the same window, using only pure functions.
 
-`statistics` contains the tests, `evidence` the values, and `judge` the verdicts.
+`statistics` contains the tests, `evidence` contains the values, and `judge` contains the verdicts.
 """

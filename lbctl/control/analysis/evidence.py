@@ -1,4 +1,4 @@
-"""The evidence of an analysis: requests, errors, latencies, metrics, and the evaluations of the intervals."""
+"""The evidence for an analysis: requests, errors, latencies, metrics, and the evaluation of each interval."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Literal
 from lbctl.control.analysis.latency import NO_LATENCIES, LatencyHistogram
 
 Verdict = Literal["good", "bad", "inconclusive"]
-"""good: enough evidence, and the new pool is not worse. bad: it is worse than chance can explain. inconclusive: too
-little evidence, which ends neither the step nor the rollout."""
+"""good: enough evidence, and the new pool is not worse. bad: the new pool is worse than chance can explain.
+inconclusive: too little evidence to end the step or the rollout."""
 VERDICTS: tuple[Verdict, ...] = ("good", "bad", "inconclusive")
 KEPT = 20
 """Maximum number of evaluations to keep."""
@@ -20,7 +20,7 @@ class RequestCounts:
     """Request counts of one or more pools over a period."""
 
     requests: int = 0
-    """Requests that have ended."""
+    """Number of requests that have ended."""
     errors: int = 0
     """Number of requests that failed."""
 
@@ -29,7 +29,7 @@ class RequestCounts:
 
     @property
     def rate(self) -> float | None:
-        """Fraction of requests that failed (0…1); None without requests."""
+        """Fraction of requests that failed, from 0 to 1, or None without requests."""
         return self.errors / self.requests if self.requests else None
 
 
@@ -39,10 +39,10 @@ NO_REQUESTS = RequestCounts()
 
 @dataclass(frozen=True, slots=True)
 class MetricValues:
-    """Values of a PromQL metric for the new and the old pools at the same instant."""
+    """Values of a PromQL metric for the new and old pools at the same instant."""
 
     name: str
-    """Name of the metric in the fleet files."""
+    """The metric's name in the fleet files."""
     max_ratio: float
     """The maximum ratio of the new value to the old one."""
     new: float | None = None
@@ -50,7 +50,7 @@ class MetricValues:
     old: float | None = None
     """The old value; None if there is no usable value."""
     problem: str = ""
-    """Human-readable reason for a missing value; empty if both values exist."""
+    """Human-readable reason for a missing value, or an empty string if both values exist."""
 
     @property
     def ratio(self) -> float | None:
@@ -63,7 +63,7 @@ class MetricValues:
 
     @property
     def verdict(self) -> Verdict:
-        """bad: the ratio is above its limit. inconclusive: there is no ratio."""
+        """bad: the ratio is above its limit. inconclusive: the ratio is unknown."""
         if self.ratio is None:
             return "inconclusive"
         return "bad" if self.ratio > self.max_ratio else "good"
@@ -78,18 +78,18 @@ class LatencyValues:
     max_ratio: float
     """The maximum ratio of the new value to the old one."""
     new: float | None = None
-    """Latency percentile of the new pool, in milliseconds; None without requests."""
+    """Latency percentile of the new pool, in milliseconds, or None without requests."""
     old: float | None = None
-    """Latency percentile of all old pools together, in milliseconds; None without requests."""
+    """Latency percentile across all old pools, in milliseconds, or None without requests."""
     slow_new: RequestCounts = NO_REQUESTS
     """The measured requests of the new pool; requests slower than `max_ratio` times the old percentile count as
     errors."""
     slow_old: RequestCounts = NO_REQUESTS
     """The measured requests of the old pools; requests slower than their percentile count as errors."""
     verdict: Verdict = "inconclusive"
-    """Verdict based only on latencies."""
+    """Verdict based on latencies alone."""
     problem: str = ""
-    """Human-readable reason for a missing verdict; empty if there is a verdict."""
+    """Human-readable reason for a missing verdict, or an empty string if there is a verdict."""
 
     @property
     def ratio(self) -> float | None:
@@ -102,13 +102,13 @@ class IntervalObservation:
     """The observations of one interval."""
 
     new: RequestCounts
-    """The pool that the rollout moves requests to."""
+    """The pool to which the rollout moves requests."""
     old: RequestCounts
-    """The other pools of the split, combined."""
+    """The other pools in the split, combined."""
     reporting: int = 0
-    """Proxies that report their requests."""
+    """Proxies that report their request counts."""
     silent: tuple[str, ...] = ()
-    """Proxies that reported earlier but do not report now."""
+    """Proxies that reported earlier but are not reporting now."""
     metrics: tuple[MetricValues, ...] = ()
     """The PromQL metrics, by name."""
     latency_new: LatencyHistogram = NO_LATENCIES
@@ -128,16 +128,15 @@ class Evaluation:
     verdict: Verdict
     """The verdict on the interval."""
     reason: str
-    """Why, for people."""
+    """Human-readable reason for the verdict."""
     new: RequestCounts = NO_REQUESTS
-    """The requests of the rollout's target pool since the last comparison."""
+    """Requests to the rollout's target pool since the last comparison."""
     old: RequestCounts = NO_REQUESTS
-    """The requests of the other pools of the split since the last comparison."""
+    """Requests to the split's other pools since the last comparison."""
     metrics: tuple[MetricValues, ...] = ()
     """The PromQL metrics, by name."""
     tested: bool = False
-    """Whether there were enough requests for a comparison. If there were too few, the requests are carried over to the
-    next interval."""
+    """Whether enough requests were available for a comparison. If not, they are carried over to the next interval."""
     latency: LatencyValues | None = None
     """The latencies; None if they are not compared."""
 
@@ -147,30 +146,30 @@ class AnalysisState:
     """The state of the analysis of a running rollout."""
 
     evaluations: tuple[Evaluation, ...] = ()
-    """The last evaluations, oldest first."""
+    """The most recent evaluations, oldest first."""
     tests: int = 0
-    """Number of intervals with enough requests for a comparison, over the whole rollout."""
+    """Number of intervals with enough requests for a comparison, across the whole rollout."""
     failures: int = 0
     """Number of consecutive bad evaluations; inconclusive ones are ignored."""
     waiting_new: RequestCounts = NO_REQUESTS
-    """Requests to the new pool since the last comparison; still too few for the next one."""
+    """Requests to the new pool since the last comparison, which are still too few for the next one."""
     waiting_old: RequestCounts = NO_REQUESTS
-    """Requests to the old pools since the last comparison; still too few for the next one."""
+    """Requests to the old pools since the last comparison, which are still too few for the next one."""
     step_new: RequestCounts = NO_REQUESTS
     """Requests to the new pool since the step began or was resumed."""
     step_old: RequestCounts = NO_REQUESTS
     """Requests to the old pools since the step began or was resumed."""
     waiting_latency_new: LatencyHistogram = NO_LATENCIES
-    """Latencies of the new pool since the last comparison; still too few for the next one."""
+    """Latencies of the new pool since the last comparison, which are still too few for the next one."""
     waiting_latency_old: LatencyHistogram = NO_LATENCIES
-    """Latencies of the old pools since the last comparison; still too few for the next one."""
+    """Latencies of the old pools since the last comparison, which are still too few for the next one."""
     step_slow_new: RequestCounts = NO_REQUESTS
     """Measured requests to the new pool since the step began or was resumed; slow requests count as errors."""
     step_slow_old: RequestCounts = NO_REQUESTS
     """Measured requests to the old pools since the step began or was resumed; slow requests count as errors."""
     good: int = 0
-    """Number of good evaluations of the rollout."""
+    """Number of good evaluations in the rollout."""
     bad: int = 0
-    """Number of bad evaluations of the rollout."""
+    """Number of bad evaluations in the rollout."""
     inconclusive: int = 0
-    """Number of inconclusive evaluations of the rollout."""
+    """Number of inconclusive evaluations in the rollout."""

@@ -1,10 +1,10 @@
-"""The verdict on an interval, and whether a step of a rollout may end.
+"""The verdict on an interval, and whether a rollout step may end.
 
 An interval is bad if the new pool's error rate is significantly and relevantly higher than the old pools' rate, or if
 the new pool is slower than `max_latency` allows (`slowness`). If the split sends no requests to the old pools, the new
-pool's error rate is only compared with `max_error_rate`. An interval with fewer than `min_requests` requests on either
-side is inconclusive and is merged with the next one. If nearly all requests to the new pool but hardly any to the old
-pools failed, the interval is bad even with few requests.
+pool's error rate is compared only with `max_error_rate`. An interval with fewer than `min_requests` requests on either
+side is inconclusive and is merged with the next one. If nearly all requests to the new pool failed but hardly any to
+the old pools did, the interval is bad even with few requests.
 """
 
 from __future__ import annotations
@@ -27,21 +27,22 @@ from lbctl.control.analysis.statistics import cluster_size, excess_over_pool, ex
 from lbctl.ir.routes import Analysis
 
 MATERIAL_RATIO = 1.5
-"""An error rate below `max_error_rate` is relevant if it is at least this many times the old pools' rate."""
+"""An error rate below `max_error_rate` is relevant only if it is at least this many times the old pools' rate."""
 MATERIAL_PART = 0.25
 """A rate below this fraction of `max_error_rate` never matters."""
 _MIN_OUTAGE_REQUESTS = 20
-"""Minimum number of requests to the new pool (and to the old pools if compared) before an outage is reported."""
+"""Minimum number of requests to the new pool, and to the old pools if they are compared, before an outage is
+reported."""
 _OUTAGE_RATE, _HEALTHY_RATE = 0.9, 0.05
-"""Minimum error rate of a pool with an outage, and the error rate below which the old pools count as healthy."""
+"""Minimum error rate of a pool that has an outage. Old pools with a lower rate count as healthy."""
 STEP_LEVEL = 0.05
-"""Significance level at which a difference over the whole step keeps the step from ending."""
+"""Significance level at which a difference over the whole step prevents the step from ending."""
 
 
 def evaluate(
     state: AnalysisState, observation: IntervalObservation, analysis: Analysis, step: int, compared: bool, now: float
 ) -> AnalysisState:
-    """Return the state after one more interval. `compared`: whether the split sends requests to the old pools."""
+    """Return the state after one more interval. `compared` is whether the split sends requests to the old pools."""
     if _is_outage(observation.new, observation.old, compared):
         state = _without_waiting(state)  # earlier requests must not hide it
     new, old = state.waiting_new + observation.new, state.waiting_old + observation.old
@@ -65,7 +66,7 @@ def evaluate(
 
 
 def _without_waiting(state: AnalysisState) -> AnalysisState:
-    """Return the state after adding the requests that await a comparison to the step's requests."""
+    """Return the state after adding the requests awaiting a comparison to the step's requests."""
     return replace(
         state,
         waiting_new=NO_REQUESTS,
@@ -82,7 +83,7 @@ def _latency(state: AnalysisState, analysis: Analysis) -> LatencyValues:
 
 
 def _with_latency(state: AnalysisState, values: LatencyValues | None) -> AnalysisState:
-    """Return the state after a latency comparison; if there were too few latencies, they are carried over."""
+    """Return the state after a latency comparison. If too few latencies are available, they are carried over."""
     if values is None or not slowness.is_tested(values):
         return state
     return replace(
@@ -95,7 +96,7 @@ def _with_latency(state: AnalysisState, values: LatencyValues | None) -> Analysi
 
 
 def _significance(state: AnalysisState, analysis: Analysis) -> float:
-    """Return the significance level for each test of this interval; each of two tests gets half of it."""
+    """Return the significance level for each test in this interval. Two tests each get half of it."""
     return level(state.tests, analysis.failures) / (1 if analysis.latency_metric is None else 2)
 
 
@@ -114,7 +115,7 @@ def _with(state: AnalysisState, evaluation: Evaluation) -> AnalysisState:
 def _missing(
     observation: IntervalObservation, new: RequestCounts, old: RequestCounts, analysis: Analysis, compared: bool
 ) -> str:
-    """Return the reason why there are too few requests for a comparison; empty if there are enough."""
+    """Return the reason why too few requests are available for a comparison, or an empty string if there are enough."""
     if not observation.reporting:
         return "no proxy reports its requests"
     if new.requests < analysis.min_requests:
@@ -149,7 +150,7 @@ def _clusters(*evaluations: Evaluation) -> float:
 
 
 def _is_outage(new: RequestCounts, old: RequestCounts, compared: bool) -> bool:
-    """Return whether nearly all requests to the new pool fail while the old pools are healthy."""
+    """Return whether nearly all requests to the new pool are failing while the old pools are healthy."""
     if new.requests < _MIN_OUTAGE_REQUESTS or (compared and old.requests < _MIN_OUTAGE_REQUESTS):
         return False
     return (new.rate or 0.0) >= _OUTAGE_RATE and (not compared or (old.rate or 0.0) < _HEALTHY_RATE)
@@ -167,7 +168,7 @@ def _is_worse(
 
 
 def _unknown(evaluation: Evaluation, silent: tuple[str, ...]) -> str:
-    """Return the values that the analysis needs but does not have; empty if nothing is missing."""
+    """Return the values that the analysis needs but does not have, or an empty string if nothing is missing."""
     missing = [
         f"{item.name}: {item.problem or 'a ratio to 0 is undefined'}"
         for item in evaluation.metrics
@@ -181,7 +182,7 @@ def _unknown(evaluation: Evaluation, silent: tuple[str, ...]) -> str:
 
 
 def _too_many(new: RequestCounts, analysis: Analysis, compared: bool) -> str:
-    """Return the reason why a rate that is not clearly worse is not good either; empty if it is good."""
+    """Return the reason why a rate that is not clearly worse is not good either, or an empty string if it is good."""
     rate, limit = new.rate or 0.0, _limit(analysis)
     if rate <= limit:
         return ""
@@ -197,9 +198,9 @@ def _limit(analysis: Analysis) -> float:
 
 
 def blocker(state: AnalysisState, analysis: Analysis, step: int, since: float, compared: bool, now: float) -> str:
-    """Return the condition that the step waits for in addition to its `hold`; empty if the evidence allows it to end.
+    """Return what the step is waiting for in addition to its `hold`, or "" if the evidence allows it to end.
 
-    `since`: the time at which the step began or was resumed, in seconds since the epoch.
+    `since` is the time at which the step began or was resumed, in seconds since the epoch.
     """
     last = state.evaluations[-1] if state.evaluations else None
     if last is None or last.step != step or last.at <= since:
@@ -218,7 +219,7 @@ def blocker(state: AnalysisState, analysis: Analysis, step: int, since: float, c
 
 
 def for_step(state: AnalysisState) -> AnalysisState:
-    """Return the state at the start or resumption of a step, without the previous step's evidence."""
+    """Return the state at the start or resumption of a step, without evidence from the previous step."""
     return replace(
         state,
         failures=0,
@@ -234,7 +235,7 @@ def for_step(state: AnalysisState) -> AnalysisState:
 
 
 def describe(evaluation: Evaluation) -> str:
-    """Format the numbers of an evaluation as one sentence."""
+    """Format an evaluation's numbers as one sentence."""
     sides = f"new {_side(evaluation.new)}, old {_side(evaluation.old)}"
     metrics = "".join(f"; {item.name} {_value(item.new)} against {_value(item.old)}" for item in evaluation.metrics)
     reason = f" ({evaluation.reason})" if evaluation.reason else ""
@@ -249,7 +250,7 @@ def _side(counts: RequestCounts) -> str:
 
 
 def percentage(share: float) -> str:
-    """Format a share (0…1) as human-readable text."""
+    """Format a share, from 0 to 1, as human-readable text."""
     return f"{100 * share:.2f} %"
 
 

@@ -1,4 +1,4 @@
-"""Bounded-size histograms of the latencies that proxies measure and analyses compare."""
+"""Bounded-size histograms of the latencies that proxies measure and that analyses compare."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 STEPS_OF_TWO = 16
-"""Number of buckets per doubling of the latency: each bucket is 4.4 % wide."""
+"""Number of buckets per doubling of the latency, which makes each bucket 4.4 % wide."""
 LAST_BUCKET = 24 * STEPS_OF_TWO
-"""The last bucket, for all latencies of 4.7 hours or more."""
+"""The last bucket, which contains all latencies of 4.7 hours or more."""
 
 
 def bucket(milliseconds: float) -> int:
-    """Return the bucket of a latency; all latencies up to 1 ms are in the first bucket."""
+    """Return the bucket for a latency. All latencies up to 1 ms are in the first bucket."""
     return min(LAST_BUCKET, int(math.log2(milliseconds) * STEPS_OF_TWO) + 1) if milliseconds >= 1 else 0
 
 
@@ -27,7 +27,7 @@ class LatencyHistogram:
     """The distribution of request latencies."""
 
     counts: Mapping[int, int] = field(default_factory=dict, hash=False)
-    """Maps each bucket to its number of requests; empty buckets are absent."""
+    """Maps each bucket to its number of requests. Empty buckets are omitted."""
 
     def __add__(self, other: LatencyHistogram) -> LatencyHistogram:
         if not other.counts:
@@ -38,7 +38,7 @@ class LatencyHistogram:
         return LatencyHistogram(counts)
 
     def since(self, earlier: LatencyHistogram) -> LatencyHistogram:
-        """Return the requests added since `earlier`; all requests if `earlier` has more."""
+        """Return the requests added since `earlier`, or all requests if `earlier` has more."""
         if any(count > self.counts.get(key, 0) for key, count in earlier.counts.items()):
             return self
         gained = ((key, count - earlier.counts.get(key, 0)) for key, count in self.counts.items())
@@ -46,11 +46,11 @@ class LatencyHistogram:
 
     @property
     def requests(self) -> int:
-        """All requests."""
+        """The total number of requests."""
         return sum(self.counts.values())
 
     def percentile(self, share: float) -> float | None:
-        """Return the milliseconds that this share (0…1) of the requests does not exceed; None without requests."""
+        """Return the milliseconds not exceeded by this share (0…1) of the requests, or None without requests."""
         number = self._bucket_of(share)
         if number is None:
             return None
@@ -59,12 +59,12 @@ class LatencyHistogram:
         return low + (high - low) * (share * self.requests - below) / there
 
     def limit(self, share: float) -> float:
-        """Return the upper bound of the bucket that contains this percentile; infinity without requests."""
+        """Return the upper bound of the bucket that contains this percentile, or infinity without requests."""
         number = self._bucket_of(share)
         return math.inf if number is None else _bounds(number)[1]
 
     def above(self, milliseconds: float) -> int:
-        """Return the number of requests that took longer than this, assuming uniformly filled buckets."""
+        """Return the number of requests that took longer than this, assuming that each bucket is filled uniformly."""
         number = bucket(milliseconds)
         low, high = _bounds(number)
         part = (high - milliseconds) / (high - low) * self.counts.get(number, 0)
@@ -86,7 +86,7 @@ NO_LATENCIES = LatencyHistogram()
 
 
 def histogram(latencies: Iterable[float]) -> LatencyHistogram:
-    """Return the histogram of these latencies in milliseconds."""
+    """Return a histogram of these latencies, which are in milliseconds."""
     counts: dict[int, int] = {}
     for each in latencies:
         counts[bucket(each)] = counts.get(bucket(each), 0) + 1

@@ -1,9 +1,9 @@
-"""Whether a new pool is slower than the old ones: the number of slow requests on each side by the same measure.
+"""Determines whether a new pool is slower than the old ones by counting slow requests on both sides.
 
-The measure is the percentile of the old pools: one of their requests is slow if it is above this percentile, and a
-request of the new pool is slow if it is above `max_latency.ratio` times the percentile. A new pool that is exactly as
-slow as the ratio allows has the same fraction of slow requests as the old pools, so slow requests are tested in the
-same way as errors. The test makes no assumption about the distribution of latencies.
+Both sides are measured against the old pools' percentile. A request to the old pools is slow if it takes longer than
+this percentile, and a request to the new pool is slow if it takes longer than `max_latency.ratio` times the percentile.
+If the new pool is exactly as slow as the ratio allows, the fraction of slow requests is equal on both sides, so slow
+requests are tested the same way as errors. The test makes no assumption about the latency distribution.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def judged(
     significance: float,
     earlier: Iterable[LatencyValues],
 ) -> LatencyValues:
-    """Return both sides' values and the verdict on them. `earlier`: the values of earlier intervals."""
+    """Return both sides' values and the verdict on them. `earlier` contains the values from earlier intervals."""
     share = int(analysis.latency_percentile.removeprefix("p")) / 100
     values = LatencyValues(
         f"{analysis.latency_metric} {analysis.latency_percentile}",
@@ -50,7 +50,7 @@ def judged(
 
 
 def cluster_of(values: Iterable[LatencyValues]) -> float:
-    """Return the number of slow requests that occur together, estimated from the intervals with enough requests."""
+    """Return the number of slow requests that occur together, estimated from intervals with enough requests."""
     tested = [item for item in values if is_tested(item)]
     changes = [
         ((before.slow_new, before.slow_old), (after.slow_new, after.slow_old))
@@ -63,7 +63,7 @@ def cluster_of(values: Iterable[LatencyValues]) -> float:
 def _changed_together(before: LatencyValues, after: LatencyValues) -> bool:
     """Return whether an event that delays both sides began or ended between the intervals.
 
-    A stalled machine delays all requests by the same time, which makes the percentiles of both sides similar and hides
+    A stalled machine delays all requests by the same amount, which makes both sides' percentiles similar and hides
     which side is slow.
     """
     known = [(item.old, item.new) for item in (before, after) if item.old and item.new is not None]
@@ -74,12 +74,12 @@ def _changed_together(before: LatencyValues, after: LatencyValues) -> bool:
 
 
 def is_tested(values: LatencyValues) -> bool:
-    """Return whether there were enough measured requests for a comparison."""
+    """Return whether enough requests were measured for a comparison."""
     return values.slow_old.requests > 0
 
 
 def step_blocker(new: RequestCounts, old: RequestCounts, significance: float, cluster: float) -> str:
-    """Return the reason why the latencies of the whole step prevent it from ending; empty if they allow it to end."""
+    """Return the reason why the whole step's latencies prevent it from ending, or an empty string if they do not."""
     if _is_slower(new, old) and excess_over_pool(new, old, cluster) < significance:
         return "lower latency: over the whole step, the new pool is slower than max_latency allows"
     return ""
@@ -103,7 +103,7 @@ def _missing(new: LatencyHistogram, old: LatencyHistogram, least: int) -> str:
 
 
 def _compared(values: LatencyValues, new: LatencyHistogram, old: LatencyHistogram, share: float) -> LatencyValues:
-    """Return the values with the slow requests of both sides."""
+    """Return the values with the slow requests on both sides."""
     limit = old.limit(share)
     return replace(
         values,

@@ -1,14 +1,15 @@
-"""The tests behind the verdicts of an analysis: exact tail probabilities, significance levels and clusters.
+"""The tests behind an analysis's verdicts: exact tail probabilities, significance levels and clusters.
 
-Two pools are compared with the exact conditional test: if the error rates are equal, the probability that an error
-belongs to the new pool is the new pool's share of the requests. The test is valid for any number of errors, even for
-none in the old pool, and an outage that affects both pools equally does not change the result.
+Two pools are compared with the exact conditional test. If the error rates are equal, the probability that an error
+belongs to the new pool is the new pool's share of the requests. The test is valid for any number of errors, even if the
+old pool has none, and an outage that affects both pools equally does not change the result.
 
-Errors occur in clusters, such as the requests in flight when an engine restarts. `cluster_size` estimates how many
-errors occur together, and the tests count clusters instead of errors; `slow_cluster_size` does this for slow requests.
+Errors occur in clusters, for example among the requests in flight when an engine restarts. `cluster_size` estimates how
+many errors occur together, and the tests count clusters instead of individual errors. `slow_cluster_size` does the same
+for slow requests.
 
-A rollout is tested many times. `level` distributes a total probability of `FALSE_ALARM` over all intervals of a
-rollout, however long it takes, and uses the fact that several intervals in a row must fail.
+A rollout is tested many times. `level` spreads a total probability of `FALSE_ALARM` over all intervals of a rollout,
+however long it takes, and takes into account that several consecutive intervals must fail.
 """
 
 from __future__ import annotations
@@ -20,28 +21,29 @@ from itertools import pairwise
 from lbctl.control.analysis.evidence import RequestCounts
 
 FALSE_ALARM = 0.005
-"""Maximum probability that the analysis ends a rollout although the new pool is not worse than the old ones."""
+"""Maximum probability that the analysis ends a rollout even though the new pool is not worse than the old ones."""
 MAX_LEVEL = 0.005
 """Maximum significance level of a single test, which limits the harm if intervals depend on one another."""
 _MAX_TERM = 100.0
-"""Maximum weight of one change of a rate, so that a single fault does not hide errors for long."""
+"""Maximum weight of a single rate change, so that one fault does not hide errors for long."""
 _COMMON = 3.0
-"""Change, in standard deviations, above which simultaneous changes in both pools count as having a common cause."""
+"""Change, in standard deviations, above which simultaneous changes in both pools are considered to have a common
+cause."""
 _PRIOR_CLUSTER, _PRIOR_TERMS = 4.0, 3
-"""Cluster size assumed before any observation, and the number of changes that this assumption counts as."""
+"""Cluster size assumed before any observation, and the number of changes that this assumption is weighted as."""
 _NEGLIGIBLE = 1e-18
 _Sides = tuple[RequestCounts, RequestCounts]
-"""Number of requests of the new pool and of the old pools."""
+"""Numbers of requests to the new pool and to the old pools."""
 
 
 def level(tests: int, failures: int) -> float:
-    """Return the significance level of the test with this number (from 1) if `failures` tests in a row must fail."""
+    """Return the significance level of the test with this number, from 1, if `failures` consecutive tests must fail."""
     spent = FALSE_ALARM * 6 / (math.pi * tests) ** 2
     return min(MAX_LEVEL, math.pow(spent, 1 / failures))
 
 
 def excess_over_rate(counts: RequestCounts, rate: float, cluster: float = 1.0) -> float:
-    """Return the probability of at least this number of errors if the true error rate is `rate`."""
+    """Return the probability of at least this many errors if the true error rate is `rate`."""
     return upper_tail(math.floor(counts.errors / cluster), math.ceil(counts.requests / cluster), rate)
 
 
@@ -66,7 +68,7 @@ def upper_tail(successes: int, trials: int, probability: float) -> float:
 
 
 def _sum(successes: int, trials: int, probability: float) -> float:
-    """Return P(X ≥ successes) above the mean, where the terms only decrease."""
+    """Return P(X ≥ successes) for values above the mean, where the terms only decrease."""
     odds = probability / (1 - probability)
     log_term = math.lgamma(trials + 1) - math.lgamma(successes + 1) - math.lgamma(trials - successes + 1)
     term = math.exp(log_term + successes * math.log(probability) + (trials - successes) * math.log1p(-probability))
@@ -92,9 +94,9 @@ def cluster_size(intervals: Sequence[tuple[RequestCounts, RequestCounts]]) -> fl
 
 
 def slow_cluster_size(changes: Sequence[tuple[_Sides, _Sides]]) -> float:
-    """Return the number of slow requests that occur together (1 or more), from changes in the sides' difference.
+    """Return the number of slow requests that occur together (1 or more), from changes in the difference between sides.
 
-    A change consists of both sides in one interval and in the next.
+    A change is calculated from both sides in two successive intervals.
     """
     terms = [_squared_change(before, after) for before, after in changes]
     mean = (sum(terms) + _PRIOR_TERMS * _PRIOR_CLUSTER) / (len(terms) + _PRIOR_TERMS)
@@ -117,7 +119,7 @@ def _variance(new: RequestCounts, old: RequestCounts) -> float:
 
 
 def _part(side: RequestCounts) -> float:
-    """Return the variance of one side's rate; for a rate of 0 or 1, the variance for half a request."""
+    """Return the variance of one side's rate. For a rate of 0 or 1, return the variance for half a request."""
     if not side.requests:
         return 0.0
     rate = min(max(side.rate or 0.0, 0.5 / side.requests), 1 - 0.5 / side.requests)
@@ -127,7 +129,7 @@ def _part(side: RequestCounts) -> float:
 def _squared_changes(
     before: tuple[RequestCounts, RequestCounts], after: tuple[RequestCounts, RequestCounts]
 ) -> tuple[float, ...]:
-    """Return the squares of the changes of both pools with a change: 1 on average for independent errors."""
+    """Return the squared changes of both pools if they have a change, which average 1 for independent errors."""
     changes = [_change(*pool) for pool in zip(before, after, strict=True)]
     shown = [change for change in changes if change is not None]
     if len(shown) == len(changes) and (min(shown) > _COMMON or max(shown) < -_COMMON):
@@ -138,7 +140,7 @@ def _squared_changes(
 def _change(before: RequestCounts, after: RequestCounts) -> float | None:
     """Return the change in the rate, in standard deviations for independent errors.
 
-    The result is None if all requests in both intervals failed or none did, because this reveals nothing.
+    The result is None if all requests in both intervals failed or none did, because neither case reveals anything.
     """
     requests = before.requests + after.requests
     rate = (before.errors + after.errors) / requests if requests else 0.0

@@ -1,4 +1,4 @@
-"""The strategies that the setting `weighting.strategy` can name; `strategy` in this package defines their interface.
+"""The strategies that `weighting.strategy` can name. This package's `strategy` module defines their interface.
 
 To add a strategy, add a module with its function and an entry here.
 """

@@ -1,10 +1,10 @@
-"""Capacity × measured speed: the speed of a replica at its current batch size, relative to replicas with the same GPU.
+"""Weights based on capacity × measured speed at the current batch size, relative to replicas with the same GPU.
 
-Queues and latency depend on the weight, so a control law based on them would be a feedback loop with a delay. Speed at
-a known batch size hardly depends on the weight, so this law is feed-forward and does not oscillate when samples are
-old. It does not react within its bands, to noise in the samples, or to a difference that all replicas share. It ignores
-replicas without evidence, and replicas whose speed changes faster than a weight can. To compare GPU types, it needs
-samples that predict the speed of a full engine.
+Queues and latency depend on the weight, so a control law based on them would be a delayed feedback loop. Speed at a
+known batch size hardly depends on the weight, so this control law is feed-forward and does not oscillate when samples
+are old. It does not react to deviations within its bands, to noise in the samples, or to changes that affect all
+replicas equally. It ignores replicas without evidence, and replicas whose speed changes faster than a weight can. To
+compare GPU types, it needs samples from which it can predict the speed of a full engine.
 """
 
 from __future__ import annotations
@@ -35,37 +35,37 @@ MIN_COUNT = 20.0
 _NOISE = 4.0
 """Number of standard errors that an estimate's band covers."""
 _MEMORY = 10.0
-"""Number of smoothing times after which the weight of a turn has decayed to 1/e."""
+"""Number of smoothing times after which a turn's weight has decayed to 1/e."""
 _STEADY = 0.85
-"""Noise is not tracked while each sample's speed differs from the speed so far by less than this factor."""
+"""Noise is not tracked while each sample's speed differs from the average speed so far by less than this factor."""
 _SHORT = 2.5
 """Factor by which the speed over the last few samples adapts faster than `smoothing`."""
 _LEFT, _BACK = 1.6, 0.5
-"""Distances from the peers' speed, in bands, at which a replica counts as different and at which it counts as equal
-again."""
+"""Distances from the peers' speed, in bands, at which a replica starts to count as different and at which it counts as
+equal again."""
 _NOISE_MEMORY = 3.0
-"""Number of smoothing times after which the weight of a noise sample has decayed to 1/e."""
+"""Number of smoothing times after which a noise sample's weight has decayed to 1/e."""
 _TURNS, _CALM = 1.5, 1.0
-"""A replica whose speed has turned more often than the first number is held at its capacity until its turns drop below
-the second."""
+"""A replica whose number of turns exceeds the first value is held at its capacity until the number drops below the
+second value."""
 _FEW, _SMALL = 0.05, 0.01
-"""Number of turns and variance below which a replica counts as steady again."""
+"""Number of turns, and variance, below which a replica counts as steady again."""
 _FIRST_VARIANCE, _CHANGED_VARIANCE = 0.02, 0.05
-"""Assumed variance of a first sample, so that only a factor of 1.8 or more changes a weight; and minimum variance after
-a sample that differs from the speed so far."""
+"""The variance assumed for a first sample, so that only a factor of 1.8 or more changes a weight, and the minimum
+variance after a sample that differs from the average speed so far."""
 _CLIPPED, _CLIPPED_MEAN, _LEAST_VARIANCE = 3.0, 0.8, 4e-4
-"""A change counts as at most three variances, so that a sudden slow-down is not mistaken for noise; and the mean square
-of a normal variable of variance 1 after this clipping."""
+"""The number of variances to which a change is clipped, so that a sudden slowdown is not mistaken for noise, and the
+mean square of a normal variable with variance 1 after this clipping."""
 _ACTS = "its speed differs from its peers'"
 _WITH_PEERS = "as fast as its peers"
 _TURNS_TOO_OFTEN = "its speed is changing faster than a weight can: its capacity is used"
 _Key = tuple["type[Evidence] | None", Peers]
 _Measured = tuple[Estimate, float, "_Group | None"]
-"""(estimate, speed per capacity, the peers that it is compared with: None without fresh evidence)"""
+"""(estimate, speed per capacity, the peers against which it is compared, or None without fresh evidence)"""
 
 
 class _Group:
-    """Replicas that are compared with each other."""
+    """Replicas that are compared with one another."""
 
     __slots__ = (
         "across", "across_error", "capacities", "error", "full", "noise_squares", "per_capacity", "ratios", "speed",
@@ -74,7 +74,7 @@ class _Group:
 
     def __init__(self) -> None:
         self.ratios: list[float] = []
-        """The speeds of the group's replicas, per capacity."""
+        """The speeds of the group's replicas, divided by their capacities."""
         self.speeds: list[float] = []
         """The speeds of these replicas."""
         self.capacities: list[float] = []
@@ -86,11 +86,11 @@ class _Group:
         self.per_capacity = self.speed = 1.0
         """The upper medians of `ratios` and `speeds`."""
         self.full = 0.0
-        """Tokens per second generated by a full replica, divided by its capacity; 0 if unknown."""
+        """Tokens per second generated by a full replica, divided by its capacity, or 0 if unknown."""
         self.error = 0.0
         """The standard error of the natural logarithm of `full`."""
         self.across = 0.0
-        """The natural logarithm of `full` relative to `full` of all replicas."""
+        """The natural logarithm of `full` relative to `full` across all replicas."""
         self.across_error = 0.0
         """The standard error of `across`."""
 
@@ -106,7 +106,7 @@ class _Group:
         return math.sqrt(max(0.0, self.noise_squares - own * own) / (count - 1) * 2.0 / count)
 
     def fit(self, steps: Sums, share: float | None) -> None:
-        """Determine the medians, and a full replica's throughput with this share of prompt tokens."""
+        """Determine the medians, and a full replica's throughput at this share of prompt tokens."""
         self.per_capacity, self.speed = _upper_median(self.ratios), _upper_median(self.speeds)
         fitted = throughput(steps, share)
         if fitted is not None:
@@ -118,7 +118,7 @@ class _Group:
 
 
 class _Bands(NamedTuple):
-    """Deviations that cause no action, as natural logarithms; `smoothing` is in seconds."""
+    """Deviations that cause no action, as natural logarithms. `smoothing` is in seconds."""
 
     above: float
     below: float
@@ -127,7 +127,7 @@ class _Bands(NamedTuple):
 
     @classmethod
     def of(cls, rules: Weighting) -> _Bands:
-        """The bands for these rules."""
+        """The bands that result from these rules."""
         return cls(rules.act_above / 100, rules.release_below / 100, rules.across_types / 100, rules.smoothing / 1000)
 
 
@@ -152,7 +152,7 @@ def adaptive(pool: Pool, subjects: Sequence[Subject], stale: float, now: float) 
 
 
 def _measured(pool: Pool, subjects: Sequence[Subject], oldest: float) -> list[_Measured]:
-    """Group by kind of evidence and by peers: speeds in tokens and in batches are not comparable."""
+    """Group by kind of evidence and by peers, because speeds in tokens and in batches are not comparable."""
     smoothing = pool.weighting.smoothing / 1000
     several = len({peers for _, peers, _, _, _ in subjects}) > 1
     measured: list[_Measured] = []
@@ -213,10 +213,10 @@ def _updated(observation: Observation | None, before: Estimate, smoothing: float
 
 
 def _with_speed(unsteady: Unsteady, speed: float, elapsed: float) -> Unsteady:
-    """Include the speed of one sample; `elapsed` is in smoothing times."""
+    """Include the speed from one sample. `elapsed` is in smoothing times."""
     last, short, variance, away, turns, held, _, samples = unsteady
     change = (speed - last) / (speed + last)
-    change = min(2.0 * change * change, _CLIPPED * variance) / _CLIPPED_MEAN  # half the squared change of the logarithm
+    change = min(2.0 * change * change, _CLIPPED * variance) / _CLIPPED_MEAN  # half the squared change in the logarithm
     variance = max(change + (variance - change) * math.exp(-elapsed / _NOISE_MEMORY), _LEAST_VARIANCE)
     short = speed + (short - speed) * math.exp(-elapsed * _SHORT)
     samples = samples * math.exp(-elapsed) + 1.0
@@ -230,12 +230,12 @@ def _noise(unsteady: Unsteady, faster: float = 1.0) -> float:
     made for other replicas and bring no new sample for this one.
     """
     keep = math.exp(-unsteady.gap * faster)
-    newest = max(1.0 / unsteady.samples, 1.0 - keep)  # the share of the newest sample in the mean
+    newest = max(1.0 / unsteady.samples, 1.0 - keep)  # the newest sample's share of the mean
     return _NOISE * math.sqrt(unsteady.variance * (2.0 * newest - 1.0 + keep) / (1.0 + keep))
 
 
 def _compare(groups: Sequence[_Group], *, is_picked: bool) -> None:
-    """Compare groups that have the same kind of evidence."""
+    """Compare groups with the same kind of evidence."""
     steps = [total(group.sums) if group.sums else Sums() for group in groups]
     share = prompt_share(steps) if is_picked else None
     for group, sums in zip(groups, steps, strict=True):

@@ -1,9 +1,10 @@
-"""A weighted score of load signals: the higher the load, the lower the weight.
+"""Weights based on a weighted score of load signals, where a higher load means a lower weight.
 
-The linter warns about it, because the score feeds back on itself.
+The linter warns about this strategy, because the score feeds back on itself.
 
-Each signal is divided by its largest value in the pool (ratios are used as they are); if a replica lacks a signal,
-the other signals share its weight. The multiplier is 1 minus the load, relative to the pool's mean.
+Each signal is divided by its largest value in the pool, except that ratios are used unchanged. If a replica lacks a
+signal, that signal's weight is distributed among the others. The multiplier is 1 minus the load, relative to the pool's
+mean.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _MIN_LEFT = 0.05
 
 
 def composite(pool: Pool, subjects: Sequence[Subject], stale: float, now: float) -> list[Proposal]:
-    """Propose lower weights for replicas with a higher load score."""
+    """Propose lower weights for replicas with higher load scores."""
     rules = pool.weighting
     terms = rules.composite or DEFAULT
     maxima = {name: _maximum(name, subjects, now - stale) for name, _ in terms}
@@ -53,7 +54,7 @@ def _maximum(name: str, subjects: Sequence[Subject], oldest: float) -> float:
 def _load(
     observation: Observation | None, terms: Sequence[tuple[str, float]], maxima: Mapping[str, float], oldest: float
 ) -> float | None:
-    """The load from 0 (idle) to 1 (the highest in the pool); None if no signal is known."""
+    """The load, from 0 (idle) to 1 (the highest in the pool), or None if no signal is known."""
     values = [(weight, _value(observation, name, oldest), maxima[name]) for name, weight in terms]
     measured = [(weight, value / maximum) for weight, value, maximum in values if value is not None]
     total = sum(weight for weight, _ in measured)

@@ -1,4 +1,4 @@
-"""The strategy `static`: each replica's weight is its capacity."""
+"""The `static` strategy, in which each replica's weight is its capacity."""
 
 from __future__ import annotations
 

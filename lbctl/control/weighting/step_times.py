@@ -1,17 +1,17 @@
-"""Throughput of replicas of one GPU type, estimated by fitting a line to their measured step times.
+"""The throughput of replicas with one GPU type, estimated by fitting a line to their measured step times.
 
 A step with n sequences and q prompt tokens takes a + b·n + p·q. All three parameters depend on the model and the GPU.
-GPUs with a different balance of memory and compute also have different ratios, so that no common curve can compare
-them. Each type has a separate line, fitted by least squares to its samples. With a given number of prompt tokens per
+GPUs with a different balance of memory and compute also have different ratios, so they cannot be compared on a common
+curve. Each type has a separate line, fitted to its samples by least squares. With a given number of prompt tokens per
 sequence, a full engine generates n ÷ (a + b·n + p·q) tokens per second. An engine is full if its cache is full, or if
-it has 256 sequences (`max_num_seqs` of vLLM, `--max-running-requests` of others).
+it has 256 sequences (vLLM's `max_num_seqs`, or `--max-running-requests` in other engines).
 
 The number of prompt tokens per generated token counts all tokens in the samples. It must not be an average over
-samples: steps with long prompts take longer, so a sample with many of them has fewer steps and tokens.
+samples, because steps with long prompts take longer, so a sample with many of them has fewer steps and tokens.
 
-If proxies choose the replicas, all types get the same mix of requests, and each type's own number is used. The picker
-sends long prompts to fast GPUs. With their own numbers, fast types would look too slow for their capacity, so the types
-of a picked pool are compared at the mix of the whole pool.
+If proxies choose the replicas, all types get the same mix of requests, and each type's own number is used. The picker,
+in contrast, sends long prompts to fast GPUs. With their own numbers, fast types would look too slow for their capacity,
+so the types in a picked pool are compared using the mix across the whole pool.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _WINDOW = 300.0
 """Seconds after which a sample's weight has decayed to 1/e."""
 _MAX_SEQUENCES = 256.0
 _MIN_SAMPLES = 40.0
-"""Minimum number of samples for a line with three parameters."""
+"""Minimum number of samples for fitting a line with three parameters."""
 _WHOLE_SAMPLE = 5.0
-"""Seconds since the previous sample after which a sample counts fully. Samples in quick succession describe the same
-requests, so they count less."""
+"""Number of seconds since the previous sample after which a sample counts fully. Samples in quick succession describe
+the same requests, so they are given less weight."""
 
 
 class Sums(NamedTuple):
-    """Decayed sums over the samples of a replica."""
+    """Decayed sums over a replica's samples."""
 
     samples: float = 0.0
     """Number of samples, each of which counts at most 1."""
@@ -66,18 +66,18 @@ class Sums(NamedTuple):
 
 
 class Throughput(NamedTuple):
-    """Throughput of a full engine."""
+    """A full engine's throughput."""
 
     rate: float
-    """Tokens or answers per second."""
+    """Tokens or responses per second."""
     error: float
-    """The standard error of its natural logarithm."""
+    """The standard error of the throughput's natural logarithm."""
 
 
 def with_sample(sums: Sums, evidence: Evidence, cache: float | None, gap: float) -> Sums:
     """Return the sums after adding a sample.
 
-    `cache` is the used fraction of the cache; `gap` is the time since the last sample, in seconds.
+    `cache` is the used fraction of the cache, and `gap` is the time since the last sample, in seconds.
     """
     if isinstance(evidence, TokenEvidence):
         n, q, count, seconds = evidence.decode_tokens, evidence.prefill_tokens, evidence.itl_count, evidence.itl_seconds
@@ -106,9 +106,9 @@ def prompt_share(parts: Iterable[Sums]) -> float:
 
 
 def throughput(sums: Sums, share: float | None = None) -> Throughput | None:
-    """Return a full engine's throughput according to the line; None if the line is unknown or too short.
+    """Return a full engine's throughput according to the line, or None if the line is unknown or too short.
 
-    `share` is the number of prompt tokens per generated token; None means the samples' number.
+    `share` is the number of prompt tokens per generated token. If it is None, the number in the samples is used.
     """
     if sums.samples < _MIN_SAMPLES or not sums.n:
         return None

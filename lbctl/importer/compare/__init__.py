@@ -1,1 +1,1 @@
-"""Runs a configuration and its fleet on loopback with echo servers, and compares the results of requests."""
+"""Runs a configuration and its fleet on loopback with echo servers, and compares how requests are handled."""

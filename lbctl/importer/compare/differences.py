@@ -40,23 +40,23 @@ class ObservedRequest:
     """The result of sending a request through one of the proxies."""
 
     status: int
-    """Status of the response; 0 if there was none."""
+    """Status of the response, or 0 if no response was received."""
     replica: str = ""
-    """Replica that answered; empty if the proxy itself answered."""
+    """Replica that responded, or an empty string if the proxy itself responded."""
     method: str = ""
-    """Method that the replica received."""
+    """Method received by the replica."""
     path: str = ""
-    """Path that the replica received."""
+    """Path received by the replica."""
     host: str = ""
-    """Host header that the replica received."""
+    """Host header received by the replica."""
     headers: _Headers = ()
-    """Other headers that the replica received, without those that each proxy sets differently."""
+    """Other headers received by the replica, except for those that each proxy sets differently."""
     body: str = ""
-    """Body that the replica received."""
+    """Body received by the replica."""
     answer: _Headers = ()
-    """Response headers, without those that each proxy sets differently."""
+    """Response headers, except for those that each proxy sets differently."""
     text: str = ""
-    """Body of a response from the proxy itself; empty for its error page."""
+    """Body of a response from the proxy itself, or an empty string for its error page."""
 
 
 def observed(status: int, answer: Mapping[str, str], content: bytes) -> ObservedRequest:
@@ -128,7 +128,7 @@ def _of_headers(
 ) -> Iterator[str]:
     """Yield lost and added headers.
 
-    Headers in `more` may be added. Headers in `unequal` may have a different value.
+    Headers in `more` are allowed to be added. Headers in `unequal` are allowed to have a different value.
     """
     old, new = dict(before), dict(after)
     lost = [name for name in old if name not in new or (new[name] != old[name] and name not in unequal)]
@@ -147,7 +147,7 @@ def _forwarded(fleet: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _unequal(fleet: Mapping[str, Any]) -> frozenset[str]:
-    """Return the headers whose values always differ: the request's ID, and secrets."""
+    """Return the headers whose values always differ, which are the request ID and secrets."""
     texts = [route.get("headers", {}).get("request", {}).get("set", {}) for route in fleet["routes"].values()]
     ids = {name for each in texts for name, text in each.items() if "{request_id}" in text}
     return frozenset(ids.union(*(pool.get("upstream", {}).get("headers", {}) for pool in fleet["pools"].values())))
@@ -158,7 +158,7 @@ def _in_one_pool(fleet: Mapping[str, Any], before: ObservedRequest, after: Obser
 
 
 def _same_pool(fleet: Mapping[str, Any], before: ObservedRequest, after: ObservedRequest) -> bool:
-    """Whether both replicas are in the same pool, or in the same split, where each proxy selects a pool at random."""
+    """Return whether both replicas are in the same pool, or in a split in which each proxy picks a pool at random."""
     splits = [
         set().union(*(set(addresses(fleet["pools"][name])) for name in route["split"]))
         for route in fleet["routes"].values()

@@ -1,4 +1,4 @@
-"""Echo servers on loopback, one per replica; each response contains the replica and the request it received.
+"""Echo servers on loopback, one per replica. Each response names the replica and contains the request it received.
 
 One of them also acts as the external authorization service and accepts all requests.
 """
@@ -20,7 +20,7 @@ from lbctl.apply.reserved_ports import LOOPBACK
 def echoes(addresses: Mapping[str, Sequence[str]], sessions: Mapping[str, str]) -> Iterator[dict[str, int]]:
     """Run an echo server for each address in the source, with additional response headers.
 
-    If a request has no session in the header `sessions`, the server assigns one. Yields a map from each address to the
+    If a request has no session in the `sessions` header, the server assigns one. Yields a map from each address to the
     port that replaces it.
     """
     servers = {
@@ -48,7 +48,7 @@ class _Server(ThreadingHTTPServer):
         self.session = session
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Do nothing. Connections are expected to close when a proxy ends."""
+        """Do nothing. Connections are expected to close when a proxy exits."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -83,7 +83,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def _stands_for(self, value: str) -> str:
-        """Return a header's value with the replica's address in place of its echo server's address.
+        """Return a header's value with the echo server's address replaced by its replica's address.
 
         By default, proxies derive the Host header from this address.
         """

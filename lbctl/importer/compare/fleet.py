@@ -59,14 +59,14 @@ def _write_secrets(draft: Draft, places: StandIns) -> None:
 
 
 def _include(draft: Draft, kind: str) -> dict[str, Any]:
-    """Return the fleet's own lines for places that the source on loopback also has."""
+    """Return the fleet's own lines for places that also exist in the source on loopback."""
     include = draft.get(("proxies", kind, "include")) or {}
     kept = {place: value for place, value in include.items() if place not in {"global", "http_filters"}}
     return {"include": kept} if kept else {}
 
 
 def _own(kind: str, text: str, places: StandIns) -> str:
-    """Return the own lines that also run in the source."""
+    """Return the own lines that are also run in the source."""
     if kind == "haproxy":
         return haproxy.own_lines(text, places)
     file = places.directory / "own-lines"

@@ -1,4 +1,4 @@
-"""Replacements for the addresses and certificates in a source while it runs on loopback."""
+"""Replacements for the addresses and certificates in a source while it is running on loopback."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class StandIns:
     replicas: Mapping[str, int]
     """Maps the address of each replica or authorization service to its echo server's port."""
     dead: int = _DEAD
-    """Loopback port for addresses that do not belong to replicas. Nothing listens there."""
+    """Loopback port for addresses that do not belong to replicas. Nothing listens on it."""
 
     @property
     def pem(self) -> str:
@@ -41,15 +41,15 @@ class StandIns:
 
     @property
     def no_files(self) -> str:
-        """Path of a nonexistent directory, under which no file can exist."""
+        """Path of a nonexistent directory, which therefore cannot contain any files."""
         return str(self.directory / "no-files")
 
     def replica(self, address: str) -> str:
-        """Return the address of a replica's echo server; for other addresses, an address that nothing listens on."""
+        """Return a replica's echo server address or, for other addresses, an address on which nothing listens."""
         return f"{LOOPBACK}:{self.replica_port(address) or self.dead}"
 
     def replica_port(self, address: str) -> int | None:
-        """Return the port of a replica's echo server; None for other addresses."""
+        """Return the port of a replica's echo server, or None for other addresses."""
         return self.replicas.get(address) or self.replicas.get(re.sub("^localhost:", "127.0.0.1:", address))
 
 

@@ -18,18 +18,18 @@ from lbctl.importer.compare.sandbox.confined import Sandbox
 from lbctl.importer.compare.sandbox.programs import NotAProgramError
 
 _START_TIMEOUT = 20.0
-"""Seconds within which a proxy must start to listen."""
+"""Seconds within which a proxy must start listening."""
 _MAX_MESSAGE = 600
 _HEAD = re.compile(
     r"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d \[\w+\] \d+#\d+: |\[\w+\] +\(\d+\) : (?:config : )?"
     r"|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+\]\[\d+\]\[\w+\]\[\w+\] (?:\[[^\]]*\] )?"
 )
-"""Prefixes of the log lines of nginx, HAProxy and Envoy."""
+"""Prefixes of the log lines written by nginx, HAProxy and Envoy."""
 _MAX_READ_BYTES = 1 << 16
 
 
 class NotStartedError(Exception):
-    """A proxy did not start. The message is the proxy's output."""
+    """A proxy did not start. The message contains the proxy's output."""
 
 
 def command(kind: str, binary: str, directory: Path, config: str) -> list[str]:
@@ -83,7 +83,7 @@ def _last_lines(output: BinaryIO, directory: Path) -> str:
 
 
 def without_places(line: str, directory: Path) -> str:
-    """Strip the time, the process and positions in temporary files from a line of a proxy's output."""
+    """Strip the time, process and positions in temporary files from a line of a proxy's output."""
     place = rf"{re.escape(str(directory))}[^\s:'\"\])]*(?::\d+)*"
     line = re.sub(rf" in {place}|(?:parsing |file )?\[{place}\] ?:? ?|{place}(?:: ?)?", "", _HEAD.sub("", line.strip()))
     return line.strip()

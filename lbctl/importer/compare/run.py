@@ -1,4 +1,4 @@
-"""The comparison itself: runs both proxies, sends the same requests to each, and collects the differences."""
+"""Performs the comparison: runs both proxies, sends the same requests to each, and collects the differences."""
 
 from __future__ import annotations
 
@@ -37,27 +37,27 @@ from lbctl.targets import target
 _TIMEOUT = 10.0
 _MAX_ANSWER_BYTES = 1 << 20
 _NO_ROUTE = 404
-"""Status that a fleet returns if no route matches a request. This response needs no protection."""
+"""Status that a fleet returns if no route matches a request. This response does not need protection."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedRequest:
-    """A request with the results of both proxies."""
+    """A request, with the results from both proxies."""
 
     sample: SampleRequest
     before: ObservedRequest
-    """Result through the original configuration."""
+    """Result with the original configuration."""
     after: ObservedRequest
-    """Result through the fleet."""
+    """Result with the fleet."""
     differences: tuple[str, ...]
-    """Descriptions of the differences; empty if the results agree."""
+    """Descriptions of the differences. Empty if the results agree."""
     skipped: str = ""
     """The reason why the request was not compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The results of sample requests through both proxies."""
+    """The results of sample requests sent through both proxies."""
 
     rows: list[ComparedRequest]
     removed: tuple[Removed, ...]
@@ -90,7 +90,7 @@ def compare(kind: str, files: Sequence[str], draft: Draft, *, allow_unsandboxed:
 
 
 def _compared(kind: str, binary: str, files: Sequence[str], draft: Draft, sandbox: Sandbox) -> dict[str, Any]:
-    """Return the comparison, or the reason why there is none, as JSON values."""
+    """Return the comparison, or the reason why it was not possible, as JSON values."""
     try:
         return asdict(compare_in(sandbox, kind, binary, files, draft))
     except NotStartedError as error:
@@ -113,7 +113,7 @@ def _removed_of(values: dict[str, Any]) -> Removed:
 
 
 def compare_in(sandbox: Sandbox, kind: str, binary: str, files: Sequence[str], draft: Draft) -> Comparison:
-    """Compare a configuration with its fleet; both run in this sandbox. Raises NotStartedError."""
+    """Compare a configuration with its fleet, both of which run in this sandbox. Raises NotStartedError."""
     pools = draft.fleet["pools"].values()
     echoed = {address: list[str]() for pool in pools for address in addresses(pool)} | services(draft.fleet)
     binds = {name: str(item["bind"]) for name, item in draft.fleet["listeners"].items()}
@@ -139,7 +139,7 @@ def compare_in(sandbox: Sandbox, kind: str, binary: str, files: Sequence[str], d
 
 
 def hide_secrets(draft: Draft, source: Rewritten) -> Rewritten:
-    """Return the source with secrets removed from the words that must not run."""
+    """Return the source with secrets removed from the words that must not be run."""
     secrets = draft.ledger.secrets
     removed = (replace(item, word=secrets.hidden(item.word, item.position)) for item in source.removed)
     return replace(source, removed=tuple(removed))
@@ -153,7 +153,7 @@ def _places(directory: Path, ports: Mapping[str, int], replicas: Mapping[str, in
 
 
 def rewritten(kind: str, files: Sequence[str], places: StandIns) -> Rewritten:
-    """Return the source for loopback."""
+    """Return the source rewritten for loopback."""
     diagnostics = Diagnostics()
     if kind == "nginx":
         from lbctl.importer.nginx.read import read as read_nginx
@@ -223,14 +223,14 @@ def _row(draft: Draft, source: Rewritten, sample: SampleRequest, before: int, af
 
 
 def _lost_sessions(draft: Draft, pools: Iterable[str]) -> Iterator[str]:
-    """Yield the pools that, unlike the configuration, do not keep sessions. A single request cannot show this."""
+    """Yield the pools that, unlike the configuration, do not keep sessions. A single request cannot reveal this."""
     for name in sorted(pools):
         if (statement := draft.unkept.get(("pools", name))) is not None:
             yield f"sessions do not stay on one replica in pool {name} ({place_of(statement.position)})"
 
 
 def _speaks_http2(draft: Draft, listener: str) -> bool:
-    """Whether a listener leads to a pool that uses HTTP/2."""
+    """Return whether a listener leads to a pool that uses HTTP/2."""
     routes = [item for item in draft.fleet["routes"].values() if listener in item.get("listeners", [listener])]
     pools = [draft.fleet["pools"].get(item.get("pool"), {}) for item in routes]
     return any(pool.get("protocol", "http1") != "http1" for pool in pools)
@@ -248,7 +248,7 @@ def _ask(sample: SampleRequest, port: int, *, tls: bool) -> ObservedRequest:
         response = connection.getresponse()
         content = response.read(_MAX_ANSWER_BYTES)
         if response.length:
-            return ObservedRequest(0)  # The response was truncated, or is longer.
+            return ObservedRequest(0)  # The response was truncated, or is too long.
     except (OSError, http.client.HTTPException):
         return ObservedRequest(0)
     finally:

@@ -1,4 +1,4 @@
-"""Requests that test a fleet's routes: one per route, and one without a matching route."""
+"""Requests that test a fleet's routes, with one request per route and one without a matching route."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _BODY = {"model": "sample", "messages": [{"role": "user", "content": "hello"}]}
 
 @dataclass(frozen=True, slots=True)
 class SampleRequest:
-    """A request to one listener."""
+    """A request to a listener."""
 
     route: str
-    """Route under test; empty for a request without a route."""
+    """Route under test, or an empty string for a request without a route."""
     listener: str
     method: str
     host: str
     path: str
     headers: dict[str, str] = field(default_factory=dict)
-    """Further headers."""
+    """Additional headers."""
     body: str = ""
 
     @property
@@ -73,7 +73,7 @@ def _paths(match: dict[str, Any]) -> list[str]:
 
 
 def example(pattern: str) -> str:
-    """Return a text that the regular expression matches."""
+    """Return a string that matches the regular expression."""
     from re import _parser  # type: ignore[attr-defined]
 
     return "".join(_generated(_parser.parse(pattern)))

@@ -1,4 +1,4 @@
-"""Checks whether requests from one session reach the same replica. A single request cannot show this."""
+"""Checks whether requests in the same session reach the same replica. A single request cannot reveal this."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Ask = Callable[[SampleRequest], ObservedRequest]
 
 
 def named_by_replicas(fleet: Mapping[str, Any]) -> dict[str, str]:
-    """Map each replica's address to the header that replicas use to name sessions."""
+    """Map each replica's address to the header in which replicas name sessions."""
     pools = fleet["pools"].values()
     return {each: pool["affinity"]["header"] for pool in pools if _named(pool) for each in addresses(pool)}
 
@@ -32,7 +32,7 @@ def differences(
     kind = next((name for name in ("header", "cookie", "query") if name in key), "")
     if not kind or len(set(addresses(pool))) < 2 or not _keeps(pool, kind, key[kind], sample, before):
         return
-    # A health check during the requests may move a session, so one difference does not count.
+    # A health check during the requests may move a session, so a single difference does not count.
     if not any(_keeps(pool, kind, key[kind], sample, after) for _ in range(2)):
         yield f"requests from one session ({kind} {key[kind]}) reach several replicas"
 

@@ -1,4 +1,4 @@
-"""Clusters as pools."""
+"""Converts clusters to pools."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SINGLE_TYPES = frozenset({"", "STATIC", "STRICT_DNS", "LOGICAL_DNS", "EDS"})
 
 
 def pool(context: EnvoyImport, cluster: ConfigView, secrets: tuple[str, ...] = ()) -> Path | None:
-    """Add the pool for a cluster; None if a pool cannot represent this kind of cluster.
+    """Add the pool for a cluster. Return None if a pool cannot represent this kind of cluster.
 
     Routes that send different `secrets` to the same cluster get separate pools.
     """
@@ -66,7 +66,7 @@ def without_key(context: EnvoyImport, path: Path, cluster: ConfigView) -> None:
 
 
 def aggregate(cluster: ConfigView) -> list[str]:
-    """Return the clusters of an aggregate cluster, in order; none for other clusters."""
+    """Return an aggregate cluster's clusters, in order, or none for other clusters."""
     typed = cluster.get("cluster_type", "typed_config")
     return [item.text for item in typed.get("clusters")] if typed.type.endswith(".aggregate.v3.ClusterConfig") else []
 
@@ -99,7 +99,7 @@ def _replicas(context: EnvoyImport, assignment: ConfigView) -> Iterator[dict[str
 
 
 def address_of(view: ConfigView) -> str | None:
-    """Return the address of an endpoint in fleet-file form; None if it has no address."""
+    """Return an endpoint's address in fleet-file form, or None if it has no address."""
     if view.get("pipe", "path"):
         return f"unix:{view.get('pipe', 'path').text}"
     host, port = view.get("socket_address", "address").text, view.get("socket_address", "port_value").text
@@ -125,7 +125,7 @@ def _endpoint_parts(assignment: ConfigView) -> Iterator[ConfigView]:
 
 
 def _assignment(context: EnvoyImport, path: Path, view: ConfigView) -> None:
-    """Convert the settings of endpoints other than their addresses: the port of health checks."""
+    """Convert the endpoints' health-check port, their only setting in addition to the address."""
     ports = [
         item.get("endpoint", "health_check_config")
         for group in view.get("endpoints")

@@ -24,14 +24,14 @@ class EnvoyImport:
     route_configs: dict[str, ConfigView] = field(default_factory=dict)
     """Route configurations by name, if a dump lists them separately."""
     pools: dict[tuple[str, tuple[str, ...]], Path] = field(default_factory=dict)
-    """Maps the name of a cluster and the secrets sent to it to the cluster's pool."""
+    """Maps a cluster's name and the secrets sent to it to the cluster's pool."""
 
     managers: int = 0
     """Number of listeners in the configuration."""
     filters_of_routes: set[str] = field(default_factory=set)
     """Names of filters that have their own settings for a route."""
     services: set[str] = field(default_factory=set)
-    """Names of clusters that filters call but that no route uses."""
+    """Names of clusters that are called by filters but not used by any route."""
 
     def put(self, path: Path, value: object, *views: ConfigView) -> None:
         """Set a value that came from the views, including everything in them."""
@@ -57,7 +57,7 @@ Handler = Callable[[EnvoyImport, Path, ConfigView], None]
 
 
 def handle(context: EnvoyImport, path: Path, view: ConfigView, handlers: dict[str, Handler], *names: str) -> None:
-    """Pass each field of the view to its handler; `names` are fields that only name or select."""
+    """Pass each of the view's fields to its handler. `names` contains fields that only name or select something."""
     for name, child in view.fields():
         if name in handlers:
             handlers[name](context, path, child)

@@ -30,7 +30,7 @@ _REASONS = {
 
 
 def convert(root: Node, file: str, diagnostics: Diagnostics, *, own: bool) -> Draft:
-    """Return the draft of a fleet. If the configuration has no HTTP listener, a diagnostic is added."""
+    """Return the draft of a fleet. If the configuration contains no HTTP listener, a diagnostic is added."""
     view = ConfigView(root, "")
     ledger = Ledger(view.statement.block, diagnostics)
     context = EnvoyImport(Draft(ledger, keeps_own=own))
@@ -86,7 +86,7 @@ def _routes(context: EnvoyImport, manager: Manager) -> None:
 def _admin(context: EnvoyImport, view: ConfigView) -> None:
     """Set the address of the admin interface.
 
-    The interface is on loopback, because clients of the interface can stop the proxy.
+    The interface is on loopback, because its clients can stop the proxy.
     """
     address = view.get("address", "socket_address")
     host, port = address.get("address").text, address.get("port_value").text

@@ -30,11 +30,10 @@ _HARMLESS = frozenset(
      "proto_message_extraction", "proto_message_logging", "rate_limit_quota", "ratelimit", "router", "set_filter_state",
      "set_metadata", "stateful_session", "tap", "thrift_to_metadata", "upstream_codec"}
 )  # fmt: skip
-"""Envoy filters that do not decide about access. All other filters might, because their program or configuration is
-unknown."""
+"""Envoy filters that do not control access. Any other filter might, because its program or configuration is unknown."""
 _UNKNOWN = "an unknown filter"
 _WITHOUT_TYPE = frozenset({"", "google.protobuf.Empty", "google.protobuf.Struct"})
-"""Types of configurations that are identified by the name of their filter."""
+"""Types of configuration that are identified by the name of their filter."""
 _OTHERS = {
     "ext_proc": "external processors are not converted: `balance.algorithm: pick` selects a replica for each request",
     "cors": "CORS is not converted: set its headers in the route's `headers.response`",
@@ -45,15 +44,15 @@ _OTHERS = {
 
 @dataclass(slots=True)
 class Filters:
-    """The effect of a connection manager's filters on its routes."""
+    """How a connection manager's filters affect its routes."""
 
     protections: list[tuple[ConfigView, Protection | None, str]] = field(default_factory=list)
     """Filters that may reject requests, with the function that protects a route, and the reason to close a route
     without one."""
     disabled: list[ConfigView] = field(default_factory=list)
-    """Filters that are off unless a route enables them."""
+    """Filters that are disabled unless a route enables them."""
     limits: list[dict[str, Any]] = field(default_factory=list)
-    """Limits for all routes."""
+    """Limits that apply to all routes."""
     limit_views: list[ConfigView] = field(default_factory=list)
     """The sources of these limits."""
     answers: list[tuple[dict[str, Any], ConfigView]] = field(default_factory=list)
@@ -96,7 +95,7 @@ def _filter(context: EnvoyImport, manager: Manager, item: ConfigView, result: Fi
 
 
 def _kind(item: ConfigView) -> str:
-    """Return the kind of a filter; empty if it is not Envoy's own."""
+    """Return the kind of a filter, or an empty string if it is not one of Envoy's own."""
     typed, discovery = item.get("typed_config"), item.get("config_discovery")
     names = {each.text.rpartition("/")[2] for each in discovery.get("type_urls")} if discovery else {typed.type}
     if typed.type.endswith(".TypedStruct"):

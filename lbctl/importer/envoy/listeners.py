@@ -12,14 +12,14 @@ from lbctl.importer.envoy.view import ConfigView
 
 MANAGER = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
 _NETWORKS = ("source_prefix_ranges", "direct_source_prefix_ranges")
-"""Fields of a chain's match that contain client networks."""
+"""Fields in a chain's match that contain client networks."""
 _REFUSING = frozenset({"rbac", "ext_authz"})
-"""Network filters that may reject connections, by the package of their message."""
+"""Network filters that may reject connections, by their message's package."""
 _HARMLESS = frozenset(
     {"connection_limit", "http_connection_manager", "local_ratelimit", "ratelimit", "set_filter_state", "sni_cluster",
      "sni_dynamic_forward_proxy"}
 )  # fmt: skip
-"""Network filters that do not decide about access. Any other filter in front of HTTP might."""
+"""Network filters that do not control access. Any other filter in front of HTTP might."""
 _LISTENER_FILTERS = {
     "tls_inspector": "lbctl reads the server name if it needs it",
     "http_inspector": "lbctl detects the protocol",
@@ -31,15 +31,15 @@ class Manager:
     """An HTTP connection manager with its converted listener."""
 
     path: Path
-    """Path of the listener."""
+    """The listener's path."""
     view: ConfigView
-    """Typed configuration."""
+    """The typed configuration."""
     closing: tuple[tuple[ConfigView, str], ...] = ()
-    """Protections of the listener that cannot be converted, with the reason."""
+    """Protections for the listener that cannot be converted, with the reason."""
 
 
 def managers(context: EnvoyImport, listener: ConfigView) -> Iterator[Manager]:
-    """Add the listener, and yield its connection manager. Listeners for TCP become comments."""
+    """Add the listener, and yield its connection manager. TCP listeners become comments."""
     chains = [*listener.get("filter_chains"), *filter(None, [listener.get("default_filter_chain")])]
     connection_managers = [(chain, item) for chain in chains for item in chain.get("filters") if _is_manager(item)]
     bind = bind_of(listener)
@@ -66,7 +66,7 @@ def managers(context: EnvoyImport, listener: ConfigView) -> Iterator[Manager]:
 
 
 def _before_http(context: EnvoyImport, path: Path, chains: list[ConfigView]) -> list[tuple[ConfigView, str]]:
-    """Convert the networks of a chain. Returns other parts that reject connections before HTTP processing."""
+    """Convert a chain's networks. Returns other parts that reject connections before HTTP processing."""
     ranges = [item for chain in chains for name in _NETWORKS if (item := chain.get("filter_chain_match", name))]
     if len(chains) == 1 and len(ranges) == 1:
         parts = [(item.get("address_prefix").text, item.get("prefix_len").number or 0) for item in ranges[0]]
@@ -90,13 +90,13 @@ def _is_manager(item: ConfigView) -> bool:
 
 
 def _package(item: ConfigView) -> str:
-    """Return the package of a network filter, such as `rbac`; empty if it is not Envoy's own."""
+    """Return the package of a network filter, such as `rbac`, or an empty string if it is not one of Envoy's own."""
     name = item.get("typed_config").type
     return name.split(".")[-3] if name.startswith("envoy.") and name.count(".") > 2 else ""
 
 
 def bind_of(listener: ConfigView) -> str | None:
-    """Return the address of a listener in fleet-file form; None if it has no address."""
+    """Return a listener's address in fleet-file form, or None if it has no address."""
     address = listener.get("address")
     if address.get("pipe", "path"):
         return f"unix:{address.get('pipe', 'path').text}"
@@ -107,7 +107,7 @@ def bind_of(listener: ConfigView) -> str | None:
 
 
 def _further_chain(context: EnvoyImport, path: Path, chain: ConfigView) -> list[tuple[ConfigView, str]]:
-    """Convert the certificate of another chain, whose routes must be the same as the first chain's routes."""
+    """Convert another chain's certificate. The chain's routes must be the same as the first chain's routes."""
     closing = _transport(context, path, chain)
     context.omit(
         chain, "a listener has one set of routes: only the certificate of this filter chain is converted", path
@@ -116,7 +116,7 @@ def _further_chain(context: EnvoyImport, path: Path, chain: ConfigView) -> list[
 
 
 def _transport(context: EnvoyImport, path: Path, chain: ConfigView) -> list[tuple[ConfigView, str]]:
-    """Set the TLS of a chain. Returns its protections that cannot be converted."""
+    """Set a chain's TLS settings. Returns protections that cannot be converted."""
     socket, match = chain.get("transport_socket"), chain.get("filter_chain_match")
     if socket.get("typed_config"):
         return tls.downstream(context, path, socket, match)

@@ -20,7 +20,7 @@ _MAY_REFUSE = frozenset({"csrf", "jwt_authn", "lua", "wasm"})
 """Filters that may accept clients that a route's own configuration would reject. Own filters have no such
 configuration."""
 _ASKS = frozenset({"cluster", "cluster_name", "cluster_header"})
-"""Fields that name a cluster. Clusters have different names in a fleet."""
+"""Fields that name a cluster. Clusters are named differently in a fleet."""
 
 
 def keep(context: EnvoyImport, kind: str, item: ConfigView) -> bool:
@@ -47,7 +47,7 @@ def keep(context: EnvoyImport, kind: str, item: ConfigView) -> bool:
 
 
 def _addressed(context: EnvoyImport, value: Any) -> Any:
-    """Return the configuration with gRPC services identified by address; None if an address is missing."""
+    """Return the configuration with gRPC services identified by address, or None if an address is missing."""
     if isinstance(value, list):
         return [_addressed(context, item) for item in value]
     if not isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Settings of an Envoy route: timeouts, retries, headers, rewrites, mirrors, hashes."""
+"""An Envoy route's settings: timeouts, retries, headers, rewrites, mirrors and hashes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SCALE = {"": 1.0, "HUNDRED": 1.0, "TEN_THOUSAND": 0.01, "MILLION": 0.0001}
 
 
 def carry(context: EnvoyImport, path: Path, levels: Sequence[ConfigView], view: ConfigView) -> None:
-    """Convert the action of a route, and the headers of all enclosing levels, to settings of the route."""
+    """Convert a route's action, and the headers at all enclosing levels, to settings of the route."""
     handle(context, path, view, _HANDLERS, "cluster", "weighted_clusters", "cluster_not_found_response_code")
     if view and not view.get("timeout"):
         message = "Envoy's default timeout of 15s for a whole response cuts off longer generations"
@@ -204,7 +204,10 @@ def _mirror(context: EnvoyImport, path: Path, view: ConfigView) -> None:
 
 
 def _hash(context: EnvoyImport, path: Path, view: ConfigView) -> None:
-    """Set the key of the pool's hash. In a fleet, the key is part of the pool; in Envoy, it is part of the route."""
+    """Set the key for the pool's hash.
+
+    In a fleet, the key belongs to the pool, while in Envoy it belongs to the route.
+    """
     name = context.draft.get((*path, "pool"))
     path_of_pool = ("pools", str(name))
     if name is None or context.draft.get((*path_of_pool, "balance", "algorithm")) != "hash":

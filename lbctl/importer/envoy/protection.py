@@ -1,4 +1,4 @@
-"""Filters that authorize clients: user passwords, external services, address lists."""
+"""Filters that authorize clients, through user passwords, external services or address lists."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _NETWORKS = ("source_ip", "direct_remote_ip", "remote_ip")
 
 
 def protection(context: EnvoyImport, manager: Manager, kind: str, item: ConfigView) -> Protection | None:
-    """Return the protection of each route for a filter; None if a fleet cannot express it."""
+    """Return each route's protection for a filter, or None if it cannot be expressed in a fleet."""
     reader = _READERS.get(kind)
     return reader(context, manager, item) if reader is not None else None
 
 
 def own(levels: Iterable[ConfigView], item: ConfigView) -> ConfigView:
-    """Return the settings of a route, or of its virtual host, for a filter; empty if there are none."""
+    """Return the settings of a route, or of its virtual host, for a filter. Empty if there are none."""
     name = item.get("name").text
     configs = (child for level in levels for key, child in level.get("typed_per_filter_config").fields() if key == name)
     return next(configs, EMPTY)
@@ -95,7 +95,7 @@ def _names(view: ConfigView) -> Iterator[str]:
 
 
 def _addresses(context: EnvoyImport, manager: Manager, item: ConfigView) -> Protection | None:
-    """Convert a list of addresses to settings of the listener."""
+    """Convert a list of addresses to listener settings."""
     rules = item.get("typed_config", "rules")
     action = rules.get("action").text or "ALLOW"
     networks = [_networks(policy) for _, policy in rules.get("policies").fields()]
@@ -111,7 +111,7 @@ def of_the_listener(route: Path) -> None:
 
 
 def _networks(policy: ConfigView) -> list[str] | None:
-    """Return the networks in a policy; None if it contains anything else."""
+    """Return the networks in a policy, or None if it contains anything else."""
     permissions = list(policy.get("permissions"))
     if len(permissions) != 1 or permissions[0].get("any").text != "true" or policy.get("condition"):
         return None

@@ -1,7 +1,7 @@
-"""Reads an Envoy configuration, YAML or JSON, and checks it against Envoy's own message definitions.
+"""Reads an Envoy configuration in YAML or JSON, and checks it against Envoy's own message definitions.
 
-The `config_dump` of a running Envoy is also accepted: its listeners, clusters, routes and endpoints are moved to their
-places in a static configuration and keep their positions in the dump.
+A running Envoy's `config_dump` is also accepted. Its listeners, clusters, routes and endpoints are moved to their
+places in a static configuration, but keep their positions in the dump.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _is_unknown(value: Any) -> bool:
 
 
 def _import(name: str) -> bool:
-    """Import the modules of the package that defines a message. Returns whether the message is known afterwards."""
+    """Import the modules in the package that defines a message. Returns whether the message is known afterwards."""
     from google.protobuf import descriptor_pool
 
     package = name.rpartition(".")[0]

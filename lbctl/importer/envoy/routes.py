@@ -1,4 +1,4 @@
-"""Converts virtual hosts and their routes. Envoy uses the first route that matches."""
+"""Converts virtual hosts and their routes. Envoy uses the first matching route."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ class RouteWithHost:
 
     match: Match
     view: ConfigView
-    """The route; empty for a filter's response."""
+    """The route, or an empty string for a filter's response."""
     host: ConfigView
     """The route's virtual host."""
     answer: ConfigView = EMPTY
-    """Earlier route that answers some of the same requests, under conditions that a match cannot express; empty if
+    """Earlier route that handles some of the same requests, under conditions that a match cannot express. Empty if
     there is none."""
     is_lost: bool = False
-    """Whether the match expresses only a part of the condition."""
+    """Whether the match expresses only part of the condition."""
     hidden: tuple[ConfigView, ...] = ()
-    """Later routes that handle requests for a closed route."""
+    """Later routes that handle requests meant for a closed route."""
 
 
 def routes(context: EnvoyImport, listener: Path, config: ConfigView, filters: Filters) -> None:
-    """Add the routes of a route configuration."""
+    """Add the routes in a route configuration."""
     entries = [entry for host in config.get("virtual_hosts") for entry in _decided(context, _entries(context, host))]
     paths = [path for match, view in filters.answers if (path := _answer(context, listener, match, view))]
     for entry in entries:
@@ -92,13 +92,13 @@ def _protect(context: EnvoyImport, listener: Path, path: Path, entry: RouteWithH
 
 
 def _answers(context: EnvoyImport, path: Path) -> bool:
-    """Whether the proxy itself answers with a response that only authorized clients may see."""
+    """Return whether the proxy itself sends a response that only authorized clients are allowed to see."""
     respond = context.draft.get((*path, "respond")) or {}
     return "status" in respond and int(respond["status"]) < 400
 
 
 def _decided(context: EnvoyImport, entries: list[RouteWithHost]) -> Iterator[RouteWithHost]:
-    """Yield the routes of one virtual host, and additional routes where a fleet would not use the first match."""
+    """Yield the routes in one virtual host, and additional routes where a fleet would not use the first match."""
     added = overlaps([entry.match for entry in entries])
     placed = [(entry.match, index) for index, entry in enumerate(entries)] + added
     for match, index in placed:
@@ -145,7 +145,7 @@ def _entries(context: EnvoyImport, host: ConfigView) -> list[RouteWithHost]:
 
 
 def _behind_specific(context: EnvoyImport, entries: list[RouteWithHost]) -> list[RouteWithHost]:
-    """Return the routes, with each closed route moved behind later routes that are more specific.
+    """Return the routes, with each closed route moved after later routes that are more specific.
 
     This way, a closed route does not receive requests for those routes.
     """
@@ -192,7 +192,7 @@ def _subject(item: ConfigView) -> str:
 
 
 def _protects(item: ConfigView) -> bool:
-    """Whether a route has its own filters that may reject requests, so that other routes must not serve them."""
+    """Return whether a route has its own filters that may reject requests, so that other routes must not serve them."""
     return any(view.get("disabled").text != "true" for _, view in item.get("typed_per_filter_config").fields())
 
 
@@ -213,7 +213,7 @@ def _domains(context: EnvoyImport, host: ConfigView) -> Match | None:
 
 
 def _known(view: ConfigView) -> tuple[Match, bool]:
-    """Return a match for the condition of a route, and whether it is complete."""
+    """Return a match for a route's condition, and whether it is complete."""
     path = _path(view)
     match, is_whole = dict(path or {}), path is not None
     others = ("query_parameters", "tls_context", "filter_state", "cookies")
@@ -266,7 +266,7 @@ def _path(view: ConfigView) -> Match | None:
 
 
 def _partial(view: ConfigView) -> bool:
-    """Whether a runtime fraction is less than 100 %."""
+    """Return whether a runtime fraction is less than 100 %."""
     scale = {"": 100, "HUNDRED": 100, "TEN_THOUSAND": 10_000, "MILLION": 1_000_000}
     value = view.get("default_value")
     numerator = value.get("numerator").number
@@ -365,7 +365,7 @@ def _forward(context: EnvoyImport, path: Path, view: ConfigView, levels: tuple[C
 
 
 def _pool(context: EnvoyImport, cluster: ConfigView, action: ConfigView, levels: Sequence[ConfigView]) -> Path | None:
-    """Return the pool of a cluster. The pool is a hosted API if its requests have their own Host header and key."""
+    """Return a cluster's pool. The pool is a hosted API if its requests have their own Host header and key."""
     secrets = policy.credentials(levels)
     hosts = [levels[0].get("host_rewrite_literal"), action.get("host_rewrite_literal")]
     if action.get("auto_host_rewrite").text == "true":
@@ -386,7 +386,7 @@ def _endpoints(cluster: ConfigView) -> list[ConfigView]:
 
 
 def _others(context: EnvoyImport, listener: Path, config: ConfigView, entries: list[RouteWithHost]) -> None:
-    """Return 404 for other paths of a virtual host with host names, if another virtual host handles all hosts."""
+    """Return 404 for other paths in a virtual host that has host names, if another virtual host handles all hosts."""
     wide = any("hosts" not in entry.match for entry in entries)
     for host in config.get("virtual_hosts"):
         own = [entry for entry in entries if entry.host is host and "hosts" in entry.match]

@@ -12,12 +12,12 @@ from lbctl.importer.envoy.view import EMPTY, ConfigView
 
 _VERSIONS = {"TLSv1_2": "1.2", "TLSv1_3": "1.3"}
 _STRICTER = frozenset({"allow_expired_certificate", "only_verify_leaf_cert_crl", "@type"})
-"""Settings that make the checks of client certificates less strict than in a fleet."""
+"""Settings that make client certificate checks less strict than in a fleet."""
 _CLOSING = "verification of client certificates beyond their CA and its revocation list"
 
 
 def downstream(context: EnvoyImport, path: Path, socket: ConfigView, match: ConfigView) -> list[tuple[ConfigView, str]]:
-    """Set the TLS of a listener. Returns protections that cannot be converted, with the reason."""
+    """Set a listener's TLS. Returns protections that cannot be converted, with the reason."""
     typed = socket.get("typed_config")
     common = typed.get("common_tls_context")
     names = match.get("server_names")
@@ -78,7 +78,7 @@ def _clients(context: EnvoyImport, path: Path, typed: ConfigView, common: Config
 
 
 def upstream(context: EnvoyImport, path: Path, view: ConfigView) -> None:
-    """Set the TLS of a pool."""
+    """Set a pool's TLS."""
     typed, tls = view.get("typed_config"), dict[str, Any]()
     common = typed.get("common_tls_context")
     checks = common.get("validation_context")

@@ -1,6 +1,6 @@
-"""A value of an Envoy configuration with its position and its statement, accessed by field names.
+"""A value in an Envoy configuration, with its position and its statement, accessed by field names.
 
-Fields may be written as protobuf's text names (`connect_timeout`) or in its JSON form (`connectTimeout`). A view of a
+Field names can be written in protobuf's text form (`connect_timeout`) or its JSON form (`connectTimeout`). A view of a
 missing field is empty, so that chained access needs no checks.
 """
 
@@ -55,12 +55,12 @@ class ConfigView:
         return self._children.get(name) or self._children.get(camel) or EMPTY
 
     def fields(self) -> Iterator[tuple[str, ConfigView]]:
-        """Yield the fields of a map, by their text names."""
+        """Yield a map's fields, by their text names."""
         for name, child in self._children.items():
             yield re.sub(r"([A-Z])", lambda match: f"_{match[1].lower()}", name), child
 
     def items(self) -> Iterator[tuple[str, ConfigView]]:
-        """Yield the entries of a map, with their keys as written."""
+        """Yield a map's entries, with their keys as written."""
         yield from self._children.items()
 
     @property
@@ -74,28 +74,28 @@ class ConfigView:
 
     @property
     def text(self) -> str:
-        """Value as text; empty if there is none."""
+        """The value as a string, or an empty string if there is none."""
         return "" if self.scalar is None else _text(self.scalar)
 
     @property
     def number(self) -> int | None:
-        """Value as an integer, or None. 64-bit numbers are strings in protobuf's JSON form."""
+        """The value as an integer, or None. 64-bit numbers are strings in protobuf's JSON form."""
         return int(self.text) if re.fullmatch(r"\d{1,15}", self.text) else None
 
     @property
     def milliseconds(self) -> int | None:
-        """Value as a protobuf duration in milliseconds, or None."""
+        """The value as a protobuf duration in milliseconds, or None."""
         match = re.fullmatch(r"(\d{1,12})(?:\.(\d{1,9}))?s", self.text)
         return int(match[1]) * 1000 + int((match[2] or "0").ljust(3, "0")[:3]) if match else None
 
     @property
     def type(self) -> str:
-        """Name of the message in a `typed_config`; may be empty."""
+        """Name of the message in a `typed_config`, which may be empty."""
         return self.get("@type").text.rpartition("/")[2]
 
     @property
     def all(self) -> tuple[Statement, ...]:
-        """The statement and all statements in it."""
+        """The statement and all statements nested in it."""
         return tuple(walk([self.statement])) if self else ()
 
 

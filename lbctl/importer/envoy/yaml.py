@@ -1,7 +1,7 @@
 """Reads YAML the way Envoy does, within limits.
 
 Envoy follows aliases, does not merge `<<`, uses the last of repeated keys and the first of several documents, and skips
-a key with the tag `!ignore`. A plain scalar is a boolean of YAML 1.1, an integer, null, or text.
+a key that has the `!ignore` tag. A plain scalar is a YAML 1.1 boolean, an integer, null, or a string.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lbctl.model.text import PRIVATE_KEY
 
 MAX_DEPTH = 64
 MAX_NODES = 200_000
-"""Maximum number of values in a file. An alias counts as all the values that it refers to."""
+"""Maximum number of values in a file. An alias counts as all the values to which it refers."""
 _IGNORE = "!ignore"
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 _BOOLEANS = {"y": True, "yes": True, "true": True, "on": True, "n": False, "no": False, "false": False, "off": False}
@@ -41,13 +41,13 @@ class _InvalidYamlError(Exception):
 
 @dataclass(slots=True)
 class _Anchored:
-    """A value that aliases refer to."""
+    """A value to which aliases refer."""
 
     node: Node
     size: int
     """Number of values in the anchored value, with aliases expanded."""
     height: int
-    """Nesting depth of maps and lists in it."""
+    """Nesting depth of the maps and lists in it."""
     is_open: bool = False
     """Whether the value is still incomplete."""
 
@@ -58,11 +58,11 @@ class _Open:
 
     content: _Anchored
     key: str | None = None
-    """Key whose value comes next."""
+    """The key whose value comes next."""
     key_line: int = 0
     key_column: int = 0
     is_ignored: bool = False
-    """Whether that key is skipped."""
+    """Whether this key is skipped."""
 
 
 def read(text: str, file: str, diagnostics: Diagnostics) -> Node | None:
@@ -89,7 +89,7 @@ class _Reader:
         self._count = 0
 
     def read(self) -> Node | None:
-        """Return the root; None for a file without a document. Raises _InvalidYamlError."""
+        """Return the root, or None for a file without a document. Raises _InvalidYamlError."""
         try:
             parser = CSafeLoader(self._text)
             while (event := parser.get_event()) is not None and type(event) is not DocumentEndEvent:

@@ -1,1 +1,1 @@
-"""HAProxy: parsed by the grammar in its configuration manual, section by section."""
+"""HAProxy configurations, parsed according to the configuration manual's grammar, section by section."""

@@ -1,7 +1,7 @@
-"""Converts ACLs and conditions to matches of routes.
+"""Converts ACLs and conditions to route matches.
 
-A condition is a disjunction of conjunctions. Each ACL is converted to alternative matches, one for each of its values.
-If a match cannot express it, the result is None, and the rule that uses it does not become a route.
+A condition is a disjunction of conjunctions. Each ACL is converted to alternative matches, one per value. If an ACL
+cannot be expressed as a match, the result is None, and the rule that uses it does not become a route.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HOST_FETCHES = {
 }
 _HEADER = re.compile(r"(?:req\.)?f?hdr\(([A-Za-z0-9_-]+)\)")
 _MAX_ALTERNATIVES = 64
-"""Maximum number of alternatives in an `unless` condition. Longer conditions are treated as not expressible."""
+"""Maximum number of alternatives in an `unless` condition. Longer conditions are treated as impossible to express."""
 _MODEL = re.compile(r"req\.body,json_query\(['\"]?\$\.model['\"]?\)")
 
 
@@ -37,7 +37,7 @@ class Term:
     tokens: tuple[str, ...]
     """Criterion, flags and values."""
     negated: bool
-    """Whether the ACL must not hold."""
+    """Whether the ACL is negated."""
     statements: tuple[Statement, ...] = ()
     """Lines that define the ACL."""
 
@@ -51,12 +51,12 @@ class Region:
     excludes: list[Match]
     """No request is in any of these matches."""
     exact: bool
-    """Whether the conjunction holds for all of these requests. Otherwise it has terms that cannot be expressed."""
+    """Whether the conjunction holds for all of these requests. If not, it contains terms that cannot be expressed."""
 
 
 @dataclass(frozen=True, slots=True)
 class AclCondition:
-    """The condition of a rule."""
+    """A rule's condition."""
 
     terms: tuple[tuple[Term, ...], ...] = field(default=((),))
     """Alternatives of conjunctions. A conjunction without terms always holds."""
@@ -67,7 +67,7 @@ class AclCondition:
         return tuple(dict.fromkeys(item for terms in self.terms for term in terms for item in term.statements))
 
     def matches(self) -> list[Match] | None:
-        """Return the matches, one of which must hold; None if the condition cannot be expressed."""
+        """Return the matches, one of which must hold, or None if the condition cannot be expressed."""
         merged_matches: list[Match] = []
         for terms in self.terms:
             alternatives = [None if term.negated else alternatives_of(term.tokens) for term in terms]
@@ -82,7 +82,7 @@ class AclCondition:
         return merged_matches
 
     def regions(self) -> list[Region]:
-        """Return the requests that may satisfy the condition, one region for each alternative."""
+        """Return the requests that may satisfy the condition, with one region per alternative."""
         return [_region(terms) for terms in self.terms]
 
 
@@ -100,7 +100,7 @@ def condition(
 ) -> AclCondition:
     """Parse the condition after `if`, or after `unless` (`negated`).
 
-    A named ACL may be defined by several lines; one of them must hold.
+    A named ACL can be defined on several lines, one of which must hold.
     """
     read = _condition(expression, acls)
     return AclCondition(_complement(read)) if negated else read
@@ -137,7 +137,7 @@ def _condition(expression: Sequence[str], acls: Mapping[str, Sequence[Statement]
 
 
 def _joined(name: str, lines: Sequence[Statement]) -> tuple[str, ...]:
-    """Return the words of an ACL, with the values of further lines that have the same criterion appended."""
+    """Return an ACL's words, with the values of further lines that have the same criterion appended."""
     if not lines:
         return _PREDEFINED.get(name, (name,))
     first = lines[0].tokens[2:]
@@ -155,7 +155,7 @@ _PREDEFINED = {
 
 
 def alternatives_of(test: Sequence[str]) -> list[Match] | None:
-    """Return the matches for one ACL, one of which must hold; None if the ACL cannot be expressed."""
+    """Return the matches for an ACL, one of which must hold, or None if the ACL cannot be expressed."""
     if not test:
         return None
     fetch, kind, values = split(test)
@@ -178,7 +178,7 @@ def alternatives_of(test: Sequence[str]) -> list[Match] | None:
 
 
 def split(test: Sequence[str]) -> tuple[str, str, list[str]]:
-    """Return the fetch, the kind of comparison, and the values of an ACL."""
+    """Return an ACL's fetch, kind of comparison, and values."""
     fetch, kind, values = test[0], "str", list[str]()
     rest = list(test[1:])
     while rest:
@@ -212,7 +212,7 @@ def _paths(fetch: str, kind: str, values: Sequence[str]) -> list[Match] | None:
 
 
 def _whole(pattern: str) -> str:
-    """Return an expression that matches the whole path. HAProxy's expression may match any part of it."""
+    """Return an expression that matches the whole path. HAProxy's expression can match any part of it."""
     start = pattern[1:] if pattern.startswith("^") else f".*{pattern}"
     return start[:-1] if start.endswith("$") and not start.endswith("\\$") else f"{start}.*"
 

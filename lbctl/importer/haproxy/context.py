@@ -12,7 +12,7 @@ from lbctl.importer.statement import Statement
 
 @dataclass(frozen=True, slots=True)
 class HaproxySection:
-    """A section with the `defaults` sections that it inherits, the nearest first."""
+    """A section with the `defaults` sections that it inherits, nearest first."""
 
     block: Statement
     defaults: tuple[Statement, ...] = ()
@@ -20,7 +20,7 @@ class HaproxySection:
 
     @property
     def name(self) -> str:
-        """Name of the section; may be empty."""
+        """Name of the section, which may be empty."""
         return self.block.args[0] if self.block.args else ""
 
     def own(self, *prefix: str) -> Iterator[Statement]:
@@ -33,7 +33,7 @@ class HaproxySection:
         return (item for level in levels for item in level.block if item.name in names)
 
     def last(self, *prefix: str) -> Statement | None:
-        """Return the effective line: the last one, in `defaults` or the section, that begins with these words."""
+        """Return the effective line: the last one in `defaults` or the section that begins with these words."""
         for level in (self.block, *self.defaults):
             for item in reversed(level.block):
                 if item.tokens[: len(prefix)] == prefix:
@@ -55,16 +55,16 @@ class HaproxyImport:
 
     draft: Draft
     sections: dict[str, HaproxySection] = field(default_factory=dict)
-    """Backend and listen sections by name."""
+    """Backend and listen sections, by name."""
     tcp: dict[str, HaproxySection] = field(default_factory=dict)
-    """Sections in TCP mode by name."""
+    """Sections in TCP mode, by name."""
     pools: dict[str, Path] = field(default_factory=dict)
-    """Pools by backend name."""
+    """Pools, by backend name."""
     globals: tuple[Statement, ...] = ()
-    """Lines of the `global` sections."""
+    """Lines in the `global` sections."""
 
     userlists: dict[str, Statement] = field(default_factory=dict)
-    """`userlist` sections by name."""
+    """`userlist` sections, by name."""
 
     def file(self, kind: str, text: str) -> str:
         """Return the path of a file, resolved against `ca-base` or `crt-base`."""

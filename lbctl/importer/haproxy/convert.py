@@ -52,7 +52,7 @@ _IMPLIED = {
 
 
 def convert(statements: Sequence[Statement], file: str, diagnostics: Diagnostics, *, own: bool) -> Draft:
-    """Return the draft of a fleet. If the configuration has no HTTP frontend, a diagnostic is added."""
+    """Return the draft of a fleet. If the configuration contains no HTTP frontend, a diagnostic is added."""
     ledger = Ledger(statements, diagnostics)
     draft = Draft(ledger, keeps_own=own)
     userlists = {item.args[0]: item for item in statements if item.name == "userlist" and item.args}
@@ -105,7 +105,7 @@ def _report_no_frontend(all_sections: Sequence[HaproxySection], file: str, diagn
 
 
 def _is_statistics(section: HaproxySection) -> bool:
-    """Whether a section only exports statistics."""
+    """Return whether a section only exports statistics."""
     names = {item.name for item in section.block.block}
     return "stats" in names and not names & {"server", "server-template", "use_backend", "default_backend"}
 

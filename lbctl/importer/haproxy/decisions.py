@@ -1,6 +1,6 @@
-"""The decisions of a frontend's rules: the requests that each rule handles, in HAProxy's order.
+"""Determines which requests each of a frontend's rules handles, in HAProxy's order.
 
-If no match can express which requests a rule handles, these requests are rejected, or the next rule handles them and
+If the requests that a rule handles cannot be expressed as a match, they are rejected, or the next rule handles them and
 an error is reported.
 """
 
@@ -18,17 +18,17 @@ from lbctl.importer.statement import Statement
 
 @dataclass(frozen=True, slots=True)
 class FrontendRoute:
-    """A frontend's handling of some requests."""
+    """How a frontend handles some requests."""
 
     match: Match
     rule: rules.HaproxyRule
-    """The rule that decides."""
+    """The rule that applies."""
     laid: tuple[rules.HaproxyRule, ...] = ()
-    """Rules of the frontend that apply to all its requests: access control, disabled logging, and closing."""
+    """The frontend's rules that apply to all its requests: access control, disabled logging, and closing."""
     excludes: tuple[Match, ...] = ()
-    """Requests of the match that later rules handle."""
+    """Requests in the match that later rules handle."""
     hidden: tuple[Statement, ...] = ()
-    """Lines of later rules that handle requests for a closed route."""
+    """Lines of later rules that handle requests meant for a closed route."""
 
 
 def effective(all_rules: list[rules.HaproxyRule]) -> list[rules.HaproxyRule]:
@@ -44,7 +44,7 @@ def _refuses(rule: rules.HaproxyRule) -> bool:
 def decided(
     context: HaproxyImport, section: HaproxySection, all_rules: Sequence[rules.HaproxyRule]
 ) -> list[FrontendRoute]:
-    """Return the decisions of the rules, each with its additional rules.
+    """Return the rules' decisions, each with its additional rules.
 
     The first decision that matches a request applies.
     """
@@ -69,7 +69,7 @@ def decided(
 
 
 def _closed_if_unclear(entry: FrontendRoute, earlier: Sequence[FrontendRoute]) -> FrontendRoute:
-    """Return the entry; close it if an earlier rule may reject some of its requests that no match can express."""
+    """Return the entry, or close it if an earlier rule may reject some of its requests that no match can express."""
     for other in earlier:
         closing = {rule.action for rule in other.laid} & {"guard", "lost"}
         if (closing or other.rule.action not in {"pool", "preferred"}) and hides(entry.match, other.match):
@@ -79,7 +79,7 @@ def _closed_if_unclear(entry: FrontendRoute, earlier: Sequence[FrontendRoute]) -
 
 
 def _misroute_hidden(context: HaproxyImport, entry: FrontendRoute, earlier: Sequence[FrontendRoute]) -> None:
-    """Report the earlier rules whose requests a fleet sends to this one, because it prefers expressions."""
+    """Report the earlier rules whose requests a fleet sends to this one because it prefers expressions."""
     if _is_closed(entry):
         return
     target = entry.rule.value if _serves(entry) else None
@@ -106,7 +106,7 @@ def _first(entries: Sequence[FrontendRoute]) -> list[FrontendRoute]:
 
 
 def _takes(earlier: FrontendRoute, entry: FrontendRoute) -> bool:
-    """Whether an earlier rule handles all requests of an entry."""
+    """Return whether an earlier rule handles all of an entry's requests."""
     if earlier.rule.action in {"preferred", "guard"} and not _is_lost(earlier):
         return False
     return covers(earlier.match, entry.match) and all(apart([item, entry.match]) for item in earlier.excludes)
@@ -115,7 +115,7 @@ def _takes(earlier: FrontendRoute, entry: FrontendRoute) -> bool:
 def _entries(
     context: HaproxyImport, section: HaproxySection, all_rules: Sequence[rules.HaproxyRule]
 ) -> list[FrontendRoute]:
-    """Return the decisions of the rules in order, excluding requests that an earlier rule handles."""
+    """Return the rules' decisions in order, excluding requests that an earlier rule handles."""
     entries = list[FrontendRoute]()
     for rule in (*all_rules, *_default(section)):
         for entry in _decisions(context, rule):
@@ -127,15 +127,15 @@ def _entries(
 
 
 def _decisions(context: HaproxyImport, rule: rules.HaproxyRule) -> Iterator[FrontendRoute]:
-    """Yield the decisions of one rule."""
+    """Yield a rule's decisions."""
     matches = _matches(rule)
     if matches is not None or rule.action not in {"pool", "preferred"}:
         yield from (FrontendRoute(match, rule) for match in matches or [])
         return
-    # The requests that the rule certainly takes come first and are not closed.
+    # Requests that the rule is certain to handle come first and are not closed.
     regions = zip(rule.when.regions(), rule.when.terms, strict=True)
     for region, terms in sorted(regions, key=lambda pair: not pair[0].exact):
-        # An expression would take requests of earlier rules with a prefix, so it gets no route for exclusions.
+        # An expression would take requests from earlier rules with a prefix, so it gets no route for exclusions.
         excludes = tuple(match for match in region.excludes if "path_regex" not in match)
         if region.exact and len(excludes) == len(region.excludes):
             yield from (FrontendRoute(match, rule, excludes=excludes) for match in region.includes)
@@ -151,7 +151,7 @@ def _decisions(context: HaproxyImport, rule: rules.HaproxyRule) -> Iterator[Fron
 def _misroute(context: HaproxyImport, rule: rules.HaproxyRule) -> None:
     """Report a rule whose requests the next rule handles.
 
-    A closed route for this rule would handle all requests of the frontend.
+    A closed route for this rule would handle all of the frontend's requests.
     """
     context.draft.ledger.omit(rule.line, _UNREADABLE)
     message = f"requests for {rule.value} use the next rule: `match` cannot express the condition"
@@ -159,7 +159,7 @@ def _misroute(context: HaproxyImport, rule: rules.HaproxyRule) -> None:
 
 
 def _protects(target: HaproxySection | None) -> bool:
-    """Whether a backend rejects requests, so that other backends must not serve them."""
+    """Return whether a backend rejects requests, so that other backends must not serve them."""
     if target is None:
         return False
     has_servers = any(item.name in {"server", "server-template"} for item in target.block.block)
@@ -167,7 +167,7 @@ def _protects(target: HaproxySection | None) -> bool:
 
 
 def _is_lost(entry: FrontendRoute) -> bool:
-    """Whether no match can express the whole condition of an entry."""
+    """Return whether no match can express an entry's whole condition."""
     return any(rule.action == "lost" for rule in entry.laid)
 
 
@@ -187,7 +187,7 @@ def _without_excluded(context: HaproxyImport, entries: Sequence[FrontendRoute]) 
 
 
 def _excluded(context: HaproxyImport, entry: FrontendRoute, later: Sequence[FrontendRoute]) -> list[FrontendRoute]:
-    """Return an entry preceded by routes for the requests that it excludes.
+    """Return an entry, preceded by routes for the requests that it excludes.
 
     If these cannot be expressed, the entry is closed.
     """
@@ -218,7 +218,7 @@ def _closed_part(context: HaproxyImport, entry: FrontendRoute, later: Sequence[F
 def _parts(
     entry: FrontendRoute, parts: Sequence[tuple[Match, int]], later: Sequence[FrontendRoute]
 ) -> list[FrontendRoute]:
-    """Return the entries of later rules for parts of an entry. Parts without a later rule have no backend."""
+    """Return the later rules' entries for parts of an entry. Parts without a later rule have no backend."""
     nobody = rules.HaproxyRule(entry.rule.line, "respond", AclCondition(), {"status": 503})
     return [
         replace(later[index], match=match) if index >= 0 else FrontendRoute(match, nobody) for match, index in parts
@@ -226,7 +226,7 @@ def _parts(
 
 
 def _reached(entries: Sequence[FrontendRoute]) -> list[FrontendRoute]:
-    """Return the entries, omitting entries whose match equals an earlier match, which handles the requests."""
+    """Return the entries, omitting those whose match equals an earlier match, which handles the requests."""
     reached, taken = dict[tuple[str, int], FrontendRoute](), set[str]()
     for entry in entries:
         name = identity(entry.match)
@@ -246,7 +246,7 @@ LAID = frozenset({"allow", "deny", "keys", "users", "silent"})
 
 
 def _laid(context: HaproxyImport, entries: Sequence[FrontendRoute], rule: rules.HaproxyRule) -> list[FrontendRoute]:
-    """Add a rule to the entries that it applies to, and return all entries.
+    """Add a rule to the entries to which it applies, and return all entries.
 
     If the rule applies to only part of an entry, that part is split off.
     """
@@ -290,13 +290,13 @@ def _behind(entry: FrontendRoute, rule: rules.HaproxyRule) -> FrontendRoute:
 
 
 _MAX_ENTRIES = 256
-"""Number of routes in a frontend above which a protection closes whole routes instead of parts."""
+"""Number of routes in a frontend above which a protection causes whole routes to be closed instead of parts."""
 
 
 def _guarded(context: HaproxyImport, entries: Sequence[FrontendRoute], rule: rules.HaproxyRule) -> list[FrontendRoute]:
     """Return the entries, closing those whose requests the rule may reject.
 
-    If the rule rejects only part of an entry, the rest stays open.
+    If the rule rejects only part of an entry, the rest remains open.
     """
     current = list(entries)
     for region in rule.when.regions():
@@ -335,7 +335,7 @@ def _closed(entry: FrontendRoute, rule: rules.HaproxyRule, *, is_exact: bool) ->
 
 
 def _matches(rule: rules.HaproxyRule) -> list[Match] | None:
-    """Return the requests that a rule applies to; None if they cannot be expressed, or if the rule only protects."""
+    """Return the requests to which a rule applies, or None if they cannot be expressed or the rule only protects."""
     if rule.action == "metrics":
         regions = rule.when.regions()
         return [match for region in regions for match in region.includes if region.exact or match]

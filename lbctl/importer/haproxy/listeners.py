@@ -13,7 +13,7 @@ from lbctl.importer.values import is_whole, written
 _FREE_BYTES = 1024
 """HAProxy's default for `tune.maxrewrite`."""
 _MAX_HEADERS = 1 << 20
-"""Maximum `headers.max_bytes` of a fleet."""
+"""A fleet's maximum `headers.max_bytes`."""
 _FLAGS = frozenset({"ssl", "accept-proxy", "transparent", "v4v6", "v6only", "defer-accept", "tfo", "strict-sni"})
 _IMPLIED = frozenset(
     {"ssl", "v4v6", "v6only", "alpn", "defer-accept", "name", "id", "process", "thread", "shards", "nice"}
@@ -21,7 +21,7 @@ _IMPLIED = frozenset(
 
 
 def listeners(context: HaproxyImport, section: HaproxySection) -> tuple[list[str], list[str]]:
-    """Add the listeners of a frontend.
+    """Add a frontend's listeners.
 
     Returns the names of the listeners without TLS, and of the listeners with TLS.
     """
@@ -68,7 +68,7 @@ def _bind_options(context: HaproxyImport, path: Path, item: Statement) -> None:
 
 
 def _certificate(context: HaproxyImport, path: Path, item: Statement, word: str, value: str) -> None:
-    """Add a certificate. For a directory or a list, the operator has to name the files."""
+    """Add a certificate. For a directory or a list, the operator must name the files."""
     file = context.file("crt", value)
     if word == "crt-list" or file.endswith("/"):
         message = f"bind {item.args[0]} {word} {value}: lbctl needs the name of each certificate file"
@@ -125,7 +125,7 @@ def _settings(context: HaproxyImport, path: Path, section: HaproxySection) -> No
 
 
 def _headers(context: HaproxyImport, path: Path) -> None:
-    """Set the header limits: all headers share one buffer, of which `tune.maxrewrite` bytes stay free."""
+    """Set the header limits. All headers share one buffer, of which `tune.maxrewrite` bytes remain free."""
     sizes = {item.name: item for item in context.globals if item.args[:1] and is_whole(item.args[0])}
     lines, buffer, free = (sizes.get(name) for name in ("tune.http.maxhdr", "tune.bufsize", "tune.maxrewrite"))
     if lines is not None:
@@ -142,7 +142,7 @@ def _headers(context: HaproxyImport, path: Path) -> None:
 def _trusted(context: HaproxyImport, path: Path, item: Statement | None) -> None:
     """Trust the peers in `option forwardfor except`, because they forward the client's address.
 
-    HAProxy itself still authorizes clients by the peer's address.
+    HAProxy itself still authorizes clients based on the peer's address.
     """
     arguments = item.args if item is not None else ()
     if item is None or "except" not in arguments[:-1]:

@@ -24,7 +24,7 @@ _BACK = frozenset({"http-send-name-header", "source", "compression"})
 
 
 def keep(context: HaproxyImport, section: HaproxySection, item: Statement) -> bool:
-    """Keep a rule for requests or responses as an own line of its section. Returns whether this was possible."""
+    """Keep a rule for requests or responses as an own line in its section. Returns whether this was possible."""
     args, when, _ = parted(item.args)
     if item.name not in {"http-request", "http-response"} or args[:1] == () or args[0].split("(")[0] not in _RULES:
         return False
@@ -75,7 +75,7 @@ def _places(context: HaproxyImport, section: HaproxySection) -> Iterator[tuple[s
 
 
 def _line(item: Statement) -> str:
-    """Return the line with its position; empty if it contains an environment variable or a line break in a word."""
+    """Return the line with its position, or "" if it contains an environment variable or a line break in a word."""
     if any("${" in word or not word.isprintable() for word in item.tokens):
         return ""
     text = " ".join(map(_quoted, item.tokens))

@@ -1,4 +1,4 @@
-"""Request settings of a route: headers, paths, timeouts and retries from its frontend and backend."""
+"""A route's request settings: headers, paths, timeouts and retries from its frontend and backend."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _REWRITE = re.compile(r"\^(?P<old>/[A-Za-z0-9._/-]*?)(?:/?\(\.\*\)|\(/\.\*\))\$?
 
 
 def carry(context: HaproxyImport, route: Path, section: HaproxySection) -> None:
-    """Apply the rules of a section to a route that passes through it."""
+    """Apply a section's rules to a route that passes through it."""
     _forward_for(context, route, section)
     for item in section.rules("http-request", "http-response", "http-after-response"):
         if item.name == "http-request":
@@ -125,7 +125,7 @@ def _request(context: HaproxyImport, route: Path, section: HaproxySection, item:
 def _applies(
     context: HaproxyImport, route: Path, section: HaproxySection, when: tuple[str, ...], negated: bool
 ) -> bool:
-    """Whether the condition of a rule holds for all requests of a route."""
+    """Return whether a rule's condition holds for all of a route's requests."""
     matches = condition(when, acls(section)).matches()
     match = context.draft.get((*route, "match")) or {}
     return not negated and matches is not None and any(covers(item, match) for item in matches)
@@ -167,7 +167,7 @@ def _header(
 
 
 def text_of(value: str) -> str | None:
-    """Return a text with HAProxy variables replaced by fleet variables; None if a variable has no equivalent."""
+    """Return a string with HAProxy variables replaced by fleet variables, or None if a variable has no equivalent."""
     return headers.text(value, _VARIABLE, _MEANINGS)
 
 

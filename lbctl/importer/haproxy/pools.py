@@ -20,7 +20,7 @@ _ALGORITHMS = {"roundrobin": "round_robin", "static-rr": "round_robin", "leastco
 
 
 def pool(context: HaproxyImport, section: HaproxySection) -> Path:
-    """Add the pool of a section."""
+    """Add a section's pool."""
     path = context.draft.add("pools", section.name, section.block)
     context.draft.ledger.home(section.block, path)
     _balance(context, path, section)
@@ -74,7 +74,7 @@ def _balance(context: HaproxyImport, path: Path, section: HaproxySection) -> Non
     if word in _ALGORITHMS:
         draft.put((*path, "balance"), {"algorithm": _ALGORITHMS[word]}, item)
     elif word.startswith("random"):
-        # According to the manual, two draws by default; the less loaded server is used.
+        # According to the manual, two draws by default, and the less loaded server is used.
         draft.put((*path, "balance"), {"algorithm": "random" if word == "random(1)" else "least_request"}, item)
     elif (key := _hash_key(item.args)) is not None:
         draft.put((*path, "balance"), {"algorithm": "hash", "hash": {"key": key}}, item)

@@ -1,4 +1,4 @@
-"""HAProxy's own settings: its user, its admin socket, its metrics."""
+"""HAProxy's own settings: its user, its admin socket and its metrics."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def process(context: HaproxyImport) -> None:
 
 
 def is_exporter(section: HaproxySection) -> bool:
-    """Whether a frontend exports metrics for Prometheus and has no backend."""
+    """Return whether a frontend exports metrics for Prometheus and has no backend."""
     names = {item.name for item in section.block.block}
     leads = names & {"server", "server-template", "use_backend", "default_backend"}
     return not leads and any(rule.action == "metrics" for rule in rules(section))
@@ -40,7 +40,7 @@ def exporter(context: HaproxyImport, section: HaproxySection) -> None:
 
 
 def figures(context: HaproxyImport, route: Path, rule: HaproxyRule) -> None:
-    """Convert metrics on a path of a client-facing frontend: they get a separate address."""
+    """Convert metrics on a path in a client-facing frontend. They get a separate address."""
     address = context.draft.get((*_PLACE, "metrics")) or _USUAL
     _put(context, "metrics", address, rule.line)
     message = f"the proxy's metrics are reachable by clients; lbctl serves them at http://{address}/metrics instead"

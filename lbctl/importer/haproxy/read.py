@@ -1,4 +1,4 @@
-"""Reads HAProxy configurations as statements: a section is a block, a line in it is a directive."""
+"""Reads HAProxy configurations as statements, where a section is a block and each line in it is a directive."""
 
 from __future__ import annotations
 

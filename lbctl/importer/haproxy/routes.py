@@ -1,7 +1,7 @@
-"""Converts the rules of a frontend to routes.
+"""Converts a frontend's rules to routes.
 
-HAProxy uses the first rule that holds; a fleet uses the most specific route. If the two disagree, requests that match
-both rules get a separate route to the first rule's destination.
+HAProxy uses the first rule that holds, while a fleet uses the most specific route. If the two disagree, requests that
+match both rules get a separate route to the first rule's destination.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TOO_MANY = "the frontend's rules overlap in too many ways"
 
 
 def frontend(context: HaproxyImport, section: HaproxySection, plain: Sequence[str], encrypted: Sequence[str]) -> None:
-    """Add the routes of a frontend or listen section."""
+    """Add the routes in a frontend or listen section."""
     all_rules = effective(list(rules.rules(section)))
     entries = decided(context, section, all_rules)
     redirects = [rule for rule in all_rules if rule.action == "redirect"] if plain else []
@@ -48,7 +48,7 @@ def frontend(context: HaproxyImport, section: HaproxySection, plain: Sequence[st
 
 
 def _redirect(context: HaproxyImport, section: HaproxySection, rule: rules.HaproxyRule, plain: Sequence[str]) -> bool:
-    """Add the routes of a redirect to https. Returns whether the redirect covers all requests of its condition."""
+    """Add the routes for a redirect to https. Returns whether the redirect covers all requests in its condition."""
     whole = False
     for region in rule.when.regions():
         if not region.exact:
@@ -127,7 +127,7 @@ def _close_unknown(context: HaproxyImport, path: Path, rule: rules.HaproxyRule) 
 
 
 def _refused_in_backend(context: HaproxyImport, path: Path, target: HaproxySection) -> None:
-    """Close a route whose backend rejects requests by a condition. Only a frontend's conditions become routes."""
+    """Close a route whose backend rejects requests based on a condition. Only a frontend's conditions become routes."""
     for rule in rules.rules(target):
         conditional = rule.action in {*LAID, "limit"} - {"silent"} and rule.when.matches() != [{}]
         if rule.action in {"guard", "unknown", "respond"} or conditional:
@@ -206,7 +206,7 @@ def _fallbacks(
     entries: Sequence[FrontendRoute],
     paths: Sequence[Path],
 ) -> None:
-    """Set the fallback pool of routes from `nbsrv`: it is used while a route's own pool has no servers."""
+    """Set the fallback pool of routes from `nbsrv`, which is used while a route's own pool has no servers."""
     for rule in (rule for rule in all_rules if rule.action == "fallback"):
         watched, spare = rule.value
         own, matches = context.pools.get(watched), rule.when.matches()

@@ -1,4 +1,4 @@
-"""The rules of a frontend in order: rules that reject, answer, redirect, or select a backend."""
+"""A frontend's rules in order, which reject, respond, redirect, or select a backend."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NBSRV = re.compile(r"nbsrv\((.+)\)")
 
 @dataclass(frozen=True, slots=True)
 class HaproxyRule:
-    """One rule with its condition."""
+    """A rule with its condition."""
 
     line: Statement
     action: str
@@ -80,7 +80,7 @@ def _backend(item: Statement, name: str, when: AclCondition) -> HaproxyRule:
 
 
 def _pool_of(term: Term) -> tuple[str, bool] | None:
-    """Return the backend in an ACL with `nbsrv`, and whether the ACL holds while the backend has no server."""
+    """Return the backend in an ACL with `nbsrv`, and whether the ACL holds while the backend has no servers."""
     match = _NBSRV.fullmatch(term.tokens[0]) if term.tokens else None
     if match is None:
         return None
@@ -121,7 +121,7 @@ def _rule(item: Statement, args: tuple[str, ...], when: AclCondition, section: H
 
 
 def _is_script(item: Statement, args: tuple[str, ...]) -> bool:
-    """Whether a rule runs a script, which may reject requests. The script is in a file that was not read."""
+    """Return whether a rule runs a script, which may reject requests. The script is in a file that was not read."""
     return "".join(args[1:2] if item.name == "tcp-request" else args[:1]).startswith("lua.")
 
 
@@ -160,7 +160,7 @@ def _users(item: Statement, args: tuple[str, ...], when: AclCondition) -> Haprox
 
 
 def _picked(when: AclCondition, wanted: Callable[[Term], bool]) -> tuple[Term | None, AclCondition]:
-    """Return the only matching term of a condition and the rest of the condition."""
+    """Return a condition's only matching term, and the rest of the condition."""
     terms = when.terms[0] if len(when.terms) == 1 else ()
     chosen = [term for term in terms if wanted(term)]
     if len(chosen) != 1:

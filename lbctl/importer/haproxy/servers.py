@@ -1,4 +1,4 @@
-"""Parses `server`, `default-server` and `server-template` lines: keywords with and without a value."""
+"""Parses `server`, `default-server` and `server-template` lines, including keywords with and without a value."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class ServerLine:
     address: str = ""
     """Address as written."""
     settings: dict[str, str] = field(default_factory=dict)
-    """Maps a keyword to its value; empty for a flag."""
+    """Maps each keyword to its value, or to an empty string for a flag."""
     unknown: tuple[str, ...] = ()
-    """Unsupported keywords with their values."""
+    """Unsupported keywords, with their values."""
     statements: tuple[Statement, ...] = ()
     """`default-server` lines."""
 
@@ -65,7 +65,7 @@ class ServerLine:
         return cls(section.block, settings=settings, unknown=tuple(unknown), statements=tuple(lines))
 
     def of(self, item: Statement) -> ServerLine | None:
-        """Return the server in a line, with these settings as defaults; None for a line without an address."""
+        """Return the server on a line, with these settings as defaults, or None for a line without an address."""
         if len(item.args) < 2:
             return None
         supported, unknown = _settings(item.args[2:])
@@ -103,7 +103,7 @@ def _settings(args: tuple[str, ...]) -> tuple[dict[str, str], list[str]]:
 
 
 def template(context: HaproxyImport, path: Path, item: Statement, base: ServerLine) -> ServerLine | None:
-    """Set the discovery for a `server-template`: several servers with one DNS name."""
+    """Set the discovery for a `server-template`, which defines several servers with one DNS name."""
     draft = context.draft
     if len(item.args) < 3:
         draft.ledger.omit(item, "`server-template` needs a prefix, a number and an address", path)

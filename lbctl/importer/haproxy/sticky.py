@@ -1,4 +1,4 @@
-"""Converts `stick` rules, which store the server of a session, to a hash of the same key or to `affinity`."""
+"""Converts `stick` rules, which store a session's server, to a hash of the same key or to `affinity`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _KEYS = (
 
 
 def carry(context: HaproxyImport, path: Path, section: HaproxySection) -> None:
-    """Convert the `stick` rules of a section to settings of its pool, or report that its sessions are lost."""
+    """Convert a section's `stick` rules to settings of its pool, or report that its sessions are lost."""
     lines = [item for item in section.own("stick") if len(item.args) > 1]
     if (session := _session_header(section, lines)) is not None:
         context.draft.put((*path, "affinity"), session, *lines, *_tables(section))
@@ -43,7 +43,7 @@ def carry(context: HaproxyImport, path: Path, section: HaproxySection) -> None:
 
 
 def _session_header(section: HaproxySection, lines: list[Statement]) -> dict[str, Any] | None:
-    """Return the `affinity` for sessions that responses name in a header and requests send back, or None."""
+    """Return the `affinity` for sessions that responses name in a header and that requests send back, or None."""
     rules = {item.args[0]: item.args[1] for item in lines if len(item.args) == 2}
     stored, sent = _ANSWERED.fullmatch(rules.get("store-response", "")), _HEADER.fullmatch(rules.get("match", ""))
     if len(lines) != 2 or stored is None or sent is None or section.last("cookie") is not None:
@@ -56,7 +56,7 @@ def _session_header(section: HaproxySection, lines: list[Statement]) -> dict[str
 
 
 def _hash(context: HaproxyImport, path: Path, section: HaproxySection, lines: list[Statement]) -> None:
-    """Set the pool's hash to the key of the first rule that has one."""
+    """Set the pool's hash to the key in the first rule that has one."""
     draft, chosen = context.draft, dict[str, Any]()
     stored = [_key(item) for item in lines if item.args[0] in {"on", "store-request"}]
     for item in lines:
@@ -115,7 +115,7 @@ def _conditions(section: HaproxySection, item: Statement) -> Iterator[Statement]
 
 
 def _is_presence(key: dict[str, Any], section: HaproxySection, item: Statement) -> bool:
-    """Whether the condition of a rule only checks that the request has its key."""
+    """Return whether a rule's condition only checks that the request has its key."""
     _, when, negated = parted(item.args)
     terms = condition(when, acls(section), negated=negated).terms
     first = terms[0][0] if len(terms) == 1 and len(terms[0]) == 1 else None

@@ -2,7 +2,7 @@
 
 A backslash escapes blanks, quotes, `#` and itself, and is literal elsewhere. `#` begins a comment, and blanks separate
 words. Within '…', no character is special. Within "…", `$NAME`, `${NAME}` and `${NAME-default}` are environment
-variables. The proxy's environment is not known during an import, so only defaults are inserted.
+variables. The proxy's environment is unknown during an import, so only defaults are inserted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", **{item: item for item in " \\#\"'$
 
 
 class TokenError(Exception):
-    """A line that HAProxy would reject; `column` counts from 1."""
+    """A line that HAProxy would reject. `column` is counted from 1."""
 
     def __init__(self, message: str, column: int) -> None:
         super().__init__(message)
@@ -24,16 +24,16 @@ class TokenError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LineToken:
-    """A word of a line."""
+    """A word in a line."""
 
     text: str
-    """Word without quotes and escapes. A variable without a default is kept as `${NAME}`."""
+    """The word without quotes and escapes. A variable without a default is kept as `${NAME}`."""
     column: int
     """Column of the first character, from 1."""
 
 
 def split_line(line: str) -> list[LineToken]:
-    """Return the words of a line. Raises TokenError for an unterminated quote or escape."""
+    """Return the words in a line. Raises TokenError for an unterminated quote or escape."""
     return _Line(line).tokens()
 
 
@@ -73,7 +73,7 @@ class _Line:
         return character
 
     def _escape(self) -> str:
-        """Return the text for a backslash and the next character.
+        """Return the text for a backslash and the character that follows.
 
         If the two characters are not an escape, both are literal.
         """

@@ -1,4 +1,4 @@
-"""Converts HAProxy values to fleet values: times, addresses."""
+"""Converts HAProxy times and addresses to fleet values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FACTORS = {"us": 0.001, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 8
 
 
 def milliseconds(text: str) -> int | None:
-    """Return an HAProxy time in milliseconds, the default unit; None if it is invalid."""
+    """Return an HAProxy time in milliseconds, which is the default unit, or None if it is invalid."""
     match = _TIME.fullmatch(text)
     return int(int(match[1]) * _FACTORS[match[2]]) if match else None
 
@@ -23,7 +23,7 @@ def time(text: str) -> str | None:
 
 
 def binds(text: str) -> list[str | None]:
-    """Return the addresses of a `bind` in fleet-file form; None for each unsupported address."""
+    """Return a `bind` line's addresses in fleet-file form, or None for each unsupported address."""
     return [_bind(item) for item in text.split(",")]
 
 
@@ -43,7 +43,7 @@ def _bind(text: str) -> str | None:
 
 
 def server_address(text: str) -> str | None:
-    """Return the address of a `server`.
+    """Return a `server` line's address.
 
     Without a port, HAProxy uses the client's port, which a fleet does not support.
     """

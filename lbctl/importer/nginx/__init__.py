@@ -1,1 +1,1 @@
-"""nginx: parsed by crossplane and interpreted according to nginx's manual."""
+"""nginx configurations, parsed by crossplane and interpreted according to the nginx manual."""

@@ -1,6 +1,6 @@
-"""Access control for a `location`: keys compared in `if`, address lists, and unsupported checks.
+"""Converts a `location`'s access control: keys compared in `if`, address lists, and unsupported checks.
 
-Protection is never lost: a route whose protection cannot be converted rejects all requests.
+Protection is never lost, because a route whose protection cannot be converted rejects all requests.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CREDENTIAL = re.compile(r"^\$\{?(http_(?:authorization|x_api_key|api_key|x_auth
 
 
 def protect(context: NginxImport, route: Path, scope: Scope) -> None:
-    """Convert the protection of a location, or close its route."""
+    """Convert a location's protection, or close its route."""
     own = [item for item in flat(scope.block, *_OF_LOCATIONS) if item.args[:1] != ("off",)]
     if own:
         context.draft.advise_prefix((context.draft.get((*route, "match")) or {}).get("path_prefix", "/"), own[0])
@@ -45,7 +45,7 @@ def protect(context: NginxImport, route: Path, scope: Scope) -> None:
 
 
 def _unknown(scope: Scope) -> list[Statement]:
-    """Return the directives of unknown modules whose names suggest that they authorize or reject requests."""
+    """Return the directives from unknown modules whose names suggest that they authorize or reject requests."""
     return [
         item
         for level in scope.levels
@@ -57,7 +57,7 @@ def _unknown(scope: Scope) -> list[Statement]:
 
 
 def _certificates(context: NginxImport, route: Path, scope: Scope) -> None:
-    """Close a route whose server uses different files to check clients than its listener.
+    """Close a route whose server uses different files than its listener to check clients.
 
     A listener has one set of files for all servers.
     """

@@ -51,7 +51,7 @@ _EVENTS = frozenset(
 
 
 def convert(statements: Sequence[Statement], file: str, diagnostics: Diagnostics, *, own: bool) -> Draft:
-    """Return the draft of a fleet. If the configuration has no server that forwards requests, a diagnostic is added."""
+    """Return the draft of a fleet. If no server in the configuration forwards requests, a diagnostic is added."""
     ledger = Ledger(statements, diagnostics)
     draft = Draft(ledger, keeps_own=own)
     root = Statement(Position(file, 1, 1), ("",), tuple(statements), True)

@@ -1,4 +1,4 @@
-"""`auth_request`: an external service that authorizes each request of a location."""
+"""Converts `auth_request`, an external service that authorizes each of a location's requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _IMPLIED = {"content-length", "x-original-uri", "x-original-method", "x-forwarde
 
 
 def protect(context: NginxImport, route: Path, scope: Scope) -> None:
-    """Convert the `auth_request` of a location. If its service cannot be queried, the route is closed."""
+    """Convert a location's `auth_request`. If its service cannot be queried, the route is closed."""
     item = scope.last("auth_request")
     if item is None or not item.args or item.args == ("off",):
         context.draft.ledger.imply("the route turns this protection off", *filter(None, (item,)))
@@ -56,7 +56,7 @@ def _is_at(location: Statement, path: str) -> bool:
 
 
 def _url(context: NginxImport, passing: Statement, path: str) -> str | None:
-    """Return the URL of the service: the URL in `proxy_pass`; for an upstream, its first server."""
+    """Return the service's URL, which is the URL in `proxy_pass` or, for an upstream, its first server."""
     match = re.fullmatch(r"http://([^/$]+)(/[^$]*)?(?:\$.*)?", "".join(passing.args[:1]))
     if match is None:
         return None
@@ -83,12 +83,12 @@ def _sent(context: NginxImport, block: Statement) -> Iterator[str]:
 
 
 def is_given(scope: Scope, variable: str) -> bool:
-    """Whether a variable contains a header of the service's response."""
+    """Return whether a variable contains a header from the service's response."""
     return any(item.args[:1] == (variable,) for item in scope.all("auth_request_set"))
 
 
 def _accepted(context: NginxImport, route: Path, scope: Scope) -> Iterator[tuple[str, tuple[Statement, Statement]]]:
-    """Yield the headers in the service's response that the replica receives with the same name."""
+    """Yield the headers in the service's response that the replica receives under the same name."""
     given = {
         item.args[0]: (match[1].replace("_", "-"), item)
         for item in scope.all("auth_request_set")

@@ -1,4 +1,4 @@
-"""`proxy_pass` and `grpc_pass`: the pool, path and host of the destination, and the effect of variables."""
+"""Converts `proxy_pass` and `grpc_pass`: the destination's pool, path and host, and the effect of variables."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ _DEFAULT_PORT = {"http": 80, "https": 443, "grpc": 80, "grpcs": 443}
 
 @dataclass(frozen=True, slots=True)
 class PassTarget:
-    """The destination of requests under one condition."""
+    """The destination of requests that meet one condition."""
 
     pools: dict[Path, int]
     """Pools with their shares."""
     match: dict[str, Any] = field(default_factory=dict)
     """Conditions in addition to the location."""
     path: str = ""
-    """Path that replaces the location's prefix; empty if the prefix is not replaced."""
+    """Path that replaces the location's prefix, or an empty string if the prefix is not replaced."""
     host: str = ""
     """Host in the URL, which nginx sends if no Host header is set."""
     statements: tuple[Statement, ...] = ()
-    """Statements of this destination."""
+    """The destination's statements."""
     label: str = ""
-    """Suffix that distinguishes the route's name; empty for the default."""
+    """Suffix that distinguishes the route's name, or an empty string for the default."""
 
 
 def targets(context: NginxImport, scope: Scope, passing: Statement) -> list[PassTarget]:
-    """Return the targets of a `proxy_pass`; none if they depend on variables that lbctl cannot follow."""
+    """Return a `proxy_pass` directive's targets, or none if they depend on variables that lbctl cannot follow."""
     url = passing.args[0] if passing.args else ""
     variable = _VARIABLE.fullmatch(url)
     if variable is None:
@@ -52,7 +52,7 @@ def targets(context: NginxImport, scope: Scope, passing: Statement) -> list[Pass
 
 
 def _plain(context: NginxImport, url: str, passing: Statement, scope: Scope) -> PassTarget | None:
-    """Return the target of a URL without a variable in its host."""
+    """Return the target of a URL whose host does not contain a variable."""
     if "$" in url:
         url, _, rest = url.partition("$")
         if (
@@ -75,7 +75,7 @@ def _plain(context: NginxImport, url: str, passing: Statement, scope: Scope) -> 
 
 
 def _pool(context: NginxImport, scheme: str, authority: str, passing: Statement, scope: Scope) -> Path | None:
-    """Return the pool of an upstream or address. An upstream with several protocols becomes several pools."""
+    """Return the pool for an upstream or address. An upstream with several protocols becomes several pools."""
     secrets = tuple(item.value for item in hosted.credentials(scope))
     key, port = (scheme, authority, secrets), _DEFAULT_PORT[scheme]
     if key in context.addresses:
@@ -92,7 +92,7 @@ def _pool(context: NginxImport, scheme: str, authority: str, passing: Statement,
 
 
 def _pool_name(scope: Scope) -> str:
-    """Return a name for the pool of an address, derived from its location or otherwise from its server."""
+    """Return a name for an address's pool, derived from its location or otherwise from its server."""
     servers = [level for level in scope.levels if level.name == "server"]
     hosts, _ = hosts_of([item for level in servers for item in flat(level, "server_name")])
     location = next((level for level in scope.levels if level.name == "location"), None)
@@ -175,14 +175,14 @@ def _conditional(
 def misroute(context: NginxImport, item: Statement, destination: str) -> None:
     """Report a condition that cannot be expressed.
 
-    Requests that meet the condition go to the same destination as other requests for the location.
+    Requests that meet the condition are sent to the same destination as other requests for the location.
     """
     message = f"requests for {destination} use another route of this location: `match` cannot express the condition"
     context.draft.ledger.misroute(item, message)
 
 
 def condition(block: Statement) -> dict[str, Any] | None:
-    """Return the match of an `if` that compares a header or the method, without cookies; None for any other `if`."""
+    """Return the match for an `if` that compares a header or the method, without cookies; None for any other `if`."""
     text = " ".join(block.args).strip()
     text = text[1:-1].strip() if text.startswith("(") and text.endswith(")") else text
     match = re.fullmatch(r"(\$\{?\w+\}?)\s+=\s+\"?([^\"]+)\"?", text)
@@ -235,7 +235,7 @@ def _split(context: NginxImport, scope: Scope, passing: Statement, scheme: str, 
 def _mapped(
     context: NginxImport, scope: Scope, passing: Statement, scheme: str, table: Statement
 ) -> Iterator[PassTarget | None]:
-    """Yield a target for each value of a map, if a route can match its source."""
+    """Yield a target for each value in a map, if a route can match its source."""
     source = table.args[0] if table.args else ""
     for item in includes.unread(table.block):
         misroute(context, item, f"the pools in {item.args[0]}")

@@ -1,4 +1,4 @@
-"""The request settings of a location for a hosted API: its own Host, key and headers."""
+"""A location's request settings for a hosted API: its own Host header, key and other headers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _IN_TEXT = re.compile(r"\$\{(\w+)\}|\$(\w+)")
 
 
 def credentials(scope: Scope) -> list[provider.Header]:
-    """Return the headers of a location that contain its own key for the service."""
+    """Return a location's headers that contain its own key for the service."""
     return [
         provider.Header(item.args[0].lower(), item.args[1], item)
         for item in scope.all("proxy_set_header")
@@ -25,7 +25,7 @@ def credentials(scope: Scope) -> list[provider.Header]:
 
 
 def _is_secret(scope: Scope, value: str) -> bool:
-    """Whether a value comes from the configuration or its environment rather than from a client."""
+    """Return whether a value comes from the configuration or its environment rather than from a client."""
     names = [next(filter(None, match.groups())) for match in _IN_TEXT.finditer(value)]
     settings = [item for level in scope.levels for item in flat(level, "set") if len(item.args) > 1]
     assigned = {item.args[0].lstrip("$") for item in settings if "$" not in item.args[1]}
@@ -51,7 +51,7 @@ def carry(context: NginxImport, pool: Path, authority: str, scope: Scope) -> Non
 
 
 def _texts(scope: Scope) -> Iterator[provider.Header]:
-    """Yield the headers of a location whose values are constant."""
+    """Yield a location's headers whose values are constant."""
     for item in scope.all("proxy_set_header"):
         name, value = item.args[0].lower() if item.args else "host", "".join(item.args[1:2])
         if value and "$" not in value and name not in {"host", "connection", "upgrade"}:

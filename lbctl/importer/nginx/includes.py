@@ -1,4 +1,4 @@
-"""Includes that were not read. Such includes may contain rules that protect the enclosing block."""
+"""Includes that were not read, and that may therefore contain rules that protect the enclosing block."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ _HARMLESS = frozenset(
         "koi-win", "win-utf", "options-ssl-nginx.conf", "fastcgi-php.conf", "snakeoil.conf"
     }
 )  # fmt: skip
-"""Files from nginx packages and certbot that are known, by their names, to contain no access rules."""
+"""Files from nginx packages and certbot that are known by name to contain no access rules."""
 _PARTS = frozenset({"if", "limit_except"})
-"""Blocks whose content decides about requests of the enclosing block."""
+"""Blocks whose content affects requests for the enclosing block."""
 _BLOCKS = frozenset({"http", "server", "location"})
 """Blocks whose requests an include may protect."""
 
 
 def is_harmless(pattern: str) -> bool:
-    """Whether the name of a file shows that it contains no access rules."""
+    """Return whether a file's name shows that it contains no access rules."""
     return pattern.rpartition("/")[2] in _HARMLESS
 
 
 def may_protect(item: Statement) -> bool:
-    """Whether a directive is an unread include that may contain access rules."""
+    """Return whether a directive is an unread include that may contain access rules."""
     return bool(item.unread) and not all(map(is_harmless, item.args))
 
 
 def unread(block: Iterable[Statement]) -> Iterator[Statement]:
-    """Yield the unread includes of a block, including those in files that it includes."""
+    """Yield a block's unread includes, including those in files that it includes."""
     for item in block:
         if item.name == "include":
             if item.unread:
@@ -41,7 +41,7 @@ def unread(block: Iterable[Statement]) -> Iterator[Statement]:
 
 
 def collect(context: NginxImport, http: Statement) -> None:
-    """Find the blocks that an unread include may protect; `http` is the outermost one."""
+    """Find the blocks that an unread include may protect. `http` is the outermost block."""
     for item in walk(http.block):
         if not may_protect(item):
             continue
@@ -68,7 +68,7 @@ def close(context: NginxImport) -> None:
 
 
 def _around(context: NginxImport, origin: Statement) -> Iterator[Statement]:
-    """Yield the unread includes in the block of a route and in the enclosing blocks."""
+    """Yield the unread includes in a route's block and in the enclosing blocks."""
     block: Statement | None = origin
     while block is not None:
         yield from context.unread.get(block, ())
@@ -85,6 +85,6 @@ def _close(context: NginxImport, path: Path, item: Statement) -> None:
 
 
 def _refuses(context: NginxImport, path: Path) -> bool:
-    """Whether a route only returns an error or redirects to https, and has no comment with keys to open it."""
+    """Return whether a route only returns an error or redirects to https, and has no comment with keys to open it."""
     respond = (context.draft.get(path) or {}).get("respond") or {}
     return path not in context.draft.closed and ("redirect" in respond or int(respond.get("status", 0)) >= 400)

@@ -16,16 +16,16 @@ _LISTEN_IMPLIED = frozenset({"default_server", "default", "reuseport", "http2", 
 
 
 class Listeners:
-    """The listeners of an import by address. Servers with the same address share a listener."""
+    """An import's listeners, by address. Servers with the same address share a listener."""
 
     def __init__(self, context: NginxImport) -> None:
         self._context = context
         self._by_bind: dict[str, Path] = {}
         self.defaults: dict[Path, Scope] = {}
-        """Maps a listener to the server that handles requests for unknown hosts."""
+        """Maps each listener to the server that handles requests for unknown hosts."""
 
     def of(self, server: Scope, names: Sequence[str]) -> list[Path]:
-        """Return the listeners of a server. Its settings are applied to them."""
+        """Return a server's listeners. The server's settings are applied to them."""
         paths = []
         listens = list(flat(server.block, "listen"))
         for item in listens or [server.block]:
@@ -69,7 +69,7 @@ class Listeners:
 
 
 def bind_of(text: str) -> str | None:
-    """Return the address of a `listen` in fleet-file form; None for a host name."""
+    """Return a `listen` directive's address in fleet-file form, or None for a host name."""
     if text.startswith("unix:"):
         return text
     if is_whole(text):
@@ -132,7 +132,7 @@ def _min_version(context: NginxImport, path: Path, item: Statement) -> None:
 def _of_clients(key: str) -> Callable[[NginxImport, Path, Statement], None]:
     """Return a function that sets one of the files for checking client certificates.
 
-    The first server of an address takes precedence.
+    The first server for an address takes precedence.
     """
 
     def settle(context: NginxImport, path: Path, item: Statement) -> None:
@@ -164,7 +164,7 @@ def _timeout(*keys: str) -> Callable[[NginxImport, Path, Statement], None]:
 
 
 def _header_bytes(context: NginxImport, path: Path, item: Statement) -> None:
-    """Set the total size of headers, with one buffer per line. The first server of an address takes precedence."""
+    """Set the total size of headers, with one buffer per line. The first server for an address takes precedence."""
     if context.draft.get((*path, "headers")) is not None:
         return
     size = values.bytes_of(item.args[1]) if len(item.args) > 1 and is_whole(item.args[0]) else None

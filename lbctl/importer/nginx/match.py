@@ -1,4 +1,4 @@
-"""Converts the requests of a `location` to a route's match."""
+"""Converts a `location`'s requests to a route's match."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LITERAL = re.compile(r"/[A-Za-z0-9._~!&',;=:@/-]*")
 
 
 def hosts_of(names: Sequence[Statement]) -> tuple[list[str], list[str]]:
-    """Return the host patterns of `server_name`, and the words that are not host patterns."""
+    """Return the host patterns in `server_name`, and the words that are not host patterns."""
     hosts, others = list[str](), list[str]()
     for word in (word for item in names for word in item.args):
         if word in {"_", "", "localhost_default"}:
@@ -28,7 +28,7 @@ def hosts_of(names: Sequence[Statement]) -> tuple[list[str], list[str]]:
 
 
 def path_of(location: Statement) -> dict[str, Any] | None:
-    """Return the path of a location's match; empty for all paths, None for a named location."""
+    """Return the path in a location's match, which is empty for all paths, or None for a named location."""
     modifier, pattern = ("", location.args[0]) if len(location.args) == 1 else (location.args[0], location.args[-1])
     if modifier == "" and pattern[:1] in {"=", "~"}:
         modifier, pattern = _split(pattern)
@@ -48,7 +48,7 @@ def _split(pattern: str) -> tuple[str, str]:
 
 
 def _regex(pattern: str, *, ignore_case: bool) -> dict[str, Any]:
-    """Return the match for a regular expression, which in nginx may match any part of the path."""
+    """Return the match for a regular expression, which in nginx can match any part of the path."""
     inner = pattern[1:] if pattern.startswith("^") else None
     if inner is not None and not ignore_case:
         if inner.endswith("$") and _LITERAL.fullmatch(inner[:-1].replace("\\.", ".")):
@@ -78,7 +78,7 @@ def _either_case(pattern: str) -> str:
 
 
 def label(location: Statement, hosts: Sequence[str]) -> str:
-    """Return a name for the route of a location."""
+    """Return a name for a location's route."""
     text = re.sub(r"[^A-Za-z0-9]+", "-", location.args[-1] if location.args else "").strip("-")
     host = hosts[0].removeprefix("*.").split(".")[0] if hosts else ""
     return "-".join(filter(None, (host, text))) or "default"

@@ -1,4 +1,4 @@
-"""`stub_status`: nginx's own metrics, as `metrics` of the proxy."""
+"""Converts `stub_status`, nginx's own metrics, to the proxy's `metrics`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def server(context: NginxImport, block: Statement) -> bool:
 
 
 def location(context: NginxImport, route: Path, block: Statement) -> None:
-    """Convert a metrics location in a client-facing server: the metrics get a separate address."""
+    """Convert a metrics location in a client-facing server. The metrics get a separate address."""
     status = next(flat(block, "stub_status"), None)
     if status is None:
         return

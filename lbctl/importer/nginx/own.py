@@ -16,7 +16,7 @@ _NAMES = frozenset(
         "ssl_prefer_server_ciphers", "ssl_session_timeout", "sub_filter", "sub_filter_once", "sub_filter_types"
     }
 )  # fmt: skip
-"""Directives that lbctl never writes into a server or a location, and that affect neither access nor destinations."""
+"""Directives that lbctl never writes to a server or a location, and that affect neither access nor destinations."""
 _PREFIXES = ("brotli", "gzip_", "http2_", "lingering_", "more_", "proxy_ssl_c", "proxy_ssl_p", "ssl_stapling", "zstd")
 
 
@@ -35,7 +35,7 @@ def collect(context: NginxImport) -> None:
 
 
 def _places(context: NginxImport, block: Statement | None) -> list[tuple[str, str]]:
-    """Return the places of `include` for a block; none if other blocks would be affected too."""
+    """Return the `include` places for a block, or none if other blocks would also be affected."""
     listeners = context.draft.fleet["listeners"]
     if block is None or block.name == "http":
         return [("server", name) for name in listeners]

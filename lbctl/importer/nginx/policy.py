@@ -1,4 +1,4 @@
-"""Request settings of a location, converted to a route and its pools: timeouts, retries, headers, limits."""
+"""Converts a location's request settings to a route and its pools: timeouts, retries, headers and limits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lbctl.importer.values import duration, is_whole
 from lbctl.ir.secrets import may_hold_credential
 
 _SHORT = 300_000
-"""Idle timeouts below this value, in milliseconds, abort generations with a long time to first token."""
+"""Idle timeouts below this value, in milliseconds, abort generations that have a long time to first token."""
 _FORWARDED = "lbctl always forwards the client's address, scheme and host"
 CLIENT_HOST = frozenset({"$host", "$http_host", "$host:$server_port", "$server_name"})
 """Values of the Host header that represent the client's own Host header."""
@@ -46,7 +46,7 @@ _RETRY_WORDS = {"error", "timeout", "off"}
 
 
 def carry(context: NginxImport, route: Path, pools: Iterable[Path], scope: Scope, prefix: str = "proxy") -> None:
-    """Apply the effective settings of a location to its route and pools."""
+    """Apply a location's effective settings to its route and pools."""
     for name, settle in _ROUTE.items():
         item = scope.last(name.replace("proxy_", f"{prefix}_"))
         if item is not None and item.args:
@@ -93,7 +93,7 @@ def _retry(context: NginxImport, route: Path, item: Statement) -> None:
         context.draft.put((*route, "retry"), {"attempts": 0}, item)
         return
     ledger.carry((*route, "retry"), item)
-    # nginx only repeats a POST with `non_idempotent`, and requests to models use POST.
+    # nginx repeats a POST only with `non_idempotent`, and requests to models use POST.
     busy = conditions & {"http_429", "http_503"} if "non_idempotent" in conditions else set[str]()
     if busy:
         context.draft.retry_busy(route, (int(word[5:]) for word in busy), item)
@@ -158,7 +158,7 @@ def _implied(context: NginxImport, route: Path, scope: Scope) -> None:
 
 
 def advise_defaults(context: NginxImport, scope: Scope, statement: Statement, prefix: str) -> None:
-    """Report nginx's defaults that harm inference."""
+    """Report nginx defaults that harm inference."""
     ledger = context.draft.ledger
     if scope.last(f"{prefix}_read_timeout") is None:
         message = "nginx's default read timeout of 60s cuts off a model that sends nothing for more than 60s"
@@ -178,7 +178,7 @@ def advise_defaults(context: NginxImport, scope: Scope, statement: Statement, pr
 
 
 def _advise_inheritance(context: NginxImport, scope: Scope, name: str) -> None:
-    """Report headers from enclosing levels that a location drops because it sets its own headers."""
+    """Report headers from enclosing levels that a location drops because it sets headers itself."""
     own = list(flat(scope.block, name))
     above = [item for level in scope.levels[1:] for item in flat(level, name) if item.args]
     kept = {item.args[0].lower() for item in own if item.args}
@@ -202,7 +202,7 @@ def _request_headers(context: NginxImport, route: Path, scope: Scope, prefix: st
 
 
 def _meanings(context: NginxImport, route: Path, scope: Scope) -> dict[str, str]:
-    """Return the meanings of variables in a location: fleet variables or constants."""
+    """Return the meanings of variables in a location, which are fleet variables or constants."""
     listeners = context.draft.get((*route, "listeners")) or list(context.draft.fleet["listeners"])
     bound = [context.draft.get(("listeners", name)) for name in listeners]
     constants = {
@@ -218,7 +218,7 @@ def _meanings(context: NginxImport, route: Path, scope: Scope) -> dict[str, str]
 
 
 def _gives_tenant(table: Statement) -> bool:
-    """Whether a `map` converts a key to a tenant, with an empty default."""
+    """Return whether a `map` converts a key to a tenant, with an empty default."""
     if table.name != "map" or not is_credential(table.args[0]):
         return False
     given = {item.name: " ".join(item.args) for item in table.block}
@@ -284,7 +284,7 @@ def _response_headers(context: NginxImport, route: Path, scope: Scope, prefix: s
 
 
 def response_header(context: NginxImport, route: Path, scope: Scope, item: Statement) -> None:
-    """Set a response header as `add_header` does."""
+    """Set a response header in the same way as `add_header`."""
     ledger, text = context.draft.ledger, None
     if len(item.args) > 1:
         text = text_of(context, route, scope, item.args[1])
@@ -297,7 +297,7 @@ def response_header(context: NginxImport, route: Path, scope: Scope, item: State
 
 
 def text_of(context: NginxImport, route: Path, scope: Scope, value: str) -> str | None:
-    """Return a text with nginx variables replaced by fleet variables; None if a variable has no equivalent."""
+    """Return a string with nginx variables replaced by fleet variables, or None if a variable has no equivalent."""
     return headers.text(value, _VARIABLE, _meanings(context, route, scope))
 
 

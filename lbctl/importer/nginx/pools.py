@@ -22,7 +22,7 @@ _HUGE_FAIL_TIMEOUT = 600_000
 
 
 def upstream(context: NginxImport, block: Statement, *, port: int = 80) -> Path:
-    """Add the pool of an `upstream` block."""
+    """Add the pool for an `upstream` block."""
     pool = context.draft.add("pools", block.args[0] if block.args else "pool", block)
     context.draft.ledger.home(block, pool)
     context.draft.put((*pool, "balance"), {"algorithm": "round_robin"})
@@ -40,7 +40,7 @@ def upstream(context: NginxImport, block: Statement, *, port: int = 80) -> Path:
 
 
 def single(context: NginxImport, address: str, origin: Statement, name: str) -> Path:
-    """Add the pool of a `proxy_pass` to one address."""
+    """Add the pool for a `proxy_pass` to a single address."""
     pool = context.draft.add("pools", name or re.sub(r"[^A-Za-z0-9.-]", "-", address), origin)
     context.draft.put((*pool, "replicas"), [{"address": address}], origin)
     return pool

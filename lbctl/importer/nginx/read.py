@@ -1,8 +1,8 @@
-"""Reads an nginx configuration with its includes as statements.
+"""Reads an nginx configuration and its includes as statements.
 
 `crossplane` parses each file. It provides lines but no columns, so each directive's column is found by searching its
-line. Includes are resolved here and not by crossplane: files outside the main file's directory, missing files, cycles,
-and too many files are reported instead of read.
+line. Includes are resolved here rather than by crossplane, so that files outside the main file's directory, missing
+files, cycles and too many files are reported.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ Parsed = Mapping[str, Any]
 
 
 def read(file: str, diagnostics: Diagnostics) -> tuple[Statement, ...]:
-    """Return the directives of the file, with included directives in place."""
+    """Return the file's directives, with included directives in place."""
     return tuple(_Reader(Path(file).parent, diagnostics).file(Path(file), file))
 
 
 class _Reader:
-    """Reads the files of one configuration."""
+    """Reads a configuration's files."""
 
     def __init__(self, root: Path, diagnostics: Diagnostics) -> None:
         self._root = root
@@ -91,7 +91,7 @@ class _Reader:
         return statements
 
     def _include(self, pattern: str, position: Position) -> Statement:
-        """Return the include with the directives of its files."""
+        """Return the include with its files' directives."""
         files, problems = self._matches(pattern)
         block = list[Statement]()
         for file in files:
@@ -107,7 +107,7 @@ class _Reader:
         return Statement(position, ("include", pattern), tuple(block), True, "; ".join(problems))
 
     def _matches(self, pattern: str) -> tuple[list[str], list[str]]:
-        """Return the files that match a pattern, and the reason if the pattern is not followed."""
+        """Return the files that match a pattern, and the reason if the pattern was not followed."""
         parts = Path(pattern).parts
         fixed = next((index for index, part in enumerate(parts) if _PATTERN.search(part)), None)
         if fixed is None:
@@ -122,7 +122,7 @@ class _Reader:
         return sorted(str(path) for path in found if not _is_hidden(path, rest)), []
 
     def _leads_out(self, path: Path) -> str:
-        """Return the reason why a path must not be followed; empty if it is below the main file's directory."""
+        """Return the reason why a path must not be followed, or "" if it is below the main file's directory."""
         try:
             is_below = path.resolve().is_relative_to(self._root.resolve())
         except (OSError, RuntimeError, ValueError) as error:
@@ -144,7 +144,7 @@ class _Reader:
 
 
 def _is_hidden(path: Path, patterns: Sequence[str]) -> bool:
-    """Whether a part of a path begins with a dot but the pattern for that part does not. nginx skips such files."""
+    """Return whether part of a path, but not the pattern for it, begins with a dot. nginx skips such files."""
     parts = path.parts[-len(patterns) :]
     return any(
         part.startswith(".") and not pattern.startswith(".") for part, pattern in zip(parts, patterns, strict=True)
@@ -152,14 +152,14 @@ def _is_hidden(path: Path, patterns: Sequence[str]) -> bool:
 
 
 class _Columns:
-    """Finds the column of each directive: the next occurrence of its name in its line."""
+    """Finds the column of each directive, which is the next occurrence of its name on its line."""
 
     def __init__(self, text: str) -> None:
         self._lines = text.split("\n")
         self._end: dict[int, int] = {}
 
     def of(self, line: int, name: str) -> int:
-        """Return the column, from 1, of the next directive with that name in the line."""
+        """Return the column, from 1, of the next directive with that name on the line."""
         text = self._lines[line - 1] if line <= len(self._lines) else ""
         start = self._end.get(line, 0)
         index = text.find(name, start)
@@ -170,7 +170,7 @@ class _Columns:
 
 
 def _depth(text: str) -> int:
-    """Return an upper bound of the nesting depth."""
+    """Return an upper bound on the nesting depth."""
     depth = deepest = 0
     for character in text:
         depth += (character == "{") - (character == "}")

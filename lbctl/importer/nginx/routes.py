@@ -20,7 +20,7 @@ from lbctl.importer.values import is_whole
 _HTTPS = re.compile(r"https://(?:\$host|\$http_host|\$server_name|\$\{host\})(?::443)?(?:\$request_uri|\$uri.*)?/?")
 _PASSES = {"proxy_pass": "proxy", "grpc_pass": "grpc"}
 _ADDED = frozenset({"200", "201", "204", "206", "301", "302", "303", "304", "307", "308"})
-"""Status codes of the responses that `add_header` without `always` applies to."""
+"""Status codes of the responses to which `add_header` without `always` applies."""
 _FILES = ("root", "alias", "try_files", "index", "autoindex")
 _PROTECTING = ("auth", "allow_from", "deny_from")
 _OTHER_PASSES = ("fastcgi_pass", "uwsgi_pass", "scgi_pass", "memcached_pass")
@@ -33,13 +33,13 @@ class RoutedServer:
     scope: Scope
     """The block and its enclosing blocks."""
     listeners: tuple[str, ...]
-    """Names of the server's listeners; empty for all listeners of the fleet."""
+    """Names of the server's listeners. If empty, all of the fleet's listeners are used."""
     hosts: tuple[str, ...]
-    """Hosts of the server's routes; empty for all hosts."""
+    """Hosts of the server's routes. If empty, all hosts match."""
 
 
 def routes(context: NginxImport, server: RoutedServer) -> None:
-    """Add the routes of a server."""
+    """Add a server's routes."""
     block = server.scope.block
     action = next(flat(block, "return"), None)
     if action is not None:
@@ -65,7 +65,7 @@ def routes(context: NginxImport, server: RoutedServer) -> None:
 
 
 def _locations(scope: Scope) -> Iterator[Scope]:
-    """Yield the locations of a block, including nested ones."""
+    """Yield a block's locations, including nested ones."""
     for block in flat(scope.block, "location"):
         inner = scope.inside(block)
         yield inner
@@ -97,7 +97,7 @@ def _close_overlaps(context: NginxImport, blocks: Sequence[Statement]) -> None:
 
 
 def _takes_elsewhere(draft: Draft, first: Path, second: Path) -> bool:
-    """Whether a fleet sends requests to the pool of a different route than nginx does."""
+    """Return whether a fleet sends requests to a different route's pool than nginx does."""
     before, after = draft.get(first) or {}, draft.get(second) or {}
     if "respond" in before or "respond" in after or not before or not after:
         return False
@@ -107,7 +107,7 @@ def _takes_elsewhere(draft: Draft, first: Path, second: Path) -> bool:
 
 
 def _opened(context: NginxImport, path: Path) -> dict[str, Any]:
-    """Return a route; if it is closed, as it will be once the operator has followed its comment."""
+    """Return a route. If it is closed, return it as it will be once the operator has followed its comment."""
     route, closed = context.draft.get(path) or {}, context.draft.closed.get(path)
     if closed is None:
         return route
@@ -115,13 +115,13 @@ def _opened(context: NginxImport, path: Path) -> dict[str, Any]:
 
 
 def _modifier(location: Statement) -> str:
-    """Return `~` for an expression, `^~` for a prefix that precedes expressions, otherwise an empty string."""
+    """Return `~` for an expression, `^~` for a prefix that precedes expressions, or an empty string otherwise."""
     text = location.args[0] if location.args else ""
     return "~" if text.startswith("~") else "^~" if text == "^~" else ""
 
 
 def _refuses_more(first: dict[str, Any], second: dict[str, Any]) -> bool:
-    """Whether the second route handles requests that the first route protects differently."""
+    """Return whether the second route handles requests that the first route protects differently."""
     if not takes(second["match"], first["match"]):
         return False
     status = int((first.get("respond") or {}).get("status", 0))
@@ -347,7 +347,7 @@ def _respond(context: NginxImport, path: Path, scope: Scope, item: Statement) ->
 
 
 def _headers_of_answer(context: NginxImport, path: Path, scope: Scope) -> None:
-    """Set the response headers of a location."""
+    """Set a location's response headers."""
     status = str((context.draft.get((*path, "respond")) or {}).get("status", ""))
     for item in scope.all("add_header"):
         if item.args[:1] and item.args[0].lower() != "content-type" and (item.args[-1] == "always" or status in _ADDED):
@@ -355,7 +355,7 @@ def _headers_of_answer(context: NginxImport, path: Path, scope: Scope) -> None:
 
 
 def _headers_of_others(context: NginxImport, server: RoutedServer) -> None:
-    """Keep the headers that a server also adds to its 404 as comments at its listeners."""
+    """Keep the headers that a server also adds to its 404 responses as comments on its listeners."""
     for item in server.scope.all("add_header"):
         for name in server.listeners or context.draft.fleet["listeners"]:
             if item.args[-1:] == ("always",):
@@ -389,7 +389,7 @@ def _conditions(
 
 
 def _refuses(answer: Statement) -> bool:
-    """Whether a `return` rejects requests. In a server, it applies to all of its locations."""
+    """Return whether a `return` rejects requests. In a server, it applies to all of its locations."""
     return bool(answer.args) and is_whole(answer.args[0]) and int(answer.args[0]) >= 400
 
 
@@ -423,7 +423,7 @@ def _method(context: NginxImport, path: Path, block: Statement) -> bool:
 
 
 def _server_conditions(context: NginxImport, server: RoutedServer, blocks: Sequence[Statement]) -> None:
-    """Add the routes for a server's `if` blocks that have their own response, such as those that certbot writes."""
+    """Add the routes for a server's `if` blocks that have their own response, such as those written by certbot."""
     for block in blocks:
         answer, extra = next(flat(block, "return"), None), forward.condition(block)
         if answer is not None and extra is not None:

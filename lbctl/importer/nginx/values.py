@@ -1,4 +1,4 @@
-"""Converts nginx values to fleet values: times, sizes, addresses, header variables."""
+"""Converts nginx times, sizes, addresses and header variables to fleet values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^:/\s\[\]]+)(?::(?P<port>\d
 
 
 def milliseconds(text: str) -> int | None:
-    """Return an nginx time in milliseconds: `60`, `60s`, `1h30m`, `500ms`; None if it is invalid."""
+    """Return an nginx time (`60`, `60s`, `1h30m`, `500ms`) in milliseconds, or None if it is invalid."""
     match = _TIME.fullmatch(text.strip())
     if not match or not any(match.groups()):
         return None
@@ -31,19 +31,19 @@ def time(text: str) -> str | None:
 
 
 def size(text: str) -> str | None:
-    """Return an nginx size as a fleet size; None if it is invalid."""
+    """Return an nginx size as a fleet size, or None if it is invalid."""
     match = _SIZE.fullmatch(text)
     return f"{int(match[1])}{_UNITS[match[2].lower()]}" if match else None
 
 
 def bytes_of(text: str) -> int | None:
-    """Return an nginx size in bytes; None if it is invalid."""
+    """Return an nginx size in bytes, or None if it is invalid."""
     match = _SIZE.fullmatch(text)
     return int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[match[2].lower()] if match else None
 
 
 def address(text: str, port: int = 80) -> str | None:
-    """Return `host:port` or `unix:/path` in fleet-file form, with nginx's default port; None if it is invalid."""
+    """Return `host:port` or `unix:/path` in fleet-file form, with nginx's default port, or None if it is invalid."""
     if text.startswith("unix:"):
         return f"unix:{text[5:].removesuffix(':')}"
     match = _ADDRESS.fullmatch(text)
@@ -51,12 +51,12 @@ def address(text: str, port: int = 80) -> str | None:
 
 
 def header_of(variable: str) -> str | None:
-    """Return the name of the header in an nginx variable such as `$http_x_user`."""
+    """Return the header name in an nginx variable such as `$http_x_user`."""
     match = re.fullmatch(r"\$\{?http_([a-z0-9_]+)\}?", variable)
     return match[1].replace("_", "-") if match else None
 
 
 def cookie_of(variable: str) -> str | None:
-    """Return the name of the cookie in an nginx variable."""
+    """Return the cookie name in an nginx variable."""
     match = re.fullmatch(r"\$\{?cookie_([A-Za-z0-9_]+)\}?", variable)
     return match[1] if match else None

@@ -1,4 +1,7 @@
-"""Pools: replicas that serve the same model, and how a proxy treats them. Durations are in milliseconds."""
+"""Pools, which contain replicas that serve the same model, and how a proxy treats them.
+
+Durations are in milliseconds.
+"""
 
 from __future__ import annotations
 

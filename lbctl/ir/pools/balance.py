@@ -1,4 +1,4 @@
-"""Selection of the replica for a request. Durations are in milliseconds."""
+"""How the replica for a request is selected. Durations are in milliseconds."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ Algorithm = Literal["round_robin", "least_request", "least_time", "random", "has
 
 @dataclass(frozen=True, slots=True)
 class HashKey:
-    """Input of a hash: a part of the request."""
+    """Input to a hash, which is a part of the request."""
 
     kind: Literal["header", "cookie", "query", "source_ip", "json_body", "prompt_prefix"]
     """The part of the request that is hashed."""
     name: str = ""
-    """Empty for source_ip; a path such as `$.user` for json_body."""
+    """Name of the header, cookie or query parameter. Empty for source_ip, and a path such as `$.user` for json_body."""
     bytes: int = 0
     """Length of a prompt_prefix, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionKey:
-    """Session identifier of a request: a header or a field of the JSON body."""
+    """Session identifier in a request, which is a header or a field in the JSON body."""
 
     header: str = ""
-    """The header's name in lower case; empty for a field of the body."""
+    """The lowercase header name. Empty for a field in the body."""
     body: str = ""
-    """Field, for example `$.user`; empty for a header."""
+    """The field, for example `$.user`. Empty for a header."""
 
     @property
     def name(self) -> str:
-        """Return the header's name or the field."""
+        """Return the header name or the field."""
         return self.header or self.body
 
 
@@ -49,44 +49,45 @@ DEFAULT_SESSION_KEYS = (
     ),
     *(SessionKey(body=f"$.{name}") for name in ("session_id", "prompt_cache_key", "metadata.user_id", "user")),
 )
-"""Session keys of a pool that does not set any. docs/reference/picker.md lists the clients that send them."""
+"""Session keys for a pool that does not set any. docs/reference/picker.md lists the clients that send them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """Settings for recognising prompts by their beginning."""
+    """Settings for recognising prompts by how they begin."""
 
     block: int = 256
     """Block size in bytes."""
     blocks: int = 128
-    """Maximum number of blocks of one prompt."""
+    """Maximum number of blocks per prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueuePolicy:
-    """Settings of the picker's queue, where requests wait while all replicas are full."""
+    """Settings for the picker's queue, in which requests wait while all replicas are full."""
 
     max_wait: int
     """Time after which a waiting request is rejected."""
     max_requests: int = 500
-    """Maximum number of waiting requests at each picker."""
+    """Maximum number of requests waiting at each picker."""
     order: Literal["fair", "fifo"] = "fair"
     by: Literal["tenant", "client_ip", "header", "all"] = "tenant"
-    """Criterion that determines which requests form a flow. With the order `fair`, flows share the replicas by
+    """Criterion that determines which requests form a flow. With the `fair` order, flows share the replicas by
     weight."""
     header: str = ""
-    """Lowercase name of the header whose value identifies the flow; empty unless `by` is header."""
+    """Lowercase name of the header whose value identifies the flow. Empty unless `by` is header."""
     weights: tuple[tuple[str, float], ...] = ()
-    """Weights (> 0) of individual tenants, by name. Other flows have the weight 1."""
+    """Maps individual tenants to their weights (> 0). All other flows have a weight of 1."""
     priority_header: str = ""
-    """Lowercase name of the header that some tenants use to choose a priority; empty: none."""
+    """Lowercase name of the header in which some tenants choose a priority. Empty if none is used."""
     priority_tenants: tuple[tuple[str, str], ...] = ()
-    """Tenants that may choose a priority, by name, with the highest that each may use: high, normal or low."""
+    """Maps tenants that are allowed to choose a priority to the highest priority that each can use: high, normal or
+    low."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class TokenLimit:
-    """Limit on the prompt tokens of a route's requests, as estimated by the picker."""
+    """Limit on the prompt tokens in a route's requests, as estimated by the picker."""
 
     route: str
     by: Literal["tenant", "client_ip", "header", "all"]
@@ -96,62 +97,62 @@ class TokenLimit:
     period: int
     """Length of the period, in milliseconds."""
     header: str = ""
-    """The lowercase name of the header; empty unless `by` is header."""
+    """Lowercase name of the header. Empty unless `by` is header."""
 
 
 @dataclass(frozen=True, slots=True)
 class PickPolicy:
-    """Settings of the picker, which chooses a replica for each request with the algorithm `pick`."""
+    """Settings for the picker, which chooses a replica for each request if the algorithm is `pick`."""
 
     session: tuple[SessionKey, ...]
-    """Session identifiers; the first identifier that a request contains is used."""
+    """Session identifiers. The first one found in a request is used."""
     prefix: Prefix | None = Prefix()
-    """Settings for recognising prompts; None: prompts are not recognised."""
+    """Settings for recognising prompts, or None if prompts are not recognised."""
     bound: float = 1.25
-    """Multiple (> 1) of the mean load per capacity at which affinity ends."""
+    """Multiple (> 1) of the mean load per capacity above which affinity no longer applies."""
     timeout: int = 200
-    """Maximum time, in milliseconds, for the picker to answer a request that does not wait in a queue."""
+    """Maximum time, in milliseconds, for the picker to respond to a request that does not wait in a queue."""
     queue: QueuePolicy | None = None
-    """Queue for requests while all replicas are full; None: the picker answers every request at once."""
+    """Queue for requests while all replicas are full. If None, the picker responds to every request immediately."""
 
     token_limits: tuple[TokenLimit, ...] = ()
-    """Limits of the routes that lead to the pool, sorted by route."""
+    """Limits on the routes that lead to the pool, sorted by route."""
 
     @property
     def reads_bodies(self) -> bool:
-        """Whether the picker needs the beginning of the request's body."""
+        """Whether the picker needs the beginning of the request body."""
         return self.prefix is not None or any(key.body for key in self.session)
 
     @property
     def session_headers(self) -> tuple[str, ...]:
-        """Return the headers that may identify the session, in order."""
+        """Return the headers that can identify the session, in order."""
         return tuple(key.header for key in self.session if key.header)
 
     @property
     def question_headers(self) -> tuple[str, ...]:
-        """Return the request headers that the picker needs, without duplicates, starting with those for the session."""
+        """Return the request headers that the picker needs, without duplicates, starting with session headers."""
         queued = (self.queue.header, self.queue.priority_header) if self.queue else ()
         named = (*queued, *(limit.header for limit in self.token_limits))
         return tuple(dict.fromkeys((*self.session_headers, *filter(None, named))))
 
     @property
     def longest_wait(self) -> int:
-        """Return the maximum time for the picker to answer a request, including its time in the queue."""
+        """Return the maximum time for the picker to respond to a request, including its time in the queue."""
         return self.timeout + (self.queue.max_wait if self.queue else 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """Load-balancing settings of a pool."""
+    """A pool's load-balancing settings."""
 
     algorithm: Algorithm = "least_request"
-    """Algorithm of the proxy itself; with `pick`, it is used for requests that the picker does not answer."""
+    """The proxy's own algorithm. With `pick`, it is used for requests to which the picker does not respond."""
     key: HashKey | None = None
-    """Input of the hash; None for every algorithm except `hash`."""
+    """Input to the hash. None for every algorithm except `hash`."""
     bounded_load: float | None = None
-    """Maximum load of a replica, as a multiple (> 1) of the mean load."""
+    """Maximum load on a replica, as a multiple (> 1) of the mean load."""
     pick: PickPolicy | None = None
-    """Settings of the picker; None: the proxy itself selects replicas."""
+    """Settings for the picker. If None, the proxy itself selects replicas."""
 
     @property
     def name(self) -> str:
@@ -160,7 +161,7 @@ class Balance:
 
     @property
     def queue(self) -> QueuePolicy | None:
-        """Return the queue for requests at the picker; None if the pool has none."""
+        """Return the queue for requests at the picker, or None if the pool has none."""
         return self.pick.queue if self.pick else None
 
 
@@ -175,7 +176,7 @@ class Affinity:
 
 @dataclass(frozen=True, slots=True)
 class SessionHeader:
-    """Header that replicas use to send session IDs. The requests of a session go to the replica that sent its ID."""
+    """Header in which replicas send session IDs. A session's requests go to the replica that sent its ID."""
 
     name: str
     """The lowercase name of the header."""
@@ -185,9 +186,9 @@ class SessionHeader:
 
 @dataclass(frozen=True, slots=True)
 class Locality:
-    """Preference for replicas in the proxy's own zone or region."""
+    """Preference for replicas in the same zone or region as the proxy."""
 
     prefer: Literal["zone", "region"] = "zone"
-    """Scope of local replicas: the proxy's zone, or its region."""
+    """Scope within which replicas are local, which is the proxy's zone or its region."""
     spill_below: float = 70.0
-    """Percentage of healthy local replicas below which requests leave the locality."""
+    """Percentage of healthy local replicas below which requests are also sent outside the locality."""

@@ -1,4 +1,4 @@
-"""Sources of replicas that the files do not list. Durations are in milliseconds."""
+"""Sources of replicas that are not listed in the files. Durations are in milliseconds."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from lbctl.ir.address import Address
 
 
 class Discovery:
-    """A source of replicas; each kind is a subclass."""
+    """A source of replicas. Each kind is a subclass."""
 
     __slots__ = ()
     kind: ClassVar[str]
-    """The source, and its key under `discovery`."""
+    """The name of the source, which is also its key under `discovery`."""
     compiled: ClassVar[bool] = False
     """Whether the compiler reads the replicas, so that a topology contains them without `serve`."""
 
 
 @dataclass(frozen=True, slots=True)
 class DnsDiscovery(Discovery):
-    """Replicas that a DNS name resolves to."""
+    """Replicas to which a DNS name resolves."""
 
     kind: ClassVar[str] = "dns"
     """The name of the source."""
@@ -32,21 +32,21 @@ class DnsDiscovery(Discovery):
     max_replicas: int = 32
     """Maximum number of addresses used from a response."""
     gpu: str | None = None
-    """GPU type of each replica; None if the files do not state it."""
+    """GPU type of each replica, or None if the files do not specify it."""
     resolvers: tuple[Address, ...] = ()
-    """DNS servers to query; empty: the machine's resolvers."""
+    """DNS servers to query. If empty, the machine's resolvers are used."""
     capacity: float = 1.0
-    """The capacity of each replica, from `gpu`."""
+    """Each replica's capacity, derived from `gpu`."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileDiscovery(Discovery):
-    """Replicas listed in a file in Prometheus' file_sd format."""
+    """Replicas listed in a file in Prometheus's file_sd format."""
 
     kind: ClassVar[str] = "file"
     """The name of the source."""
     compiled: ClassVar[bool] = True
-    """The compiler reads the file."""
+    """Always true, because the compiler reads the file."""
     path: str
     """The path of the file, relative to the fleet file."""
 
@@ -67,31 +67,31 @@ class KubernetesDiscovery(Discovery):
     """The name of the source."""
     namespace: str
     service: str
-    """Name of the service; empty for an InferencePool."""
+    """Name of the service. Empty for an InferencePool."""
     port: str = ""
-    """The name of the service's port, or the number of the pods' port; empty: the service's only port."""
+    """Name of the service port, or number of the pod port. If empty, the service's only port is used."""
     kubeconfig: str | None = None
-    """Path of the kubeconfig, relative to the fleet file; None: the service account of the current pod."""
+    """Path of the kubeconfig, relative to the fleet file. If None, the current pod's service account is used."""
     kubeconfig_file: str | None = None
     """Path of the kubeconfig on this machine."""
     context: str | None = None
-    """Context of the kubeconfig; None: its current context."""
+    """Context in the kubeconfig, or None for its current context."""
     gpu_from: LabelSource | None = None
-    """Label that contains the GPU type; None: all replicas have the same capacity."""
+    """Label that contains the GPU type. If None, all replicas have the same capacity."""
     zone_from: LabelSource | Literal["endpoint"] | None = None
-    """Source of the zone: a label, or the EndpointSlice; None: replicas have no zone."""
+    """Source of the zone, which is a label or the EndpointSlice. If None, replicas have no zone."""
     max_replicas: int = 1024
     """Maximum number of endpoints used from a response."""
     gpus: tuple[tuple[str, float], ...] = ()
-    """(type, throughput), sorted: the fleet's own figures, which take precedence over the GPU table."""
+    """(type, throughput) pairs, sorted, with the fleet's own figures, which take precedence over the GPU table."""
     control_files: tuple[str, ...] = field(default=(), compare=False)
-    """Files and directories of the control plane. The fleet must not use them as a kubeconfig."""
+    """The control plane's files and directories, which the fleet must not use as a kubeconfig."""
     service_port: int | None = None
-    """Number of the service's port; None if the files do not state it."""
+    """Service port number, or None if the files do not specify it."""
     selector: tuple[tuple[str, str], ...] = ()
-    """(label, value) of the service's pods, sorted; empty if the files do not state them."""
+    """(label, value) pairs of the service's pods, sorted. Empty if the files do not specify them."""
     inference_pool: str = ""
-    """Name of the InferencePool; empty for a service."""
+    """Name of the InferencePool. Empty for a service."""
 
     @property
     def reference(self) -> str:
@@ -100,5 +100,5 @@ class KubernetesDiscovery(Discovery):
 
     @property
     def referenced_port(self) -> int | None:
-        """Return the number that a Kubernetes object uses to refer to the service's port; None if it is unknown."""
+        """Return the number that a Kubernetes object uses to refer to the service port, or None if it is unknown."""
         return self.service_port or (int(self.port) if self.port.isdecimal() else None)

@@ -1,4 +1,4 @@
-"""Replicas of one model, and how a proxy treats them. Durations are in milliseconds."""
+"""Pools of replicas that serve one model, and how a proxy treats them. Durations are in milliseconds."""
 
 from __future__ import annotations
 
@@ -27,72 +27,72 @@ Protocol = Literal["http1", "http2", "grpc"]
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One model server."""
+    """A model server."""
 
     name: str
     """The name, unique in its pool."""
     address: Address
     capacity: float = 1.0
-    """Load that the replica can carry, relative to the other replicas of its pool; > 0."""
+    """Load that the replica can handle, relative to the other replicas in its pool. Greater than 0."""
     priority: int = 0
-    """0 for a preferred replica; higher numbers are standbys."""
+    """Priority, which is 0 for a preferred replica. Replicas with higher numbers are standbys."""
     drain: bool = False
-    """Whether the files drain the replica."""
+    """Whether the replica is drained in the files."""
     region: str | None = None
-    """None if the files do not state a region."""
+    """Region, or None if the files do not specify one."""
     zone: str | None = None
-    """None if the files do not state a zone."""
+    """Zone, or None if the files do not specify one."""
     gpu: str | None = None
-    """Name of the replica's GPU in the GPU table; None if the files do not state it."""
+    """Name of the replica's GPU in the GPU table, or None if the files do not specify it."""
     gpu_count: int = 1
     devices: tuple[str, ...] = ()
-    """Identifiers of its GPUs, to find their metrics."""
+    """Identifiers of the replica's GPUs, used to find their metrics."""
     labels: tuple[tuple[str, str], ...] = ()
-    """(name, value), sorted; they fill the placeholders of metrics sources."""
+    """(name, value) pairs, sorted, which replace the placeholders in metrics sources."""
     telemetry: Telemetry | None = None
-    """The replica's own sources of metrics; None: the pool's sources."""
+    """The replica's own metrics sources, or None for the pool's sources."""
     agent_port: int | None = None
-    """HTTP port of its agent; None: the port of the pool's agents."""
+    """HTTP port of the replica's agent, or None for the port used by the pool's agents."""
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """Model that a pool serves."""
+    """The model that a pool serves."""
 
     name: str
     """The name that clients request."""
     version: str | None = None
-    """None if the files do not state a version."""
+    """Version, or None if the files do not specify one."""
     adapters: tuple[str, ...] = ()
-    """Names of the model's LoRA adapters, which clients request as models."""
+    """Names of the model's LoRA adapters, which clients request like models."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Replicas of one model, with all settings that a proxy needs to balance over them."""
+    """Replicas that serve one model, with all settings that a proxy needs to balance load across them."""
 
     name: str
     """The name, unique in the fleet."""
     replicas: tuple[Replica, ...] = ()
-    """Replicas, by name; discovered replicas are added at run time."""
+    """Replicas, by name. Discovered replicas are added at run time."""
     discovery: Discovery | None = None
-    """Source of further replicas; None: the files list all of them."""
+    """Source of additional replicas, or None if the files list all of them."""
     protocol: Protocol = "http1"
-    """Protocol of the replicas."""
+    """Protocol that the replicas use."""
     model: Model | None = None
-    """None if the files do not name a model."""
+    """Model, or None if the files do not name one."""
     labels: tuple[tuple[str, str], ...] = ()
-    """(name, value), sorted."""
+    """(name, value) pairs, sorted."""
     balance: Balance = Balance()
     """Load-balancing settings."""
     affinity: Affinity | None = None
-    """Cookie that keeps a client on one replica; None: no cookie."""
+    """Cookie that keeps a client on one replica, or None if none is used."""
     session: SessionHeader | None = None
-    """Header that replicas use to send session IDs; None: no such header."""
+    """Header in which replicas send session IDs, or None if none is used."""
     drain_deadline: int = 120_000
-    """Time after which the requests of a drained replica are aborted."""
+    """Time after which a drained replica's requests are aborted."""
     locality: Locality | None = None
-    """Preference for near replicas; None: no preference."""
+    """Preference for nearby replicas, or None for no preference."""
     connections: Connections = Connections()
     """Keep-alive connections to the replicas."""
     connect_timeout: int = 2_000
@@ -100,55 +100,55 @@ class Pool:
     queue_timeout: int = 10_000
     """Maximum time that a request waits for a replica."""
     circuit_breaker: CircuitBreaker = field(default_factory=lambda: CircuitBreaker(1024, 512, 1024, 3))
-    """Limits of connections and requests."""
+    """Limits on connections and requests."""
     is_limited: bool = False
-    """Whether the files limit the connections or requests of the whole pool; otherwise the limits are a fuse."""
+    """Whether the files limit connections or requests for the whole pool. If not, the limits act as a fuse."""
     few_slots: bool = False
     """Whether each replica processes only a few requests at a time and queues the others.
 
-    The number is the same for every replica, regardless of its capacity.
+    This number is the same for every replica, regardless of its capacity.
     """
     slow_start: SlowStart | None = None
-    """Ramp of new replicas; None: new replicas get their full weight immediately."""
+    """Ramp for new replicas. If None, new replicas get their full weight immediately."""
     active: ActiveCheck | None = None
-    """Active health checks; None: disabled. With `agent`, they query the agent."""
+    """Active health checks, or None if disabled. With `agent`, they query the agent."""
     agent: AgentCheck | None = None
-    """The agent next to each replica; None: no agent."""
+    """The agent next to each replica, or None if no agents are used."""
     passive: PassiveCheck | None = PassiveCheck()
-    """Outlier detection; None: disabled."""
+    """Outlier detection, or None if disabled."""
     deep: DeepCheck = DeepCheck()
-    """Limits of deep health."""
+    """Limits for the deep health check."""
     fail_open: bool = False
-    """Whether replicas are used if all of them fail their active checks."""
+    """Whether replicas are used even if all of them fail their active checks."""
     load_shedding: LoadShedding | None = None
-    """Conditions for rejecting requests; None: disabled."""
+    """Conditions for rejecting requests, or None if disabled."""
     telemetry: Telemetry | None = None
-    """Sources of metrics; None: no metrics are read, and weights are static."""
+    """Metrics sources. If None, no metrics are read, and weights are static."""
     weighting: Weighting = Weighting()
     """How weights follow the signals."""
     tls: PoolTls | None = None
-    """TLS to the replicas; None: plain connections."""
+    """TLS settings for connections to the replicas, or None for plain connections."""
     upstream: Upstream | None = None
-    """Replacements for parts of a request to a hosted API; None for self-hosted replicas."""
+    """Replacements for parts of a request to a hosted API, or None for self-hosted replicas."""
     credentials: UpstreamHeader | None = None
-    """Header with the key that self-hosted replicas require; None: no key."""
+    """Header with the key that self-hosted replicas require, or None if no key is used."""
 
     @property
     def engine_probe(self) -> HttpCheck | GrpcCheck | TcpCheck | None:
-        """Return the engine check that the files set, run by proxies or agents; None if they set none."""
+        """Return the engine check set in the files, run by proxies or agents, or None if they do not set one."""
         if self.agent is not None:
             return self.agent.probe
         return self.active.probe if self.active is not None else None
 
     def check_port(self, replica: Replica) -> int | None:
-        """Return the port of the replica's active checks; None: its own port, or no checks."""
+        """Return the port for the replica's active checks, or None for its own port or if checks are disabled."""
         if self.active is None:
             return None
         return self.active.port if replica.agent_port is None else replica.agent_port
 
     @property
     def sent(self) -> Upstream | None:
-        """Return the replacements for parts of a request, including the credentials of replicas."""
+        """Return the replacements for parts of a request, including the replicas' credentials."""
         if self.credentials is not None:
             return Upstream("", headers=(self.credentials,))
         return self.upstream

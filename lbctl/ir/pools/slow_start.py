@@ -1,4 +1,4 @@
-"""Slow start: the weight of a replica that is new or was down increases gradually."""
+"""Slow start, which gradually increases the weight of a replica that is new or was down."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TypeVar
 
 _Name = TypeVar("_Name", bound=Hashable)
 _MIN_AVAILABLE = 0.5
-"""Fraction of the capacity that slow start leaves in use: no replica gets more than twice its usual share.
+"""Fraction of the capacity that slow start leaves in use, so that no replica gets more than twice its usual share.
 
-docs/develop/decisions/0096-slow-start-leaves-half-of-the-capacity.md has the simulations behind it.
+docs/develop/decisions/0096-slow-start-leaves-half-of-the-capacity.md describes the simulations behind this value.
 """
 
 
@@ -23,10 +23,10 @@ class SlowStart:
     min_weight: float = 10.0
     """Initial weight, in percent."""
     aggression: float = 1.0
-    """Exponent of the ramp; 1.0 is linear."""
+    """Exponent of the ramp, where 1.0 is linear."""
 
     def factor(self, age: float) -> float:
-        """Return Envoy's weight factor for a replica that joined `age` seconds ago; 1 after the ramp."""
+        """Return Envoy's weight factor for a replica that joined `age` seconds ago, or 1 after the ramp."""
         part = age * 1000 / self.window if self.window else 1.0
         if part >= 1.0:
             return 1.0
@@ -35,12 +35,12 @@ class SlowStart:
 
 
 def relief(total: float, full: float, capacity: float) -> float:
-    """Return the fraction (0 to 1) of its missing weight that every replica in slow start gets in addition.
+    """Return the fraction (0 to 1) of the missing weight that is added for every replica in slow start.
 
     The fraction is 0 if at least half of the capacity is in use without it.
 
-    `total`: sum of the available replicas' weights with slow start; `full`: the sum without it; `capacity`: the sum
-    without slow start if all replicas were available.
+    `total` is the sum of the available replicas' weights with slow start, and `full` is the sum without it. `capacity`
+    is the sum without slow start if all replicas were available.
     """
     least = min(full, _MIN_AVAILABLE * capacity)
     if total >= least:
@@ -54,7 +54,7 @@ def relieved(
     """Return the factors below 1 after `relief`, by replica.
 
     `factors` maps each replica to its factor below 1. `rates` maps each replica to its weight without slow start, for
-    the replicas that are used together. `drained`: the replicas that are not available.
+    the replicas that are used together. `drained` contains the replicas that are not available.
     """
     available = {name: rate for name, rate in rates.items() if name not in drained}
     total = sum(rate * factors.get(name, 1.0) for name, rate in available.items())

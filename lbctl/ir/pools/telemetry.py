@@ -1,4 +1,4 @@
-"""Sources of replicas' metrics, and how weights follow them. Durations are in milliseconds."""
+"""Replicas' metrics sources, and how weights follow them. Durations are in milliseconds."""
 
 from __future__ import annotations
 
@@ -12,49 +12,49 @@ class MetricsSource:
     kind: str
     """Name of the source in the registry of metrics sources."""
     url: str
-    """The URL, with placeholders that are filled per replica."""
+    """The URL, with placeholders that are replaced for each replica."""
     signal: str | None = None
-    """Signal that the value represents, for the kinds custom and prometheus."""
+    """Signal that the value represents, for the custom and prometheus kinds."""
     metric: str | None = None
-    """Name of the metric, for the kind custom."""
+    """Name of the metric, for the custom kind."""
     query: str | None = None
-    """PromQL expression, for the kind prometheus."""
+    """PromQL expression, for the prometheus kind."""
     unit: str | None = None
-    """Unit of the value, for the kinds custom and prometheus; None: the signal's unit."""
+    """Unit of the value, for the custom and prometheus kinds, or None for the signal's unit."""
     match_labels: tuple[tuple[str, str], ...] = ()
-    """Labels that a sample must have, with placeholders filled per replica."""
+    """Labels that a sample must have, with placeholders that are replaced for each replica."""
 
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """Sources and interval of a replica's metrics. The first source with a value wins."""
+    """Sources and interval for a replica's metrics. The first source with a value is used."""
 
     interval: int = 5_000
-    """Time between two scrapes of a source."""
+    """Time between two scrapes of the same source."""
     timeout: int = 2_000
-    """Timeout of a scrape."""
+    """Timeout for a scrape."""
     stale_after: int = 15_000
     """Age after which a value is no longer used."""
     sources: tuple[MetricsSource, ...] = ()
-    """The sources, the preferred one first."""
+    """The sources, with the preferred one first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weighting:
-    """How a replica's weight follows its signals. Values are percentages unless noted."""
+    """How a replica's weight follows its signals. Values are percentages unless otherwise noted."""
 
     strategy: str = "static"
     """Name of the strategy in the registry."""
     smoothing: int = 20_000
     """Time constant of the moving average, in milliseconds."""
     act_above: float = 25.0
-    """Deviation of a replica's speed from the speed of its peers above which its weight changes."""
+    """Deviation of a replica's speed from its peers' speed above which its weight changes."""
     release_below: float = 15.0
-    """Deviation below which the replica returns to the weight of its capacity."""
+    """Deviation below which the replica returns to its capacity-based weight."""
     across_types: float = 45.0
-    """Like `act_above`, but between GPU types."""
+    """Same as `act_above`, but between GPU types."""
     composite: tuple[tuple[str, float], ...] = ()
-    """(signal, relative part) pairs for the strategy `composite`, sorted."""
+    """(signal, relative weight) pairs for the `composite` strategy, sorted."""
     max_step_down: float = 50.0
     """Maximum decrease of a weight per interval."""
     max_step_up: float = 10.0

@@ -1,8 +1,8 @@
-"""Every setting of the resolved fleet as a path in the YAML and a text in the YAML's grammar.
+"""Every setting in the resolved fleet, as a path in the YAML and a string in the YAML's syntax.
 
-Two fleets are equivalent if their settings are equal: another spelling, another order or a written-out default yields
-the same settings. `diff` compares them, and `explain` shows them next to the line that they came from. The texts are
-for people. The texts never contain the contents of keys and certificates.
+Two fleets are equivalent if their settings are equal, because a different spelling, a different order or an explicitly
+set default yields the same settings. `diff` compares them, and `explain` shows them next to the line from which they
+came. The strings are meant for human readers. They never contain the contents of keys and certificates.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lbctl.ir.settings.format import Setting, text
 from lbctl.ir.topology import Topology
 
 Settings = dict[Path, str]
-"""Maps the Topology's own paths, which identify a replica by its name, to texts."""
+"""Maps the Topology's own paths, which identify a replica by its name, to strings."""
 
 
 def of_listener(listener: Listener) -> Settings:
@@ -30,7 +30,7 @@ def of_listener(listener: Listener) -> Settings:
 def of_route(route: Route, rules: Iterable[Rule]) -> Settings:
     """Return the route's settings.
 
-    `rules` are the rules of one listener that lead to the route. These rules are the same on each listener.
+    `rules` contains one listener's rules that lead to the route. These rules are the same on every listener.
     """
     return _settings(("routes", route.name), (*routes.match(list(rules)), *routes.route(route)))
 
@@ -41,7 +41,10 @@ def of_pool(pool: Pool) -> Settings:
 
 
 def of_replica(pool: str, replica: Replica) -> Settings:
-    """Return the replica's settings. `capacity` is computed from the file's `weight`, or from `gpu` and `gpu_count`."""
+    """Return the replica's settings.
+
+    `capacity` is calculated from `weight` in the file, or from `gpu` and `gpu_count`.
+    """
     return _settings(("pools", pool, "replicas", replica.name), pools.replica(replica))
 
 
@@ -71,7 +74,7 @@ def of_fleet(topology: Topology) -> Settings:
 
 
 def rules_by_route(topology: Topology) -> dict[str, tuple[Rule, ...]]:
-    """Map each route to its rules on any one of its listeners. The rules of a route are the same on each listener."""
+    """Map each route to its rules on any one of its listeners. A route's rules are the same on every listener."""
     rules_of: dict[str, tuple[Rule, ...]] = {}
     for listener in topology.listeners:
         of_listener: dict[str, list[Rule]] = {}

@@ -1,4 +1,4 @@
-"""Values of settings as texts in the YAML's grammar, with enough digits to distinguish two values."""
+"""Formats settings as strings in the YAML's syntax, with enough digits to distinguish two values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lbctl.base.diagnostics import Path
 from lbctl.base.quantities import Duration, Size
 
 Setting = tuple[Path, object]
-"""(path below the object, value); a value of None is omitted."""
+"""(path below the object, value) pair, which is omitted if the value is None."""
 
 
 def text(value: object) -> str:
@@ -23,7 +23,7 @@ def text(value: object) -> str:
 
 
 def duration(value: int | None) -> str:
-    """Format a duration in milliseconds; None is unlimited."""
+    """Format a duration in milliseconds. None is formatted as unlimited."""
     return "unlimited" if value is None else str(Duration(value))
 
 
@@ -43,12 +43,12 @@ def temperature(value: float) -> str:
 
 
 def limit(value: int | None) -> str:
-    """Format a limit; None is unlimited."""
+    """Format a limit. None is formatted as unlimited."""
     return "unlimited" if value is None else str(value)
 
 
 def nested(key: str, settings: Iterable[Setting]) -> Iterator[Setting]:
-    """Put settings below `key`."""
+    """Nest settings under `key`."""
     return (((key, *path), value) for path, value in settings)
 
 

@@ -1,4 +1,4 @@
-"""The settings of a listener."""
+"""A listener's settings."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def listener(listener: Listener) -> Iterator[Setting]:
 
 
 def _tls(tls: ListenerTls) -> Iterator[Setting]:
-    """Yield the TLS settings. The first certificate is the default; the others have no order."""
+    """Yield the TLS settings. The first certificate is the default, and all others are unordered."""
     first, *others = tls.certificates
     for index, certificate in enumerate(
         (first, *sorted(others, key=lambda certificate: (certificate.hosts, certificate.certificate)))

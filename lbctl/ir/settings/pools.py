@@ -1,4 +1,4 @@
-"""The settings of a pool and of its replicas."""
+"""The settings of a pool and its replicas."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _balance(balance: p.Balance) -> Iterator[Setting]:
 
 
 def _pick(pick: p.PickPolicy) -> Iterator[Setting]:
-    """Yield the settings of `pick`; the order of session keys matters."""
+    """Yield the `pick` settings. The order of session keys is significant."""
     for index, key in enumerate(pick.session):
         yield ("session", index), key.header or None
         yield ("session", index, "body"), key.body or None
@@ -136,7 +136,7 @@ def _discovery(discovery: p.Discovery) -> Iterator[Setting]:
 
 
 def _kubernetes(discovery: p.KubernetesDiscovery) -> Iterator[Setting]:
-    """Yield the settings as written; `kubeconfig_file` is derived from the position of its file."""
+    """Yield the settings as written. `kubeconfig_file` is derived from the position of its file."""
     yield ("namespace",), discovery.namespace
     yield ("service",), discovery.service or None
     yield ("inference_pool",), discovery.inference_pool or None
@@ -242,7 +242,7 @@ def _deep(check: p.DeepCheck) -> Iterator[Setting]:
 
 
 def _telemetry(telemetry: p.Telemetry) -> Iterator[Setting]:
-    """Yield the sources in their order: the first source with a value wins."""
+    """Yield the sources in their order, because the first source with a value is used."""
     yield ("interval",), duration(telemetry.interval)
     yield ("timeout",), duration(telemetry.timeout)
     yield ("stale_after",), duration(telemetry.stale_after)

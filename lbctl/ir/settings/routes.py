@@ -1,4 +1,4 @@
-"""The settings of a route: its conditions, its destination, and how requests are handled."""
+"""A route's settings: its conditions, its destination, and how its requests are handled."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _UNITS = {1_000: "s", 60_000: "m", 3_600_000: "h"}
 
 
 def match(rules: list[Rule]) -> Iterator[Setting]:
-    """Yield the conditions of the route's rules, which differ only in their hosts."""
+    """Yield the conditions in the route's rules, which differ only in their hosts."""
     if not rules:
         return
     first = rules[0]
@@ -99,14 +99,14 @@ def _retry(retry: r.Retry) -> Iterator[Setting]:
 
 
 def _limits(route: r.Route) -> Iterator[Setting]:
-    """Yield the limits, sorted: all of them apply, and their order has no meaning."""
+    """Yield the limits, sorted, because all of them apply and their order has no meaning."""
     prompt_limits = sorted(map(_prompt_limit_text, route.prompt_limits))
     for index, text in enumerate((*sorted(map(limit_text, route.rate_limits)), *prompt_limits)):
         yield (index,), text
 
 
 def limit_text(limit: r.RateLimit) -> str:
-    """Format a limit for people."""
+    """Format a limit as human-readable text."""
     by = _by(limit)
     if limit.concurrent:
         return f"by {by}: {limit.concurrent} at once"
@@ -157,7 +157,7 @@ def _headers(rules: r.HeaderRules) -> Iterator[Setting]:
 
 
 def _header_values(headers: Iterable[tuple[str, str]]) -> Iterator[Setting]:
-    """Yield the headers. Values that carry credentials are replaced by their digests."""
+    """Yield the headers. Values that contain credentials are replaced by their digests."""
     return entries((name, shown_value(name, value)) for name, value in headers)
 
 

@@ -1,1 +1,1 @@
-"""Runs a comparison and its proxies in a sandbox, where they can access only their own directory."""
+"""Runs a comparison and its proxies in a sandbox in which they can access only their own directory."""

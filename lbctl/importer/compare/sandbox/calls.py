@@ -1,6 +1,6 @@
-"""A system-call filter that allows TCP only, no other processes, and no calls that bypass the file and port rules.
+"""A system-call filter that allows only TCP, and blocks other processes and calls that bypass file and port rules.
 
-Landlock has no rules for Unix sockets, UDP, signals on older kernels, or file attributes.
+The filter is needed because Landlock has no rules for Unix sockets, UDP, signals on older kernels, or file attributes.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ _ALLOW, _FAIL = 0x7FFF0000, 0x00050000
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
 _Instruction = tuple[int, int, int, int]
 _Condition = tuple[int, int, Sequence[int]]
-"""Index of an argument, compared bits, and allowed values."""
+"""Index of an argument, bits to compare, and allowed values."""
 
 
 def program(process: int) -> bytes:
-    """Return the filter for a process as a classic BPF program. Raises OSError on an unknown architecture."""
+    """Return a process's filter as a classic BPF program. Raises OSError on an unknown architecture."""
     machine = os.uname().machine
     if machine not in _NUMBERS:
         raise OSError(f"unknown system calls for architecture {machine}")
@@ -67,7 +67,7 @@ def program(process: int) -> bytes:
 
 
 def _allowed(process: int) -> dict[str, Sequence[_Condition]]:
-    """Return the arguments that a listed call may have."""
+    """Return the arguments with which a listed call is allowed."""
     families, tcp = (socket.AF_INET, socket.AF_INET6), (0, socket.IPPROTO_TCP)
     return {
         "socket": ((0, _WHOLE, families), (1, _TYPE, (socket.SOCK_STREAM,)), (2, _WHOLE, tcp)),
@@ -93,7 +93,7 @@ def _program(machine: str, process: int) -> Iterator[_Instruction]:
         yield refused
     allowed = _allowed(process)
     for name, number in _NUMBERS[machine].items():
-        # If a library does not find clone3, it falls back to clone, whose flags the filter can read.
+        # If a library does not find clone3, it falls back to clone, whose flags the filter can inspect.
         otherwise = (_RETURN, 0, 0, _FAIL | errno.ENOSYS) if name == "clone3" else refused
         body = [*_checked(allowed[name], refused)] if name in allowed else [otherwise]
         yield (_EQUAL, 0, len(body), number)

@@ -25,10 +25,10 @@ from lbctl.base.errors import reason_of
 from lbctl.importer.compare.sandbox import kernel, launch, programs
 
 MAX_SECONDS = 60.0
-"""Time limit for a whole comparison in seconds."""
+"""Time limit for a complete comparison, in seconds."""
 Method = Literal["namespaces", "landlock", "none"]
 METHODS: tuple[Method, ...] = ("namespaces", "landlock")
-"""Ways to sandbox proxies, strongest first."""
+"""Ways to sandbox proxies, with the strongest first."""
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 _MAX_REASON = 300
 _CHUNK = 1 << 16
@@ -44,17 +44,17 @@ class TooSlowError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """The sandbox for the proxies of a comparison."""
+    """The sandbox for a comparison's proxies."""
 
     method: Method
     """Sandboxing method."""
     base: Path
-    """Directory of the comparison."""
+    """The comparison's directory."""
     connect: tuple[int, ...] = ()
-    """Loopback ports that they may connect to. In a separate network namespace, no other process is listening."""
+    """Loopback ports to which proxies may connect. In a separate network namespace, no other process is listening."""
 
     def command(self, command: Sequence[str], directory: Path, listen: Sequence[int]) -> list[str]:
-        """Return the command that runs a proxy's command restricted to a directory and to these ports.
+        """Return a command that runs a proxy's command, restricted to a directory and these ports.
 
         Raises NotAProgramError if the command's file is a script.
         """
@@ -72,11 +72,11 @@ class Sandbox:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return the environment of the command. The proxy itself receives no environment variables."""
+        """Return the command's environment. The proxy itself receives no environment variables."""
         return {"PYTHONPATH": str(Path(lbctl.__file__).parents[1])}
 
     def problem(self) -> str:
-        """Return the reason why a proxy cannot be sandboxed in this way on this system; empty if it can."""
+        """Return the reason why a proxy cannot be sandboxed in this way on this system, or "" if it can."""
         own = self.base / "trial"
         own.mkdir()
         tried = subprocess.run(
@@ -131,7 +131,7 @@ def _in_child(method: Method, work: Callable[[Sandbox], Any], base: Path, deadli
 
 
 def _received(reader: int, deadline: float) -> bytes:
-    """Read a line. A process forked in the meantime may keep the pipe open."""
+    """Read a line. A process that was forked in the meantime may keep the pipe open."""
     received = b""
     while not received.endswith(b"\n"):
         if not select.select([reader], [], [], max(0.0, deadline - time.monotonic()))[0]:
@@ -146,7 +146,7 @@ def _received(reader: int, deadline: float) -> bytes:
 def _fork() -> int:
     """Fork this process.
 
-    Python would log a warning about other threads: the command has none, but tests do.
+    Python would log a warning about other threads. The command has none, but tests do.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -159,7 +159,7 @@ def _fork() -> int:
 def _become_child(method: Method, work: Callable[[Sandbox], Any], base: Path, parent: int, writer: int) -> NoReturn:
     line = ""
     try:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent gets the signal too, and decides.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent also gets the signal, and decides how to handle it.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         kernel.end_with_parent()
         if os.getppid() != parent:
@@ -187,7 +187,10 @@ def _answer(method: Method, work: Callable[[Sandbox], Any], base: Path, writer: 
 
 
 def _enter_namespaces(writer: int) -> None:
-    """Continue as the first process of new namespaces. When it ends, all their processes end. Raises OSError."""
+    """Continue as the first process in new namespaces.
+
+    When it exits, all their processes are killed. Raises OSError.
+    """
     kernel.unshare(kernel.NEW_NETWORK | kernel.NEW_IPC | kernel.NEW_PROCESSES)
     alive, held = os.pipe()
     child = _fork()
@@ -199,6 +202,6 @@ def _enter_namespaces(writer: int) -> None:
     os.close(held)
     kernel.end_with_parent()
     if select.select([alive], [], [], 0)[0]:
-        os._exit(1)  # The parent ended before this process could notice.
+        os._exit(1)  # The parent exited before this process could detect it.
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", _IFF_UP))

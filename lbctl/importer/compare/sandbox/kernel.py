@@ -1,4 +1,4 @@
-"""Linux system calls that the sandbox needs and Python does not provide."""
+"""Linux system calls that the sandbox needs but Python does not provide."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def forbid_new_privileges() -> None:
 
 
 def drop_capabilities() -> None:
-    """Remove all capabilities from the bounding set of this process."""
+    """Remove all capabilities from this process's bounding set."""
     _prctl("PR_CAP_AMBIENT", _PR_CAP_AMBIENT, _CLEAR_ALL)
     for capability in range(_MAX_CAPABILITY + 1):
         try:
@@ -77,7 +77,7 @@ def filter_calls(program: bytes) -> None:
 def unshare(namespaces: int) -> None:
     """Enter new namespaces.
 
-    A user other than root also gets a user namespace that contains the same user and group.
+    A non-root user also gets a user namespace that contains the same user and group.
     """
     if os.geteuid() != 0:
         enter_user_namespace(os.geteuid(), os.getegid())
@@ -102,7 +102,7 @@ def mount(source: str, target: str, kind: str | None, flags: int, options: str =
 
 
 def change_root(directory: str) -> None:
-    """Make a mounted directory the root, and detach the former root."""
+    """Make a mounted directory the root, and detach the old root."""
     os.chdir(directory)
     syscall("pivot_root", _PIVOT_ROOT[os.uname().machine], b".", b".")
     _done(_libc.umount2(b".", ctypes.c_int(_DETACH)), "umount2")

@@ -1,4 +1,4 @@
-"""Landlock: rules for the files and TCP ports that this process and its descendants may use."""
+"""Landlock rules for the files and TCP ports that this process and its descendants are allowed to use."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from lbctl.importer.compare.sandbox import kernel
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
-"""Numbers of the system calls, which are the same on all architectures."""
+"""System-call numbers, which are the same on all architectures."""
 _VERSION = 1
 _PATH, _PORT = 1, 2
 
 MIN_VERSION = 4
-"""Minimum version (Linux 6.7), the first with rules for TCP."""
+"""Minimum version (Linux 6.7), which is the first to support rules for TCP."""
 _SCOPES_VERSION, _DEVICES_VERSION = 6, 5
 
 _EXECUTE, _WRITE, _READ, _LIST = 1 << 0, 1 << 1, 1 << 2, 1 << 3

@@ -1,4 +1,4 @@
-"""`python -m lbctl.importer.compare.sandbox.launch SPECIFICATION`: enters the sandbox and then runs a proxy.
+"""`python -m lbctl.importer.compare.sandbox.launch SPECIFICATION`, which enters the sandbox and runs a proxy.
 
 The launcher is a separate program, because the comparison has threads, and a process with threads cannot enter a user
 namespace.
@@ -16,7 +16,7 @@ from typing import Any
 from lbctl.importer.compare.sandbox import calls, kernel, landlock, root
 
 NOT_CONFINED = 125
-"""Exit code if the sandbox cannot be set up."""
+"""Exit code if the sandbox could not be set up."""
 _NOBODY = 65534
 _MAX_FILE_BYTES = 64 << 20
 """Maximum size of a file that a proxy can write during the comparison."""
@@ -24,7 +24,7 @@ _LIMITS = ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, _MAX_FILE_BYTES))
 
 
 def main(arguments: list[str]) -> None:
-    """Enter the sandbox in the specification, and run its command. Without a command, only test the sandbox."""
+    """Enter the specified sandbox and run the command. If no command is given, only test the sandbox."""
     specification = json.loads(arguments[0])
     parent = os.getppid()
     try:
@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> None:
         print(f"the sandbox cannot be set up: {error}", file=sys.stderr)
         raise SystemExit(NOT_CONFINED) from None
     if command := specification["command"]:
-        # Without /proc, a loader does not know the directory of the program, which may contain its libraries.
+        # Without /proc, a loader cannot find the program's directory, which may contain its libraries.
         os.execve(command[0], command, {"LD_ORIGIN_PATH": str(Path(command[0]).parent)})
 
 
@@ -63,9 +63,9 @@ def _confine(specification: dict[str, Any]) -> None:
 
 
 def _own(directory: str) -> bool:
-    """Give a directory and its contents to `nobody`, the user of root's proxies. Returns whether that user exists.
+    """Make `nobody`, as which root's proxies run, own a directory and its contents. Returns whether that user exists.
 
-    In some containers, root is the only user. A user namespace then gives the proxies another user ID.
+    In some containers, root is the only user. In that case, a user namespace gives the proxies another user ID.
     """
     try:
         os.chown(directory, _NOBODY, _NOBODY)

@@ -1,4 +1,4 @@
-"""The files that a program needs to run: itself, its loader and its libraries."""
+"""The files that a program needs in order to run: the program itself, its loader and its libraries."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _MAX_LOADER = 4096
 _LIBRARY = re.compile(r"^\s*(?:\S+ => )?(/.+?) \(0x[0-9a-f]+\)$", re.MULTILINE)
 _TIMEOUT = 10.0
 _LISTS = ("/etc/ld.so.cache", f"/etc/ld-musl-{os.uname().machine}.path")
-"""Files where loaders look up library directories."""
+"""Files in which loaders look up library directories."""
 
 _OF_THREADS = "libgcc_s.so.1"
-"""Library that glibc loads when a thread ends, even if a program does not list it."""
+"""Library that glibc loads when a thread ends, even if the program does not list it."""
 
 
 class NotAProgramError(Exception):
@@ -46,7 +46,7 @@ def files_of(program: str) -> list[str]:
 
 
 def _loader(program: str) -> str | None:
-    """Return the path of a program's loader; None if the program needs no loader."""
+    """Return the path of a program's loader, or None if the program does not need one."""
     with Path(program).open("rb") as file:
         header = file.read(_HEADER.size)
         if header[:6] != b"\x7fELF\x02\x01" or len(header) < _HEADER.size:

@@ -1,4 +1,4 @@
-"""A private file system: a program with its libraries, a few devices, and one writable directory."""
+"""A private file system that contains a program with its libraries, a few devices, and one writable directory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 _SIZE = "size=1m,mode=755"
 """The new root contains only directories and empty files."""
 _KEPT = kernel.READ_ONLY | kernel.NO_SUID | kernel.NO_DEVICES | kernel.NO_PROGRAMS
-"""File-system flags that a user namespace must not remove. `statvfs` uses the same numbers."""
+"""File-system flags that a user namespace is not allowed to remove. `statvfs` uses the same numbers."""
 
 
 def enter(place: str, directory: str, programs: Iterable[str]) -> None:

@@ -1,6 +1,6 @@
-"""Rewrites the listeners and destinations of a source for loopback, so that it cannot access other addresses.
+"""Rewrites a source's listeners and destinations for loopback, so that it cannot access other addresses.
 
-Addresses of replicas become addresses of echo servers, and every other address becomes an address without a listener.
-Parts that communicate on their own are left out: logs, resolvers, modules, filters that call services, health checks,
-TLS to replicas.
+Replica addresses are replaced by echo server addresses, and every other address by an address without a listener. Parts
+that communicate on their own are omitted. These are logs, resolvers, modules, filters that call services, health
+checks, and TLS to replicas.
 """

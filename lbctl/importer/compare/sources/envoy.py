@@ -1,7 +1,7 @@
 """Rebuilds an Envoy configuration for loopback from fields that are known to be harmless.
 
-Any other field closes the smallest enclosing part that produces responses: a route, a virtual host, or a listener. A
-cluster that cannot be rebuilt closes the routes that lead to it.
+Any other field causes the smallest enclosing part that produces responses (a route, virtual host or listener) to be
+closed. If a cluster cannot be rebuilt, the routes that lead to it are closed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def rewrite(root: Node | None, places: StandIns) -> Rewritten:
         if name not in _SECTIONS:
             removals.leave_out(child.statement, "Envoy itself")
     made = _Envoy(static, places, removals).made()
-    # Envoy reads some unquoted texts as numbers, although YAML treats them as texts. JSON quotes all of them.
+    # Envoy reads some unquoted strings as numbers, although YAML treats them as strings. JSON quotes all of them.
     return Rewritten(json.dumps({"static_resources": made}, indent=1), removals.items)
 
 
@@ -66,7 +66,7 @@ class _Envoy:
         self._clusters: dict[str, dict[str, Any]] = {}
         self._closed_clusters: dict[str, ClosedError] = {}
         self._filters: dict[str, bool] = {}
-        """Maps the name of each of a connection manager's filters to whether the filter runs."""
+        """Maps the name of each filter in a connection manager to whether the filter is run."""
 
     def made(self) -> dict[str, Any]:
         """Return the configuration."""
@@ -81,7 +81,7 @@ class _Envoy:
         return {"listeners": listeners, "clusters": list(self._clusters.values())}
 
     def _close(self, error: RefusedError | ClosedError) -> ClosedError:
-        """Return the error that closes the part around a rejected value."""
+        """Return the error that causes the part around a rejected value to be closed."""
         if isinstance(error, ClosedError):
             return error
         return self._removals.close(error.view.statement, error.reason, error.word)
@@ -123,13 +123,13 @@ class _Envoy:
         return policy.text if policy.text in fields.POLICIES else "ROUND_ROBIN"
 
     def _port(self, item: ConfigView) -> int | None:
-        """Return the port that replaces an endpoint; None if the endpoint is not a replica in the fleet."""
+        """Return the port that replaces an endpoint, or None if the endpoint is not a replica in the fleet."""
         return self._places.replica_port(address_of(item.get("endpoint", "address")) or "")
 
     def _group(self, group: ConfigView, *, is_known: bool) -> dict[str, Any]:
         """Return a group of endpoints.
 
-        If the cluster has endpoints that are replicas, all others are left out.
+        If any of the cluster's endpoints are replicas, all others are omitted.
         """
         lost = [each for each in group.get("lb_endpoints") if is_known and self._port(each) is None]
         for each in lost:
@@ -147,9 +147,9 @@ class _Envoy:
         return {"load_balancing_weight": 1, **fields.ENDPOINT(item, self._removals), "endpoint": endpoint}
 
     def _settle_aggregates(self) -> None:
-        """Reduce aggregate clusters to the parts that run.
+        """Reduce aggregate clusters to the parts that can be run.
 
-        If no part runs, the cluster is closed for the reason of its first part.
+        If no part can be run, the cluster is closed for the same reason as its first part.
         """
         for name, made in list(self._clusters.items()):
             if "cluster_type" not in made:
@@ -163,7 +163,7 @@ class _Envoy:
                 self._closed_clusters.update({name: closed[0]} if closed else {})
 
     def _check_cluster(self, view: ConfigView, around: ConfigView) -> None:
-        """Raise ClosedError or RefusedError if a cluster does not run."""
+        """Raise ClosedError or RefusedError if a cluster cannot be run."""
         if view.text in self._closed_clusters:
             raise self._closed_clusters[view.text]
         if view.text not in self._clusters:
@@ -258,7 +258,7 @@ class _Envoy:
                 raise RefusedError(config or item.get("name") or item, reason, config.type)
 
     def _settle_service(self, config: ConfigView, made: dict[str, Any]) -> None:
-        """Limit how long a filter waits for the service that replaces its own."""
+        """Limit how long a filter waits for the service that replaces the original one."""
         if not config.type.endswith(".ExtAuthz"):
             return
         if not config.get("http_service"):
@@ -268,7 +268,7 @@ class _Envoy:
         made["http_service"]["server_uri"]["timeout"] = STAND_IN_TIMEOUT
 
     def _of_filters(self, view: ConfigView) -> dict[str, Any]:
-        """Return the settings of a route, virtual host or route configuration for filters that run."""
+        """Return the settings in a route, virtual host or route configuration for the filters that are run."""
         made = {}
         for name, child in view.get("typed_per_filter_config").items():
             if self._filters.get(name):
@@ -321,7 +321,7 @@ class _Envoy:
         return made
 
     def _keep_mirrors(self, made: dict[str, Any]) -> None:
-        """Remove mirroring to clusters that do not run, because mirrored responses are not used."""
+        """Remove mirroring to clusters that are not run, because mirrored responses are not used."""
         mirrors = made.pop("request_mirror_policies", [])
         if kept := [each for each in mirrors if each.get("cluster") in self._clusters]:
             made["request_mirror_policies"] = kept

@@ -1,4 +1,4 @@
-"""The fields of an Envoy configuration that a comparison runs: fields that do not access files or other services."""
+"""The fields of an Envoy configuration that a comparison runs, none of which accesses files or other services."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ _ANSWER_OF_SERVICE = message(
 
 
 def _patient(view: ConfigView, removals: Removals) -> str:
-    """Return the timeout for the replacement service, which does not depend on the original service's timeout."""
+    """Return the timeout for the replacement service, which is independent of the original service's timeout."""
     del view, removals
     return STAND_IN_TIMEOUT
 
@@ -190,7 +190,7 @@ FILTERS: dict[str, Shape] = {
     ),
     f"{_FILTERS}rbac.v3.RBAC": _RBAC,
 }  # fmt: skip
-"""Maps each type of filter that runs to its fields."""
+"""Maps each filter type that is run to its fields."""
 _LEFT_OUT = """
     adaptive_concurrency admission_control alternate_protocols_cache api_key_auth aws_request_signing bandwidth_limit
     cdn_loop compressor credential_injector csrf decompressor ext_proc fault gcp_authn geoip golang grpc_http1_bridge
@@ -198,7 +198,8 @@ _LEFT_OUT = """
     set_filter_state set_metadata stateful_session tap wasm
 """
 FILTERS_LEFT_OUT = frozenset(_LEFT_OUT.split())
-"""Packages of filters that run on neither side: they run code, call services, or are the fleet's own filters."""
+"""Packages of filters that are not run on either side, because they run code, call services, or are the fleet's own
+filters."""
 _OF_ROUTES = {
     "envoy.config.route.v3.FilterConfig": message({"disabled": boolean, "is_optional": boolean}),
     f"{_FILTERS}local_ratelimit.v3.LocalRateLimit": _LOCAL_LIMIT,
@@ -213,7 +214,7 @@ FILTER_OF_ROUTE = typed(_OF_ROUTES)
 
 
 def filter_package(name: str) -> str:
-    """Return the package of a filter's type, such as `lua`; empty if the type is not an HTTP filter."""
+    """Return the package of a filter type, such as `lua`, or an empty string if it is not an HTTP filter."""
     return name[len(_FILTERS) :].partition(".")[0] if name.startswith(_FILTERS) else ""
 
 
@@ -257,7 +258,7 @@ MATCH = message(
         "dynamic_metadata": items(_METADATA_MATCH),
     }
 )  # fmt: skip
-"""Requests that a route handles."""
+"""The requests that a route handles."""
 _FORWARD = message(
     {
         "cluster": text,
@@ -412,7 +413,7 @@ LISTENER = message(
         }
     ),
 )
-"""Other fields of a listener."""
+"""Other fields in a listener."""
 CHAIN = message(
     {},
     _subjects(
@@ -422,9 +423,9 @@ CHAIN = message(
         }
     ),
 )
-"""Other fields of a filter chain."""
+"""Other fields in a filter chain."""
 CHAIN_MATCH = message({}, _subjects({"certificate selection": "server_names transport_protocol application_protocols"}))
-"""Conditions of a filter chain that only select certificates."""
+"""Filter chain conditions that only select certificates."""
 LISTENER_FILTERS = typed(
     dict.fromkeys(
         (
@@ -480,9 +481,9 @@ CLUSTER = message(
         }
     ),
 )  # fmt: skip
-"""A cluster without its kind and endpoints."""
+"""A cluster without its type and endpoints."""
 ASSIGNMENT = message({"cluster_name": text}, _subjects({_ELSEWHERE: "endpoints", _CONNECTIONS: "policy"}))
-"""The endpoints of a cluster without their groups."""
+"""A cluster's endpoints without their groups."""
 _LOCALITY = message({"region": text, "zone": text, "sub_zone": text})
 ENDPOINTS = message(
     {"locality": _LOCALITY, "load_balancing_weight": number, "priority": number},
@@ -505,7 +506,7 @@ TYPED_POLICIES = {
         ("maglev", "Maglev", "MAGLEV"),
     )
 }
-"""Maps the type of a policy to its name."""
+"""Maps each policy type to its name."""
 KINDS = frozenset({"", "STATIC", "STRICT_DNS", "LOGICAL_DNS", "EDS"})
 """Kinds of clusters whose endpoints are replaced."""
 TYPED_KINDS = frozenset({"envoy.extensions.clusters.dns.v3.DnsCluster"})

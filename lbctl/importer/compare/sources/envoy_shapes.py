@@ -1,7 +1,7 @@
-"""Reads values in an Envoy configuration for a comparison, using a list of harmless fields for each message.
+"""Reads values from an Envoy configuration for a comparison, using a list of harmless fields for each message.
 
 A shape is a function that returns a new value from a view, or raises RefusedError for anything that it does not list.
-Texts are the only free-form values; a command in a text, such as `%FILE_CONTENT(…)%`, must also be on a list.
+Strings are the only free-form values, and a command in a string, such as `%FILE_CONTENT(…)%`, must also be on a list.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WORD = re.compile(r"[A-Za-z0-9_]{1,64}")
 _NUMBER = re.compile(r"-?\d{1,18}(?:\.\d{1,9})?")
 _MAX_TEXT = 1 << 16
 _COMMAND = re.compile(r"%(?![0-9A-F]{2}%)([A-Z0-9_]+)(?=[(:%])")
-"""Start of a command. URL escapes are not commands, and arguments may contain anything."""
+"""Start of a command. URL escapes are not commands, and arguments can contain anything."""
 _COMMANDS = re.compile(
     r"REQ|RESP|TRAILER|PROTOCOL|PATH|QUERY_PARAMS?|START_TIME(_LOCAL)?|EMIT_TIME(_LOCAL)?|(COMMON_|REQUEST_|RESPONSE_)?DURATION"
     r"|STREAM_ID|TRACE_ID|CONNECTION_ID|ROUTE_NAME|VIRTUAL_CLUSTER_NAME|FILTER_CHAIN_NAME|HOSTNAME|REQUESTED_SERVER_NAME"
@@ -43,14 +43,14 @@ class RefusedError(Exception):
         self.view = view
         self.reason = reason
         self.word = word
-        """Part of the value that must not run; empty for the whole value."""
+        """Part of the value that must not be run, or an empty string for the whole value."""
 
 
 # ── Values ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def text(view: ConfigView, _: Removals) -> str:
-    """Return a text that contains only listed commands."""
+    """Return a string that contains only listed commands."""
     if view.statement.is_block or len(view.text) > _MAX_TEXT:
         raise RefusedError(view, _NOT_A_VALUE)
     for command in _COMMAND.finditer(view.text):
@@ -72,7 +72,7 @@ duration, word = _matching(_DURATION), _matching(_WORD)
 
 
 def number(view: ConfigView, _: Removals) -> int | float:
-    """Return a number, which may be written as text."""
+    """Return a number, which can also be written as a string."""
     if view.statement.is_block or not _NUMBER.fullmatch(view.text):
         raise RefusedError(view, _NOT_A_VALUE)
     return float(view.text) if "." in view.text else int(view.text)
@@ -86,7 +86,7 @@ def boolean(view: ConfigView, _: Removals) -> bool:
 
 
 def struct(view: ConfigView, removals: Removals) -> Any:
-    """Return a JSON value whose texts are checked."""
+    """Return a JSON value whose strings have been checked."""
     if not view.statement.is_block:
         return text(view, removals)
     fields = {key: struct(child, removals) for key, child in view.items()}
@@ -106,8 +106,8 @@ def ignored(view: ConfigView, _: Removals) -> dict[str, Any]:
 def message(fields: Mapping[str, Shape], left_out: Mapping[str, str] | None = None) -> Shape:
     """Return the shape of a message.
 
-    `left_out` maps each field that is not part of the result to its subject: responses do not depend on the field, or
-    it is read elsewhere (an empty subject).
+    `left_out` maps each field that is omitted from the result to its subject, because responses do not depend on it.
+    The subject is empty if the field is read elsewhere.
     """
 
     def read(view: ConfigView, removals: Removals) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def items(shape: Shape) -> Shape:
 
 
 def mapping(shape: Shape) -> Shape:
-    """Return the shape of a map from texts."""
+    """Return the shape of a map with string keys."""
 
     def read(view: ConfigView, removals: Removals) -> dict[str, Any]:
         return {key: shape(child, removals) for key, child in view.items()}

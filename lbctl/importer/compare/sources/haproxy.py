@@ -66,7 +66,7 @@ def rewrite(statements: Sequence[Statement], places: StandIns) -> Rewritten:
 
 
 def own_lines(text: str, places: StandIns) -> str:
-    """Return the text of the fleet's own lines for loopback: the lines that would also run in the source."""
+    """Return the fleet's own lines for loopback, limited to the lines that would also be run in the source."""
     items = []
     for number, each in enumerate(text.splitlines(), 1):
         try:
@@ -86,7 +86,7 @@ def own_lines(text: str, places: StandIns) -> str:
 
 
 def _skipped(section: Statement, head: list[str]) -> str:
-    """Return the reason why a section is left out; empty for a section that is rebuilt."""
+    """Return the reason why a section is omitted, or an empty string for a section that is rebuilt."""
     if section.name not in _SECTIONS:
         return keywords.LEFT_OUT.get(section.name, NOT_LISTED)
     if section.name != "defaults" and ("mode", "tcp") in {item.tokens for item in section.block}:
@@ -130,7 +130,7 @@ class _Section:
         }
 
     def body(self, closed: ClosedError | None) -> tuple[list[str], ClosedError | None]:
-        """Return the lines, and the error that closes the section."""
+        """Return the lines, and the error that causes the section to be closed."""
         lines = list[str]()
         for item in self._block:
             try:
@@ -144,21 +144,21 @@ class _Section:
         return lines, closed
 
     def _empty_table(self, item: Statement) -> list[str]:
-        """Return an empty table for a table that must not run, because rules in other sections may refer to it."""
+        """Return an empty table for a table that must not be run, because rules in other sections may refer to it."""
         words = self._words[item]
         kind = words[words.index("type") + 1 :][:1] if item.name == "stick-table" and "type" in words else []
         return [line(["stick-table", "type", *kind, "size", "1k"])] if accepts(_TABLE_TYPE, kind) else []
 
     def _instead(self, item: Statement, error: ClosedError) -> str:
-        """Return the rule that answers in place of a rule that must not run.
+        """Return the rule that responds instead of a rule that must not be run.
 
-        The returned rule has the same condition, if the condition may run.
+        The returned rule has the same condition, provided that the condition can be run.
         """
         when = rules.condition(rules.parted(self._words[item][1:])[1], self._known)
         return line([*answer(item.name, error.number), *(when or [])])
 
     def lines(self, item: Statement) -> list[str]:
-        """Return the lines of a keyword; none if it is left out. Raises ClosedError if it must not run."""
+        """Return a keyword's lines, or none if it is omitted. Raises ClosedError if it must not be run."""
         words = self._words[item]
         if words[0] in RULES and (reason := rules.left_out(words)):
             return self._leave_out(item, reason)
@@ -180,9 +180,9 @@ class _Section:
         return self._leave_out(item, keywords.reason(words))
 
     def _not_run(self, item: Statement) -> ClosedError:
-        """Return the error that closes the section, or that answers in place of the rule.
+        """Return the error that causes the section to be closed, or a response to be sent instead of the rule's.
 
-        The error contains the word that must not run.
+        The error contains the word that must not be run.
         """
         words = self._words[item]
         name = words[0]
@@ -222,7 +222,7 @@ class _Section:
     # ── Converted keywords: None for keywords that must not run ──────────────────────────────────────────────────────
 
     def _acl(self, words: list[str]) -> list[str] | None:
-        """Return an ACL. An ACL that must not run is left out, and closes the rules that use it."""
+        """Return an ACL. If an ACL must not be run, it is omitted, and the rules that use it are closed."""
         checked = rules.criterion(words[2:])
         usable = checked is not None and words[1] in self._known
         return [line(["acl", words[1], *checked])] if checked is not None and usable else []
@@ -280,11 +280,11 @@ class _Section:
         return [f"bind {LOOPBACK}:{port}{tls}" for port in ports]
 
     def _is_replica(self, words: list[str]) -> bool:
-        """Whether a line defines a server that is a replica in the fleet."""
+        """Return whether a line defines a server that is a replica in the fleet."""
         return words[0] in _SERVERS and self._places.replica_port(_address(words)) is not None
 
     def _server(self, words: list[str]) -> list[str] | None:
-        """Return a server: the replacement of a replica, or an address without a listener."""
+        """Return a server, which is a replica's replacement or an address without a listener."""
         template = words[0] == "server-template"
         names, rest = words[1:2], words[3 if template else 2 :]
         if not rest or not accepts("name", names):
@@ -301,6 +301,6 @@ class _Section:
 
 
 def _address(words: list[str]) -> str:
-    """Return the address of a server in fleet-file form; empty if it has no address."""
+    """Return a server's address in fleet-file form, or an empty string if it has none."""
     at = 3 if words[0] == "server-template" else 2
     return haproxy_values.server_address(words[at]) or "" if len(words) > at else ""

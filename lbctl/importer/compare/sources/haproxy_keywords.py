@@ -1,8 +1,8 @@
-"""The HAProxy keywords, options and actions that a comparison runs, and those that it leaves out.
+"""The HAProxy keywords, options and actions that a comparison runs, and those that it omits.
 
-A word that is in none of the tables closes its section; in a rule for requests, it closes the matching requests. For
-this reason, a table contains only words that do not store, execute, connect, resolve or load anything. Words are left
-out only if they do not affect the compared responses. No word is a path on this machine.
+If a word is not in any of the tables, its section is closed. In a rule for requests, the matching requests are closed.
+For this reason, a table contains only words that do not store, execute, connect, resolve or load anything. Words are
+omitted only if they do not affect the compared responses. No word is a path on this machine.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ REDIRECT = {
     "append-slash": "",
     "ignore-empty": "",
 }
-"""Maps the words of a redirect to the kind of the following argument."""
+"""Maps the words in a redirect to the kind of the argument that follows."""
 ACTIONS: dict[str, tuple[str, dict[str, str]]] = {
     **dict.fromkeys(("accept", "allow", "disable-l7-retry", "reject", "silent-drop", "wait-for-handshake"), ("", {})),
     **dict.fromkeys(("deny", "return", "tarpit"), ("", _ANSWER)),
@@ -83,7 +83,7 @@ ACTIONS: dict[str, tuple[str, dict[str, str]]] = {
     "strict-mode": ("=on|off", {}),
     "wait-for-body": ("", {"time": "time", "at-least": "size"}),
 }
-"""Maps actions of rules to the kinds of their arguments, and to the words that may follow, with their kinds."""
+"""Maps rule actions to the kinds of their arguments, and to the words that can follow, with their kinds."""
 CALLS = {
     "set-var": "expression",
     "set-var-fmt": "format",
@@ -92,7 +92,7 @@ CALLS = {
     "sc-inc-gpc1": "",
     "sc-set-gpt0": "number",
 }
-"""Maps actions with an argument in parentheses to the kinds of further arguments that they take."""
+"""Maps actions that have an argument in parentheses to the kinds of their other arguments."""
 
 _LEFT_OUT = {
     "logs": "log log-format log-format-sd log-tag log-steps error-log-format stats",
@@ -130,13 +130,13 @@ def _reasons(table: dict[str, str]) -> dict[str, str]:
 
 
 LEFT_OUT, OPTIONS_LEFT_OUT, ACTIONS_LEFT_OUT = map(_reasons, (_LEFT_OUT, _OPTIONS_LEFT_OUT, _ACTIONS_LEFT_OUT))
-"""Maps words that are left out to their subject."""
+"""Maps words that are omitted to their subject."""
 _FILTERS = frozenset({"bwlim-in", "bwlim-out", "cache", "compression", "opentracing", "trace"})
 """Filters that do not affect responses."""
 
 
 def reason(words: list[str]) -> str:
-    """Return the subject of a line that is left out; empty if responses might differ without the line."""
+    """Return the subject of a line that is omitted, or "" if responses might differ without the line."""
     if words[0] == "filter":
         return "filters" if words[1:2] and words[1] in _FILTERS else ""
     return LEFT_OUT.get(words[1] if words[0] == "no" and len(words) > 1 else words[0], "")

@@ -1,4 +1,4 @@
-"""HAProxy rules and conditions that a comparison runs."""
+"""The HAProxy rules and conditions that a comparison runs."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _CHOOSING = {
     "use-server": "=use-server format", "force-persist": "=force-persist", "ignore-persist": "=ignore-persist",
     "stick": "=stick|on|match|store-request|store-response|table expression",
 }  # fmt: skip
-"""Maps lines that select a backend or a server to the kinds of arguments that they take."""
+"""Maps lines that select a backend or a server to the kinds of their arguments."""
 _METHODS = kinds.words("found bool int ip bin len str sub reg beg end dir dom")
 _ADDRESSES = re.compile(r"(?:src|dst|\S*_ip|\S*,ip|\S*,ipmask)(?:\(.*\))?")
 
 
 def criterion(words: list[str]) -> list[str] | None:
-    """Return the words of an ACL's criterion with its patterns; None if the criterion reads anything but requests.
+    """Return an ACL criterion's words and patterns, or None if the criterion reads anything other than requests.
 
-    If a pattern is a host name instead of an address, HAProxy would resolve it at startup.
+    The result is also None if a pattern is a host name, because HAProxy would resolve it at startup.
     """
     fetch = expression(words[0]) if words else None
     if fetch is None:
@@ -50,14 +50,14 @@ def criterion(words: list[str]) -> list[str] | None:
 
 
 def usable_acls(lines: Iterable[list[str]]) -> frozenset[str]:
-    """Return the names of a section's ACLs that may run: all their criteria read only requests."""
+    """Return the names of a section's ACLs that can be run, because all their criteria read only requests."""
     acls = [words for words in lines if words[0] == "acl" and len(words) > 2]
     unusable = {words[1] for words in acls if criterion(words[2:]) is None or not _NAME.fullmatch(words[1])}
     return frozenset(words[1] for words in acls) - unusable
 
 
 def condition(words: list[str], known: Collection[str]) -> list[str] | None:
-    """Return the words of `if …` or `unless …`; None if a part of it must not run."""
+    """Return the words of `if …` or `unless …`, or None if any part of it must not be run."""
     if not words:
         return []
     result, at = words[:1], 1
@@ -80,18 +80,18 @@ def condition(words: list[str], known: Collection[str]) -> list[str] | None:
 
 
 def parted(words: list[str]) -> tuple[list[str], list[str]]:
-    """Split the words of a rule into the words before its condition and the condition."""
+    """Split a rule's words into the words before its condition and the condition."""
     at = next((index for index, word in enumerate(words) if word in {"if", "unless"}), len(words))
     return words[:at], words[at:]
 
 
 def start(words: list[str]) -> int:
-    """Return the index of the action among the words of a rule. The words start with the keyword."""
+    """Return the index of the action among a rule's words, which start with the keyword."""
     return 2 if words[0].startswith("tcp") and words[1:2] and words[1] in {"connection", "content", "session"} else 1
 
 
 def left_out(words: list[str]) -> str:
-    """Return the subject of a rule that is left out; empty if responses might differ without the rule."""
+    """Return the subject of a rule that is omitted, or "" if responses might differ without the rule."""
     found = words[start(words) :]
     if found[:1] == ["use-service"] and found[1:2] != ["prometheus-exporter"]:
         return ""
@@ -99,7 +99,7 @@ def left_out(words: list[str]) -> str:
 
 
 def action(words: list[str]) -> list[str] | None:
-    """Return the words of an action; None if it must not run."""
+    """Return an action's words, or None if it must not be run."""
     if not words:
         return None
     if match := _CALL.fullmatch(words[0]):
@@ -115,7 +115,7 @@ def action(words: list[str]) -> list[str] | None:
 
 
 def refused(words: list[str], known: Collection[str]) -> str:
-    """Return the word that prevents a line from running; empty if there is no single such word."""
+    """Return the word that prevents a line from being run, or "" if no single word does."""
     rule, when = parted(words)
     if words[0] in _CHOOSING:
         return first_refused(_CHOOSING[words[0]], rule) or _refused_condition(when, known)
@@ -135,7 +135,7 @@ def _refused_action(words: list[str]) -> str:
 
 
 def refused_option(words: list[str], options: Mapping[str, str]) -> str:
-    """Return the first word that is not a valid option or argument according to the table; empty if all are valid."""
+    """Return the first word that is not a valid option or argument according to the table, or "" if all are valid."""
     while words:
         wanted = options.get(words[0])
         if wanted is None:
@@ -163,14 +163,14 @@ def _refused_condition(words: list[str], known: Collection[str]) -> str:
 
 
 def _refused_criterion(words: list[str]) -> str:
-    """Return the first word that makes a criterion read anything but requests; empty if none does."""
+    """Return the first word that makes a criterion read anything other than requests, or "" if none does."""
     if criterion(words) is not None:
         return ""
     return next((word for at, word in enumerate(words) if criterion(words[: at + 1]) is None and word != "-m"), "")
 
 
 def with_options(words: list[str], options: Mapping[str, str]) -> bool:
-    """Whether the words are options in the table, each followed by arguments of its kinds."""
+    """Return whether the words are options in the table, each followed by arguments of the right kinds."""
     while words:
         wanted = options.get(words[0])
         if wanted is None:
@@ -183,6 +183,6 @@ def with_options(words: list[str], options: Mapping[str, str]) -> bool:
 
 
 def plain(words: list[str]) -> Iterator[str]:
-    """Yield the words, with placeholders for environment variables in expressions."""
+    """Yield the words, with environment variables in expressions replaced by placeholders."""
     for word in words:
         yield (log_format(word) or word) if "%[" in word else (expression(word) or word) if "env(" in word else word

@@ -53,12 +53,12 @@ _CONVERTERS = kinds.words(
     "ub64dec ub64enc ungrpc unset-var upper url_dec url_enc us_ltime us_utime utime word wt6 xor xxh3 xxh32",
     "xxh64",
 )
-"""Converters that only compute: none reads a file, runs a script or calls a service."""
+"""Converters that only compute a value and do not read files, run scripts or call services."""
 _CONVERTER_PREFIXES = ("table_",)
 
 
 def value_of(token: str) -> str:
-    """Return the word for a token of the file, with a placeholder for environment variables."""
+    """Return the word for a token in the file, with environment variables replaced by placeholders."""
     return _ENVIRONMENT.sub("stand-in", token)
 
 
@@ -75,9 +75,9 @@ def line(words: Iterable[str]) -> str:
 
 
 def expression(text: str) -> str | None:
-    """Return the expression with a placeholder for an environment variable.
+    """Return the expression with environment variables replaced by placeholders.
 
-    The result is None unless the expression only reads requests and computes.
+    The result is None if the expression does anything other than read request data and compute a value.
     """
     if not _EXPRESSION.fullmatch(text) or kinds.has_control(text):
         return None
@@ -93,7 +93,7 @@ def expression(text: str) -> str | None:
 
 
 def log_format(text: str) -> str | None:
-    """Return a text with expressions checked as in `expression`; None if one of them is not harmless."""
+    """Return a string whose expressions have been checked as in `expression`, or None if any is not harmless."""
     parts, at = list[str](), 0
     if kinds.has_control(text):
         return None
@@ -112,12 +112,12 @@ def log_format(text: str) -> str | None:
 
 
 def accepts(specification: str, words: list[str]) -> bool:
-    """Whether the words match the kinds in the specification (see `kinds.accepts`)."""
+    """Return whether the words match the kinds in the specification (see `kinds.accepts`)."""
     return kinds.accepts(specification, words, _is)
 
 
 def first_refused(specification: str, words: list[str]) -> str:
-    """Return the first word that matches none of the kinds (see `kinds.first_refused`)."""
+    """Return the first word that does not match any of the kinds (see `kinds.first_refused`)."""
     return kinds.first_refused([specification], words, _is)
 
 

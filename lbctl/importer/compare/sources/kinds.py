@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 Is = Callable[[str, str], bool]
-"""Returns whether a value is of a kind."""
+"""Returns whether a value is of a certain kind."""
 
 _MAX_VALUES = 64
-"""Maximum number of values that may precede others: each is one recursion step."""
+"""Maximum number of values that can precede others. Each of them is one recursion step."""
 
 
 def accepts(specification: str, values: Sequence[str], is_kind: Is) -> bool:
-    """Whether the values match the kinds in the specification: `kind`, `kind?`, `kind+` or `kind*`.
+    """Return whether the values match the kinds in the specification: `kind`, `kind?`, `kind+` or `kind*`.
 
     `=a|b` means one of these words.
     """
@@ -36,7 +36,7 @@ def _accepts(kinds: Sequence[str], values: Sequence[str], is_kind: Is) -> bool:
 
 
 def first_refused(specifications: Iterable[str], values: Sequence[str], is_kind: Is) -> str:
-    """Return the first value that matches no kind in any specification; empty if the number of values is wrong."""
+    """Return the first value that does not match any kind, or an empty string if the number of values is wrong."""
     wanted = {kind.rstrip("?+*") for each in specifications for kind in each.split()}
     return next((value for value in values if not any(_is(kind, value, is_kind) for kind in wanted)), "")
 
@@ -46,7 +46,7 @@ def _is(kind: str, value: str, is_kind: Is) -> bool:
 
 
 def has_control(text: str) -> bool:
-    """Whether a text contains a control character other than a tab or a line break."""
+    """Return whether a string contains a control character other than a tab or a line break."""
     return any((character < " " and character not in "\t\r\n") or character == "\x7f" for character in text)
 
 

@@ -56,7 +56,7 @@ def rewrite(statements: Sequence[Statement], places: StandIns) -> Rewritten:
 
 
 def own_lines(statements: Sequence[Statement]) -> str:
-    """Return the text of the fleet's own lines for loopback: the lines that would also run in the source."""
+    """Return the fleet's own lines for loopback, limited to the lines that would also be run in the source."""
     kept = [(item.name, [value_of(token) for token in item.args]) for item in statements if not item.is_block]
     runs = [each for each in kept if any(accepts(kinds, each[1], ()) for kinds in RUN.get(each[0], ()))]
     return "".join(f"{line(name, *values)}\n" for name, values in runs)
@@ -85,7 +85,7 @@ def _closed(number: int) -> list[str]:
 
 
 class _Nginx:
-    """Writes the block `http`."""
+    """Writes the `http` block."""
 
     def __init__(
         self, http: Sequence[Statement], includes: Sequence[Statement], places: StandIns, removals: Removals
@@ -97,7 +97,8 @@ class _Nginx:
         self._known = known_variables(http)
         self._destinations = Destinations(places, self._known)
         self._closed: dict[str, int] = {}
-        """Maps the path of each closed location of a server to the number of the directive that closes it."""
+        """Maps the path of each closed location in a server to the number of the directive that caused it to be
+        closed."""
 
     def text(self) -> str:
         """Return the configuration."""
@@ -121,7 +122,7 @@ class _Nginx:
         return "\n".join(["events {", "}", *_block("http", [*empty, *http])]) + "\n"
 
     def _unread_closing(self) -> int | None:
-        """Return the number of an unread include in `http` that closes all servers; otherwise None."""
+        """Return the number of an unread include in `http` that causes all servers to be closed, or None."""
         try:
             self._check_includes(self._includes)
         except ClosedError as error:
@@ -129,7 +130,7 @@ class _Nginx:
         return None
 
     def _check_includes(self, block: Iterable[Statement]) -> None:
-        """Raise ClosedError if a block has an unread include that may protect it."""
+        """Raise ClosedError if a block contains an unread include that may protect it."""
         for item in unread(block):
             if may_protect(item):
                 raise self._removals.close(item, NOT_READ)
@@ -138,7 +139,7 @@ class _Nginx:
     def _upstream(self, item: Statement) -> list[str]:
         """Return an upstream.
 
-        An upstream that cannot be rebuilt is left out, and closes the locations that lead to it.
+        If an upstream cannot be rebuilt, it is omitted, and the locations that lead to it are closed.
         """
         name, servers, lines = value_of(item.args[0]) if item.args else "", list[str](), list[str]()
         if not UPSTREAM_NAME.fullmatch(name) or name in self._destinations.upstreams:
@@ -169,7 +170,7 @@ class _Nginx:
         return _block(f"upstream {name}", [*lines, *(servers or [line("server", self._places.replica(""))])])
 
     def _is_replica(self, item: Statement) -> bool:
-        """Whether a directive in an upstream defines a server that is a replica in the fleet."""
+        """Return whether a directive in an upstream defines a server that is a replica in the fleet."""
         values = [value_of(token) for token in item.args[:1]] if item.name == "server" else []
         return any(self._places.replica_port(nginx_values.address(each) or "") is not None for each in values)
 
@@ -195,7 +196,7 @@ class _Nginx:
         return _block("server", [*listens, *body])
 
     def _listens(self, item: Statement) -> list[str]:
-        """Return the addresses of a server: only the ports that replace the fleet's ports."""
+        """Return a server's addresses, which contain only the ports that replace the fleet's ports."""
         listens = [each for each in _flat(item.block) if each.name == "listen"]
         tls = any(each.tokens == ("ssl", "on") for each in _flat(item.block))
         lines = dict[str, str]()
@@ -222,7 +223,7 @@ class _Nginx:
         return _block(" ".join(["location", *map(quoted, values)]), body)
 
     def _body(self, block: Sequence[Statement], scope: str) -> list[str]:
-        """Return the lines of a block. Raises ClosedError if a line must not run and responses may depend on it."""
+        """Return a block's lines. Raises ClosedError if a line must not be run and responses may depend on it."""
         self._check_includes(block)
         lines = [each for item in _flat(block) for each in self._directive(item, scope)]
         for item in _flat(block):
@@ -245,7 +246,7 @@ class _Nginx:
     # ── Directives ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _directive(self, item: Statement, scope: str) -> list[str]:
-        """Return the lines of a directive; none if it is left out. Raises ClosedError if it must not run."""
+        """Return a directive's lines, or none if it is omitted. Raises ClosedError if it must not be run."""
         if item.is_block:
             return self._nested(item, scope)
         values = [value_of(token) for token in item.args]
@@ -265,7 +266,7 @@ class _Nginx:
         return []
 
     def _leave_out(self, item: Statement) -> None:
-        """Record a directive that does not run. Raises ClosedError if responses may depend on it."""
+        """Record a directive that is not run. Raises ClosedError if responses may depend on it."""
         if item.name == "listen":
             return
         if item.name in RUN:
@@ -276,12 +277,12 @@ class _Nginx:
         self._removals.leave_out(item, reason)
 
     def _arguments(self, item: Statement, specifications: Sequence[str]) -> ClosedError:
-        """Return the error that closes the block around a directive with invalid arguments."""
+        """Return the error that causes the block around a directive with invalid arguments to be closed."""
         word = first_refused(specifications, [value_of(token) for token in item.args], self._known)
         return self._removals.close(item, _ARGUMENT if word else _ARGUMENTS, word)
 
     def _limit(self, item: Statement, values: list[str]) -> str:
-        """Return a limit. Requests above the limit are rejected immediately and never wait."""
+        """Return a limit. Requests above the limit are rejected immediately instead of waiting."""
         zones = [match[1] for word in values if (match := _ZONE.fullmatch(word))]
         if len(zones) == 1 and item.name == "limit_req":
             burst = [word for word in values if re.fullmatch("burst=[0-9]{1,6}", word)]
@@ -291,7 +292,7 @@ class _Nginx:
         raise self._removals.close(item, _ARGUMENTS)
 
     def _nested(self, item: Statement, scope: str) -> list[str]:
-        """Return a block within a block."""
+        """Return a block nested in another block."""
         values = [value_of(token) for token in item.args]
         if item.name == "location" and scope in {"server", "location"}:
             return self._location(item)
@@ -310,7 +311,7 @@ class _Nginx:
         return []
 
     def _is_condition(self, values: list[str]) -> bool:
-        """Whether a condition reads only variables. Conditions on files would read files on this machine."""
+        """Return whether a condition reads only variables. Conditions on files would read files on this machine."""
         if not values or not _IF_VARIABLE.fullmatch(values[0]) or not accepts("text", values[:1], self._known):
             return False
         if len(values) != 3:

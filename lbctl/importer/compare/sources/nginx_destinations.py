@@ -1,8 +1,8 @@
-"""The destinations of requests in a compared nginx configuration: an upstream, or the echo server of a replica.
+"""Request destinations in a compared nginx configuration, which are upstreams or replicas' echo servers.
 
 No part of a destination comes from the file. If a destination contains a variable, the comparison adds a `map` that
-converts texts that name an upstream or a replica. Any other text results in an empty destination, which closes the
-location.
+converts strings that name an upstream or a replica. Any other string results in an empty destination, which causes the
+location to be closed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lbctl.importer.compare.sources.nginx_values import RESERVED, is_harmless, q
 from lbctl.importer.nginx.values import address
 
 UPSTREAM_NAME = re.compile(r"(?![0-9.]+$|unix)[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
-"""Upstream name that nginx never parses as an address, regardless of the text that follows."""
+"""Upstream name that nginx never parses as an address, regardless of what follows it."""
 _URL = re.compile(r"(?:(https?|grpcs?)://)?([^/?]*)(.*)", re.DOTALL)
 _PATH = re.compile(r"\$(?:\{(?:request_uri|uri|document_uri)\}|(?:request_uri|uri|document_uri)(?!\w)).*", re.DOTALL)
 """Variable that contains a path and therefore ends the host name in front of it."""
@@ -31,11 +31,11 @@ class Destination:
 
     url: str
     variable: str = ""
-    """Variable that is empty if the request must not be forwarded; empty if the destination needs no variable."""
+    """Variable that is empty if the request must not be forwarded. Empty if the destination needs no variable."""
 
 
 class Destinations:
-    """The destinations of a configuration."""
+    """A configuration's destinations."""
 
     def __init__(self, places: StandIns, known: Collection[str]) -> None:
         self.upstreams: set[str] = set()
@@ -44,7 +44,7 @@ class Destinations:
         self._maps: dict[tuple[str, str], str] = {}
 
     def of(self, text: str, protocol: str) -> Destination | None:
-        """Return the destination for an argument, or None if it leads to some other address.
+        """Return the destination for an argument, or None if it leads to any other address.
 
         `protocol` is `http` or `grpc`.
         """
@@ -67,7 +67,7 @@ class Destinations:
         return Destination(f"{protocol}://{LOOPBACK}:{port}{path}") if port is not None else None
 
     def maps(self) -> Iterator[tuple[str, list[str]]]:
-        """Yield the head of each `map` that the destinations need, with its lines."""
+        """Yield the head of each `map` that the destinations need, together with its lines."""
         for (kind, source), name in self._maps.items():
             entries = ["volatile;", "default /;", f'"~^[/?]" {quoted(source)};']
             if kind != "path":
@@ -78,7 +78,7 @@ class Destinations:
         return self._maps.setdefault((kind, source), f"{RESERVED}{kind}_{len(self._maps)}")
 
     def _known_hosts(self, kind: str) -> Iterator[tuple[str, str]]:
-        """Yield the texts that name an upstream or a replica, with their destinations."""
+        """Yield the strings that name an upstream or a replica, together with their destinations."""
         schemes = {"host": ("",), "http": ("http://", "https://"), "grpc": ("grpc://", "grpcs://", "")}[kind]
         found = {name: name for name in self.upstreams}
         for place, port in self._places.replicas.items():

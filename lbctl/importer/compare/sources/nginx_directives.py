@@ -1,8 +1,8 @@
-"""The nginx directives that a comparison runs, with the kinds of their arguments, and those that it leaves out.
+"""The nginx directives that a comparison runs, with the kinds of their arguments, and those that it omits.
 
-A directive in neither table closes the enclosing location or server. For this reason, the first table contains only
-directives that do not store, execute, connect, resolve, load or include anything. The second table contains only
-directives that do not affect the compared responses. No directive contains a path on this machine.
+If a directive is not in either table, the enclosing location or server is closed. For this reason, the first table
+contains only directives that do not store, execute, connect, resolve, load or include anything. The second table
+contains only directives that do not affect the compared responses. No directive contains a path on this machine.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ RUN: dict[str, tuple[str, ...]] = {
     "try_files": ("text text+",),
     "valid_referers": ("regex+",),
 }  # fmt: skip
-"""Maps directives of `http`, `server`, `location` and `if` to the kinds of their arguments, one entry per syntax."""
+"""Maps directives in `http`, `server`, `location` and `if` to the kinds of their arguments, with one entry per
+syntax."""
 
 UPSTREAM: dict[str, tuple[str, ...]] = {
     "hash": ("text =consistent?",),
@@ -87,7 +88,7 @@ UPSTREAM: dict[str, tuple[str, ...]] = {
     "least_conn": ("",),
     "random": ("=two? =least_conn?",),
 }
-"""Directives of `upstream`; `server` and `zone` are handled separately."""
+"""Directives in `upstream`. `server` and `zone` are handled separately."""
 
 _LEFT_OUT: dict[str, tuple[str, str]] = {
     "logs": (
@@ -162,14 +163,14 @@ _LEFT_OUT: dict[str, tuple[str, str]] = {
         ),
     ),
 }
-"""Maps the subject of directives that are left out to their names and name prefixes."""
+"""Maps the subject of directives that are omitted to their names and name prefixes."""
 
 _REASONS = {name: reason for reason, (names, _) in _LEFT_OUT.items() for name in names.split()}
 _PREFIXES = tuple((prefix, reason) for reason, (_, prefixes) in _LEFT_OUT.items() for prefix in prefixes.split())
 
 
 def left_out(name: str) -> str:
-    """Return the subject of a directive that is left out; empty if responses might differ without the directive."""
+    """Return the subject of a directive that is omitted, or "" if responses might differ without the directive."""
     if name in RUN:
         return ""
     return _REASONS.get(name) or next((reason for prefix, reason in _PREFIXES if name.startswith(prefix)), "")

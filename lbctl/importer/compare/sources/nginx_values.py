@@ -41,13 +41,11 @@ _HARMLESS = re.compile(
     r"|request_method|request_time|request_uri|scheme|secure_link|secure_link_expires|server_addr|server_name"
     r"|server_port|server_protocol|status|time_iso8601|time_local|uri"
 )
-"""nginx variables that come from the request, the response or the connection. None of them names a file on this
-machine.
-"""
+"""nginx variables taken from the request, the response or the connection. None of them names a file on this machine."""
 
 
 def value_of(token: str) -> str:
-    """Return the nginx argument for a token of the file, with a placeholder for environment variables."""
+    """Return the nginx argument for a token in the file, with environment variables replaced by placeholders."""
     text = _ESCAPE.sub(lambda match: _ESCAPED.get(match[1], match[1]), token)
     return _ENVIRONMENT.sub("stand-in", text)
 
@@ -60,13 +58,13 @@ def quoted(value: str) -> str:
 
 
 def variables(text: str) -> set[str] | None:
-    """Return the variables in a text, in lower case as nginx reads them; None if a `$` does not start a variable."""
+    """Return the variables in a string, in lower case as nginx reads them; None if a `$` does not start a variable."""
     names = {(match[1] or match[2] or "").lower() for match in _VARIABLE.finditer(text)}
     return None if "" in names else names
 
 
 def is_harmless(text: str, known: Collection[str]) -> bool:
-    """Whether a text contains only variables of the request, or variables in `known`."""
+    """Return whether a string contains only request variables or variables in `known`."""
     if kinds.has_control(text) or is_reserved(text):
         return False
     names = variables(text)
@@ -79,17 +77,17 @@ def is_of_nginx(name: str) -> bool:
 
 
 def accepts(specification: str, values: Sequence[str], known: Collection[str]) -> bool:
-    """Whether the arguments match the kinds in the specification (see `kinds.accepts`)."""
+    """Return whether the arguments match the kinds in the specification (see `kinds.accepts`)."""
     return kinds.accepts(specification, values, lambda kind, value: _is(kind, value, known))
 
 
 def first_refused(specifications: Iterable[str], values: Sequence[str], known: Collection[str]) -> str:
-    """Return the first argument that matches none of the kinds (see `kinds.first_refused`)."""
+    """Return the first argument that does not match any of the kinds (see `kinds.first_refused`)."""
     return kinds.first_refused(specifications, values, lambda kind, value: _is(kind, value, known))
 
 
 def is_reserved(text: str) -> bool:
-    """Whether a text may name one of the comparison's variables. A capture or `set` might then change it."""
+    """Return whether a string may name a comparison's variable, which a capture or `set` could then change."""
     return RESERVED in text.lower()
 
 
@@ -108,7 +106,7 @@ def _is(kind: str, value: str, known: Collection[str]) -> bool:
 
 
 def is_network(value: str) -> bool:
-    """Whether the value is an IP address or a network, so that no name is resolved."""
+    """Return whether the value is an IP address or a network, so that no name is resolved."""
     try:
         ipaddress.ip_network(value, strict=False)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The variables that an nginx configuration defines with harmless texts."""
+"""The variables that an nginx configuration defines with harmless strings."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _SETS = re.compile(r'\s*(?:(?:set|auth_request_set) "\$(\w+)"|(?:map|geo|split_c
 _SHARE = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,2})?%|\*")
 _RANGE = re.compile(r"[0-9.]{7,15}-[0-9.]{7,15}")
 _Definition = tuple[str, tuple[str, ...], bool]
-"""Variable, its source texts, and whether its block has a form that may run."""
+"""Variable, its source strings, and whether its block has a form that can be run."""
 
 
 def known_variables(http: Sequence[Statement]) -> frozenset[str]:
-    """Return the variables that may be used.
+    """Return the variables that can be used.
 
-    All their texts depend only on the request and on other known variables.
+    All their strings depend only on the request and on other known variables.
     """
     definitions = [each for item in walk(http) for each in _definitions(item)]
     known = {name for name, _, _ in definitions if not is_reserved(name)} - _NOT_HARMLESS
@@ -46,9 +46,9 @@ def known_variables(http: Sequence[Statement]) -> frozenset[str]:
 
 
 def undefined(known: Set[str], lines: Sequence[str]) -> list[str]:
-    """Return the known variables that none of these lines define, sorted.
+    """Return the known variables that are not defined by any of these lines, sorted.
 
-    A variable may be set in a part that is closed, and nginx does not start if another part uses it.
+    A variable may be set only in a part that is closed, and nginx does not start if another part uses it.
     """
     defined = {name for text in lines for name in named_captures(text)}
     defined |= {(match[1] or match[2]).lower() for text in lines if (match := _SETS.match(text)) is not None}
