@@ -69,8 +69,8 @@ class MemorySaver:
             return
         writing, self._writing = self._writing, None
         written, self._written = self._written, ()
-        if (error := writing.exception()) is not None:
-            self._failed(reason_of(error))
+        if (cause := writing.exception()) is not None:
+            self._failed(reason_of(cause))
             self._waiting = [*_without_entries(written), *self._waiting]
         elif not self._is_late:
             self.failure = ""

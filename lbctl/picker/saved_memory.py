@@ -90,7 +90,7 @@ class SavedMemory:
         self._may_end_within_line.discard(name)
 
     def _numbers(self, part: AffinityChanges) -> AffinityChanges:
-        """Add the part's numbers of replicas to those of its file, and return them."""
+        """Record the part's numbers of replicas, and return all numbers of its file."""
         name = _name(part.generation)
         known = self._written.get(name)
         if known is None or part.generation > known.generation:
