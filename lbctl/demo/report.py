@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lbctl.base.percentiles import percentile_of
 from lbctl.demo.canary import Canary, StepResult
 from lbctl.demo.faults import Episode, Faults
 from lbctl.demo.fleet import ANSWER, PROMPT, STRATEGIES, TITLES, Strategy, arrival_rate
@@ -19,7 +20,7 @@ FIRST_TOKEN_TIMEOUT = 5.0
 time."""
 
 MAX_LATENESS = SLOW / 4
-"""Event loop lateness, in seconds, above which the times in the report are not meaningful."""
+"""Lateness of the event loop, in seconds, above which the times in the report may not be meaningful."""
 
 SLOW_COLUMN = f"FAILED OR > {SLOW:g} s"
 
@@ -68,18 +69,27 @@ class DemoReport:
     began: float
     """Start time on the monotonic clock."""
     late: float
-    """Lateness of the event loop (99th percentile). Smaller differences are not significant."""
+    """Lateness of the event loop: the 99th percentile of a second, which at most 5 % of the seconds exceed. Differences
+    below this time are not significant."""
 
 
 def report(
     proxy: str, began: float, loads: Mapping[Strategy, LoadGenerator], faults: Faults, canaries: Sequence[Canary],
-    decisions: Mapping[str, ServedDecision], late: float,
+    decisions: Mapping[str, ServedDecision], late: Sequence[float],
 ) -> DemoReport:  # fmt: skip
-    """Return a report on the run so far."""
+    """Return the report of the run so far.
+
+    `late`: the lateness of the event loop in each second (99th percentile).
+    """
     now = time.monotonic()
     groups = {name: measured(load.outcomes(began, now)) for name, load in loads.items()}
     started = [canary.copy() for canary in canaries if canary.started is not None]
-    return DemoReport(proxy, now - began, groups, faults.episodes, started, decisions, began, late)
+    return DemoReport(proxy, now - began, groups, faults.episodes, started, decisions, began, usual_lateness(late))
+
+
+def usual_lateness(late: Sequence[float]) -> float:
+    """Return the lateness that at most 5 % of the seconds exceed."""
+    return percentile_of(late, 95)
 
 
 def as_json(run: DemoReport) -> dict[str, Any]:
@@ -189,8 +199,8 @@ def busy_warning(late: float) -> list[str]:
     if late <= MAX_LATENESS:
         return []
     return [
-        "Warning: the figures are not meaningful, because this machine was too busy.",
-        f"The demo sent requests and responses up to {duration(late)} too late.",
+        "Warning: the figures may not be meaningful, because this machine was too busy.",
+        f"In 5 % of the seconds, the demo sent or answered requests at least {duration(late)} late.",
         "",
     ]
 

@@ -51,7 +51,8 @@ class DemoSession:
     canaries: Canaries
     began: float = 0.0
     """Time on the monotonic clock."""
-    late: float = 0.0
+    late: list[float] = field(default_factory=list)
+    """Lateness of the event loop in each second of the load (99th percentile)."""
     _stopped: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -101,7 +102,7 @@ class DemoSession:
 
     async def _measure_lateness(self) -> None:
         while True:
-            self.late = max(self.late, await lateness(1.0))
+            self.late.append(await lateness(1.0))
 
     async def run_script(self) -> None:
         """Start each canary, and start and end each fault, at its scheduled time."""

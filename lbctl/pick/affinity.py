@@ -163,12 +163,13 @@ class AffinityMemory:
         """Return the replicas that have seen a prefix of the prompt, each with the prefix's length, longest first."""
         self._turn(now)
         hashes, seen = features.prefix, None
-        young, old, has_others = self._young, self._old, self._has_others
+        young, old = self._young, self._old
+        others_young, others_old = self._others.young, self._others.old
         depths: dict[str, int] = {}
         for depth in range(len(hashes), 0, -1):
             key = hashes[depth - 1]
-            if key not in young and key not in old and not has_others:
-                continue  # most blocks of a long prompt are not stored
+            if key not in young and key not in old and key not in others_young and key not in others_old:
+                continue  # most blocks of a long prompt are unknown
             entry = self._block(key)
             if entry is None or entry == seen:
                 continue

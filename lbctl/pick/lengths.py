@@ -41,9 +41,9 @@ _MISMATCHED, _MIN_MISMATCHED, _MAX_MISMATCHED = 2.0, 0.02, 1000.0
 """Initial value of `_Filter._mismatched`, followed by its bounds. If all comparisons are rejected because the true
 factors are far from 1, it grows until some comparisons are used."""
 _AFTER_USE, _AFTER_REJECTION = 0.8, 1.1
-"""Relative change to `_Filter._mismatched` after a comparison is used or rejected."""
-_KNOWN = 0.2
-"""Assumed share of comparisons that do not contain an unknown prompt."""
+"""Relative change of `_Filter._mismatched` after a comparison is used or rejected."""
+_KNOWN = 0.5
+"""Assumed probability that a comparison contains no unknown prompt, before its error is known."""
 _MIN_PROBABILITY = 0.1
 """A comparison is rejected if its probability of containing no unknown prompt is lower than this. The value must be
 less than `_KNOWN`, because the error is not informative when `_Filter._mismatched` is large."""
@@ -145,7 +145,7 @@ class _Filter:
         if spread + variance <= 0:
             return
         error = counted - _product(length, self.factors)
-        probability = _probability(error, spread + variance, spread + variance + window.squares)
+        probability = _probability(error, spread + variance, spread + variance + window.squares / window.prompts)
         if probability < _MIN_PROBABILITY:
             self._mismatched = min(self._mismatched * _AFTER_REJECTION, _MAX_MISMATCHED)
             return

@@ -1,8 +1,8 @@
 """Saves a picker's affinity memory in a separate thread, because picks must not wait for a disk.
 
-New entries wait in memory during a write. If a write takes longer than `RESPONSE_TIMEOUT`, the picker reports that its
-memory is not being saved. The thread is a daemon thread, so that the process can exit during a write that never
-returns.
+While a write lasts, new entries wait in memory. If it lasts longer than `RESPONSE_TIMEOUT`, the picker reports that its
+memory is not saved, until a write ends in time or nothing waits. The thread is a daemon, so that the process can end
+during a write that never returns.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ class MemorySaver:
         """Changes that have not started to be written."""
         self._writing: asyncio.Future[None] | None = None
         self._written: Sequence[AffinityChanges] = ()
-        """Changes in the current write."""
+        """The changes of the write in progress."""
+        self._is_late = False
+        """Whether the write in progress has taken longer than `RESPONSE_TIMEOUT`."""
         self._log = log.LastingFailure("the picker can save its memory again")
         self.failure = ""
         """Reason why the memory is not being saved; empty if it is being saved."""
@@ -54,30 +56,37 @@ class MemorySaver:
         if self._writing is None:
             if not self._waiting:
                 return
-            self._written, self._waiting = self._waiting, []
-            self._writing = _in_thread(partial(self._files.write, self._written))
+            try:
+                self._writing = _in_thread(partial(self._files.write, self._waiting))
+            except RuntimeError as error:  # the process cannot start another thread
+                self._failed(reason_of(error))
+                return
+            self._written, self._waiting, self._is_late = self._waiting, [], False
         await asyncio.wait([self._writing], timeout=RESPONSE_TIMEOUT)
         if not self._writing.done():
+            self._is_late = True
             self._failed(_NO_RESPONSE)
             return
         writing, self._writing = self._writing, None
         written, self._written = self._written, ()
-        try:
-            writing.result()
-        except OSError as error:
-            self._failed(reason_of(error))
+        if (cause := writing.exception()) is not None:
+            self._failed(reason_of(cause))
             self._waiting = [*_without_entries(written), *self._waiting]
-        else:
+        elif not self._is_late:
             self.failure = ""
             self._log.succeeded()
+        elif not self._waiting:
+            self.failure = ""
 
     async def finish(self, seconds: float) -> None:
-        """Write all changes, taking at most this many seconds."""
+        """Write all changes, for this number of seconds at most. Log the number of entries that are lost."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 if self._writing is not None:
                     await self.write()
                 await self.write()
+        if lost := sum(len(part.entries) // 3 for part in (*self._written, *self._waiting)):
+            log.warn("the picker stops without saving all of its memory", entries=lost)
 
     def _failed(self, reason: str) -> None:
         self.failure = reason

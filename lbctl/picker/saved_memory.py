@@ -1,8 +1,8 @@
 """Saves a picker's affinity memory in two files, so that a restarted picker recognises sessions and prompts.
 
-Each file contains one generation (`lbctl.pick.affinity`). New entries are appended every `INTERVAL`. When a new
-generation begins, it replaces the older file. An incomplete line left by a killed process is ignored. `memory_saver`
-performs the writes without delaying picks.
+Each file has one generation (`lbctl.pick.affinity`). New entries are appended every `INTERVAL`, and a new generation
+replaces the older file. An incomplete line, written by a process that was killed, is ignored. A deleted file is created
+again, without its previous entries. `memory_saver` writes without delaying picks.
 
 Keys are Python hashes with a secret seed (`lbctl.picker.launch`), so the files do not reveal sessions or prompts. Files
 written with a different seed or Python version are ignored.
@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +38,15 @@ class SavedMemory:
     def __init__(self, directory: Path, monotonic: float, wall: float) -> None:
         self.directory = directory
         self._offset = wall - monotonic
-        """Offset of the wall clock from the memory's clock, in seconds."""
-        self._generation = -1
-        """Generation in the most recently written file; -1 if there is none."""
-        self._may_end_within_line = True
-        """Whether the newest file may end with an incomplete line."""
+        """The wall clock minus the memory's clock, in seconds."""
+        self._written: dict[str, AffinityChanges] = {}
+        """Maps each restored or written file to its generation, with numbers of replicas and without entries."""
+        self._foreign = set(_NAMES)
+        """Files that were not restored and not yet removed."""
+        self._to_create: set[str] = set()
+        """Files in `_written` that may not have a valid first line."""
+        self._may_end_within_line = set(_NAMES)
+        """Files that may end with an incomplete line."""
 
     def restore(self, memory: AffinityMemory, now: float) -> int:
         """Load the saved entries into an empty memory.
@@ -55,45 +60,59 @@ class SavedMemory:
             return 0
         recent = [part for part in parts if now - TTL <= part.began <= now]
         memory.restore(recent)
-        if recent:
-            self._generation = recent[-1].generation
+        for part in recent:
+            self._foreign.discard(_name(part.generation))
+            self._written[_name(part.generation)] = replace(part, entries=[])
         return len(memory)
 
     def write(self, changes: Sequence[AffinityChanges]) -> None:
-        """Append the changes, oldest generation first. Raises OSError; some of the changes may then be missing."""
-        try:
-            for part in changes:
-                self._append(part)
-        except OSError:
-            self._may_end_within_line = True
-            raise
+        """Append changes, oldest generation first. Raises OSError; a part of them may then be missing."""
+        for part in changes:
+            self._append(part)
 
     def _append(self, part: AffinityChanges) -> None:
-        is_new = part.generation > self._generation
-        if is_new:
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if self._generation < 0:
-            self._remove_files()
-        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | (os.O_TRUNC if is_new else os.O_APPEND)
-        descriptor = os.open(self.directory / _NAMES[part.generation % 2], flags, 0o600)
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._remove_foreign_files()
+        name, known = _name(part.generation), self._numbers(part)
+        try:
+            descriptor = self._open(name)
+        except FileNotFoundError:  # the file has been deleted
+            self._to_create.add(name)
+            descriptor = self._open(name)
         with os.fdopen(descriptor, "wb") as file:
-            if is_new:
-                head = {
-                    "format": _FORMAT,
-                    "hash": hash_version(),
-                    "generation": part.generation,
-                    "began": part.began + self._offset,
-                }
+            if name in self._to_create:
+                began = known.began + self._offset
+                head = {"format": _FORMAT, "hash": hash_version(), "generation": known.generation, "began": began}
                 file.write(_line(head))
-            elif self._may_end_within_line:
+                part = replace(known, entries=part.entries)
+            elif name in self._may_end_within_line:
                 file.write(b"\n")
+            self._may_end_within_line.add(name)
             file.write(_line({"replicas": part.replicas, "entries": part.entries, "forgotten": part.forgotten}))
-        self._generation, self._may_end_within_line = max(part.generation, self._generation), False
+        self._to_create.discard(name)
+        self._may_end_within_line.discard(name)
 
-    def _remove_files(self) -> None:
-        """Remove files that were not restored, because their replica numbers have a different meaning."""
-        for name in _NAMES:
+    def _numbers(self, part: AffinityChanges) -> AffinityChanges:
+        """Record the part's numbers of replicas, and return all numbers of its file."""
+        name = _name(part.generation)
+        known = self._written.get(name)
+        if known is None or part.generation > known.generation:
+            known = self._written[name] = AffinityChanges(part.generation, part.began)
+            self._to_create.add(name)
+        known.replicas.update(part.replicas)
+        known.forgotten += part.forgotten
+        return known
+
+    def _open(self, name: str) -> int:
+        """Open a file, and create it only if it is in `_to_create`: appended lines need the lines before them."""
+        how = os.O_CREAT | os.O_TRUNC if name in self._to_create else os.O_APPEND
+        return os.open(self.directory / name, os.O_WRONLY | os.O_NOFOLLOW | how, 0o600)
+
+    def _remove_foreign_files(self) -> None:
+        """Remove files that were not restored, because their numbers of replicas have another meaning."""
+        for name in sorted(self._foreign):
             (self.directory / name).unlink(missing_ok=True)
+            self._foreign.discard(name)
 
     def _parts(self) -> list[AffinityChanges]:
         """Return the contents of the files, oldest generation first."""
@@ -113,7 +132,7 @@ class SavedMemory:
             try:
                 values = json.loads(line)
                 replicas = {int(number): (str(pool), str(name)) for number, (pool, name) in values["replicas"].items()}
-                entries, forgotten = _numbers(values["entries"]), _numbers(values["forgotten"])
+                entries, forgotten = _integers(values["entries"]), _integers(values["forgotten"])
             except (ValueError, LookupError, TypeError, AttributeError):
                 continue
             if len(entries) % 3 == 0:
@@ -123,8 +142,13 @@ class SavedMemory:
         return part
 
 
-def _numbers(values: list[Any]) -> list[int]:
-    """Return the values. Raises ValueError if any of them is not an integer."""
+def _name(generation: int) -> str:
+    """Return the name of a generation's file."""
+    return _NAMES[generation % len(_NAMES)]
+
+
+def _integers(values: list[Any]) -> list[int]:
+    """Return the values. Raises ValueError if one of them is not an integer."""
     if not all(type(item) is int for item in values):
         raise ValueError
     return values

@@ -66,7 +66,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path in sorted(shown):
         uri = _site_uri(path)
         if uri.startswith(_SOURCES):
-            files.append(File.generated(config, uri, content=_source_page(path)))
+            files.append(File.generated(config, uri, content=source_page(path)))
     return files
 
 
@@ -157,10 +157,13 @@ def _below(path: PurePosixPath) -> list[PurePosixPath]:
     return [PurePosixPath(file.relative_to(ROOT)) for file in sorted(found)]
 
 
-def _source_page(path: PurePosixPath) -> str:
+def source_page(path: PurePosixPath) -> str:
     """Return the Markdown of a page that shows a file, or lists a directory. Search does not find it."""
     if (ROOT / path).is_dir():
-        body = "\n".join(f"- [{file.relative_to(path)}]({file.relative_to(path)}.md)" for file in _below(path))
+        here = PurePosixPath(_site_uri(path)).parent
+        body = "\n".join(
+            f"- [{file.relative_to(path)}]({PurePosixPath(_site_uri(file)).relative_to(here)})" for file in _below(path)
+        )
     else:
         text = (ROOT / path).read_text(encoding="utf-8", errors="replace")
         body = f"``````{_LANGUAGES.get(path.suffix, 'text')}\n{text}\n``````"

@@ -5,22 +5,35 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 from mkdocs.commands.build import build
 from mkdocs.config import load_config
 from mkdocs.exceptions import Abort
 
+from tests.docs import site
+from tests.docs.site import source_page
 from tests.support.paths import ROOT
-
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def _build(docs: Path, site: Path) -> None:
     build(load_config(str(ROOT / "mkdocs.yml"), docs_dir=str(docs), site_dir=str(site)))
 
 
+def test_listing_of_a_directory_links_its_hidden_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (".helmignore", "values.yaml", ".parts/.hidden"):
+        file = tmp_path / ".chart" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    monkeypatch.setattr(site, "ROOT", tmp_path)
+    listing = source_page(PurePosixPath(".chart"))
+    links = ["[.helmignore](helmignore.md)", "[.parts/.hidden](parts/hidden.md)", "[values.yaml](values.yaml.md)"]
+    assert [line for line in listing.splitlines() if line.startswith("- ")] == [f"- {link}" for link in links]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_site_builds_with_every_page_and_a_search_index(tmp_path: Path) -> None:
     _build(ROOT / "docs", tmp_path)
     pages = {path.relative_to(ROOT / "docs").with_suffix(".html") for path in (ROOT / "docs").rglob("*.md")}
@@ -35,6 +48,8 @@ def test_site_builds_with_every_page_and_a_search_index(tmp_path: Path) -> None:
     assert workflow.is_file()
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_broken_link_hidden_page_and_orphan_image_fail_the_build(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -14,6 +14,15 @@ from tests.docs.pages import PAGES, Block, blocks
 WITH_YAML = [page for page in PAGES if any(block.language == "yaml" for block in blocks(page))]
 WRONG_KEYS = {"docs/start/tutorial-2.md": "prority"}
 """Pages whose fleet contains this key on purpose."""
+OTHER_FORMATS = frozenset({"apiVersion", "model_list", "patches", "spec", "static_resources"})
+"""Top-level keys of Kubernetes objects, LiteLLM, kustomize, pods and Envoy."""
+OTHER_DOCUMENTS = {
+    "docs/how-to/kubernetes-gateways.md": "picker",
+    "docs/reference/configuration.md": "sk-6f1c0a9be27d4358",
+}
+"""Pages with values for the Helm chart or with a key file: a key of that document."""
+ENTRIES = {"docs/reference/import.md": ("v1", "Route")}
+"""Pages with an entry of a map: its name, and its type in the schema."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -30,10 +39,42 @@ def test_yaml_blocks_of_a_page_are_valid(page: str) -> None:
     for block in blocks(page):
         if block.language == "yaml" and "excerpt" not in block.words:
             for document in _documents(page, block):
-                if isinstance(document, dict) and set(document) <= set(_PARTS.schema["properties"]):
-                    errors = [error.message for error in _PARTS.iter_errors(document)]
-                    expected = WRONG_KEYS.get(page)
-                    assert [error for error in errors if not expected or expected not in error] == [], block.line
+                expected = WRONG_KEYS.get(page)
+                errors = _errors(page, document) if isinstance(document, dict) else []
+                assert [error for error in errors if not expected or expected not in error] == [], block.line
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("pools: {llama: {replica: []}}", "'replica' was unexpected"),
+        ("pools: {}\nrouets: {}", "not a part of a fleet"),
+        ("replicas: [{name: a, addres: x}]", "'addres' was unexpected"),
+        ("rollout: {mode: analyses}", "'analyses' is not"),
+    ],
+)
+def test_wrong_keys_are_found(text: str, error: str) -> None:
+    assert error in " ".join(_errors("page", yaml.load(text, _Loader)))
+
+
+def _errors(page: str, document: dict[str, Any]) -> list[str]:
+    """Return what is wrong with a fleet or a part of one: it must be valid for one type that has all of its keys."""
+    keys = set(document)
+    if keys & OTHER_FORMATS or OTHER_DOCUMENTS.get(page) in keys:
+        return []
+    if keys <= set(_PARTS["properties"]):
+        return _errors_of_type(_PARTS, document)
+    name, kind = ENTRIES.get(page, ("", ""))
+    if keys == {name}:
+        return _errors_of_type(_PARTS["definitions"][kind], document[name])
+    types = [part for part in _PARTS["definitions"].values() if keys <= set(part.get("properties", ()))]
+    each = [_errors_of_type(part, document) for part in types]
+    return min(each, key=len) if each else [f"{sorted(keys)} is not a part of a fleet"]
+
+
+def _errors_of_type(part: dict[str, Any], document: Any) -> list[str]:
+    validator = Draft7Validator({**part, "definitions": _PARTS["definitions"]})
+    return [error.message for error in validator.iter_errors(document)]
 
 
 def _documents(page: str, block: Block) -> list[Any]:
@@ -54,4 +95,4 @@ def _without_required_keys(part: Any) -> Any:
     return {"anyOf" if key == "oneOf" else key: _without_required_keys(value) for key, value in kept.items()}
 
 
-_PARTS = Draft7Validator(_without_required_keys(schema()))
+_PARTS = _without_required_keys(schema())

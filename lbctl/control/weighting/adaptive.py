@@ -58,6 +58,7 @@ _CLIPPED, _CLIPPED_MEAN, _LEAST_VARIANCE = 3.0, 0.8, 4e-4
 mean square of a normal variable with variance 1 after this clipping."""
 _ACTS = "its speed differs from its peers'"
 _WITH_PEERS = "as fast as its peers"
+_WITHIN_NOISE = "its speed differs from its peers' by no more than the noise"
 _TURNS_TOO_OFTEN = "its speed is changing faster than a weight can: its capacity is used"
 _Key = tuple["type[Evidence] | None", Peers]
 _Measured = tuple[Estimate, float, "_Group | None"]
@@ -267,7 +268,8 @@ def _proposal(
     estimate = estimate._replace(acting=outside, across=apart, unsteady=None if is_steady else unsteady)
     acting = outside and not held
     if not acting and not apart:
-        reason = _TURNS_TOO_OFTEN if outside else _WITH_PEERS
+        differs = not -bands.above <= off <= bands.above
+        reason = _TURNS_TOO_OFTEN if outside else _WITHIN_NOISE if differs else _WITH_PEERS
         return Proposal(estimate, 1.0, ratio, off, across, reason)
     evidence = (off if acting else 0.0) + (across if apart else 0.0)
     multiplier = math.exp(evidence)

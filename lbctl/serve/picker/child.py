@@ -38,8 +38,8 @@ _ANSWER = 2.0
 _LAST_WORDS = 1.0
 """Seconds to wait for the last report from a process that has ended, and for a process that has closed its link to
 exit."""
-_STOP_TIMEOUT = 2.0
-"""Grace period for the process to exit, in seconds."""
+_STOP_TIMEOUT = 3.0
+"""Grace period for the process to exit, in seconds. It may wait two seconds itself, for its streams and its disk."""
 _NO_REPORT = PickerReport()
 
 

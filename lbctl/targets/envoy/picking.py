@@ -155,9 +155,8 @@ response."""
 _HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 _MAX_REQUESTS = 1 << 20
 _CONNECT = 5_000
-"""Connection timeout in milliseconds (Envoy's default). `pick.timeout` ends a query earlier. If a single connection is
-not established in time, Envoy fails all queries that are waiting for a connection, and a busy Envoy that gets hundreds
-of requests at once may itself be late."""
+"""Milliseconds; Envoy's default. Queries end earlier, at `pick.timeout`. If a connection is not made in time, Envoy
+fails all queries that wait for one, and a busy Envoy can be late itself."""
 _IDLE = 30_000
 """Idle timeout in milliseconds. The picker closes an idle connection after a minute, and a query must not use a
 connection that is being closed."""

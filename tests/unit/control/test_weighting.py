@@ -236,6 +236,11 @@ def test_the_noise_of_a_single_peer_moves_no_weight() -> None:
 def test_first_samples_count_as_noisy() -> None:
     first, second = proposals_over_time(subjects(1.0, 1.0, 0.55), subjects(1.0, 1.0, 0.55, at=105.0))
     assert (first[2].multiplier, second[2].multiplier) == (1.0, pytest.approx(0.55))
+    assert [proposal.reason for proposal in (*first[1:], second[2])] == [
+        "as fast as its peers",
+        "its speed differs from its peers' by no more than the noise",
+        "its speed differs from its peers'",
+    ]
 
 
 def test_old_evidence_fades_with_the_smoothing() -> None:

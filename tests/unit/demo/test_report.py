@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lbctl.demo.fleet import STRATEGIES
-from lbctl.demo.report import DemoReport, GroupFigures, as_json, as_text, summary
+from lbctl.demo.report import DemoReport, GroupFigures, as_json, as_text, summary, usual_lateness
 
 
 def test_summary_compares_the_groups_in_one_sentence() -> None:
@@ -24,5 +24,13 @@ def test_report_of_a_busy_machine_begins_with_a_warning(late: float, *, warns: b
     groups = {name: GroupFigures(1000, 0, 0.1, 0.1, 5.0, {}) for name in STRATEGIES}
     run = DemoReport("envoy 1.40.0", 60.0, groups, [], [], {}, 0.0, late)
     assert as_json(run)["event_loop_late_seconds_p99"] == late
-    begins = as_text(run).startswith("Warning: the figures are not meaningful, because this machine was too busy")
+    begins = as_text(run).startswith("Warning: the figures may not be meaningful, because this machine was too busy")
     assert begins is warns
+
+
+@pytest.mark.parametrize(
+    ("late", "expected"),
+    [([], 0.0), ([0.3], 0.3), ([0.9] * 3 + [0.01] * 57, 0.01), ([0.9] * 4 + [0.01] * 56, 0.9)],
+)
+def test_short_delays_do_not_count_as_a_busy_machine(late: list[float], expected: float) -> None:
+    assert usual_lateness(late) == expected

@@ -264,6 +264,14 @@ def test_entries_of_other_pickers_do_not_displace_own_entries() -> None:
     assert len(own) <= 201
 
 
+def test_prompts_in_both_generations_of_another_picker_are_known() -> None:
+    first, second = AffinityMemory(records_changes=True), AffinityMemory(4)
+    for blocks, replica in (((1, 2), "a"), ((3,), "b")):
+        first.remember(prompt(*blocks), replica, 0)
+        _send(first, second)
+    assert (holders(second, prompt(1, 2)), holders(second, prompt(3, 4))) == ({"a": 20}, {"b": 10})
+
+
 def test_session_that_only_another_picker_uses_stays_known() -> None:
     first, second = AffinityMemory(ttl=100, records_changes=True), AffinityMemory(ttl=100, records_changes=True)
     for now in range(0, 400, 10):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
+import threading
 from collections.abc import Coroutine
 from pathlib import Path
 
 import pytest
 
-from lbctl.pick.affinity import AffinityMemory
+from lbctl.pick.affinity import AffinityChanges, AffinityMemory
 from lbctl.pick.features import Features
 from lbctl.picker import memory_saver
 from lbctl.picker.memory_saver import MemorySaver
@@ -129,14 +132,140 @@ def test_failed_write_loses_only_its_entries(picker: Picker) -> None:
     assert picker.restored() == {"b": "r"}
 
 
-def test_process_ends_during_a_write_that_hangs(picker: Picker) -> None:
+def test_failure_lasts_while_writes_are_slow(
+    picker: Picker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def slow_write(session: str, waiting: str) -> None:
+        original = picker.hang()
+        picker.remember(session)
+        with monkeypatch.context() as patch:
+            patch.setattr(memory_saver, "RESPONSE_TIMEOUT", 0.0)
+            await picker.saver.write()
+        if waiting:
+            picker.remember(waiting)
+        await asyncio.to_thread(picker.respond, original)
+        await picker.saver.write()
+
     async def work() -> None:
         picker.remember("a")
         await picker.saved()
-        os.close(picker.hang())
-        picker.remember("b")
-        await picker.saver.finish(0.0)
+        await slow_write("b", "c")
+        assert picker.saver.failure == HANGS
+        await slow_write("d", "")
+        assert picker.saver.failure == "", "nothing waits"
 
     run(work())
-    with os.fdopen(os.open(next(picker.directory.iterdir()), os.O_RDONLY), "rb") as fifo:
-        assert b"entries" in fifo.read()
+    assert picker.restored() == {"a": "r", "b": "r", "c": "r", "d": "r"}
+    assert [item.levelname for item in caplog.records] == ["ERROR"]
+
+
+def test_many_changes_that_wait_are_joined(picker: Picker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_saver, "_MAX_PARTS", 2)
+    for name in ("a", "b", "c", "d"):
+        picker.remember(name)
+    run(picker.saved())
+    assert picker.restored() == {"d": "r"}, "the first three were too many"
+
+
+def test_changes_of_two_generations_wait(picker: Picker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_saver, "MAX_WAITING_NUMBERS", 0)
+    written: list[int] = []
+    monkeypatch.setattr(SavedMemory, "write", lambda _, changes: written.extend(part.generation for part in changes))
+    for generation in (0, 1, 2, 3, 3):
+        picker.saver.add([AffinityChanges(generation, NOW, {}, [1, 1, 1])])
+    run(picker.saved())
+    assert written == [2, 3]
+
+
+def test_lost_caches_are_saved_after_a_failed_write(picker: Picker) -> None:
+    async def work() -> None:
+        picker.remember("a", "lost")
+        picker.remember("b")
+        await picker.saved()
+        (file,) = picker.directory.iterdir()
+        file.rename(picker.directory.parent / "file")
+        file.mkdir()
+        picker.memory.forget("p", "lost")
+        picker.remember("c")
+        await picker.saver.write()
+        assert "directory" in picker.saver.failure
+        file.rmdir()
+        (picker.directory.parent / "file").rename(file)
+        picker.remember("d")
+        await picker.saved()
+
+    run(work())
+    assert picker.restored() == {"b": "r", "d": "r"}
+
+
+def test_entries_wait_if_no_thread_can_be_started(picker: Picker, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def work() -> None:
+        picker.remember("a")
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", fail)
+            await picker.saver.write()
+            assert picker.saver.failure == "can't start new thread"
+        await picker.saved()
+
+    run(work())
+    assert picker.restored() == {"a": "r"}
+
+
+def test_unexpected_error_loses_only_entries(picker: Picker, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        picker.remember("a")
+        with monkeypatch.context() as patch:
+            patch.setattr(SavedMemory, "write", lambda *_: 1 / 0)
+            await picker.saver.write()
+        assert picker.saver.failure == "division by zero"
+        picker.remember("b")
+        await picker.saved()
+
+    run(work())
+    assert picker.restored() == {"b": "r"}
+
+
+def test_lost_entries_are_logged_at_the_end(picker: Picker, caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        picker.remember("a")
+        await picker.saved()
+        assert caplog.records == []
+        original = picker.hang()
+        picker.remember("b")
+        picker.remember("c")
+        await picker.saver.finish(0.0)
+        picker.remember("d")
+        await picker.saver.finish(0.0)
+        await asyncio.to_thread(picker.respond, original)
+
+    run(work())
+    assert [vars(item)["fields"] for item in caplog.records] == [{"entries": 2}, {"entries": 3}]
+
+
+def test_process_ends_during_a_write_that_hangs(tmp_path: Path) -> None:
+    """The FIFO never has a reader, so the write does not end before the process."""
+    program = """
+import asyncio, os, pathlib, sys
+from lbctl.pick.affinity import AffinityChanges
+from lbctl.picker.memory_saver import MemorySaver
+from lbctl.picker.saved_memory import SavedMemory
+
+async def work(directory):
+    saver = MemorySaver(SavedMemory(directory, 0.0, 0.0))
+    saver.add([AffinityChanges(0, 0.0, {1: ("p", "r")}, [1, 1, 1])])
+    await saver.finish(60)
+    (file,) = directory.iterdir()
+    file.unlink()
+    os.mkfifo(file)
+    saver.add([AffinityChanges(0, 0.0, {}, [2, 1, 1])])
+    await saver.finish(0.0)
+
+asyncio.run(work(pathlib.Path(sys.argv[1])))
+"""
+    command = [sys.executable, "-c", program, str(tmp_path / "memory")]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    lost = "the picker stops without saving all of its memory\n"
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", lost)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import resource
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from lbctl.pick.affinity import TTL, AffinityMemory
+from lbctl.pick.affinity import TTL, AffinityChanges, AffinityMemory
 from lbctl.pick.features import Features
 from lbctl.picker import saved_memory
 from lbctl.picker.launch import environment
@@ -134,6 +138,95 @@ def test_unread_files_are_removed_by_the_first_write(
     files.write(memory.take_changes())
     monkeypatch.undo()
     assert _restored(tmp_path) == {**NOTHING, "s0": "new"}
+
+
+def _part(generation: int, number: int, *, introduces: bool = True) -> AffinityChanges:
+    """Return a change: session `number` is at the replica with this number, whose name is `r` and the number."""
+    key = hash(("p", "", f"s{number}"))
+    replicas = {number: ("p", f"r{number}")} if introduces else {}
+    return AffinityChanges(generation, 10.0 + generation, replicas, [key, number, 100])
+
+
+def _known(directory: Path) -> set[str]:
+    """Return the sessions in the files, and check their replicas."""
+    homes = {name: home for name, home in _restored(directory).items() if home}
+    assert all(home == name.replace("s", "r") for name, home in homes.items())
+    return set(homes)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_each_restored_file_may_end_within_a_line(tmp_path: Path, order: tuple[int, int]) -> None:
+    SavedMemory(tmp_path, 20.0, WALL).write([_part(0, 1), _part(1, 2)])
+    for file in tmp_path.iterdir():
+        file.write_bytes(file.read_bytes() + b"{")
+    files = SavedMemory(tmp_path, 20.0, WALL)
+    files.restore(AffinityMemory(), 20.0)
+    for generation in order:
+        files.write([_part(generation, 3 + generation)])
+    assert _known(tmp_path) == {"s1", "s2", "s3", "s4"}
+
+
+def test_line_after_a_failed_write_is_restored(tmp_path: Path) -> None:
+    files = SavedMemory(tmp_path, 20.0, WALL)
+    files.write([_part(0, 1), _part(1, 2)])
+    size = (tmp_path / "memory-1.jsonl").stat().st_size
+    with _max_file_bytes(size + 20), pytest.raises(OSError, match="large"):
+        files.write([_part(1, 3)])
+    files.write([_part(0, 4)])
+    files.write([_part(1, 5)])
+    assert _known(tmp_path) == {"s1", "s2", "s4", "s5"}
+
+
+def test_file_that_was_not_restored_is_removed(tmp_path: Path) -> None:
+    SavedMemory(tmp_path, 20.0, WALL).write([_part(0, 1), _part(1, 2)])
+    newer = tmp_path / "memory-1.jsonl"
+    newer.write_text(newer.read_text().replace('"began":', '"began":9'))
+    files = SavedMemory(tmp_path, 20.0, WALL)
+    assert files.restore(AffinityMemory(), 20.0) == 1
+    files.write([_part(0, 3)])
+    assert [item.name for item in tmp_path.iterdir()] == ["memory-0.jsonl"]
+    assert _known(tmp_path) == {"s1", "s3"}
+
+
+def test_older_changes_do_not_replace_a_newer_generation(tmp_path: Path) -> None:
+    files = SavedMemory(tmp_path, 20.0, WALL)
+    files.write([_part(3, 1), _part(2, 2), _part(3, 3), _part(1, 4)])
+    assert _known(tmp_path) == {"s1", "s2", "s3", "s4"}
+
+
+@pytest.mark.parametrize("is_restored", [False, True])
+def test_deleted_file_is_created_again(tmp_path: Path, is_restored: bool) -> None:
+    directory = tmp_path / "memory"
+    files = SavedMemory(directory, 20.0, WALL)
+    files.write([_part(0, 1), _part(0, 2)])
+    if is_restored:
+        files = SavedMemory(directory, 20.0, WALL)
+        files.restore(AffinityMemory(), 20.0)
+    shutil.rmtree(directory)
+    files.write([_part(0, 2, introduces=False)])
+    files.write([_part(0, 3)])
+    assert _known(directory) == {"s2", "s3"}
+
+
+def test_deleted_file_is_created_after_a_failed_attempt(tmp_path: Path) -> None:
+    files = SavedMemory(tmp_path, 20.0, WALL)
+    files.write([_part(0, 1)])
+    (tmp_path / "memory-0.jsonl").unlink()
+    with _max_file_bytes(5), pytest.raises(OSError, match="large"):
+        files.write([_part(0, 2)])
+    files.write([_part(0, 3)])
+    assert _known(tmp_path) == {"s3"}
+
+
+@contextmanager
+def _max_file_bytes(size: int) -> Iterator[None]:
+    """Let writes beyond this size fail, like those to a full disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_seed_of_hashes_depends_only_on_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
