@@ -189,7 +189,7 @@ class EtcdClient:
 
     def _silent(self, server: str, error: Exception) -> StoreError:
         connected = not isinstance(error, aiohttp.ClientConnectorError)
-        return self._unreachable(server, f"does not answer: {reason_of(error)}", connected=connected)
+        return self._unreachable(server, f"is not responding: {reason_of(error)}", connected=connected)
 
     def _unreachable(self, server: str, problem: str, *, connected: bool = True) -> StoreError:
         """Return the error, and switch to the next server unless another call has already done so."""

@@ -128,7 +128,7 @@ class ObjectClient:
         try:
             yield
         except ClusterError as error:
-            raise StoreUnreachableError(f"Kubernetes does not answer: {error}") from None
+            raise StoreUnreachableError(f"Kubernetes is not responding: {error}") from None
         except ApiError as error:
             raise _error_of(error, f"{self.namespace}/{name}") from None
 
@@ -153,4 +153,4 @@ def _error_of(error: ApiError, name: str) -> StoreError:
         )
     if error.status in _INVALID:
         return StoreError(f"Kubernetes rejects a change to {name}: {error}")
-    return StoreUnreachableError(f"Kubernetes does not answer: {error}")
+    return StoreUnreachableError(f"Kubernetes is not responding: {error}")

@@ -15,7 +15,7 @@ listeners: {gateway: {bind: "127.0.0.1:8080"%s}}
 routes: {all: {match: {path_prefix: /}, pool: p}}
 pools: {p: {replicas: [{address: "10.0.0.1:8000"}]}}
 """
-_NOTE = "does not suit the distribution's"
+_NOTE = "is not suitable for the distribution's"
 
 
 @pytest.mark.parametrize(

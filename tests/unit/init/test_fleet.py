@@ -219,7 +219,7 @@ def test_unsuitable_proxy_is_an_error(tmp_path: Path, capsys: Output) -> None:
         assert run([*command, "nginx"]) == 1
         err = capsys.readouterr().err
         assert "lbctl: Envoy supports the whole fleet\n" in err
-        assert "lbctl: nginx is not suitable: nginx reads the model only from the header x-model" in err
+        assert "lbctl: nginx is not suitable: nginx reads the model only from the x-model header" in err
         assert "\nerror LB971 routes." in err
         assert not file.exists()
         assert run([*command, "haproxy"]) == 0

@@ -407,7 +407,7 @@ def test_counts_reach_a_picker_of_an_older_version(caplog: pytest.LogCaptureFixt
         async with first.listening() as here, second.listening(shares=False) as there:
             second.exchange.follow({"first": here})
             first.exchange.follow({"second": there})
-            await _until(lambda: "has an older version of lbctl" in caplog.text)
+            await _until(lambda: "runs an older version of lbctl" in caplog.text)
             first.own = {"chat": {"a": Count(1, 1)}}
             await _until(lambda: second.received.get("first") == first.own)
 

@@ -101,7 +101,7 @@ AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
         ("{" + "[" * 100_000, "1: it is"),
         (b"\x7fELF\x02\x01\x01\x00\x00\xff\xfe", "1: it is not UTF-8 text"),
         ((HEAD + "0,1,1\n1,\u00e9,").encode("latin-1"), "3: it is not UTF-8 text"),
-        (b"\x00" * 3_000_000, "1: the line has"),
+        (b"\x00" * 3_000_000, "1: the line is"),
         (HEAD + "0,1," + "1" * 200_000 + "\n", "2: it is not CSV"),
     ],
 )

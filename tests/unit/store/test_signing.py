@@ -25,7 +25,7 @@ def keys(*lines: str, scope: str = "lbctl") -> Keyring:
         ("", "its first line is not a key"),
         ("# only a comment\n", "its first line is not a key"),
         (f"unsigned\n{NEW}\n", "its first line is not a key"),
-        (f"{NEW}\nshort\n", "key 2 has fewer than 32 characters"),
+        (f"{NEW}\nshort\n", "key 2 is shorter than 32 characters"),
         (f"{NEW}\n" * 5, "it has 5 keys, but at most 4 are allowed"),
     ],
 )

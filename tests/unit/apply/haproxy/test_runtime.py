@@ -62,7 +62,7 @@ def test_silent_proxy_times_out(tmp_path: Path) -> None:
         await reader.read(-1)
         writer.close()
 
-    assert "did not answer within 0.3 s" in replies_of(tmp_path, silent, "show info", timeout=0.3).failure
+    assert "did not respond within 0.3 s" in replies_of(tmp_path, silent, "show info", timeout=0.3).failure
 
 
 def test_answers_before_a_closed_connection_are_kept(tmp_path: Path) -> None:
