@@ -7,8 +7,10 @@ progress.
 An engine has stopped if its progress stays the same in at least three samples and for longer than all of these times:
 
 - `_AVOIDED_AFTER`, and a part of `stalled_after`, because an operator who sets a long time has slow engines.
-- twice the longest silence of an engine in the pool that ended with progress, because some engines have long steps, or
-  update their metrics page only every few seconds.
+- twice the usual silence of the engine, because some engines have long steps, or update their metrics page only every
+  few seconds. The usual silence is the shortest of the last ones, so a stop does not change it.
+- twice the longest recent silence of an engine in the pool, because engines pause from time to time. It counts up to
+  `_MAX_LEARNED`: a silence that ends may have been a stop, and the next stop must be detected as quickly.
 - twice the time in which the engine computes the prompts that it had when the silence began, because an engine without
   chunked prefill computes a prompt in a single step. A prompt also counts if its request is cancelled in the meantime,
   because the engine completes the step.
@@ -27,6 +29,7 @@ are not evidence.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -41,8 +44,12 @@ _MIN_SAMPLES = 3
 """Minimum number of samples with the same progress."""
 _FACTOR = 2.0
 """Multiplier of expected silences."""
-_HALF_LIFE = 1800.0
+_MAX_LEARNED = 1.0
+"""Upper bound on the longest silence of a pool, in seconds."""
+_HALF_LIFE = 180.0
 """Half-life of the longest silence, in seconds."""
+_USUAL_OF = 8
+"""Number of an engine's last silences of which the shortest is the usual one."""
 _MAX_SPEED = 5000.0
 """Upper bound on the speed of an engine, in prompt tokens per second. A measured speed may be too high: the picker does
 not know all tokens in the engine's caches, and tokens of a long prompt take longer."""
@@ -100,8 +107,12 @@ class _Engine:
     """Tokens of the prompts that the engine had when the silence began."""
     has_unknown: bool = False
     """Whether the engine has reported requests during this silence that no picker had sent."""
+    is_reported_busy: bool = False
+    """Whether the sample that first showed this progress contained requests, so that more progress was expected."""
     has_moved: bool = False
     """Whether the engine's progress has ever changed."""
+    last_silences: deque[float] = field(default_factory=lambda: deque(maxlen=_USUAL_OF))
+    """Durations of the last periods without progress, whether or not pickers had requests in flight."""
     avoided_since: float | None = None
     """Time since which the engine has counted as stopped; None if it does not count as stopped."""
     pause: float = _FIRST_PAUSE
@@ -114,6 +125,9 @@ class _Engine:
 
     def move(self, progress: float, sample: EngineProgress, *, is_idle: bool) -> None:
         """Record a change of progress."""
+        if self.has_moved and self.is_reported_busy:
+            self.last_silences.append(self.sampled - self.moved_at)
+        self.is_reported_busy = bool(sample.requests)
         self.progress, self.moved_at, self.since = progress, sample.taken, sample.ended
         self.samples, self.silence, self.is_idle, self.has_moved = 1, 0.0, is_idle, True
         self.unread, self.avoided_since, self.pause = 0, None, _FIRST_PAUSE
@@ -143,25 +157,25 @@ class _Pool:
     moves: int = 0
     """Number of times that the progress has changed."""
     longest: float = 0.0
-    """The longest silence that ended with progress, as of `longest_at`."""
+    """The longest silence that ended with progress, up to `_MAX_LEARNED`, as of `longest_at`."""
     longest_at: float = 0.0
 
-    def expected(self, now: float) -> float:
-        """Return the longest silence to expect, in seconds."""
-        return self.longest * math.exp2((self.longest_at - now) / _HALF_LIFE)
+    def expected(self, engine: _Engine, now: float) -> float:
+        """Return the longest silence to expect of an engine, in seconds."""
+        return max(min(engine.last_silences), self.longest * math.exp2((self.longest_at - now) / _HALF_LIFE))
 
-    def ended(self, engine: _Engine, stalled_after: float | None, now: float) -> None:
-        """Record the end of an engine's silence. Beyond `stalled_after`, deep health decides in any case."""
+    def ended(self, silence: float, now: float) -> None:
+        """Record the end of an engine's silence."""
         self.moves += 1
-        silence = engine.silence if stalled_after is None else min(engine.silence, stalled_after)
-        if silence >= self.expected(now):
+        silence = min(silence, _MAX_LEARNED)
+        if silence >= self.longest * math.exp2((self.longest_at - now) / _HALF_LIFE):
             self.longest, self.longest_at = silence, now
 
     def is_silent(self, engine: _Engine, speed: float, stalled_after: float, now: float) -> bool:
         """Return whether a busy engine's silence is longer than any expected silence. `speed`: tokens per second."""
-        if not engine.has_moved or engine.has_unknown or self.moves < _MIN_MOVES or engine.samples < _MIN_SAMPLES:
+        if not engine.last_silences or engine.has_unknown or self.moves < _MIN_MOVES or engine.samples < _MIN_SAMPLES:
             return False
-        if engine.silence < max(_AVOIDED_AFTER, _MIN_PART * stalled_after, _FACTOR * self.expected(now)):
+        if engine.silence < max(_AVOIDED_AFTER, _MIN_PART * stalled_after, _FACTOR * self.expected(engine, now)):
             return False
         return not engine.unread or engine.silence * min(speed, _MAX_SPEED) > _FACTOR * engine.unread
 
@@ -181,10 +195,11 @@ class Stalls:
 
     def observe(
         self, pool: str, replica: str, sample: EngineProgress, load: ReplicaLoad, stalled_after: float | None
-    ) -> None:
-        """Record a sample. `load` is the work at the replica, already corrected with this sample.
+    ) -> bool:
+        """Record a sample. Return whether the engine counts as stopped, or did until this sample.
 
-        `stalled_after`: seconds without progress after which deep health ejects a replica; None: it never does.
+        `load` is the work at the replica, already corrected with this sample. `stalled_after`: seconds without progress
+        after which deep health ejects a replica; None: it never does.
         """
         observed = self._pools.setdefault(pool, _Pool())
         engine = observed.engines.get(replica)
@@ -197,8 +212,10 @@ class Stalls:
                 engine = observed.engines[replica] = _Engine(sample.progress, sample.taken, sample.ended, sample.taken)
             else:
                 _update(observed, engine, sample, load, stalled_after)
-        if before or (engine is not None and engine.is_avoided):
+        has_stopped = before or (engine is not None and engine.is_avoided)
+        if has_stopped:
             self._refresh(pool)
+        return has_stopped
 
     def expire(self, pools: Mapping[str, frozenset[str]], now: float) -> None:
         """Forget replicas that are not in `pools` (their names by pool), and decisions without recent samples."""
@@ -226,11 +243,11 @@ class Stalls:
 def _update(
     pool: _Pool, engine: _Engine, sample: EngineProgress, load: ReplicaLoad, stalled_after: float | None
 ) -> None:
-    now = engine.sampled = sample.taken
+    now = sample.taken
     is_idle = not sample.requests or not load.picked
     has_unknown = (sample.requests or 0) > load.picked
     if sample.progress is not None and sample.progress != engine.progress:
-        pool.ended(engine, stalled_after, now)
+        pool.ended(engine.silence, now)
         engine.move(sample.progress, sample, is_idle=is_idle)
         engine.has_unknown = has_unknown
     elif is_idle:
@@ -239,6 +256,7 @@ def _update(
     else:
         engine.has_unknown |= has_unknown
         engine.stay(now, load.oldest(now))
+    engine.sampled = now
     if not is_idle:
         engine.unread = max(engine.unread, load.unread_before(engine.since + _SAME_STEP))
         if (
