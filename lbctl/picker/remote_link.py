@@ -1,7 +1,8 @@
 """The link of a picker on another machine: it subscribes to the tables of `lbctl serve` through its HTTP API.
 
-While the control plane is unreachable, the picker continues with its last tables. The picker still avoids replicas that
-fail in the meantime, because proxies report that they cannot reach them. Pauses between attempts grow and have jitter.
+While the control plane is unreachable, the picker continues with its last tables. After a few seconds, it ignores the
+queues and the KV usage in them. The picker still avoids replicas that fail in the meantime, because proxies report that
+they cannot reach them. Pauses between attempts grow and have jitter.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ _PATH = "/api/v1/picks/tables"
 _CONNECT, _SILENT = 5.0, 45.0
 """Timeouts in seconds for connecting and for silence. The control plane sends a byte at least every 15 seconds."""
 _FIRST_PAUSE, _MAX_PAUSE = 0.5, 10.0
+_REPORT_TTL = 3.0
+"""Seconds after the end of a connection after which the last reports of engines are out of date."""
 _KEY_TIMEOUT = 2.0
 """Seconds that a starting picker waits for its key before it listens."""
 _DATA = b"data: "
@@ -114,18 +117,20 @@ class RemoteLink:
 
     async def run(self, follower: TableFollower, service: PickService) -> None:
         """Apply the lines of the control plane until the task is cancelled."""
-        pause, is_away = _FIRST_PAUSE, False
+        pause, expiry = _FIRST_PAUSE, None
         while True:
             try:
                 async for line in self._joined_lines(service):
                     follower.apply(line)
-                    pause, is_away = _FIRST_PAUSE, False
+                    if expiry is not None:
+                        expiry.cancel()
+                    pause, expiry = _FIRST_PAUSE, None
                 reason = "the stream has ended"
             except (aiohttp.ClientError, OSError, TimeoutError, wire.WireError, _RefusedError) as error:
                 reason = reason_of(error)
-            if not is_away:
+            if expiry is None:
                 log.warn("no new tables; using the last ones", url=self._control_plane.url, why=reason)
-            is_away = True
+                expiry = asyncio.get_running_loop().call_later(_REPORT_TTL, follower.forget_reports)
             await asyncio.sleep(pause * random.uniform(0.7, 1.3))
             pause = min(2 * pause, _MAX_PAUSE)
 
