@@ -55,7 +55,7 @@ _MIN_INTERVAL_PART = 1 - _EARLY
 _UNHEALTHY_THRESHOLD, _HEALTHY_THRESHOLD = 3, 2
 """The default thresholds for a pool without an active check."""
 _STALLED = "stalled: requests are in flight, but its progress counter does not change"
-_SUSPECTED = "probably stalled, according to the picker: its engine has requests but makes no progress"
+_SUSPECTED = "probably stalled, according to the picker: its engine had requests but made no progress"
 _LOW_MEMORY = "free GPU memory below the limit"
 _REMAP_FAILED = "a GPU could not remap a faulty row of its memory: replace the GPU"
 _OVERHEATED = "temperature above the limit"

@@ -21,6 +21,9 @@ decides. If deep health never ejects a stalled replica, no engine counts as stop
 A page may be late. So a silence begins at the end of the request whose page first showed this progress, and lasts until
 the start of the newest request.
 
+If a stopped engine has no requests left, it cannot make progress. After some seconds, it is on trial: it gets one
+request at a time until it makes progress or counts as stopped again.
+
 Only engines that report requests in flight and progress in steps are observed. If more engines seem to have stopped
 than have made progress since then, the cause is probably elsewhere, and none of them counts as stopped. Idle engines
 are not evidence.
@@ -59,10 +62,9 @@ unknown."""
 _SAME_STEP = 0.2
 """Prompts that arrive up to this many seconds after the start of a step may be part of it."""
 _FIRST_PAUSE, _MAX_PAUSE = 15.0, 120.0
-"""Seconds after which a stopped replica with no requests in flight receives requests again. The pause doubles each
-time."""
+"""Seconds after which a stopped replica with no requests in flight is on trial. The pause doubles each time."""
 _EXPIRY = 15.0
-"""Seconds without a sample after which a replica no longer counts as stopped."""
+"""Seconds without a sample after which a replica does not count as stopped or as on trial."""
 
 
 class EngineProgress(NamedTuple):
@@ -115,6 +117,8 @@ class _Engine:
     """Durations of the last periods without progress, whether or not pickers had requests in flight."""
     avoided_since: float | None = None
     """Time since which the engine has counted as stopped; None if it does not count as stopped."""
+    is_on_trial: bool = False
+    """Whether the engine has counted as stopped, then had no requests, and has made no progress since."""
     pause: float = _FIRST_PAUSE
     """Seconds for which the engine counts as stopped even without requests."""
 
@@ -130,15 +134,18 @@ class _Engine:
         self.is_reported_busy = bool(sample.requests)
         self.progress, self.moved_at, self.since = progress, sample.taken, sample.ended
         self.samples, self.silence, self.is_idle, self.has_moved = 1, 0.0, is_idle, True
-        self.unread, self.avoided_since, self.pause = 0, None, _FIRST_PAUSE
+        self.unread, self.avoided_since, self.is_on_trial, self.pause = 0, None, False, _FIRST_PAUSE
 
-    def rest(self, sample: EngineProgress) -> None:
-        """Record that it has no requests. After a pause, it gets new ones on trial."""
+    def rest(self, sample: EngineProgress, *, has_trial: bool) -> None:
+        """Record that it has no requests. After a pause, it does not count as stopped.
+
+        `has_trial`: whether it is then on trial.
+        """
         self.samples, self.silence, self.is_idle, self.unread = 0, 0.0, True, 0
         if self.avoided_since is None:
             self.since = sample.ended
         elif sample.taken - self.avoided_since >= self.pause:
-            self.avoided_since, self.pause = None, min(2 * self.pause, _MAX_PAUSE)
+            self.avoided_since, self.is_on_trial, self.pause = None, has_trial, min(2 * self.pause, _MAX_PAUSE)
 
     def stay(self, now: float, oldest: float) -> None:
         """Record unchanged progress with requests in flight.
@@ -186,6 +193,9 @@ class Stalls:
     def __init__(self) -> None:
         self.avoided: dict[str, frozenset[str]] = {}
         """Maps each pool to the replicas whose engines have stopped; pools without any are absent."""
+        self.on_trial: dict[str, frozenset[str]] = {}
+        """Maps each pool to the replicas that were in `avoided`, then had no requests for some time, and have made no
+        progress since; pools without any are absent."""
         self._pools: dict[str, _Pool] = {}
 
     def last_progress(self, pool: str, replica: str, sample: EngineProgress) -> float:
@@ -203,7 +213,7 @@ class Stalls:
         """
         observed = self._pools.setdefault(pool, _Pool())
         engine = observed.engines.get(replica)
-        before = engine is not None and engine.is_avoided
+        before, was_on_trial = engine is not None and engine.is_avoided, engine is not None and engine.is_on_trial
         if engine is None or sample.restarted:
             observed.engines.pop(replica, None)
             engine = None
@@ -211,9 +221,10 @@ class Stalls:
             if engine is None:
                 engine = observed.engines[replica] = _Engine(sample.progress, sample.taken, sample.ended, sample.taken)
             else:
-                _update(observed, engine, sample, load, stalled_after)
+                is_avoided = replica in self.avoided.get(pool, ())
+                _update(observed, engine, sample, load, stalled_after, is_avoided=is_avoided)
         has_stopped = before or (engine is not None and engine.is_avoided)
-        if has_stopped:
+        if has_stopped or was_on_trial:
             self._refresh(pool)
         return has_stopped
 
@@ -224,13 +235,16 @@ class Stalls:
             observed.engines = {name: engine for name, engine in observed.engines.items() if name in names}
             for engine in observed.engines.values():
                 if now - engine.sampled > _EXPIRY:
-                    engine.avoided_since = None
+                    engine.avoided_since, engine.is_on_trial = None, False
             self._refresh(pool)
             if not observed.engines:
                 del self._pools[pool]
 
     def _refresh(self, pool: str) -> None:
-        """Store the stopped engines, if at least as many engines have made progress since all of them fell silent."""
+        """Store the engines on trial, and the stopped ones.
+
+        The latter count only if at least as many engines have made progress since all of them fell silent.
+        """
         engines = self._pools[pool].engines
         names = frozenset(name for name, item in engines.items() if item.is_avoided)
         begun = max((engines[name].since for name in names), default=0.0)
@@ -238,11 +252,18 @@ class Stalls:
             self.avoided[pool] = names
         else:
             self.avoided.pop(pool, None)
+        on_trial = frozenset(name for name, item in engines.items() if item.is_on_trial)
+        if on_trial:
+            self.on_trial[pool] = on_trial
+        else:
+            self.on_trial.pop(pool, None)
 
 
 def _update(
-    pool: _Pool, engine: _Engine, sample: EngineProgress, load: ReplicaLoad, stalled_after: float | None
-) -> None:
+    pool: _Pool, engine: _Engine, sample: EngineProgress, load: ReplicaLoad, stalled_after: float | None,
+    *, is_avoided: bool,
+) -> None:  # fmt: skip
+    """Update an engine with a sample. `is_avoided`: whether pickers send it no requests."""
     now = sample.taken
     is_idle = not sample.requests or not load.picked
     has_unknown = (sample.requests or 0) > load.picked
@@ -251,7 +272,7 @@ def _update(
         engine.move(sample.progress, sample, is_idle=is_idle)
         engine.has_unknown = has_unknown
     elif is_idle:
-        engine.rest(sample)
+        engine.rest(sample, has_trial=is_avoided)
         engine.has_unknown = has_unknown
     else:
         engine.has_unknown |= has_unknown
@@ -264,6 +285,6 @@ def _update(
             and not engine.is_avoided
             and pool.is_silent(engine, load.speed, stalled_after, now)
         ):
-            engine.avoided_since = now
+            engine.avoided_since, engine.is_on_trial = now, False
     if stalled_after is None:
-        engine.avoided_since = None
+        engine.avoided_since, engine.is_on_trial = None, False

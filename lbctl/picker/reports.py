@@ -49,7 +49,7 @@ class PickerReport:
     waiting_tenants: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Maps each pool and tenant to the number of waiting requests; pools without waiting requests are absent."""
     stalled: Mapping[str, list[str]] = field(default_factory=dict)
-    """Maps each pool to the replicas that are not picked because their engines make no progress; pools without any are
+    """Maps each pool to the replicas whose engines have stopped and have made no progress since; pools without any are
     absent."""
 
 

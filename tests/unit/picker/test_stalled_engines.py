@@ -102,6 +102,10 @@ class _Pool:
     def stalled(self) -> frozenset[str]:
         return self.decider.stalls.avoided.get(POOL, frozenset())
 
+    @property
+    def on_trial(self) -> frozenset[str]:
+        return self.decider.stalls.on_trial.get(POOL, frozenset())
+
     def send(self, place: int, tokens: int, answer: int = 50) -> None:
         self.sent += 1
         self.decider.books.started(str(self.sent), POOL, str(place), tokens, self.now)
@@ -523,6 +527,37 @@ def test_stopped_engine_without_requests_gets_a_trial() -> None:
     for number in range(pool.sent + 1):
         pool.decider.books.finished(str(number))
     pool.run(10.0)
-    assert pool.stalled == {"1"}
+    assert (pool.stalled, pool.on_trial) == ({"1"}, set())
     pool.run(6.0)
-    assert not pool.stalled
+    assert (pool.stalled, pool.on_trial) == (set(), {"1"})
+    pool.engines[1].requests = 0
+    pool.run(600.0)
+    assert pool.on_trial == {"1"}, "without requests, the engine cannot show that it works"
+    pool.send(1, 200)
+    pool.engines[1].requests = 1
+    pool.run(4.0, [(number / 5, place, 200) for number in range(20) for place in (0, 2)])
+    assert (pool.stalled, pool.on_trial) == ({"1"}, set()), "it has a request and makes no progress"
+
+
+def test_progress_ends_a_trial() -> None:
+    pool = _busy()
+    pool.engines[1].stop()
+    pool.run(6.0, _traffic(Random(2), 6.0, 2.0, 3))
+    for number in range(pool.sent + 1):
+        pool.decider.books.finished(str(number))
+    pool.run(16.0)
+    assert pool.on_trial == {"1"}
+    pool.engines[1].resume(pool.now)
+    pool.run(2.0)
+    assert (pool.stalled, pool.on_trial) == (set(), set())
+
+
+def test_trial_ends_if_the_page_becomes_unreadable() -> None:
+    pool = _busy()
+    pool.engines[1].stop()
+    pool.run(6.0, _traffic(Random(2), 6.0, 2.0, 3))
+    for number in range(pool.sent + 1):
+        pool.decider.books.finished(str(number))
+    pool.run(16.0)
+    pool.decider.stalls.expire({POOL: frozenset("012")}, pool.now + 30.0)
+    assert pool.on_trial == set()
