@@ -106,6 +106,11 @@ class _Pool:
     def on_trial(self) -> frozenset[str]:
         return self.decider.stalls.on_trial.get(POOL, frozenset())
 
+    @property
+    def states(self) -> tuple[str, str]:
+        """The stopped engines, and the engines on trial."""
+        return "".join(sorted(self.stalled)), "".join(sorted(self.on_trial))
+
     def send(self, place: int, tokens: int, answer: int = 50) -> None:
         self.sent += 1
         self.decider.books.started(str(self.sent), POOL, str(place), tokens, self.now)
@@ -527,16 +532,16 @@ def test_stopped_engine_without_requests_gets_a_trial() -> None:
     for number in range(pool.sent + 1):
         pool.decider.books.finished(str(number))
     pool.run(10.0)
-    assert (pool.stalled, pool.on_trial) == ({"1"}, set())
+    assert pool.states == ("1", "")
     pool.run(6.0)
-    assert (pool.stalled, pool.on_trial) == (set(), {"1"})
+    assert pool.states == ("", "1")
     pool.engines[1].requests = 0
     pool.run(600.0)
     assert pool.on_trial == {"1"}, "without requests, the engine cannot show that it works"
     pool.send(1, 200)
     pool.engines[1].requests = 1
     pool.run(4.0, [(number / 5, place, 200) for number in range(20) for place in (0, 2)])
-    assert (pool.stalled, pool.on_trial) == ({"1"}, set()), "it has a request and makes no progress"
+    assert pool.states == ("1", ""), "it has a request and makes no progress"
 
 
 def test_progress_ends_a_trial() -> None:
@@ -549,7 +554,7 @@ def test_progress_ends_a_trial() -> None:
     assert pool.on_trial == {"1"}
     pool.engines[1].resume(pool.now)
     pool.run(2.0)
-    assert (pool.stalled, pool.on_trial) == (set(), set())
+    assert pool.states == ("", "")
 
 
 def test_trial_ends_if_the_page_becomes_unreadable() -> None:
