@@ -263,7 +263,7 @@ ProblemKind = OneOf[
     "not_ready", "files", "pool_down", "pool_shedding", "pool_failing", "no_proxy", "proxy", "picker",
     "picker_unasked", "shrink", "rollout_waiting", "store", "pool_errors", "replica_down", "replica_errors",
     "replica_unknown", "replica_starting", "picks_missed", "metrics", "proxy_gone", "rollout_failed", "state",
-    "proxy_unconfirmed", "keys_refused",
+    "proxy_unconfirmed", "keys_refused", "replica_stalled",
 ]  # fmt: skip
 
 

@@ -33,8 +33,14 @@ def trusted_users(*paths: Path) -> frozenset[int]:
 
 
 def check_port(host: str, port: int, users: frozenset[int]) -> None:
-    """Raise UntrustedListenerError unless all listeners at the loopback address belong to these users."""
-    _check(listening_users("127.0.0.1" if host.lower() == "localhost" else host, port), users, f"{host}:{port}")
+    """Raise UntrustedListenerError unless the loopback address has listeners that all belong to these users."""
+    found, place = listening_users("127.0.0.1" if host.lower() == "localhost" else host, port), f"{host}:{port}"
+    if found is not None and not found:
+        raise UntrustedListenerError(
+            f"no process is listening on {place}: start `lbctl serve`. If it runs in a container, set control.api.tls "
+            "and use an https URL"
+        )
+    _check(found, users, place)
 
 
 def guarded_session(port: int, users: frozenset[int]) -> requests.Session:

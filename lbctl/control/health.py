@@ -48,16 +48,16 @@ MEMORY_RECOVERY_FACTOR = 1.1
 MAX_BACKOFF = 10
 """Maximum multiplier of `ejection_time`."""
 UNCERTAIN_STALL_FACTOR = 4
-"""Multiplier of `stalled_after` if a stall is less certain. This is the case if progress is counted in requests. It is
-also the case if proxies report requests in flight but the engine reports none, because its page may be late or a client
-may be sending a body slowly."""
+"""Multiplier of `stalled_after` if a stall is less certain: progress is counted in requests, or proxies report requests
+in flight but the engine reports none (its page may be late, or a client sends a body slowly)."""
+SUSPECTED = "probably stalled, according to the picker: its engine had requests but made no progress"
+"""The reason for the floor weight of a replica that the picker suspects."""
 _EARLY = 0.2
 """Fraction of an interval by which an observation may be early, because samples do not arrive at exact times."""
 _MIN_INTERVAL_PART = 1 - _EARLY
 _UNHEALTHY_THRESHOLD, _HEALTHY_THRESHOLD = 3, 2
 """The default thresholds for a pool without an active check."""
 _STALLED = "stalled: requests are in flight, but its progress counter is not changing"
-_SUSPECTED = "probably stalled, according to the picker: its engine has requests but makes no progress"
 _LOW_MEMORY = "free GPU memory below the limit"
 _REMAP_FAILED = "a GPU could not remap a faulty memory row: replace the GPU"
 _OVERHEATED = "temperature above the limit"
@@ -163,7 +163,7 @@ class DeepHealth(NamedTuple):
             return ()
         if self.verdict == "asleep":
             return (ASLEEP,)
-        suspicion = (_SUSPECTED,) if self.is_suspected else ()
+        suspicion = (SUSPECTED,) if self.is_suspected else ()
         return (*self.reasons, *suspicion, *((_OVERHEATED,) if self.temperature.exceeded else ()))
 
 

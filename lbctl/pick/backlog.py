@@ -77,7 +77,7 @@ class Backlog:
 
     __slots__ = (
         "_counted", "_credit", "_first_at", "_firsts", "_heard", "_is_followed", "_read_by", "_reading",
-        "_reading_speed", "_reading_tokens", "_speed", "_waiting", "tokens",
+        "_reading_speed", "_reading_tokens", "_speed", "_stopped_until", "_waiting", "tokens",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -103,6 +103,7 @@ class Backlog:
         """Time at which they are expected to be read."""
         self._first_at = -inf
         """Time of the last first byte."""
+        self._stopped_until = -inf
 
     @property
     def is_counted(self) -> bool:
@@ -169,8 +170,13 @@ class Backlog:
         if not prompt.read:
             if self.is_counted:
                 self._firsts.append((now, prompt))
-            self._speed.add(prompt.tokens, now - prompt.sent, now)
+            if prompt.sent > self._stopped_until:
+                self._speed.add(prompt.tokens, now - prompt.sent, now)
             self.remove(prompt)
+
+    def stopped(self, until: float) -> None:
+        """Do not measure the speed with prompts sent up to `until`, because the engine had stopped."""
+        self._stopped_until = until
 
     def count(
         self, first_tokens: float, now: float, ttft: float | None = None, duration: float = 0.0
@@ -199,11 +205,15 @@ class Backlog:
         grown = int(first_tokens - before)
         counted, rest = self._credit[:grown], self._credit[grown:]
         self._credit = rest[(len(rest) + 1) // 2 :]
+        removed = []
         while len(counted) < grown and self._waiting and self._waiting[0].is_sent(now + duration):
             prompt = self._waiting[0]
-            self._speed.add(prompt.tokens, now - prompt.sent if ttft is None else ttft, now)
             self.remove(prompt)
+            removed.append(prompt)
             counted.append(prompt)
+        if all(prompt.sent > self._stopped_until for prompt in counted):  # `ttft` is the mean of all of them
+            for prompt in removed:
+                self._speed.add(prompt.tokens, now - prompt.sent if ttft is None else ttft, now)
         lengths = [prompt.length for prompt in counted if prompt.length is not None]
         return lengths if len(lengths) == grown else None
 
@@ -250,7 +260,7 @@ class Backlog:
             self._leave_reading(earlier)
             if earlier is prompt:
                 break
-        if tokens > self._reading_tokens:
+        if tokens > self._reading_tokens and since > self._stopped_until:
             self._reading_speed.add(tokens - self._reading_tokens, now - since, now)
         self._first_at = now
         self._expect_reading(now, self._reading_tokens)

@@ -146,6 +146,10 @@ class ReplicaLoad:
         own = sum(begin < flight.prompt.sent <= end for flight in self._flights.values())
         return own * self.picked / self.requests if own else 0.0
 
+    def stopped(self, until: float) -> None:
+        """Record that the engine had stopped up to this time. Its speed does not depend on the prompts sent before."""
+        self._backlog.stopped(until)
+
     @property
     def speed(self) -> float:
         """Prompt tokens per second before the first token, averaged over the last few minutes; 0 if unknown."""

@@ -1,9 +1,9 @@
 """Replicas that are temporarily not picked because they are unreachable from a proxy, busy, or stopped.
 
-A replica that refuses connections looks idle, so a load-based choice would send every request to it. The first
-suspicion lasts half a second, and each subsequent one lasts twice as long as the previous one, up to ten seconds. This
-covers the time until a health check detects the failure. A response from the replica ends the suspicion.
-`lbctl.pick.stalls` determines which engines have stopped.
+A replica that refuses connections looks idle, so a load-based choice would send it every request. The first suspicion
+lasts half a second, and each further suspicion lasts twice as long as the previous one, up to ten seconds. This covers
+the time until health checks detect the failure. A response from the replica ends the suspicion. `lbctl.pick.stalls`
+decides which engines have stopped, and which of them are on trial.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ _FORGOTTEN = 30.0
 """Seconds after which a past suspicion does not lengthen the next one anymore."""
 _UNREACHED, _BUSY = "a proxy could not reach it", "it was busy, or a proxy could not reach it"
 _SILENT = "probably stalled: its engine has requests but makes no progress"
+_TRIAL_LIMIT = 1
+"""Maximum number of requests in flight at a replica on trial."""
 
 
 class _Suspicion(NamedTuple):
@@ -30,16 +32,23 @@ class _Suspicion(NamedTuple):
     reason: str = ""
 
 
-_Causes = tuple[dict[str, str], frozenset[str]]
-"""Reasons why a pool's replicas are suspected, by name, and the pool's silent replicas."""
+_Causes = tuple[dict[str, str], frozenset[str], frozenset[str]]
+"""Reasons why replicas of a pool are suspected, by name, and the pool's silent replicas and replicas on trial."""
 
 
 class Suspects:
     """The suspicions for all pools."""
 
-    def __init__(self, silent: Mapping[str, frozenset[str]] = MappingProxyType({})) -> None:
-        """`silent` maps each pool to the replicas whose engines are not making progress; it is read on each call."""
-        self._silent = silent
+    def __init__(
+        self,
+        silent: Mapping[str, frozenset[str]] = MappingProxyType({}),
+        on_trial: Mapping[str, frozenset[str]] = MappingProxyType({}),
+    ) -> None:
+        """`silent` maps each pool to the replicas whose engines make no progress, evaluated at each call.
+
+        `on_trial` maps it to the replicas that must show progress with one request at a time.
+        """
+        self._silent, self._on_trial = silent, on_trial
         self._of: dict[tuple[str, str], _Suspicion] = {}
         """Maps each (pool, replica) pair to its suspicion."""
         self._marked: dict[str, tuple[PoolTable, _Causes, PoolTable]] = {}
@@ -82,29 +91,32 @@ class Suspects:
         self._marked.clear()
 
     def without(self, table: PoolTable, now: float) -> PoolTable:
-        """Return the table with suspected replicas marked as unfit."""
-        if not self._of and not self._silent:
+        """Return the table with the suspected replicas marked unfit, and a limit for the replicas on trial."""
+        if not self._of and not self._silent and not self._on_trial:
             return table
         reasons = {
             name: item.reason for (pool, name), item in self._of.items() if pool == table.pool and now < item.until
         }
         silent = self._silent.get(table.pool, frozenset())
-        if not reasons and not silent:
+        on_trial = self._on_trial.get(table.pool, frozenset())
+        if not reasons and not silent and not on_trial:
             return table
-        causes = reasons, silent
+        causes = reasons, silent, on_trial
         kept = self._marked.get(table.pool)
         if kept is None or kept[0] is not table or kept[1] != causes:
             replaceable = dict.fromkeys(_replaceable(table, silent, reasons), _SILENT)
-            kept = self._marked[table.pool] = table, causes, _marked(table, reasons | replaceable)
+            marked = _limited(_marked(table, reasons | replaceable), on_trial)
+            kept = self._marked[table.pool] = table, causes, marked
         return kept[2]
 
     def stalled(self, table: PoolTable) -> frozenset[str]:
-        """Return the replicas that are not picked because their engines are not making progress.
+        """Return the replicas that are on trial, or are not picked because their engines make no progress.
 
         Other suspicions are ignored, because they change too often to be used for weights. The result may therefore
         include a replica that is picked while a proxy cannot reach the others.
         """
-        return frozenset(_replaceable(table, self._silent.get(table.pool, frozenset()), {}))
+        on_trial = self._on_trial.get(table.pool, frozenset()).intersection(item.name for item in table.candidates)
+        return on_trial.union(_replaceable(table, self._silent.get(table.pool, frozenset()), {}))
 
 
 def _replaceable(table: PoolTable, silent: frozenset[str], reasons: Mapping[str, str]) -> set[str]:
@@ -122,6 +134,21 @@ def _replaceable(table: PoolTable, silent: frozenset[str], reasons: Mapping[str,
 def _marked(table: PoolTable, reasons: Mapping[str, str]) -> PoolTable:
     candidates = tuple(
         replace(item, fit=False, reason=reasons[item.name]) if item.fit and item.name in reasons else item
+        for item in table.candidates
+    )
+    return replace(table, candidates=candidates)
+
+
+def _limited(table: PoolTable, on_trial: frozenset[str]) -> PoolTable:
+    """Return the table in which replicas on trial get one request at a time, even if the others are idle.
+
+    The control plane has lowered their weights, so the largest weight of the pool replaces these.
+    """
+    if not on_trial:
+        return table
+    largest = max((item.weight for item in table.candidates), default=0.0)
+    candidates = tuple(
+        replace(item, weight=largest, limit=_TRIAL_LIMIT) if item.name in on_trial and item.weight > 0 else item
         for item in table.candidates
     )
     return replace(table, candidates=candidates)

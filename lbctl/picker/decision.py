@@ -94,7 +94,9 @@ class Decider:
             self.stalls.last_progress(pool, replica, progress), sample.duration,
         )  # fmt: skip
         self.lengths.computed(pool, replica, computed, sample.prompt_tokens)
-        self.stalls.observe(pool, replica, progress, self.books.load(pool, replica), stalled_after)
+        load = self.books.load(pool, replica)
+        if self.stalls.observe(pool, replica, progress, load, stalled_after):
+            load.stopped(now)
 
     def learn_limit(self, sample: EngineSample, now: float) -> None:
         """Learn from an engine's report how many requests it runs concurrently, for a pool with a queue."""

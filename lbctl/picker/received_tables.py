@@ -1,12 +1,13 @@
 """A picker's tables, built from the lines that the control plane sends.
 
-If the lines stop arriving, the last tables stay in use.
+If no more lines arrive, the last tables stay in use, without the engines' reports (`forget_reports`).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from lbctl.base.diagnostics import did_you_mean
@@ -75,6 +76,13 @@ class TableFollower:
                 self._end_of_beginning()
             case kind:
                 self._note(kind, values)
+
+    def forget_reports(self) -> None:
+        """Forget the queues and the KV usage of all engines, because they are out of date."""
+        for table in list(self._tables.values()):
+            candidates = tuple(replace(item, queue=None, kv=None) for item in table.candidates)
+            if candidates != table.candidates:
+                self._set(replace(table, candidates=candidates))
 
     def _note(self, kind: str, values: Mapping[str, Any]) -> None:
         """Apply a line that does not contain a table."""

@@ -1,8 +1,8 @@
 """The link of a picker on another machine, which subscribes to the tables through the HTTP API of `lbctl serve`.
 
-While the control plane is unreachable, the picker continues to use its last tables. It still avoids replicas that fail
-in the meantime, because proxies report when they cannot reach them. The pauses between attempts increase and have
-jitter.
+While the control plane is unreachable, the picker continues with its last tables. After a few seconds, it ignores the
+queues and the KV usage in them. The picker still avoids replicas that fail in the meantime, because proxies report that
+they cannot reach them. Pauses between attempts grow and have jitter.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ _CONNECT, _SILENT = 5.0, 45.0
 """Connection timeout, and timeout without any data, both in seconds. The control plane sends a byte at least every 15
 seconds."""
 _FIRST_PAUSE, _MAX_PAUSE = 0.5, 10.0
+_REPORT_TTL = 3.0
+"""Seconds after the end of a connection after which the last reports of engines are out of date."""
 _KEY_TIMEOUT = 2.0
 """Seconds that a starting picker waits for its key before it begins to listen."""
 _DATA = b"data: "
@@ -116,19 +118,21 @@ class RemoteLink:
         return ""
 
     async def run(self, follower: TableFollower, service: PickService) -> None:
-        """Apply the control plane's lines until the task is cancelled."""
-        pause, is_away = _FIRST_PAUSE, False
+        """Apply the lines of the control plane until the task is cancelled."""
+        pause, expiry = _FIRST_PAUSE, None
         while True:
             try:
                 async for line in self._joined_lines(service):
                     follower.apply(line)
-                    pause, is_away = _FIRST_PAUSE, False
+                    if expiry is not None:
+                        expiry.cancel()
+                    pause, expiry = _FIRST_PAUSE, None
                 reason = "the stream has ended"
             except (aiohttp.ClientError, OSError, TimeoutError, wire.WireError, _RefusedError) as error:
                 reason = reason_of(error)
-            if not is_away:
+            if expiry is None:
                 log.warn("no new tables; using the last ones", url=self._control_plane.url, why=reason)
-            is_away = True
+                expiry = asyncio.get_running_loop().call_later(_REPORT_TTL, follower.forget_reports)
             await asyncio.sleep(pause * random.uniform(0.7, 1.3))
             pause = min(2 * pause, _MAX_PAUSE)
 

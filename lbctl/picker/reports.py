@@ -50,8 +50,8 @@ class PickerReport:
     waiting_tenants: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Maps each pool and tenant to the number of waiting requests; pools with no waiting requests are absent."""
     stalled: Mapping[str, list[str]] = field(default_factory=dict)
-    """Maps each pool to the replicas that are not picked because their engines are not making progress; pools without
-    such replicas are absent."""
+    """Maps each pool to the replicas whose engines have stopped and have made no progress since; pools without any are
+    absent."""
 
 
 def line(report: PickerReport) -> bytes:

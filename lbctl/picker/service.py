@@ -67,8 +67,8 @@ class PickService:
         """Reason why the affinity memory could not be saved; empty if it was saved or is not saved at all."""
         self._clock = clock
         self._decider = Decider(generator or random.Random(), AffinityMemory() if affinity is None else affinity)
-        self.suspects = Suspects(self._decider.stalls.avoided)
-        """Replicas that are temporarily not being picked."""
+        self.suspects = Suspects(self._decider.stalls.avoided, self._decider.stalls.on_trial)
+        """Replicas that are temporarily not picked."""
         self._open: dict[str, OpenPick] = {}
         self._lost_ends = LostEnds()
         self._ended: dict[str, float] = {}
@@ -102,7 +102,7 @@ class PickService:
 
     @property
     def stalled(self) -> dict[str, list[str]]:
-        """Maps each pool to its replicas, if any, that are not picked because their engines are not making progress."""
+        """The replicas whose engines have stopped and have made no progress since, by pool; without empty pools."""
         found = {pool: sorted(self.suspects.stalled(table)) for pool, table in self.tables.items()}
         return {pool: names for pool, names in found.items() if names}
 

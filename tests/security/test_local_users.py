@@ -213,6 +213,14 @@ def _listen(bind: str, other: str | None, stack: ExitStack) -> int:
     raise AssertionError(f"no port is free on {bind} and {other}")
 
 
+def test_stream_without_listener_names_the_reason(token: Path) -> None:
+    """A picker may start before `serve`."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+    with pytest.raises(ConnectionError, match=f"no process is listening on 127.0.0.1:{port}: start `lbctl serve`"):
+        ServeClient(f"http://127.0.0.1:{port}", str(token), None).token_for_stream()
+
+
 def test_listener_that_came_after_the_connection_gets_no_token() -> None:
     users = frozenset({os.geteuid()})
     with socket.create_server(("127.0.0.1", 0)) as listening:

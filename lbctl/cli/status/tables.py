@@ -21,7 +21,9 @@ COLOURS: Mapping[str, str] = {
     "starting": "cyan", "down": "red", "ejected": "red",
     "draining": "magenta", "drained": "magenta", "removed": "bright_black", "asleep": "bright_black",
 }  # fmt: skip
-"""Maps a proxy's or replica's state to its colour on a terminal."""
+"""Maps the state of a proxy or a replica to its colour on a terminal."""
+_HIGH = 1.3
+"""Ratio of found to expected cached tokens above which the line explains the ratio."""
 _PROXIES = ("NODE", "PROXY", "KIND", "STATE", "VERSION", "SINCE", "LACKS")
 _TYPES = ("NODE", "PROXY", "TYPE", "STATE", "VERSION", "ACKED", "LAST GOOD", "SINCE", "LACKS")
 _POOLS = (
@@ -90,6 +92,8 @@ def _cached(pool: schema.Pool, row: schema.CachedTokens) -> str:
     known = sum(item.found is not None for item in compared)
     part = f"; only {known} of {len(compared)} replicas have current counts" if known < len(compared) else ""
     advice = f". A low ratio has one of these causes: {row.advice}" if row.advice else ""
+    if row.ratio is not None and row.ratio > _HIGH:
+        advice = ". A high ratio means that engines also found tokens of requests that this picker did not count"
     return plain(f"{pool.name}: engines found {share(row.ratio)} of {expected}{places}{part}{advice}")
 
 

@@ -10,12 +10,13 @@ from lbctl.serve.picker.cached_tokens import CacheUse, total
 _ADVICE = (
     "the engines evict cache entries or have restarted, or the session key is the same for different conversations"
 )
+_NOTHING_FOUND = "the engines do not cache prefixes, "
 
 
 def cached_row(use: CacheUse) -> schema.CachedTokens:
     """Return a replica's row."""
     ratio = None if use.ratio is None else round(use.ratio, 4)
-    advice = _ADVICE if use.is_low else None
+    advice = (_ADVICE if use.found else _NOTHING_FOUND + _ADVICE) if use.is_low else None
     return schema.CachedTokens(use.expected, use.found, use.by_source, ratio, advice, use.seconds)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from lbctl.api import schema
 from lbctl.control.fitness import FIT, UNKNOWN
+from lbctl.control.health import SUSPECTED
 from lbctl.control.outages import ReplicaReport, unavailable
 from lbctl.ir.proxies import Proxy
 from lbctl.serve.picker.fallbacks import MIN_REQUESTS
@@ -157,7 +158,7 @@ def _of_picks(observed: Observed) -> Iterator[schema.Problem]:
     if observed.picker is None or not observed.picker.running:
         return
     for pool in observed.pools:
-        row, command = pool.picks, f"lbctl explain pick {pool.name}"
+        row = pool.picks
         if row is None or row.requests < MIN_REQUESTS:
             continue
         if row.missed == row.requests and not row.in_flight:
@@ -165,12 +166,12 @@ def _of_picks(observed: Observed) -> Iterator[schema.Problem]:
                 f"proxies do not use the picker for pool {pool.name}: {row.requests} requests in the last minute, "
                 "none of them picked (the log of serve lists the proxies without the picker's key)"
             )
-            yield _critical("picker_unasked", pool.name, text, command)
+            yield _critical("picker_unasked", pool.name, text, _PROXIES)
         elif row.missed > _MISSED * row.requests:
             text = (
                 f"at least {row.missed / row.requests:.0%} of the requests for pool {pool.name} are sent without a pick"
             )
-            yield _warning("picks_missed", pool.name, text, command)
+            yield _warning("picks_missed", pool.name, text, _PROXIES)
 
 
 def _of_proxies(observed: Observed) -> Iterator[schema.Problem]:
@@ -263,6 +264,7 @@ def _of_replicas(pools: Sequence[schema.Pool]) -> Iterator[schema.Problem]:
         if len(troubled) > _SHOWN:
             text = f"{len(troubled) - _SHOWN} more replicas are {state}"
             yield _warning(kind, "", text, "lbctl status pools")
+    yield from _of_suspects(pools)
     for pool in pools:
         if pool.failing:
             continue
@@ -276,6 +278,17 @@ def _of_replicas(pools: Sequence[schema.Pool]) -> Iterator[schema.Problem]:
         if is_refused and any(item.state in FIT for item in pool.replicas):
             text = f"the proxies reject requests for pool {pool.name}: more than {_ERRORS:.0%} of all requests fail"
             yield _warning("pool_errors", pool.name, text, command)
+
+
+def _of_suspects(pools: Sequence[schema.Pool]) -> Iterator[schema.Problem]:
+    """Yield the replicas that have probably stalled, according to the picker."""
+    stalled = [(pool.name, item) for pool in pools for item in pool.replicas if SUSPECTED in item.state_reason]
+    for name, item in stalled[:_SHOWN]:
+        text = f"{name}/{item.name} is {item.state_reason}"
+        yield _warning("replica_stalled", f"{name}/{item.name}", text, f"lbctl explain weight {name}/{item.name}")
+    if len(stalled) > _SHOWN:
+        text = f"{len(stalled) - _SHOWN} more replicas have probably stalled, according to the picker"
+        yield _warning("replica_stalled", "", text, "lbctl status pools")
 
 
 def _of_rollouts(rollouts: Sequence[schema.Rollout]) -> Iterator[schema.Problem]:

@@ -3,8 +3,11 @@
 `recent` covers the last minute. A proxy may report its requests up to ten seconds late, so picks up to ten seconds
 older may belong to them.
 
-The count continues across picker restarts, although the picker's own counts restart. Requests that were open in the
-last report of a picker that has ended are counted as picked.
+A separate picker may have picked requests before its first report. Requests that proxies report before that report, or
+shortly after it, are therefore not counted.
+
+The count continues across restarts of the picker, although the picker's own counts start over. Open requests in the
+last report of an ended picker count as picked.
 """
 
 from __future__ import annotations
@@ -55,19 +58,31 @@ class Fallbacks:
         """Maps each pool to the picks made by processes that have ended."""
         self._process = 0
         self._report = PickerReport()
+        self._known_since = float("-inf")
+        """The time since which the requests and the picks are comparable."""
+        self._missed: Mapping[str, int] = {}
+        """The result of `counts` at the last report with comparable values."""
 
     def use_pools(self, pools: Collection[str]) -> None:
         """From now on, count requests for these pools, excluding each pool's earlier requests."""
         requests = self._requests()
         self._base = {pool: self._base.get(pool, requests.get(pool, 0) - self._picked(pool)) for pool in pools}
 
-    def reported(self, process: int, report: PickerReport) -> None:
-        """Record the report from the process with this number."""
+    def reported(self, process: int, report: PickerReport, *, is_alone: bool = False) -> None:
+        """Record the report of the process with this number. `is_alone`: whether it is a separate picker."""
+        now, requests = self._clock(), self._requests()
         if process != self._process:
             self._ended.update(self._report.finished)
             self._ended.update(self._report.open_by_pool)
+            if is_alone:
+                self._known_since = now + _LATE
+                self._history.clear()
         self._process, self._report = process, report
-        now, requests = self._clock(), self._requests()
+        if now < self._known_since:
+            for pool in self._base:
+                self._base[pool] = requests.get(pool, 0) - self._picked(pool) - self._missed.get(pool, 0)
+        else:
+            self._missed = self.counts()
         picked = {pool: self._picked(pool) for pool in self._base}
         self._history.append(_Counted(now, {pool: requests.get(pool, 0) for pool in self._base}, picked))
         while now - self._history[0].at > _MINUTE + _LATE:
@@ -78,7 +93,10 @@ class Fallbacks:
         if not self._history:
             return {}
         newest, oldest = self._history[-1], self._history[0]
-        first = next(item for item in self._history if newest.at - item.at <= _MINUTE)
+        since = max(newest.at - _MINUTE, self._known_since)
+        first = next((item for item in self._history if item.at >= since), None)
+        if first is None:
+            return {}
         in_flight = self._report.open_by_pool
         found = {}
         for pool, requests in newest.requests.items():

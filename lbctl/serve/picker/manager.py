@@ -308,7 +308,7 @@ class PickerManager:
         if found is None or found.pid is None or not found.is_picker_alone:
             self.alone.forget()
         elif await self.alone.look(bind, found.pid, self._key):
-            self._count(-found.pid, self.alone.report)
+            self._count(-found.pid, self.alone.report, is_alone=True)
 
     def _other(self, found: Occupant | None) -> str:
         """Describe the process at the picker's address.
@@ -365,8 +365,8 @@ class PickerManager:
             self._set_taken("")
         self._count(self.state.starts, report)
 
-    def _count(self, process: int, report: PickerReport) -> None:
-        self.fallbacks.reported(process, report)
+    def _count(self, process: int, report: PickerReport, *, is_alone: bool = False) -> None:
+        self.fallbacks.reported(process, report, is_alone=is_alone)
         self.queues.reported(process, report)
         self.caches.update(process, report.expected_cached, self.feed.cached_tokens)
         self.samples.extend(report.samples)

@@ -104,4 +104,6 @@ def _session(rng: random.Random, seconds: float, shared: int) -> Iterator[Arriva
 
 
 def _data() -> Path:
+    if "LBCTL_DATA" not in os.environ:
+        raise SystemExit("set LBCTL_DATA to the directory that contains the traces (see docs/develop/picking-study.md)")
     return Path(os.environ["LBCTL_DATA"])

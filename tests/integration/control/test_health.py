@@ -15,7 +15,7 @@ from tests.support.control import INTERVAL, NAME, Talk, pool
 NAMES = tuple(f"r{place:05}" for place in range(4))
 BAD = NAMES[1]
 STALLED = "stalled: requests are in flight, but its progress counter is not changing"
-SUSPECTED = "probably stalled, according to the picker: its engine has requests but makes no progress"
+SUSPECTED = "probably stalled, according to the picker: its engine had requests but made no progress"
 
 
 class PoolHistory:

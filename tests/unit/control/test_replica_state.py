@@ -124,7 +124,8 @@ def test_replica_with_unfinished_first_checks_is_starting() -> None:
     both = facts(conditions={"ha": rising, "e1": up}, carriers=2, passed_by=1)
     assert state_of(both) == StateWithReason(
         "starting",
-        "not all of the first active checks by ha (1 of 2 proxies) have passed yet: L7OK, 1 of 2 required checks passed",
+        "not all of the first active checks by ha (1 of 2 proxies) have passed yet: "
+        "L7OK, 1 of 2 required checks passed",
     )
     assert state_of(facts(conditions={"ha": rising, "e1": ReplicaCondition("down")}, carriers=2)).name == "down"
 

@@ -102,6 +102,19 @@ def test_speed_is_known_from_first_tokens() -> None:
     assert (books.load(POOL, "a").unread_before(0), books.load(POOL, "a").unread_before(-1)) == (500, 0)
 
 
+def test_waits_at_a_stopped_engine_do_not_change_the_speed() -> None:
+    """The engine continues after 12 s. Two prompts were sent before, and one is sent later."""
+    books = books_of(("1", 1000), ("2", 1000))
+    books.reconcile(POOL, "a", 2, 0, first_tokens=0, taken=1)
+    books.load(POOL, "a").stopped(12.0)
+    books.reconcile(POOL, "a", 1, 0, first_tokens=1, taken=12.5, ttft=12.0)
+    books.first_byte("2", 13.0)
+    assert books.load(POOL, "a").speed == 0
+    books.started("3", POOL, "a", 1000, 13.0)
+    books.first_byte("3", 13.5)
+    assert books.load(POOL, "a").speed == 2000
+
+
 def test_speed_is_known_from_first_bytes() -> None:
     books = books_of(("1", 1000))
     books.first_byte("1", 0.5)

@@ -45,3 +45,19 @@ def test_silent_replica_is_picked_if_the_other_is_unreached() -> None:
     suspects.failed("chat", "b", 0.0)
     assert [item.fit for item in suspects.without(table, 0.1).candidates] == [True, False]
     assert [item.fit for item in suspects.without(table, 1.0).candidates] == [False, True]
+
+
+def test_replica_on_trial_gets_one_request_at_a_time() -> None:
+    """Its weight is already at the floor. Nevertheless, it gets a request while the others are idle."""
+    candidates = (Candidate("a", "a:1", weight=0.05), Candidate("b", "b:1", limit=9))
+    table = PoolTable("chat", PickPolicy(()), candidates)
+    suspects = Suspects({}, {"chat": frozenset("a"), "other": frozenset("b")})
+    assert suspects.without(table, 0.0).candidates == (Candidate("a", "a:1", limit=1), candidates[1])
+    assert suspects.stalled(table) == {"a"}
+
+
+def test_drained_replica_on_trial_gets_no_requests() -> None:
+    candidates = (Candidate("a", "a:1", weight=0.0), Candidate("b", "b:1", fit=False))
+    table = PoolTable("chat", PickPolicy(()), candidates)
+    marked = Suspects({}, {"chat": frozenset("ab")}).without(table, 0.0).candidates
+    assert [(item.weight, item.fit) for item in marked] == [(0.0, True), (1.0, False)]

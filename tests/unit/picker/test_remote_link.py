@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import aiohttp
 import pytest
 
-from lbctl.picker import wire
+from lbctl.ir.pools import PickPolicy
+from lbctl.pick.table import Candidate, PoolTable
+from lbctl.picker import remote_link, wire
 from lbctl.picker.received_tables import TableFollower
 from lbctl.picker.remote_link import ControlPlane, RemoteLink
 from lbctl.picker.service import PickService
@@ -35,6 +38,31 @@ def test_control_plane_of_another_version_is_named(
         "a different version of lbctl: upgrade the older installation"
         in getattr(caplog.records[0], "fields", {})["why"]
     )
+
+
+def test_engine_reports_expire_while_the_control_plane_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that had a queue does not count as busy for the whole outage."""
+    table = PoolTable("chat", PickPolicy(()), (Candidate("a", "10.0.0.1:80", queue=7.0, kv=0.99),))
+    seen: list[PoolTable | None] = []
+
+    async def lines(_link: RemoteLink, _service: PickService) -> AsyncIterator[bytes]:
+        if seen:
+            raise aiohttp.ClientConnectionError("away")
+        yield wire.line("begin", format=wire.FORMAT)
+        yield wire.whole(table, 0.0)
+
+    async def run() -> None:
+        monkeypatch.setattr(RemoteLink, "_joined_lines", lines)
+        monkeypatch.setattr(remote_link, "_REPORT_TTL", 0.0)
+        link = RemoteLink(ControlPlane("http://control:8080", lambda: ""), "p1", "127.0.0.1:1")
+        task = asyncio.create_task(link.run(TableFollower(lambda _, new: seen.append(new)), PickService()))
+        async with asyncio.timeout(60):
+            while len(seen) < 2:
+                await asyncio.sleep(0)
+        task.cancel()
+
+    asyncio.run(run())
+    assert seen == [table, replace(table, candidates=(Candidate("a", "10.0.0.1:80"),))]
 
 
 class Answer:

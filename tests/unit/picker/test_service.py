@@ -194,6 +194,27 @@ def test_replica_with_a_stopped_engine_is_not_picked() -> None:
     assert stopped in {service.pick(_question(session=f"u{number}")).names[0] for number in range(9)}
 
 
+def test_replica_on_trial_gets_one_request_and_is_reported() -> None:
+    """Its only client gives up after three seconds, and the engine has made no progress since."""
+    service, clock = _service(_table(A, B))
+    first = service.pick(_question(session="s"))
+    service.pick(_question(session="t"))
+    stopped = first.names[0]
+    _stop(service, clock, stopped)
+    service.finished(first.id)
+    for second in range(20):
+        clock.now += 1.0
+        for name in "ab":
+            requests, progress = (0.0, 9.0) if name == stopped else (1.0, 100.0 + second)
+            service.sampled(wire.EngineSample("chat", name, requests, 0.0, 1.0, False, progress=progress))
+    assert service.stalled == {"chat": [stopped]}
+    picks = [service.pick(_question(session=f"u{number}")).names[0] for number in range(9)]
+    assert picks.count(stopped) == 1
+    service.sampled(wire.EngineSample("chat", stopped, 1.0, 0.0, 1.0, False, progress=10.0))
+    assert not service.stalled
+    assert stopped in {service.pick(_question(session=f"v{number}")).names[0] for number in range(9)}
+
+
 def test_ids_of_picks_are_unpredictable() -> None:
     service, _ = _service(_table(A))
     ids = [service.pick(_question()).id for _ in range(20)]

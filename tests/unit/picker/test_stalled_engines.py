@@ -102,6 +102,15 @@ class _Pool:
     def stalled(self) -> frozenset[str]:
         return self.decider.stalls.avoided.get(POOL, frozenset())
 
+    @property
+    def on_trial(self) -> frozenset[str]:
+        return self.decider.stalls.on_trial.get(POOL, frozenset())
+
+    @property
+    def states(self) -> tuple[str, str]:
+        """The stopped engines, and the engines on trial."""
+        return "".join(sorted(self.stalled)), "".join(sorted(self.on_trial))
+
     def send(self, place: int, tokens: int, answer: int = 50) -> None:
         self.sent += 1
         self.decider.books.started(str(self.sent), POOL, str(place), tokens, self.now)
@@ -355,6 +364,39 @@ def test_engine_that_stops_again_is_detected_again() -> None:
         assert not pool.stalled
 
 
+@pytest.mark.parametrize("after", [number / 10 for number in range(10)])
+def test_second_stop_is_detected_as_quickly(after: float) -> None:
+    """An engine stops for 12 seconds again and again, 32 seconds apart."""
+    pool = _busy()
+    requests = [(number / 9, number % 3, 300) for number in range(9 * 32)]
+    pool.run(after, requests[: int(9 * after)])
+    for _ in range(5):
+        pool.engines[1].stop()
+        stopped, known = pool.now, len(pool.alarms)
+        pool.run(12.0, requests[: 9 * 12])
+        assert pool.stalled == {"1"}
+        assert pool.alarms[known][0] - stopped <= 3.0
+        pool.engines[1].resume(pool.now)
+        pool.run(20.0, requests[: 9 * 20])
+        assert not pool.stalled
+
+
+def test_stop_that_was_not_suspected_does_not_delay_the_next() -> None:
+    """During the first stop, the engine also has a request that no picker has sent."""
+    feed = _Feed()
+    feed.work(20)
+    for tick in range(24, 0, -1):
+        now = 32 - tick / 2
+        feed.look(now, {1: now, 2: now, 3: now})
+        feed.look(now, {0: 19}, requests=2)
+    for second in range(32, 40):
+        feed.look(float(second), dict.fromkeys(range(4), second))
+    for now in (40.0, 40.5, 41.0):
+        assert not feed.stalled
+        feed.look(now, {0: 39, 1: now, 2: now, 3: now})
+    assert feed.stalled == {"0"}
+
+
 def test_idle_engines_have_not_stopped() -> None:
     pool = _busy()
     pool.run(600.0)
@@ -413,17 +455,21 @@ def test_restart_ends_a_stall() -> None:
     assert not pool.stalled, "a restarted engine has not made progress yet"
 
 
-@pytest.mark.parametrize("period", [30, 600])
-def test_long_steps_cause_one_alarm(period: int) -> None:
-    """An engine has a step of five seconds in each period, for example to load an adapter."""
+@pytest.mark.parametrize(("step", "expected"), [(1.5, 1), (5.0, 5)])
+def test_alarms_of_repeated_long_steps(step: float, expected: int) -> None:
+    """An engine has a long step every 30 seconds, for example to load an adapter.
+
+    A short one is expected after the first one. A longer one may be a stop, and its alarm ends with the step.
+    """
     feed, alarms, was_stalled, progress = _Feed(), 0, False, 0
-    for tick in range(12 * period):
+    for tick in range(12 * 30):
         now = tick / 2
-        progress += now % period >= 5 or now < period
+        progress += now % 30 >= step or now < 30
         feed.look(now, {1: tick, 2: tick, 3: tick, 0: progress})
+        assert not feed.stalled or now % 30 < step
         alarms += bool(feed.stalled) and not was_stalled
         was_stalled = bool(feed.stalled)
-    assert alarms == 1
+    assert alarms == expected
 
 
 def test_rarely_updated_page_causes_no_alarm() -> None:
@@ -486,6 +532,37 @@ def test_stopped_engine_without_requests_gets_a_trial() -> None:
     for number in range(pool.sent + 1):
         pool.decider.books.finished(str(number))
     pool.run(10.0)
-    assert pool.stalled == {"1"}
+    assert pool.states == ("1", "")
     pool.run(6.0)
-    assert not pool.stalled
+    assert pool.states == ("", "1")
+    pool.engines[1].requests = 0
+    pool.run(600.0)
+    assert pool.on_trial == {"1"}, "without requests, the engine cannot show that it works"
+    pool.send(1, 200)
+    pool.engines[1].requests = 1
+    pool.run(4.0, [(number / 5, place, 200) for number in range(20) for place in (0, 2)])
+    assert pool.states == ("1", ""), "it has a request and makes no progress"
+
+
+def test_progress_ends_a_trial() -> None:
+    pool = _busy()
+    pool.engines[1].stop()
+    pool.run(6.0, _traffic(Random(2), 6.0, 2.0, 3))
+    for number in range(pool.sent + 1):
+        pool.decider.books.finished(str(number))
+    pool.run(16.0)
+    assert pool.on_trial == {"1"}
+    pool.engines[1].resume(pool.now)
+    pool.run(2.0)
+    assert pool.states == ("", "")
+
+
+def test_trial_ends_if_the_page_becomes_unreadable() -> None:
+    pool = _busy()
+    pool.engines[1].stop()
+    pool.run(6.0, _traffic(Random(2), 6.0, 2.0, 3))
+    for number in range(pool.sent + 1):
+        pool.decider.books.finished(str(number))
+    pool.run(16.0)
+    pool.decider.stalls.expire({POOL: frozenset("012")}, pool.now + 30.0)
+    assert pool.on_trial == set()

@@ -41,6 +41,8 @@ def test_pool_shows_expected_and_found_cached_tokens() -> None:
     assert "80.0%" in text.splitlines()[1].split()
     low = _cached(schema.CachedTokens(125_000, 0, {}, 0.0, "evictions"))
     assert low.endswith("in the last 5 minutes. A low ratio has one of these causes: evictions")
+    high = _cached(schema.CachedTokens(10_000, 40_000, {}, 4.0, None))
+    assert high.endswith("engines also found tokens of requests that this picker did not count")
     early = _cached(schema.CachedTokens(125_000, 0, {"device": 5}, 0.0, None))
     assert early.endswith("(100.0% device)"), "an engine may count a source before the total"
 

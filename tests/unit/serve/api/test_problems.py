@@ -7,6 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from lbctl.api import schema
+from lbctl.control.health import SUSPECTED
 from lbctl.ir.proxies import Proxy
 from lbctl.serve.api.problems import Observed, problems, replica_counts
 from lbctl.targets.key_hashes import HashOnly
@@ -38,6 +39,16 @@ def test_pool_without_fit_replica_is_critical_where_it_is_used() -> None:
     text = problems(Observed("", api.FILES, pools=[pool]))[0]
     assert text.text == "pool llama has no available replica: b is down (lbctl cannot connect: connection refused)"
     assert text.command == "lbctl status pools --pool llama"
+
+
+def test_replicas_that_the_picker_suspects_are_a_warning() -> None:
+    reason = f"at the floor weight: {SUSPECTED}"
+    rows = [replace(api.REPLICA, name=f"r{number}", state="ramping", state_reason=reason) for number in range(7)]
+    assert found(pools=[api.pool("llama", rows[0])]) == [("warning", "replica_stalled", "llama/r0")]
+    shown = problems(Observed("", api.FILES, pools=[api.pool("llama", *rows)]))
+    assert shown[0].text == f"llama/r0 is at the floor weight: {SUSPECTED}"
+    assert shown[0].command == "lbctl explain weight llama/r0"
+    assert [item.text for item in shown[5:]] == ["2 more replicas have probably stalled, according to the picker"]
 
 
 def test_pool_that_answers_only_errors_is_critical() -> None:
@@ -163,7 +174,7 @@ def test_picker_that_is_not_asked_is_critical() -> None:
         "proxies do not use the picker for pool llama: 30 requests in the last minute, none of them picked "
         "(the log of serve lists the proxies without the picker's key)"
     )
-    assert row.command == "lbctl explain pick llama"
+    assert row.command == "lbctl status proxies"
 
 
 def test_api_keys_that_a_connected_proxy_refuses_are_a_problem() -> None:

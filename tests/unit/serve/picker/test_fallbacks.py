@@ -42,3 +42,24 @@ def test_count_is_never_negative() -> None:
     fallbacks.use_pools(["chat"])
     fallbacks.reported(1, PickerReport(finished={"chat": 2}))
     assert fallbacks.counts() == {"chat": 0}
+
+
+def test_first_report_of_a_separate_picker_starts_the_count() -> None:
+    """`serve` restarts while a separate picker picks ten requests a second."""
+    requests, now = Counter[str](), 0.0
+    fallbacks = Fallbacks(lambda: requests, lambda: now)
+    fallbacks.use_pools(["chat"])
+    for second in range(40):
+        now = float(second)
+        requests["chat"] += 10
+        if second >= 5:
+            fallbacks.reported(-7, PickerReport(finished={"chat": 10 * (second - 5)}), is_alone=True)
+            if second < 15:
+                assert not fallbacks.recent()
+    (row,) = fallbacks.recent().values()
+    assert (row.requests, row.picked, row.missed) == (240, 240, 0)
+    assert fallbacks.counts() == {"chat": 0}
+    requests["chat"] += 30
+    now += 1.0
+    fallbacks.reported(-7, PickerReport(finished={"chat": 340}), is_alone=True)
+    assert fallbacks.counts() == {"chat": 30}
