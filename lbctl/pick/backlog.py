@@ -19,9 +19,10 @@ from lbctl.pick.prompt import EMPTY, PromptLength
 
 _HALF_LIFE = 300.0
 """Half-life of a speed measurement, in seconds."""
-_MARGIN, _FACTOR = 1.0, 2.0
+_MARGIN, _FACTOR, _MAX_READING = 1.0, 2.0, 5.0
 """A prompt counts as unread for at most the first number of seconds, plus the second number multiplied by the time that
-its length usually takes."""
+its length usually takes, and at most for the third number of seconds: the measured speed is too low if most prompts are
+short."""
 _FIRST_BYTE_TTL = 30.0
 """Seconds after a replica's last first byte for which its proxies are expected to report more."""
 _PEER_DELAY = 0.1
@@ -138,7 +139,7 @@ class Backlog:
             return 0.0
         while self._reading:
             prompt = self._reading[0]
-            if now - prompt.sent < _MARGIN + _FACTOR * prompt.tokens / speed:
+            if now - prompt.sent < min(_MARGIN + _FACTOR * prompt.tokens / speed, _MAX_READING):
                 break
             self._leave_reading(prompt)
         return min(self._reading_tokens, max(0.0, self._read_by - now) * speed)

@@ -64,6 +64,9 @@ _SAME_STEP = 0.2
 """Prompts that arrive within this many seconds of the start of a step may be part of it."""
 _FIRST_PAUSE, _MAX_PAUSE = 15.0, 120.0
 """Seconds after which a stopped replica with no requests in flight is on trial. The pause doubles each time."""
+_MAX_TRIAL = 120.0
+"""Seconds after which a trial ends if the replica has no requests: a standby may get none, and an engine that still
+reports requests of clients that have gone would never get one."""
 _EXPIRY = 15.0
 """Seconds without a sample after which a replica does not count as stopped or as on trial."""
 
@@ -120,6 +123,8 @@ class _Engine:
     """Time since which the engine has counted as stopped; None if it does not count as stopped."""
     is_on_trial: bool = False
     """Whether the engine has counted as stopped, then had no requests, and has made no progress since."""
+    trial_since: float = 0.0
+    """Time at which the last trial began."""
     pause: float = _FIRST_PAUSE
     """Seconds for which the engine is considered stopped even without requests."""
 
@@ -145,8 +150,11 @@ class _Engine:
         self.samples, self.silence, self.is_idle, self.unread = 0, 0.0, True, 0
         if self.avoided_since is None:
             self.since = sample.ended
+            if sample.taken - self.trial_since >= _MAX_TRIAL:
+                self.is_on_trial = False
         elif sample.taken - self.avoided_since >= self.pause:
             self.avoided_since, self.is_on_trial, self.pause = None, has_trial, min(2 * self.pause, _MAX_PAUSE)
+            self.trial_since = sample.taken
 
     def stay(self, now: float, oldest: float) -> None:
         """Record that progress is unchanged while requests are in flight.

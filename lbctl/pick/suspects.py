@@ -105,7 +105,8 @@ class Suspects:
         kept = self._marked.get(table.pool)
         if kept is None or kept[0] is not table or kept[1] != causes:
             replaceable = dict.fromkeys(_replaceable(table, silent, reasons), _SILENT)
-            marked = _limited(_marked(table, reasons | replaceable), on_trial)
+            limited = on_trial & _replaceable(table, silent | on_trial, reasons)
+            marked = _limited(_marked(table, reasons | replaceable), on_trial, limited)
             kept = self._marked[table.pool] = table, causes, marked
         return kept[2]
 
@@ -139,16 +140,19 @@ def _marked(table: PoolTable, reasons: Mapping[str, str]) -> PoolTable:
     return replace(table, candidates=candidates)
 
 
-def _limited(table: PoolTable, on_trial: frozenset[str]) -> PoolTable:
+def _limited(table: PoolTable, on_trial: frozenset[str], limited: frozenset[str]) -> PoolTable:
     """Return the table in which replicas on trial get one request at a time, even if the others are idle.
 
-    The control plane has lowered their weights, so the largest weight of the pool replaces these.
+    The control plane has lowered their weights, so the largest weight of the pool replaces these weights. Only the
+    replicas in `limited` get the limit: no other replica could get the remaining requests of the others.
     """
     if not on_trial:
         return table
     largest = max((item.weight for item in table.candidates), default=0.0)
     candidates = tuple(
-        replace(item, weight=largest, limit=_TRIAL_LIMIT) if item.name in on_trial and item.weight > 0 else item
+        replace(item, weight=largest, limit=_TRIAL_LIMIT if item.name in limited else item.limit)
+        if item.name in on_trial and item.weight > 0
+        else item
         for item in table.candidates
     )
     return replace(table, candidates=candidates)

@@ -120,21 +120,25 @@ class RemoteLink:
     async def run(self, follower: TableFollower, service: PickService) -> None:
         """Apply the lines of the control plane until the task is cancelled."""
         pause, expiry = _FIRST_PAUSE, None
-        while True:
-            try:
-                async for line in self._joined_lines(service):
-                    follower.apply(line)
-                    if expiry is not None:
-                        expiry.cancel()
-                    pause, expiry = _FIRST_PAUSE, None
-                reason = "the stream has ended"
-            except (aiohttp.ClientError, OSError, TimeoutError, wire.WireError, _RefusedError) as error:
-                reason = reason_of(error)
-            if expiry is None:
-                log.warn("no new tables; using the last ones", url=self._control_plane.url, why=reason)
-                expiry = asyncio.get_running_loop().call_later(_REPORT_TTL, follower.forget_reports)
-            await asyncio.sleep(pause * random.uniform(0.7, 1.3))
-            pause = min(2 * pause, _MAX_PAUSE)
+        try:
+            while True:
+                try:
+                    async for line in self._joined_lines(service):
+                        follower.apply(line)
+                        if expiry is not None:
+                            expiry.cancel()
+                        pause, expiry = _FIRST_PAUSE, None
+                    reason = "the stream has ended"
+                except (aiohttp.ClientError, OSError, TimeoutError, wire.WireError, _RefusedError) as error:
+                    reason = reason_of(error)
+                if expiry is None:
+                    log.warn("no new tables; using the last ones", url=self._control_plane.url, why=reason)
+                    expiry = asyncio.get_running_loop().call_later(_REPORT_TTL, follower.forget_reports)
+                await asyncio.sleep(pause * random.uniform(0.7, 1.3))
+                pause = min(2 * pause, _MAX_PAUSE)
+        finally:
+            if expiry is not None:
+                expiry.cancel()
 
     async def _joined_lines(self, service: PickService) -> AsyncIterator[bytes]:
         """Yield the lines of one stream, limited to tables if the token does not allow joining.

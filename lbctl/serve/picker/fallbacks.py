@@ -74,7 +74,7 @@ class Fallbacks:
         if process != self._process:
             self._ended.update(self._report.finished)
             self._ended.update(self._report.open_by_pool)
-            if is_alone:
+            if is_alone and not self._process:  # a later picker's counts begin at 0
                 self._known_since = now + _LATE
                 self._history.clear()
         self._process, self._report = process, report

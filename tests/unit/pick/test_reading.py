@@ -61,6 +61,14 @@ def test_lost_first_byte_delays_for_a_limited_time() -> None:
     assert reading(books, 20.0) == 0
 
 
+def test_prompt_counts_for_five_seconds_at_most() -> None:
+    """Short prompts make the measured speed too low."""
+    books = measured(10.0)
+    books.started("1", POOL, REPLICA, 8000, 2.0)
+    assert reading(books, 6.9) > 0
+    assert reading(books, 7.1) == 0
+
+
 def test_without_reports_of_first_bytes_nothing_is_delayed() -> None:
     """HAProxy and nginx do not report them. The counters of the engines come too late for this estimate."""
     books = Books()

@@ -56,6 +56,14 @@ def test_replica_on_trial_gets_one_request_at_a_time() -> None:
     assert suspects.stalled(table) == {"a"}
 
 
+def test_replica_on_trial_has_no_limit_if_no_other_can_be_picked() -> None:
+    table = PoolTable("chat", PickPolicy(()), tuple(Candidate(name, f"{name}:1") for name in "ab"))
+    suspects = Suspects({}, {"chat": frozenset("a")})
+    suspects.failed("chat", "b", 0.0)
+    assert [item.limit for item in suspects.without(table, 0.1).candidates if item.fit] == [None]
+    assert [item.limit for item in suspects.without(table, 1.0).candidates if item.fit] == [1, None]
+
+
 def test_drained_replica_on_trial_gets_no_requests() -> None:
     candidates = (Candidate("a", "a:1", weight=0.0), Candidate("b", "b:1", fit=False))
     table = PoolTable("chat", PickPolicy(()), candidates)

@@ -536,12 +536,25 @@ def test_stopped_engine_without_requests_gets_a_trial() -> None:
     pool.run(6.0)
     assert pool.states == ("", "1")
     pool.engines[1].requests = 0
-    pool.run(600.0)
+    pool.run(100.0)
     assert pool.on_trial == {"1"}, "without requests, the engine cannot show that it works"
     pool.send(1, 200)
     pool.engines[1].requests = 1
     pool.run(4.0, [(number / 5, place, 200) for number in range(20) for place in (0, 2)])
     assert pool.states == ("1", ""), "it has a request and makes no progress"
+
+
+def test_trial_without_requests_ends_after_two_minutes() -> None:
+    """A standby may get no requests, and an engine may still report requests of clients that have gone."""
+    pool = _busy()
+    pool.engines[1].stop()
+    pool.run(6.0, _traffic(Random(2), 6.0, 2.0, 3))
+    for number in range(pool.sent + 1):
+        pool.decider.books.finished(str(number))
+    pool.run(16.0)
+    assert pool.states == ("", "1")
+    pool.run(125.0)
+    assert pool.states == ("", "")
 
 
 def test_progress_ends_a_trial() -> None:

@@ -63,3 +63,7 @@ def test_first_report_of_a_separate_picker_starts_the_count() -> None:
     now += 1.0
     fallbacks.reported(-7, PickerReport(finished={"chat": 340}), is_alone=True)
     assert fallbacks.counts() == {"chat": 30}
+    requests["chat"] += 20
+    now += 1.0
+    fallbacks.reported(-8, PickerReport(), is_alone=True)
+    assert fallbacks.counts() == {"chat": 50}, "a separate picker that restarts does not hide requests without a pick"
