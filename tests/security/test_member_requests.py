@@ -104,7 +104,7 @@ def test_request_counts_once_for_its_receiver_and_for_a_minute() -> None:
     receiver.verify(given, REQUEST, TOKENS)
     with pytest.raises(NotSignedError, match="already been executed"):
         receiver.verify(given, REQUEST, TOKENS)
-    with pytest.raises(NotSignedError, match="for the member cp-3"):
+    with pytest.raises(NotSignedError, match="addressed to member cp-3"):
         result(signed_by(SIGNED, receiver="cp-3"), SIGNED)
     for now in (1061.0, 939.0):
         with pytest.raises(NotSignedError, match="too old"):

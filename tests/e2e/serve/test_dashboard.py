@@ -108,7 +108,8 @@ def test_drain_dialog_needs_a_reason_and_a_token(page: Page, control: ControlPla
     page.click("#dialog button[type=submit]")
     assert "enter a short reason" in page.text("#dialog")
     page.fill("#dialog input[name=reason]", "a broken fan")
-    for wrong, words in (("not-a-token", "this operation needs the token"), (READER, "bob allows read access only")):
+    reads_only = "bob's token allows read access only"
+    for wrong, words in (("not-a-token", "this operation needs the token"), (READER, reads_only)):
         page.fill("#dialog input[name=token]", wrong)
         page.click("#dialog button[type=submit]")
         page.wait(f"document.querySelector('#dialog .problem[role=alert]').textContent.includes({json.dumps(words)})")

@@ -137,7 +137,7 @@ def test_reports_over_plain_tcp_are_refused() -> None:
         control.envoy("edge", ["edge"]) as edge,
     ):
         _send(edge.client(), 10)
-        eventually(lambda: "the load reports of a node are ignored" in control.log)
+        eventually(lambda: "a node's load reports are ignored" in control.log)
         time.sleep(3)
         assert {(row["observed"], row["in_flight"]) for row in _rows(control).values()} == {(None, None)}
         pool = next(item for item in control.get("pools")["pools"] if item["name"] == "pool")
