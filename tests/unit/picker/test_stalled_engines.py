@@ -525,12 +525,18 @@ def test_idle_engines_do_not_show_that_others_stopped() -> None:
     assert not pool.alarms
 
 
-def test_stopped_engine_without_requests_gets_a_trial() -> None:
+def _stopped_without_requests() -> _Pool:
+    """Return a pool whose second engine has stopped, after all requests have ended."""
     pool = _busy()
     pool.engines[1].stop()
     pool.run(6.0, _traffic(Random(2), 6.0, 2.0, 3))
     for number in range(pool.sent + 1):
         pool.decider.books.finished(str(number))
+    return pool
+
+
+def test_stopped_engine_without_requests_gets_a_trial() -> None:
+    pool = _stopped_without_requests()
     pool.run(10.0)
     assert pool.states == ("1", "")
     pool.run(6.0)
@@ -546,11 +552,7 @@ def test_stopped_engine_without_requests_gets_a_trial() -> None:
 
 def test_trial_without_requests_ends_after_two_minutes() -> None:
     """A standby may get no requests, and an engine may still report requests of clients that have gone."""
-    pool = _busy()
-    pool.engines[1].stop()
-    pool.run(6.0, _traffic(Random(2), 6.0, 2.0, 3))
-    for number in range(pool.sent + 1):
-        pool.decider.books.finished(str(number))
+    pool = _stopped_without_requests()
     pool.run(16.0)
     assert pool.states == ("", "1")
     pool.run(125.0)
@@ -558,11 +560,7 @@ def test_trial_without_requests_ends_after_two_minutes() -> None:
 
 
 def test_progress_ends_a_trial() -> None:
-    pool = _busy()
-    pool.engines[1].stop()
-    pool.run(6.0, _traffic(Random(2), 6.0, 2.0, 3))
-    for number in range(pool.sent + 1):
-        pool.decider.books.finished(str(number))
+    pool = _stopped_without_requests()
     pool.run(16.0)
     assert pool.on_trial == {"1"}
     pool.engines[1].resume(pool.now)
@@ -571,11 +569,7 @@ def test_progress_ends_a_trial() -> None:
 
 
 def test_trial_ends_if_the_page_becomes_unreadable() -> None:
-    pool = _busy()
-    pool.engines[1].stop()
-    pool.run(6.0, _traffic(Random(2), 6.0, 2.0, 3))
-    for number in range(pool.sent + 1):
-        pool.decider.books.finished(str(number))
+    pool = _stopped_without_requests()
     pool.run(16.0)
     pool.decider.stalls.expire({POOL: frozenset("012")}, pool.now + 30.0)
     assert pool.on_trial == set()
