@@ -33,7 +33,7 @@ class AnyVersionPicker(Struct, frozen=True):
     """The address at which the picker serves gRPC."""
     running: bool = False
     since: str | None = None
-    """The time at which the process started; None if there is no process."""
+    """The time at which the process started; None if the process is not running."""
     reason: str | None = None
     """The reason why the picker is not running."""
     unsaved: str | None = None

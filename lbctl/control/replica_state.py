@@ -228,7 +228,7 @@ def _starting(facts: ReplicaFacts) -> StateWithReason | None:
 
 
 def _unknown(facts: ReplicaFacts) -> StateWithReason | None:
-    """Return the state of a replica for which there is no evidence that it is reachable or responding."""
+    """Return the state of a replica that is not known to be reachable or to respond."""
     if facts.unanswered_for is not None:
         time = f"for more than {facts.unanswered_for:g} s"
         return StateWithReason("unknown", f"requests are being sent to it, but {time} none has succeeded")

@@ -263,7 +263,7 @@ class Draft:
     def drop(self, path: Path) -> list[Statement]:
         """Remove the value at `path`, and any list or section that becomes empty.
 
-        Returns the directives that are no longer represented by any key.
+        Returns the directives that do not correspond to any key anymore.
         """
         container = self.get(path[:-1])
         if isinstance(container, dict):

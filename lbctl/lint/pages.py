@@ -94,7 +94,7 @@ class CodePage:
 def read_page(code: str) -> CodePage:
     """Read a code's page from its file.
 
-    Raises FileNotFoundError if there is no page, and KeyError, TypeError or ValueError if its format is invalid.
+    Raises FileNotFoundError if the page does not exist, and KeyError, TypeError or ValueError if its format is invalid.
     """
     _, front_matter, body = (FOLDER / f"{code}.md").read_text(encoding="utf-8").split("---\n", 2)
     what, *sections = _HEADING.split(body)

@@ -16,7 +16,7 @@ Scalar = str | int | float | bool | None
 class Node:
     """A map, a list or a scalar with its position.
 
-    Lines and columns are counted from 1; `key_line` is 0 if there is no key.
+    Lines and columns are counted from 1; `key_line` is 0 if the key is missing.
 
     `text` is the YAML of an object in a section, such as a pool; it is empty for every other value.
     """

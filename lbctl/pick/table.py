@@ -107,7 +107,7 @@ class PoolTable:
     adapters: frozenset[str] = frozenset()
     """The names that clients use to request the model's LoRA adapters."""
     locality: Locality | None = None
-    """Preference for replicas close to the proxy; None if there is no preference."""
+    """Preference for replicas close to the proxy; None if not set."""
     slow_start: SlowStart | None = None
     """Slow start for new replicas; None if they get their full share immediately."""
     stalled_after: float | None = None

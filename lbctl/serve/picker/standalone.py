@@ -78,7 +78,7 @@ class PickerAlone:
 
     def __init__(self) -> None:
         self.pid: int | None = None
-        """Process ID; None if there is no process."""
+        """Process ID; None if the process is not running."""
         self.heard: float | None = None
         """Time at which the picker last reported, in seconds on the monotonic clock; None before the first report."""
         self.report = PickerReport()
@@ -95,7 +95,7 @@ class PickerAlone:
 
     @property
     def since(self) -> float | None:
-        """Time at which the process was started, in seconds since the epoch; None if there is no process."""
+        """Time at which the process was started, in seconds since the epoch; None if the process is not running."""
         try:
             return Path(f"/proc/{self.pid}").stat().st_ctime if self.pid is not None else None
         except OSError:

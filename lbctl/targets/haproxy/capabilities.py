@@ -113,7 +113,7 @@ _NOTES = {
     "A connection that fails late is retried after up to 1 s",
     "pool.balance.hash.json_body": "HAProxy reads only the part of the body that fits into `inspect`",
     "pool.balance.hash.prompt_prefix": "The hash covers the model and `prompt`, or the text of the first two "
-    "messages if there is no `prompt`",
+    "messages if `prompt` is missing",
     "pool.affinity.header": "Each HAProxy instance keeps its own session table, which is lost on restart, and on "
     "reload without the Runtime API",
     "pool.affinity": "The cookie contains a hash of the replica's name. Each response renews the cookie",
